@@ -8,9 +8,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from tests.object_storage import S3Server
@@ -38,17 +39,28 @@ class Faults:
     lose: int = 0
 
 
+class Request(NamedTuple):
+    """A request that a proxy handed on: seconds since 1970 at its start and when the server answered."""
+
+    method: str
+    path: str
+    start: float
+    end: float
+
+
 @dataclass
 class Proxy:
     """A running proxy: the server as it is reached through it, and what it has done.
 
     Attributes:
         server: the server with the proxy's address.
+        requests: those since the last `take_requests`.
         done: number of requests by method, and of faults by name.
     """
 
     server: S3Server
     faults: Faults
+    requests: list[Request] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -57,6 +69,12 @@ class Proxy:
         with self.lock:
             self.done[name] += 1
             return self.done[name]
+
+    def take_requests(self) -> list[Request]:
+        """Return the requests since the last call."""
+        with self.lock:
+            taken, self.requests = self.requests, []
+        return taken
 
     def strike(self, fault: str, candidates: str) -> bool:
         """Return whether a fault strikes this one of its candidates."""
@@ -92,10 +110,12 @@ class _Forwarder(BaseHTTPRequestHandler):
     """Hand on a request with the headers that its signature covers, and the answer or a fault."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits for the acknowledgement of its headers
     address = ""
     proxy: Proxy
 
     def handle_request(self) -> None:
+        started = time.time()
         body = self.read_body()
         time.sleep(self.proxy.faults.delay)
         self.proxy.count(self.command)
@@ -103,6 +123,8 @@ class _Forwarder(BaseHTTPRequestHandler):
             self.answer(503, [("Content-Type", "application/xml")], REFUSAL)
             return
         status, headers, content = self.ask_server(body)
+        with self.proxy.lock:  # before the answer, so that who has it finds the request here
+            self.proxy.requests.append(Request(self.command, self.path, started, time.time()))
         if self.command in {"PUT", "POST"} and self.proxy.strike("lose", "writes"):
             self.close_connection = True
             return
@@ -149,7 +171,8 @@ class _Forwarder(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content[:sent])
+            with suppress(ConnectionError):  # the client has read enough
+                self.wfile.write(content[:sent])
         self.close_connection |= sent is not None and sent < len(content)
 
     def log_message(self, *_: object) -> None:

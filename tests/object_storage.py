@@ -10,7 +10,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -25,12 +25,13 @@ PACKAGE = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running server: its address, its keys, and the folder whose folders are buckets."""
+    """A running server: address, keys, the folder whose folders are buckets, and the process."""
 
     endpoint: str
     key: str
     secret: str
     folder: Path
+    pid: int = 0
 
     def make_bucket(self) -> str:
         """Make a bucket and return its name."""
@@ -89,7 +90,7 @@ def serve(folder: Path) -> Iterator[S3Server]:
     try:
         wait_until(lambda: process.poll() is not None or answers(port))
         assert process.poll() is None, (folder / "server.log").read_text()
-        yield server
+        yield replace(server, pid=process.pid)
     finally:
         process.terminate()
         process.wait()

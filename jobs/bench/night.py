@@ -3,6 +3,7 @@
     python jobs/bench/night.py                                     5 models x 20,000 users x 5,000 items
     python jobs/bench/night.py --models 50 --users 100000 --items 20000 --systems bare,night
     python jobs/bench/night.py --all-ranks                         no cut-off, AUC too
+    python jobs/bench/night.py --storage folder,s3,s3+30ms          the same night on several storages
 
 `night` is `run_night` on an existing split and models: from stored user blocks and vectors to committed
 rankings, values of users, metrics, checks and runs, and the report. `alone` is the same with one model at a
@@ -11,13 +12,16 @@ bootstrap on arrays, by as many processes as Spark has threads, without output. 
 equal the committed ones bit for bit, else the job fails. Making the world and compiling are not counted; a
 first night and a first `bare` are reported separately. At the end the job prints the peak memory of the
 largest worker of Spark, with mapped files, and the time of each stage of a night.
+
+With `--storage` only `night` is run, in turns on each storage: a folder, an S3 server on this machine (that
+of the tests, which Go builds), and this server behind a proxy that makes each request longer. The job
+prints wall and CPU seconds, the CPU of server and proxy apart, and for a storage behind a proxy the
+requests of each stage. The metrics on all storages must be equal bit for bit, else the job fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import os
 import re
 import statistics
@@ -26,20 +30,15 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import timedelta
 from functools import partial
 from itertools import count, pairwise
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -52,10 +51,17 @@ from jobs.bench.harness import (
     take_turns,
     time_call,
 )
-from recbench_spark import cli, schemas
-from recbench_spark.benchmark import run_night
-from recbench_spark.config import Benchmark, parse
-from recbench_spark.config.models import ModelConfig
+from jobs.bench.night_storages import compare_storages
+from jobs.bench.night_world import (
+    FIRST_NIGHT,
+    NightWorld,
+    generate,
+    make_benchmark,
+    read_stages,
+    run_nights,
+    store_split,
+)
+from recbench_spark import cli
 from recbench_spark.errors import OK, DataError
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, MetricTotals
@@ -65,21 +71,12 @@ from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
-from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
 from recbench_spark.nightly.benchmark_checks import make_metric_plan
-from recbench_spark.nightly.night import open_night
-from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.store import Store
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
-KNOWN_ITEMS, HELD_OUT_ITEMS, PLANTED_SHARE = 47, 5, 0.3
-"""Number of training and held-out items of a user, and the share of held-out vectors in the user's."""
-
-METRICS, KS = ("hit", "precision", "recall", "map", "mrr", "ndcg"), (10, 100)
 USERS_PER_BATCH = 4096
-FIRST_NIGHT = date(2026, 1, 1)
 
 
 def parser() -> cli.Parser:
@@ -93,134 +90,14 @@ def parser() -> cli.Parser:
         "--rounds", type=int, default=2, help="turns of all systems; 0: none after the first"
     )
     flags.add_argument("--systems", default="bare,night,alone")
+    flags.add_argument("--storage", help="folder,s3,s3+30ms: nights on these storages, and no other system")
+    flags.add_argument("--requests", action="store_true", help="list requests by table, too")
     flags.add_argument("--all-ranks", action="store_true", help="count ranks beyond the largest k")
     flags.add_argument(
         "--folder", type=Path, help="where world and warehouse lie; default: a temporary one"
     )
     add_output_flag(flags)
     return flags
-
-
-# ------------------------------------------------------------------------------------------- models
-
-
-KIND = f"{__name__}:StoredFactorsModel"
-"""The kind names the module, which is `__main__` if the job is started by its path."""
-
-
-class StoredFactorsModel(ModelConfig):
-    """A model of vectors in two files of a folder, for users and items."""
-
-    behaviour: ClassVar[str] = f"{__name__}:StoredFactors"
-    kind: Literal[KIND]  # type: ignore[valid-type]
-    folder: str
-
-
-class StoredFactors(Behaviour[StoredFactorsModel]):
-    """Vectors that are written to the table `embeddings` on first use, like those of a trained model."""
-
-    def fit(self, data: SplitData) -> Trained:
-        """Return the vectors as rows."""
-        return Trained(*(self._rows(data.spark, side) for side in ("user", "item")))
-
-    def _rows(self, spark: SparkSession, side: str) -> Any:
-        rows = spark.read.parquet(f"{self.settings.folder}/{side}s.parquet")
-        return rows.withColumnRenamed("id", f"{side}_id").withColumn("bias", F.lit(0.0))
-
-
-# ------------------------------------------------------------------------------------------- world
-
-
-@dataclass(frozen=True)
-class NightWorld:
-    """The world of the night: a folder of vectors for each model, and (users, n) indices of items."""
-
-    folders: tuple[Path, ...]
-    known_un: npt.NDArray[np.int32]
-    truth_un: npt.NDArray[np.int32]
-    n_items: int
-
-
-def generate(args: argparse.Namespace, folder: Path) -> NightWorld:
-    """Draw random vectors for each model, with users moved towards their held-out items."""
-    draws = np.random.default_rng(42)
-    known, truth = (
-        np.sort(_distinct(draws, args.users, args.items, n), axis=1).astype(np.int32)
-        for n in (KNOWN_ITEMS, HELD_OUT_ITEMS)
-    )
-    folders = []
-    for n in range(args.models):
-        place = folder / f"model{n}"
-        place.mkdir()
-        users_ud = draws.standard_normal((args.users, args.dims), np.float32)
-        items_id = draws.standard_normal((args.items, args.dims), np.float32)
-        users_ud += np.float32(PLANTED_SHARE) * items_id[truth].sum(axis=1)
-        for side, rows in (("user", users_ud), ("item", items_id)):
-            np.save(place / f"{side}s.npy", rows)
-            bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * args.dims)
-            vectors = pa.ListArray.from_arrays(bounds, pa.array(rows.ravel()))
-            ids = pa.array(map(str, range(len(rows))), pa.string())
-            pq.write_table(pa.table({"id": ids, "vector": vectors}), place / f"{side}s.parquet")
-        folders.append(place)
-    return NightWorld(tuple(folders), known, truth, args.items)
-
-
-def _distinct(draws: np.random.Generator, users: int, items: int, n: int) -> npt.NDArray[np.int64]:
-    """Draw n different items for each user: one from each n-th part of the catalogue."""
-    return draws.integers(0, items // n, (users, n)) + np.arange(n) * (items // n)
-
-
-def make_benchmark(args: argparse.Namespace, world: NightWorld) -> Benchmark:
-    """Return the benchmark of the night, as a file would declare it."""
-    models = [
-        {"name": f"model{n}", "kind": KIND, "folder": str(folder)} for n, folder in enumerate(world.folders)
-    ]
-    metrics = [*METRICS, "auc"] if args.all_ranks else list(METRICS)
-    evaluation = {"metrics": metrics, "k": list(KS), "uncut": bool(args.all_ranks), "slices": []}
-    return parse(
-        Benchmark,
-        {
-            "name": "bench_night",
-            "dataset": {"name": "bench", "reader": "world"},
-            "models": models,
-            "evaluation": evaluation,
-            "headline": "ndcg@10",
-        },
-        "jobs/bench/night.py",
-    )
-
-
-def store_split(store: Store, night_benchmark: Benchmark, world: NightWorld, folder: Path) -> None:
-    """Store user blocks and items as the split of the night, as if they came from a log."""
-    split_id = open_night(store, night_benchmark, FIRST_NIGHT).split_id
-    columns: dict[str, Any] = {"user": pa.array(np.arange(len(world.truth_un)))}
-    for name, rows in (("known", world.known_un), ("truth", world.truth_un)):
-        bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1])
-        columns[name] = pa.ListArray.from_arrays(bounds, pa.array(rows.ravel()))
-    pq.write_table(pa.table(columns), folder / "blocks.parquet", row_group_size=20_000)
-    blocks = store.spark.read.parquet(str(folder / "blocks.parquet"))
-    named = F.lit(split_id).alias("split_id")
-    store.append(blocks.selectExpr(*BLOCK).select(named, "*"), schemas.USER_BLOCKS)
-    items = store.spark.range(world.n_items).selectExpr(*ITEM)
-    store.append(items.select(named, "*"), schemas.ITEMS)
-    facts = {"split_id": split_id, "fact": "rows", "value": 1.0}
-    store.append_rows([{**facts, "part": part} for part in ("train", "test")], schemas.MANIFESTS)
-
-
-BLOCK = (
-    "CAST(user AS STRING) AS user_id",
-    "xxhash64(CAST(user AS STRING)) AS user_key",
-    "known AS train_items",
-    "transform(known, x -> 1.0D) AS train_ratings",
-    "map('test', named_struct('item_ids', transform(truth, x -> CAST(x AS STRING)), 'items', truth, "
-    "'relevance', transform(truth, x -> 1.0D), 'slices', map())) AS held_out",
-)
-ITEM = (
-    "CAST(id AS STRING) AS item_id",
-    "CAST(id AS INT) AS item_index",
-    "1L AS n_train",
-    "'head' AS popularity",
-)
 
 
 # ------------------------------------------------------------------------------------------- bare
@@ -293,31 +170,6 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-# ------------------------------------------------------------------------------------------- turns
-
-
-def run_nights(
-    store: Store, night_benchmark: Benchmark, days: Any, at_once: str
-) -> tuple[float, dict[str, str]]:
-    """Run a night; return its seconds and run_ids. Its stages are logged."""
-    store.spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
-    day, journal = FIRST_NIGHT + timedelta(days=next(days)), Journal(io.StringIO())
-    journal.write_to(f"{store.root}/logs/{day}.jsonl")
-    seconds, done = time_call(lambda: run_night(store, night_benchmark, day, journal))
-    if done.failed:
-        raise DataError(f"models failed: {done.failed}")
-    return seconds, done.run_ids
-
-
-def read_stages(store: Store, day: date) -> str:
-    """Return the seconds of a night by stage, summed over models."""
-    seconds: dict[str, float] = {}
-    for line in Path(f"{store.root}/logs/{day}.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        seconds[row["stage"]] = seconds.get(row["stage"], 0.0) + row.get("seconds", 0.0)
-    return ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items() if spent >= 0.05)
-
-
 def largest_worker_memory() -> float:
     """Return the largest memory of one of Spark's Python processes in GiB, with mapped pages. Linux."""
     sizes = [0.0]
@@ -343,6 +195,11 @@ def check_results(store: Store, runs: dict[str, str], plan: MetricPlan, expected
 
 
 def main(args: argparse.Namespace) -> int:
+    """Run the systems in turns, or the night on several storages."""
+    return compare_storages(args) if args.storage else compare_systems(args)
+
+
+def compare_systems(args: argparse.Namespace) -> int:
     """Make the world, run a warm-up night, then run the systems in turns."""
     systems = args.systems.split(",")
     with tempfile.TemporaryDirectory(dir=args.folder) as place:

@@ -7,7 +7,7 @@ write the files of the warehouse themselves (a catalog where Spark writes).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -148,10 +148,7 @@ def evaluate_group(
     with journal.stage("rankings", f"rank {names}: {', '.join(request.parts)}", run_ids=runs) as counts:
         passes = _pass_with_retry(night, request, group, journal)
         ranked = [(ready, passed) for ready, passed in zip(group, passes, strict=True) if passed.result]
-        name = digest(runs, length=32)
-        for table in ("rankings", "values"):
-            files = [file for _, passed in ranked for file in getattr(passed.result, table)]
-            night.store.commit_files(files, {"rankings": RANKINGS, "values": USER_METRICS}[table], name)
+        _commit_files(night, [passed.result for _, passed in ranked], digest(runs, length=32))
         counts["failed"] = len(group) - len(ranked)
     failed: dict[str, Exception] = {}
     with journal.stage("metrics", f"measure {names}", run_ids=runs) as counts:
@@ -168,6 +165,18 @@ def evaluate_group(
         )
         for ready, passed in zip(group, passes, strict=True)
     }
+
+
+def _commit_files(night: BenchmarkNight, results: Sequence[BatchedResult | None], name: str) -> None:
+    """Commit the files of rankings and of values of users, each table under the name of the group."""
+    rankings = [file for result in results if result for file in result.rankings]
+    values = [file for result in results if result for file in result.values]
+    night.store.run_together(
+        [
+            partial(night.store.commit_files, rankings, RANKINGS, name),
+            partial(night.store.commit_files, values, USER_METRICS, name),
+        ]
+    )
 
 
 # ------------------------------------------------------------------------------- measures of a night
@@ -393,6 +402,7 @@ def _exposure_rows(
 
 def _write_rows(night: BenchmarkNight, rows_by_run: Mapping[str, _RunRows]) -> None:
     """Write all rows of a group, one commit for each table."""
+    appends: list[Callable[[], object]] = []
     for table, name in ((METRICS, "metrics"), (MULTIVERSE, "multiverse")):
         rows = [
             rows.append_column("run_id", pa.repeat(pa.scalar(run_id), rows.num_rows))
@@ -400,8 +410,9 @@ def _write_rows(night: BenchmarkNight, rows_by_run: Mapping[str, _RunRows]) -> N
             for rows in getattr(run_rows, name)
         ]
         if rows:
-            night.store.append_rows(pa.concat_tables(rows, promote_options="default"), table)
+            whole = pa.concat_tables(rows, promote_options="default")
+            appends.append(partial(night.store.append_rows, whole, table))
     checks = [
         row for run_id, run_rows in rows_by_run.items() for row in check_rows(run_id, run_rows.checks)
     ]
-    night.store.append_rows(checks, CHECKS)
+    night.store.run_together([*appends, partial(night.store.append_rows, checks, CHECKS)])

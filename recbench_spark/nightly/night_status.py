@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Protocol
@@ -82,7 +83,8 @@ def hash_following(store: RowReader, benchmark: Benchmark, day: date) -> str:
     night_filters = [*suite_filters, ("logical_date", "=", day)]
     # Nights without curves keep the hash that they had before there were crossings.
     tables = (*FOLLOWING_TABLES, *([CURVE_CROSSINGS] if benchmark.evaluation.learning_curve else []))
-    counts = [len(store.rows(table, night_filters, ["suite"])) for table in tables]
+    with ThreadPoolExecutor(len(tables)) as pool:  # in object storage each waits for answers
+        counts = list(pool.map(lambda table: len(store.rows(table, night_filters, ["suite"])), tables))
     # The file's name has suite and day only: another dataset or split means another night.
     settings = benchmark.model_dump(exclude={"models"})
     return digest(run_ids, counts, settings, __version__, revisions.REVISIONS)

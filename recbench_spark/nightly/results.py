@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -31,6 +32,7 @@ from recbench_spark.nightly.night import (
 )
 from recbench_spark.nightly.night_status import NightOutcome, hash_following, night_file
 from recbench_spark.nightly.result_files import (
+    MetricRecord,
     NightRecord,
     RunRecord,
     describe_code,
@@ -225,16 +227,20 @@ def write_results(store: Store, benchmark: Benchmark, attempts: Sequence[Attempt
         return
     done = {one.run_id: one.model.name for one in attempts if not one.error}
     metrics = read_metrics(store, done, benchmark)
-    for attempt in attempts:
-        own = [one for one in metrics if one.run_id == attempt.run_id]
-        outcome = {
-            "status": "failed" if attempt.error else "succeeded",
-            "exit_code": attempt.exit_code,
-            "error": attempt.error,
-        }
-        record = RunRecord.model_validate({**attempt.facts, **outcome, **describe_code(), "metrics": own})
-        place = join_uri(store.root, "results", f"{attempt.run_id}.json")
-        write_json(place, record.model_dump(mode="json"))
+    store.run_together([partial(_write_result, store, attempt, metrics) for attempt in attempts])
+
+
+def _write_result(store: Store, attempt: Attempt, metrics: Sequence[MetricRecord]) -> None:
+    """Write the file of one run; `metrics`: those of several runs."""
+    own = [one for one in metrics if one.run_id == attempt.run_id]
+    outcome = {
+        "status": "failed" if attempt.error else "succeeded",
+        "exit_code": attempt.exit_code,
+        "error": attempt.error,
+    }
+    record = RunRecord.model_validate({**attempt.facts, **outcome, **describe_code(), "metrics": own})
+    place = join_uri(store.root, "results", f"{attempt.run_id}.json")
+    write_json(place, record.model_dump(mode="json"))
 
 
 def write_night(night: BenchmarkNight, outcome: NightOutcome, comparison_id: str | None = None) -> None:

@@ -337,7 +337,7 @@ def _append_propensities(store: Store, benchmark: Benchmark, split_id: str) -> N
 
 def read_split(store: Store, table: Table, split_id: str) -> DataFrame:
     """Return the rows of one split."""
-    return store.read(table).where(F.col("split_id") == split_id)
+    return store.read_partition(table, "split_id", split_id)
 
 
 def add_slice_labels(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import pandas as pd
 
@@ -19,9 +20,13 @@ def make_query_runner(store: Store) -> Callable[[str], pd.DataFrame]:
         store.install_views()
         return store.spark.sql(sql).toPandas()
 
+    @cache
+    def open_store() -> ArrowStore:
+        return ArrowStore(store.root, read_only=True)
+
     def run_here(sql: str) -> pd.DataFrame:
         try:
-            table = run_query(ArrowStore(store.root, read_only=True), sql, MAX_LOCAL_ROWS)
+            table = run_query(open_store(), sql, MAX_LOCAL_ROWS)
         except FallbackToSpark:
             return run_by_spark(sql)
         # Dates and times have the types that Spark returns.

@@ -185,8 +185,7 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
     views = {name: replace_backticks(text) for name, text in view_files().items()}
     needed = _order_dependencies(sql, views)
     total = 0
-    for name in filter(TABLES.__contains__, needed):
-        rows = store.dataset(TABLES[name]) if store.exists(name) else None
+    for name, rows in store.open_datasets(filter(TABLES.__contains__, needed)).items():
         total += 0 if rows is None else rows.count_rows()
         connection.register(name, TABLES[name].arrow_schema.empty_table() if rows is None else rows)
     if total > MAX_LOCAL_ROWS:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyarrow.dataset import Dataset
@@ -21,7 +22,7 @@ from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import CHECKED_VERSION
-from recbench_spark.storage.delta_tables import open_table, read_dataset
+from recbench_spark.storage.delta_tables import hold_table, read_dataset
 from recbench_spark.storage.marks import end_runs, note_run
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
@@ -34,9 +35,6 @@ from recbench_spark.storage.table_folders import (
 )
 from recbench_spark.storage.table_sql import check_version
 from recbench_spark.storage.uris import arrow_uri, is_object_storage
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 Filters = Sequence[tuple[str, str, Any]]
 """Triples (column, operator, value) that must all hold, as the readers of Parquet take them."""
@@ -78,7 +76,8 @@ class ArrowStore:
         if not read_only:
             check_writable(self.folder) if self.folder else require_conditional_writes(self.root)
         if self.exists("runs"):
-            check_version(self.root, self._table("runs").metadata().configuration)
+            with hold_table(self.location("runs"), latest=False) as table:
+                check_version(self.root, table.metadata().configuration)
 
     def location(self, name: str) -> str:
         """Return the folder or the URI of a table."""
@@ -92,9 +91,6 @@ class ArrowStore:
             if self.folder is None:  # a list is a request; a folder may be restored meanwhile
                 self._existing.add(name)
         return True
-
-    def _table(self, name: str) -> DeltaTable:
-        return open_table(self.location(name))
 
     # ------------------------------------------------------------------------------- reading
 
@@ -118,6 +114,17 @@ class ArrowStore:
             return read_dataset(self.location(table.name))
         except (DeltaError, ValueError) as error:
             raise FallbackToSpark(f"table {table.name}: {str(error).splitlines()[0]}") from None
+
+    def open_datasets(self, names: Iterable[str]) -> dict[str, Dataset | None]:
+        """Open tables by name, as `dataset`, side by side; None for one that does not exist."""
+        listed = list(names)
+        if self.folder is not None:
+            return {name: self._open_existing(name) for name in listed}
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            return dict(zip(listed, pool.map(self._open_existing, listed), strict=True))
+
+    def _open_existing(self, name: str) -> Dataset | None:
+        return self.dataset(TABLES[name]) if self.exists(name) else None
 
     def rows(
         self, table: Table, filters: Filters = (), columns: Iterable[str] | None = None
@@ -150,7 +157,8 @@ class ArrowStore:
         """
         for table in tables:
             if self.exists(table.name):
-                protocol = self._table(table.name).protocol()
+                with hold_table(self.location(table.name), latest=False) as opened:
+                    protocol = opened.protocol()
                 if protocol.min_writer_version > CHECKED_VERSION:
                     features = ", ".join(protocol.writer_features or [])
                     requirement = features or protocol.min_writer_version

@@ -14,7 +14,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.delta_tables import list_table_files, open_for_write, open_table, read_dataset
+from recbench_spark.storage.append_names import find_append
+from recbench_spark.storage.delta_tables import hold_table, list_table_files, open_for_write, read_dataset
 from recbench_spark.storage.object_errors import is_cut_answer, storage_error
 from recbench_spark.storage.objects import measure_files, open_output
 from recbench_spark.storage.uris import is_object_storage, join_uri
@@ -60,14 +61,16 @@ def can_commit(folder: str) -> bool:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        return bool(open_table(folder).protocol().min_writer_version <= WRITER_VERSION)
+        with hold_table(folder, latest=False) as table:
+            return bool(table.protocol().min_writer_version <= WRITER_VERSION)
     except DeltaError:  # a feature that this library does not know
         return False
 
 
 def is_committed(folder: str, once: str) -> bool:
     """Return whether an append of this name has been committed."""
-    return open_table(folder).transaction_version(once) is not None
+    with hold_table(folder) as table:
+        return find_append(table, folder, once) is not None
 
 
 def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
@@ -93,8 +96,10 @@ def require_visible(folder: str, files: Sequence[File]) -> None:
     Raises:
         StoreError: a file is missing: a worker's host wrote it to a disk of its own.
     """
-    places = [join_uri(folder, file.path) for file in files]
-    for place, file, size in zip(places, files, measure_files(places), strict=True):
+    # A write to object storage has succeeded for all; one file shows that workers reach the same storage.
+    looked_at = files[:1] if is_object_storage(folder) else files
+    places = [join_uri(folder, file.path) for file in looked_at]
+    for place, file, size in zip(places, looked_at, measure_files(places), strict=True):
         if size != file.size:
             raise StoreError(
                 f"{place} was written by a worker, and the driver does not see it",
@@ -132,18 +137,19 @@ def commit(
         ConflictError: another writer was faster; try again.
         StoreError: the folder cannot hold a log.
     """
-    table = open_table(folder)
-    if table.transaction_version(once) is not None:
-        return False
-    names = [once]
-    if select is not None:
-        files = select(files, list_table_files(table, folder, partition))
-        names.append("/".join(["chosen files", *partition.values()]))
-        if not files:
-            return False
     hint = "the disk must support hard links and renames"
-    with explain_delta_errors("write", folder, named=True, hint=hint):
-        append(table, files, partition, *names)
+    with hold_table(folder) as table:
+        if find_append(table, folder, once) is not None:
+            return False
+        names = [once]
+        if select is not None:
+            files = select(files, list_table_files(table, folder, partition))
+            names.append("/".join(["chosen files", *partition.values()]))
+            if not files:
+                return False
+        with explain_delta_errors("write", folder, named=True, hint=hint):
+            append(table, files, partition, *names)
+        _sum_up_log(table, folder)
     return True
 
 
@@ -171,6 +177,18 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
         # Spark removes old logs, as the table's properties say.
         post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
     )
+
+
+COMMITS_A_CHECKPOINT = 20
+"""Commits to a table of object storage after which its log is summed up in a file. To open a table is two
+requests for each commit since then."""
+
+
+def _sum_up_log(table: DeltaTable, folder: str) -> None:
+    """Write a checkpoint where it is time for one. A failure is none: the log is whole without it."""
+    if is_object_storage(folder) and table.version() % COMMITS_A_CHECKPOINT == 0:
+        with suppress(Exception):
+            table.create_checkpoint()
 
 
 def write_file(
@@ -215,7 +233,8 @@ def can_append(folder: str) -> bool:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        return bool(open_table(folder).protocol().min_writer_version <= CHECKED_VERSION)
+        with hold_table(folder, latest=False) as table:
+            return bool(table.protocol().min_writer_version <= CHECKED_VERSION)
     except DeltaError:
         return False
 
@@ -231,9 +250,10 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
     with _hold_version(folder) as table:
-        if table.transaction_version(once) is not None:
+        if find_append(table, folder, once) is not None:
             return False
         _write_rows(table, folder, rows, CommitProperties(app_transactions=[Transaction(once, 1)]))
+        _sum_up_log(table, folder)
     return True
 
 
@@ -338,7 +358,8 @@ def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since
         existing = set(_row_keys(read_rows(folder, filters, key, table.version()), key))
         fresh = [n for n, row_key in enumerate(_row_keys(rows, key)) if row_key not in existing]
         if fresh:
-            _write_rows(table, folder, rows.take(fresh), _next_commit(table, "missing rows"))
+            _write_rows(table, folder, rows.take(fresh), _next_commit(table, folder, "missing rows"))
+            _sum_up_log(table, folder)
     return len(fresh)
 
 
@@ -356,12 +377,12 @@ def _row_keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
     ]
 
 
-def _next_commit(table: DeltaTable, token: str) -> CommitProperties:
+def _next_commit(table: DeltaTable, folder: str, token: str) -> CommitProperties:
     """Return properties of a commit that fails if another one of the same token comes first."""
     from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
-    version = (table.transaction_version(token) or 0) + 1
+    version = (find_append(table, folder, token) or 0) + 1
     return CommitProperties(app_transactions=[Transaction(token, version)])
 
 
@@ -372,7 +393,7 @@ def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
         ConflictError, StoreError: as `append_missing`.
     """
     with _hold_version(folder) as table:
-        properties = _next_commit(table, f"{column}={value}")
+        properties = _next_commit(table, folder, f"{column}={value}")
         _write_rows(table, folder, rows, properties, f"{column} = {_quote_value(value)}")
 
 
@@ -390,7 +411,7 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
     predicate = f"{column} IN ({', '.join(map(_quote_value, values))})"
     hooks = PostCommitHookProperties(cleanup_expired_logs=False)
     with _hold_version(folder) as table, explain_delta_errors("delete from", folder):
-        properties = _next_commit(table, f"delete {column}")
+        properties = _next_commit(table, folder, f"delete {column}")
         table.delete(predicate, commit_properties=properties, post_commithook_properties=hooks)
 
 
@@ -424,7 +445,8 @@ def read_rows(
 
 def partition_values(folder: str, column: str) -> list[str]:
     """Return the values of a partition column that have files, from the log alone."""
-    return sorted({partition[column] for partition in open_table(folder).partitions()})
+    with hold_table(folder) as table:
+        return sorted({partition[column] for partition in table.partitions()})
 
 
 def read_column_values(folder: str, column: str) -> set[str]:

@@ -13,6 +13,8 @@ import os
 import re
 import shutil
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -27,8 +29,10 @@ from pyarrow import fs
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.object_access import delta_options
 from recbench_spark.storage.object_errors import repeat_if_cut, storage_error
+from recbench_spark.storage.objects import list_behind
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, publish_file
+from recbench_spark.storage.small_files import open_small_files
 from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, is_remote, join_uri
 
 if TYPE_CHECKING:
@@ -67,12 +71,107 @@ def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
         raise storage_error(str(place), str(error)) from None
 
 
+KEEP_SECONDS = 60.0
+"""Time after a look at a table of object storage in which its protocol counts as known."""
+
+COMMIT_NAME = re.compile(r"[0-9]{20}\.json")
+
+
+class _KeptTable:
+    """A table of object storage that this process keeps open, so that a later look reads new commits alone.
+
+    One thread uses it at a time, since a look and a commit change it. `tag`: version and ETag of the last
+    commit that a look has seen, by which a table is known that somebody removed and made again.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.table: DeltaTable | None = None
+        self.looked_at = 0.0
+        self.depth = 0
+        self.tag: tuple[int, str] | None = None
+
+    @contextmanager
+    def hold(self, place: str, version: int | None, *, latest: bool) -> Iterator[DeltaTable]:
+        """Open the table for a block; after an error in it the table is opened anew."""
+        with self.lock:
+            table = self._open(place, version, latest)
+            self.depth += 1
+            try:
+                yield table
+            except BaseException:
+                self.table = None
+                raise
+            finally:
+                self.depth -= 1
+
+    def _open(self, place: str, version: int | None, latest: bool) -> DeltaTable:
+        table = self.table
+        if version is not None:
+            return table if table is not None and table.version() == version else open_table(place, version)
+        if self.depth:  # the outer block has looked, and its version must stay
+            return open_table(place)
+        if table is not None and not latest and time.monotonic() - self.looked_at < KEEP_SECONDS:
+            return table
+        if table is None or not self._look(table, place):
+            self.table = table = open_table(place)
+        self.looked_at = time.monotonic()
+        return table
+
+    def _look(self, table: DeltaTable, place: str) -> bool:
+        """Read the commits since the last look; False where the table must be opened anew."""
+        version = table.version()
+        listed = list_behind(join_uri(place, LOG), f"{version - 1:020}.json")
+        tags = {entry.name: entry.tag for entry in listed if COMMIT_NAME.fullmatch(entry.name)}
+        tag = tags.pop(f"{version:020}.json", "")
+        if not tag or (self.tag is not None and self.tag[0] == version and self.tag[1] != tag):
+            return False
+        self.tag = (version, tag)
+        if tags:
+            try:
+                table.update_incremental()
+            except Exception:  # an answer was cut, or a commit is gone: opening tells
+                return False
+        return True
+
+
+_kept: dict[tuple[object, ...], _KeptTable] = {}
+_kept_lock = threading.Lock()
+
+
+@contextmanager
+def hold_table(
+    place: str | Path, version: int | None = None, *, latest: bool = True
+) -> Iterator[DeltaTable]:
+    """Open a table for a block; one of object storage stays open for later blocks of this process.
+
+    Args:
+        place, version: as for `open_table`.
+        latest: false where any version will do that this process has seen within a minute.
+
+    Raises:
+        DeltaError, StoreError: as `open_table`.
+    """
+    if not is_object_storage(place):
+        yield open_table(place, version)
+        return
+    options = sorted((delta_options(place) or {}).items())
+    key = (os.getpid(), _table_uri(place), *options)
+    with _kept_lock:
+        kept = _kept.setdefault(key, _KeptTable())
+    with kept.hold(str(place), version, latest=latest) as table:
+        yield table
+
+
 def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
     """Open the rows of a table without reading them yet; arguments and errors as `open_table`."""
-    table, system = open_table(place, version), None
+    system = None
     if _has_odd_name(place):
         system = fs.SubTreeFileSystem(str(_real_folder(place)), fs.LocalFileSystem())
-    return table.to_pyarrow_dataset(filesystem=system)
+    with hold_table(place, version) as table:
+        if is_object_storage(place):
+            system = open_small_files(table, str(place))
+        return table.to_pyarrow_dataset(filesystem=system)
 
 
 def list_files(place: str | Path, partition: Mapping[str, str] | None = None) -> list[str]:
@@ -88,7 +187,8 @@ def list_files(place: str | Path, partition: Mapping[str, str] | None = None) ->
         DeltaError: as `open_table`.
         StoreError: the table is not partitioned by one of the columns.
     """
-    return list_table_files(open_table(place), place, partition)
+    with hold_table(place) as table:
+        return list_table_files(table, place, partition)
 
 
 def list_file_sizes(place: str | Path, partition: Mapping[str, str]) -> dict[str, int]:
@@ -96,7 +196,15 @@ def list_file_sizes(place: str | Path, partition: Mapping[str, str]) -> dict[str
 
     Args, errors: as `list_files`.
     """
-    actions = _list_actions(open_table(place), place, partition)
+    with hold_table(place) as table:
+        return measure_table_files(table, place, partition)
+
+
+def measure_table_files(
+    table: DeltaTable, place: str | Path, partition: Mapping[str, str]
+) -> dict[str, int]:
+    """Return the bytes of each data file of a partition of an open table, as `list_file_sizes`."""
+    actions = _list_actions(table, place, partition)
     return dict(zip(_real_files(place, actions), actions["size_bytes"].to_pylist(), strict=True))
 
 
@@ -123,7 +231,8 @@ def count_rows(place: str | Path, partition: Mapping[str, str]) -> int | None:
     Raises:
         DeltaError, StoreError: as `list_files`.
     """
-    actions = _list_actions(open_table(place), place, partition)
+    with hold_table(place) as table:
+        actions = _list_actions(table, place, partition)
     rows = actions["num_records"] if "num_records" in actions.column_names else pa.nulls(len(actions))
     return None if rows.null_count else int(pc.sum(rows).as_py() or 0)
 
@@ -152,7 +261,8 @@ def open_for_write(place: str | Path) -> Iterator[DeltaTable]:
         DeltaError: as `open_table`.
     """
     if not _has_odd_name(place):
-        yield open_table(place)
+        with hold_table(place) as table:
+            yield table
         return
     from deltalake import DeltaTable  # noqa: PLC0415
 

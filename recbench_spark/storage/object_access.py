@@ -14,6 +14,7 @@ import configparser
 import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -188,6 +189,9 @@ def _read_section(file: Path, section: str) -> dict[str, str]:
 
 # ------------------------------------------------------------------------------- the three libraries
 
+Settings = tuple[tuple[str, str], ...]
+"""Settings that reach a storage, as the key of a cache. A process that was forked opens its own clients."""
+
 
 def delta_options(place: str | Path) -> dict[str, str] | None:
     """Return the settings by which `deltalake` opens a table; None for a folder of this machine."""
@@ -215,9 +219,16 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
     if read_scheme(uri) != "s3":
         system, path = fs.FileSystem.from_uri(uri)
         return system, path
-    options = read_access(uri).options
+    system = _open_s3(os.getpid(), tuple(sorted(read_access(uri).options.items())))
+    return system, uri.removeprefix("s3://")
+
+
+@lru_cache(maxsize=8)
+def _open_s3(process: int, settings: Settings) -> fs.FileSystem:
+    """Open S3 by Arrow, once with the same settings in a process: its connections are used again."""
+    options = dict(settings)
     endpoint = urlsplit(options.get("AWS_ENDPOINT_URL", ""))
-    system = fs.S3FileSystem(
+    return fs.S3FileSystem(
         access_key=options.get("AWS_ACCESS_KEY_ID"),
         secret_key=options.get("AWS_SECRET_ACCESS_KEY"),
         session_token=options.get("AWS_SESSION_TOKEN"),
@@ -228,7 +239,6 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
         request_timeout=REQUEST_SECONDS,
         allow_delayed_open=True,  # a small file is one request, not the three of an upload in parts
     )
-    return system, uri.removeprefix("s3://")
 
 
 def open_path(place: str) -> str:
@@ -258,10 +268,17 @@ def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> ObjectSto
     if is_hdfs(root):
         name_node: ObjectStore = cast(Any, hdfs.open_name_node(root, retry_seconds))
         return name_node
+    settings = tuple(sorted(read_access(root).options.items()))
+    return _open_bucket(os.getpid(), root, retry_seconds, settings)
+
+
+@lru_cache(maxsize=16)
+def _open_bucket(process: int, root: str, retry_seconds: float, settings: Settings) -> ObjectStore:
+    """Open a bucket as `open_bucket`, once with the same settings in a process."""
     from obstore.store import from_url  # noqa: PLC0415
 
     limits: Any = {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{REQUEST_SECONDS}s"}
-    options = {key.lower(): value for key, value in read_access(root).options.items()}
+    options = {key.lower(): value for key, value in settings}
     limits["allow_http"] = options.pop("aws_allow_http", "false") == "true"
     retries: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=retry_seconds)}
     config: Any = options

@@ -11,6 +11,7 @@ import io
 import json
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import lru_cache, partial
@@ -215,6 +216,22 @@ def stat_objects(place: str) -> Iterator[StoredObject]:
             yield _describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry)
 
 
+def list_behind(place: str, name: str) -> list[StoredObject]:
+    """Return the objects below a place whose names come after one, in order; a thousand at most.
+
+    Raises:
+        StoreError: the storage does not answer, or refuses.
+    """
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        store = open_bucket(bucket.root)
+        library, first = choose_library(store), join_uri(bucket.key, name)
+        page = repeat_if_cut(
+            lambda: next(iter(library.list(store, bucket.key, offset=first, chunk_size=LISTED_AT_ONCE)), [])
+        )
+    return [_describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry) for entry in page]
+
+
 def _describe_object(name: str, entry: ObjectMeta) -> StoredObject:
     tags = [entry["e_tag"], entry["version"]]
     tag = json.dumps(tags) if tags[0] else entry["last_modified"].isoformat()
@@ -387,9 +404,9 @@ def measure_files(places: Sequence[str]) -> list[int | None]:
     if not places or not is_remote(places[0]):
         paths = list(map(local_path, places))
         return [path.stat().st_size if path.is_file() else None for path in paths]
-    with _explain_arrow(places[0]):
-        system, _ = open_filesystem(places[0])
-        entries = system.get_file_info(list(map(open_path, places)))
+    with _explain_arrow(places[0]), ThreadPoolExecutor(max_workers=16) as pool:
+        system, _ = open_filesystem(places[0])  # Arrow itself asks for one file after another
+        entries = list(pool.map(system.get_file_info, map(open_path, places)))
     return [entry.size if entry.is_file else None for entry in entries]
 
 

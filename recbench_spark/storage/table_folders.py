@@ -124,7 +124,7 @@ def find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
 def has_commit(place: str | Path) -> bool:
     """Return whether a folder of this machine or of an object storage holds a table.
 
-    Of an object storage, the names of its log are listed first, a thousand at a time.
+    Of an object storage, a thousand names are listed at a time.
 
     Raises:
         StoreError: as `find_commit`; an object storage does not answer, or refuses.
@@ -136,9 +136,11 @@ def has_commit(place: str | Path) -> bool:
 
 
 def objects_in(place: str) -> Iterator[str]:
-    """Yield names as `files_in`, of an object storage."""
-    yield from (f"{LOG}/{name}" for name in list_objects(join_uri(place, LOG)))
-    yield from (name for name in list_objects(place) if not name.startswith(f"{LOG}/"))
+    """Yield the relative names of all objects of a place, in order: by one request where there are few.
+
+    The log comes before data files, since its name begins with `_` and theirs with a small letter.
+    """
+    yield from list_objects(place)
 
 
 def remove_uncommitted(folder: Path) -> None:

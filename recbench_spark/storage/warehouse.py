@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +19,7 @@ from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
 from recbench_spark.storage.catalogs import find_schema_place, is_registered, register_table
-from recbench_spark.storage.delta_tables import count_rows, list_file_sizes, open_table
+from recbench_spark.storage.delta_tables import count_rows, hold_table, list_file_sizes, measure_table_files
 from recbench_spark.storage.object_access import (
     HADOOP_ADDRESS,
     adopt_hadoop,
@@ -45,6 +46,12 @@ from recbench_spark.storage.uris import HDFS, LOG, is_object_storage, read_schem
 
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
+
+SMALL_PARTITION_BYTES = 1 << 23
+"""Bytes of files of a partition of object storage that the driver hands to Spark."""
+
+SMALL_PARTITIONS = 8
+"""Partitions of which the driver keeps the rows."""
 
 
 def hadoop_uri(spark: SparkSession, uri: str) -> str:
@@ -133,6 +140,7 @@ class WarehouseTables:
             _check_storage(spark, self.root, read_only)
         self._existing: set[str] = set()
         self._registered: set[str] = set()
+        self._small_partitions: dict[tuple[str, ...], DataFrame] = {}
         if self.folder is not None and not read_only:
             check_writable(self.folder)
         if not any_version:
@@ -205,9 +213,10 @@ class WarehouseTables:
     def create(self, *tables: Table) -> None:
         """Create those tables that do not exist yet, with comments, layout and constraints."""
         self._renew_access()
-        missing = [table for table in tables if not self.exists(table.name)]
-        self._check_names(missing)
         with ThreadPoolExecutor(max_workers=4) as pool:
+            known = list(pool.map(self.exists, [table.name for table in tables]))
+            missing = [table for table, exists in zip(tables, known, strict=True) if not exists]
+            self._check_names(missing)
             list(pool.map(self._create, missing))
         self._register(tables)
 
@@ -246,6 +255,43 @@ class WarehouseTables:
         require_jars(self.spark, self.root)
         return self.spark.read.format("delta").load(self.location(table.name))
 
+    def read_partition(self, table: Table, column: str, value: str) -> DataFrame:
+        """Return the rows that have a value in a partition column.
+
+        Of object storage the driver reads them where they are few: a reader of Delta in Java would ask for
+        the log, and for each file, several times.
+        """
+        rows = self._read_small_partition(table, column, value)
+        return self.read(table).where(F.col(column) == value) if rows is None else rows
+
+    def _read_small_partition(self, table: Table, column: str, value: str) -> DataFrame | None:
+        """Return a partition whose files the driver reads; None where it is none, or too large.
+
+        Files never change, so a partition with the same files is read once.
+        """
+        if not is_object_storage(self.root) or column not in table.partition_by:
+            return None
+        require_jars(self.spark, self.root)
+        if not self.exists(table.name) or not self._uses_deltalake(table):
+            return None
+        place = self.location(table.name)
+        with hold_table(place) as opened:
+            files = measure_table_files(opened, place, {column: value})
+            if not files or sum(files.values()) > SMALL_PARTITION_BYTES:
+                return None
+            key = (table.name, value, *files)
+            if key in self._small_partitions:
+                return self._small_partitions[key]
+            rows = delta_files.read_rows(place, [(column, "=", value)], version=opened.version())
+        return self._hand_to_spark(key, rows.select(table.names), table)
+
+    def _hand_to_spark(self, key: tuple[str, ...], rows: pa.Table, table: Table) -> DataFrame:
+        """Return the rows of a partition as a frame, and keep it in place of the oldest one."""
+        while len(self._small_partitions) >= SMALL_PARTITIONS:
+            self._small_partitions.pop(next(iter(self._small_partitions)))
+        self._small_partitions[key] = self.spark.createDataFrame(rows, spark_schema(table))
+        return self._small_partitions[key]
+
     def visible(self, table: Table) -> DataFrame:
         """Return the rows of a result table whose run has succeeded."""
         succeeded = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
@@ -253,7 +299,7 @@ class WarehouseTables:
 
     def read_run(self, name: str, run_id: str) -> DataFrame:
         """Return the rows of one run in a result table."""
-        return self.read(TABLES[name]).where(F.col("run_id") == run_id)
+        return self.read_partition(TABLES[name], "run_id", run_id)
 
     def rows(
         self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
@@ -332,14 +378,16 @@ class WarehouseTables:
         if not self.exists("runs"):
             return
         if self._uses_deltalake(schemas.RUNS):  # in milliseconds; Spark needs a job
-            check_version(self.root, open_table(self.location("runs")).metadata().configuration)
+            with hold_table(self.location("runs"), latest=False) as table:
+                check_version(self.root, table.metadata().configuration)
         else:
             check_version(self.root, self.properties("runs"))
 
     def properties(self, name: str) -> dict[str, str]:
         """Return Delta's properties of a table."""
         if is_object_storage(self.root):
-            known = open_table(self.location(name)).metadata().configuration
+            with hold_table(self.location(name)) as table:
+                known = table.metadata().configuration
             return {key: value for key, value in known.items() if value is not None}
         detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier(name)}").select("properties").first()
         return dict(detail.properties) if detail else {}

@@ -12,6 +12,7 @@ from datetime import date
 from functools import cached_property, reduce
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
+import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -32,10 +33,12 @@ from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
+from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import scratch_folder, share_rows
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import is_object_storage
 from recbench_spark.training.fits.logs import SharedRatingLog, share_log
 from recbench_spark.training.given_rows import fold_given_rows
 from recbench_spark.training.registry import import_adapter
@@ -83,7 +86,7 @@ class SplitData:
 
     def table(self, table: Table) -> DataFrame:
         """Return the rows of a table that belong to the split."""
-        return self.store.read(table).where(F.col("split_id") == self.split_id)
+        return self.store.read_partition(table, "split_id", self.split_id)
 
     @property
     def items(self) -> DataFrame:
@@ -266,12 +269,12 @@ class ModelAdapter(Generic[Settings]):
     def load(self, data: SplitData) -> Trained:
         """Read the model from the tables of trained models, or from external inputs."""
         key = self.key(data)
-        rows = data.store.read(EMBEDDINGS).where(F.col("model_id") == key)
+        rows = data.store.read_partition(EMBEDDINGS, "model_id", key)
         users, items = (
             rows.where(F.col("side") == side).select(F.col("id").alias(f"{side}_id"), "vector", "bias")
             for side in ("user", "item")
         )
-        similarities = data.store.read(SIMILARITIES).where(F.col("model_id") == key)
+        similarities = data.store.read_partition(SIMILARITIES, "model_id", key)
         return Trained(users, items, similarities)
 
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
@@ -305,7 +308,13 @@ class ModelAdapter(Generic[Settings]):
             return None
         # The digest is of the files: another warehouse may hold other vectors under the same key.
         rows = SharedRows(digest(files, length=32), tuple(files))
-        lengths = {length for batch in rows.dataset().to_batches(columns=["vector"])
+        if is_object_storage(data.store.root):  # `load` has fetched small files, and these are kept
+            own = (ds.field("model_id") == key) & (ds.field("side") == "item")
+            table = read_dataset(data.store.location(EMBEDDINGS.name))
+            batches = table.to_batches(columns=["vector"], filter=own)
+        else:
+            batches = rows.dataset().to_batches(columns=["vector"])
+        lengths = {length for batch in batches
                    for length in batch.column(0).value_lengths().unique().to_pylist()}  # fmt: skip
         if len(lengths) != 1:  # none, NULL or several lengths: the general path reports the error
             return None

@@ -1,0 +1,104 @@
+"""Nights of one world on several storages, for `night.py --storage`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from jobs.bench.harness import append_rows, list_rows, take_turns
+from jobs.bench.night_world import (
+    FIRST_NIGHT,
+    generate,
+    list_stages,
+    make_benchmark,
+    read_metrics,
+    run_nights,
+    store_split,
+)
+from jobs.bench.storages import BenchStorage, Turn, format_requests, measure_turn, open_storages
+from recbench_spark.config.loading import CONF
+from recbench_spark.errors import OK, DataError
+from recbench_spark.runtime.session import PROPERTIES, get_session
+from recbench_spark.storage.store import Store
+
+
+def compare_storages(args: argparse.Namespace) -> int:
+    """Make the world and its split on each storage, then run nights on them in turns."""
+    with tempfile.TemporaryDirectory(dir=args.folder) as place:
+        folder = Path(place)
+        with open_storages(args.storage.split(","), folder) as storages:
+            # Java reads its keys once, from the environment at its start.
+            os.environ.update(storages[-1].environment)
+            os.environ.setdefault(PROPERTIES, str(write_properties(folder / "spark.conf")))
+            nights = StorageNights(args, folder)
+            turns = take_turns({one.name: partial(nights.run, one) for one in storages}, args.rounds + 1)
+    print(f"{args.models} models x {args.users:,} users x {args.items:,} items: the same metrics on all")
+    facts = {"benchmark": "night_storage", "models": args.models, "users": args.users, "items": args.items}
+    for name, taken in turns.items():
+        append_rows(args.output, list_rows(facts, {name: [turn.job.wall for turn in taken]}))
+        print_turns(name, taken, turns[storages[0].name])
+    for name in turns:
+        for number, lines in enumerate(nights.requests[name]):
+            print(f"requests of night {number} on {name}:", *lines, sep="\n")
+    return OK
+
+
+def write_properties(file: Path) -> Path:
+    """Write the settings of Spark: those of a local session, with the jars and settings for S3."""
+    local, s3 = ((CONF / "spark" / name).read_text() for name in ("local.conf", "s3.conf"))
+    added = [line for line in s3.splitlines() if line.startswith(("spark.jars.", "spark.hadoop."))]
+    file.write_text("\n".join([local, *added, ""]))
+    return file
+
+
+class StorageNights:
+    """Nights of one world on several storages, each of which gets the split before its first night."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
+        self.kinds = args.requests
+        self.folder, self.world = folder, generate(args, folder)
+        self.request = make_benchmark(args, self.world)
+        self.spark = get_session("recbench-spark bench night")
+        self.days: dict[str, Iterator[int]] = {}
+        self.stores: dict[str, Store] = {}
+        self.requests: dict[str, list[list[str]]] = {}
+        self.metrics: dict[int, list[Any]] = {}
+
+    def run(self, storage: BenchStorage) -> Turn:
+        """Run the next night on a storage. Raises DataError where its metrics are not those of others."""
+        if storage.name not in self.stores:
+            storage.use(self.spark)
+            store = self.stores[storage.name] = Store(self.spark, storage.root)
+            store_split(store, self.request, self.world, self.folder)
+            self.days[storage.name], self.requests[storage.name] = count(), []
+        store, day = self.stores[storage.name], next(self.days[storage.name])
+        runs: dict[str, str] = {}
+        turn = measure_turn(
+            storage,
+            self.spark,
+            lambda: runs.update(run_nights(store, self.request, iter([day]), "64")[1]),
+        )
+        if self.metrics.setdefault(day, wanted := read_metrics(store, runs)) != wanted:
+            raise DataError(f"metrics on {storage.name} differ from those of other storages", "report this")
+        stages = list_stages(store, FIRST_NIGHT + timedelta(days=day))
+        lines = list(format_requests(stages, turn.requests, self.kinds))
+        print(f"night {day} on {storage.name}: {turn.job.wall:.1f} s", file=sys.stderr, flush=True)
+        self.requests[storage.name].append(lines)
+        return turn
+
+
+def print_turns(name: str, turns: list[Turn], base: list[Turn]) -> None:
+    """Print the nights of a storage beside those of the first one; the first night trains."""
+    for number, (turn, beside) in enumerate(zip(turns, base, strict=True)):
+        ratio = f"{turn.job.wall / beside.job.wall:.2f} of the first storage"
+        cpu = f"{turn.job.cpu:.1f} CPU s, server and proxy {turn.server_cpu:.1f}"
+        waits = f", {len(turn.requests)} requests" if turn.requests else ""
+        print(f"{name:>10} night {number}: {turn.job.wall:.1f} s ({ratio}), {cpu}{waits}")
