@@ -21,12 +21,13 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from pyarrow import fs
+
 from recbench_spark.extras import explain_missing
 from recbench_spark.storage.makers import private_name
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus, FileWriter
-    from pyarrow import fs
 
 Entry = dict[str, Any]
 """A file as obstore describes an object: path without a slash in front, size, times; HDFS has no ETag."""
@@ -93,7 +94,6 @@ def _open_arrow(root: str, retry_seconds: float, process: int) -> fs.FileSystem:
     del process  # part of the key
     with explain_missing():
         from hdfs_native.fsspec import HdfsFileSystem  # noqa: PLC0415
-    from pyarrow.fs import FSSpecHandler, PyFileSystem  # noqa: PLC0415
 
     # Paths are taken as they are: as URLs, those with `#` or `?` would be cut.
     members = {"_strip_protocol": staticmethod(lambda path: path)}
@@ -101,7 +101,7 @@ def _open_arrow(root: str, retry_seconds: float, process: int) -> fs.FileSystem:
     path_system = type(base)("PathSystem", (base,), members)
     host, _, port = root.removeprefix("hdfs://").partition(":")
     system = path_system(host, int(port) if port else None, **limit_attempts(retry_seconds))
-    return PyFileSystem(FSSpecHandler(system))
+    return fs.PyFileSystem(fs.FSSpecHandler(system))
 
 
 @contextmanager

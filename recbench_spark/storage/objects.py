@@ -226,7 +226,7 @@ def list_behind(place: str, name: str) -> list[StoredObject]:
     with explain_storage(place):
         store = open_bucket(bucket.root)
         library, first = choose_library(store), join_uri(bucket.key, name)
-        page = repeat_if_cut(
+        page: Sequence[ObjectMeta] = repeat_if_cut(
             lambda: next(iter(library.list(store, bucket.key, offset=first, chunk_size=LISTED_AT_ONCE)), [])
         )
     return [_describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry) for entry in page]

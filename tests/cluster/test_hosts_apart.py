@@ -276,7 +276,7 @@ SAID = r"each of 2 hosts fetches (\S+ \S+) at .*needs (\S+ \S+) at once and (\S+
 """What `--explain` says of a host."""
 
 
-def read_bytes_of(text: str) -> float:
+def read_object_bytes(text: str) -> float:
     """Return a number of bytes as `estimates.format_bytes` writes it."""
     number, unit = text.split()
     return float(number) * 1000 ** ("B", "kB", "MB", "GB").index(unit)
@@ -294,7 +294,7 @@ def test_local_disk_is_what_was_said_before_and_no_more_than_the_limit(
             assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
         said = re.search(SAID, job.remarks)
         assert said, job.remarks[-4000:]
-        _, least, most = map(read_bytes_of, said.groups())
+        _, least, most = map(read_object_bytes, said.groups())
         with start_jobs(tmp_path, "free", place.url, [embed], hosts["driver"], settings=ONE_COPY) as job:
             free = watch_disk(job, apart)
         few, again = int(least / 2), [*embed[:-1], f"{bucket}/again"]
