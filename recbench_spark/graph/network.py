@@ -63,22 +63,24 @@ def describe_network(context: SparkContext, features: str, measured: bool) -> Ne
     Raises:
         ConfigError: the setting is no number of bytes above 0.
     """
-    hosts, limit = count_hosts(context), _read_limit(context)
-    text = context.getConf().get(SETTING)
+    text, limit = context.getConf().get(SETTING), _read_limit(context)
     if text is not None:
-        return NetworkCosts(hosts, 1 / _parse_speed(text), "set", limit)
+        return NetworkCosts(count_hosts(context), 1 / _parse_speed(text), "set", limit)
     seconds = measure_network(context, features) if measured else None
+    hosts = count_hosts(context)  # the probe has started executors
     if seconds is None:
         return NetworkCosts(hosts, costs.DEFAULT_FETCH_SECONDS, "assumed", limit)
     return NetworkCosts(hosts, seconds, "measured", limit)
 
 
 def count_hosts(context: SparkContext) -> int:
-    """Return the number of executors that have started; 1 for a local master."""
+    """Return the number of executors that have started, or shall start; 1 for a local master."""
     if _is_local(context):
         return 1
     session: Any = context._jsc  # Spark has no other way for Python
-    return max(1, int(session.sc().getExecutorMemoryStatus().size()) - 1)  # the driver is one of them
+    started = int(session.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them
+    planned = context.getConf().get("spark.executor.instances", "")
+    return max(1, started, int(planned) if planned.isdigit() else 0)
 
 
 def _is_local(context: SparkContext) -> bool:

@@ -45,7 +45,7 @@ class _KnownNames:
         self.numbers: dict[str, int] = {}
 
     def read(self, version: int) -> dict[str, int] | None:
-        """Return the number of each name in a version; None where `deltalake` must look for it."""
+        """Return the number of each name in a version, as a copy; None where `deltalake` must look."""
         with self.lock:
             if version < self.version or not (self.version >= 0 or self._read_checkpoint(version)):
                 return None
@@ -57,7 +57,7 @@ class _KnownNames:
                     return None
                 self._add_commit(commit)
                 self.version += 1
-            return self.numbers
+            return dict(self.numbers)
 
     def _add_commit(self, commit: bytes) -> None:
         for line in commit.splitlines():
@@ -74,9 +74,9 @@ class _KnownNames:
             return False
         with open_parquet(f"{self.log}/{last:020}.checkpoint.parquet") as file:
             if "txn" in file.schema_arrow.names:
-                for action in file.read(["txn"]).column("txn").to_pylist():
-                    if action is not None:
-                        self.numbers[action["appId"]] = action["version"]
+                # Most rows of a checkpoint are files, without a name.
+                for action in file.read(["txn"]).column("txn").drop_null().to_pylist():
+                    self.numbers[action["appId"]] = action["version"]
         self.version = last
         return True
 

@@ -28,7 +28,7 @@ from recbench_spark.storage.append_names import find_append
 from recbench_spark.storage.delta_tables import hold_table, list_table_files, open_for_write, read_dataset
 from recbench_spark.storage.object_errors import is_cut_answer, storage_error
 from recbench_spark.storage.objects import measure_files, open_output
-from recbench_spark.storage.uris import is_object_storage, join_uri
+from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -97,7 +97,9 @@ def require_visible(folder: str, files: Sequence[File]) -> None:
         StoreError: a file is missing: a worker's host wrote it to a disk of its own.
     """
     # A write to object storage has succeeded for all; one file shows that workers reach the same storage.
-    looked_at = files[:1] if is_object_storage(folder) else files
+    # On HDFS a name may mean another cluster to each host.
+    alike = is_object_storage(folder) and not is_hdfs(folder)
+    looked_at = files[:1] if alike else files
     places = [join_uri(folder, file.path) for file in looked_at]
     for place, file, size in zip(places, looked_at, measure_files(places), strict=True):
         if size != file.size:
@@ -141,6 +143,11 @@ def commit(
     with hold_table(folder) as table:
         if find_append(table, folder, once) is not None:
             return False
+        if table.protocol().min_writer_version > WRITER_VERSION:
+            raise StoreError(
+                f"{folder} got constraints or features while this run was at work",
+                "run again: Spark writes then",
+            )
         names = [once]
         if select is not None:
             files = select(files, list_table_files(table, folder, partition))
@@ -395,6 +402,7 @@ def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
     with _hold_version(folder) as table:
         properties = _next_commit(table, folder, f"{column}={value}")
         _write_rows(table, folder, rows, properties, f"{column} = {_quote_value(value)}")
+        _sum_up_log(table, folder)
 
 
 def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
@@ -413,6 +421,7 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
     with _hold_version(folder) as table, explain_delta_errors("delete from", folder):
         properties = _next_commit(table, folder, f"delete {column}")
         table.delete(predicate, commit_properties=properties, post_commithook_properties=hooks)
+        _sum_up_log(table, folder)
 
 
 def refuse_nulls(folder: str, rows: pa.Table) -> None:

@@ -80,8 +80,9 @@ COMMIT_NAME = re.compile(r"[0-9]{20}\.json")
 class _KeptTable:
     """A table of object storage that this process keeps open, so that a later look reads new commits alone.
 
-    One thread uses it at a time, since a look and a commit change it. `tag`: version and ETag of the last
-    commit that a look has seen, by which a table is known that somebody removed and made again.
+    One thread uses it at a time, since a look and a commit change it. `seen`: version and ETag of the last
+    commit that a look has seen, by which a table is known that somebody removed and made again. `options`:
+    settings with which the table was opened; keys that were renewed open it anew.
     """
 
     def __init__(self) -> None:
@@ -89,12 +90,16 @@ class _KeptTable:
         self.table: DeltaTable | None = None
         self.looked_at = 0.0
         self.depth = 0
-        self.tag: tuple[int, str] | None = None
+        self.seen = (0, "")
+        self.options: dict[str, str] | None = None
 
     @contextmanager
     def hold(self, place: str, version: int | None, *, latest: bool) -> Iterator[DeltaTable]:
         """Open the table for a block; after an error in it the table is opened anew."""
         with self.lock:
+            options = delta_options(place)
+            if options != self.options and not self.depth:
+                self.table, self.options = None, options
             table = self._open(place, version, latest)
             self.depth += 1
             try:
@@ -114,28 +119,39 @@ class _KeptTable:
         if table is not None and not latest and time.monotonic() - self.looked_at < KEEP_SECONDS:
             return table
         if table is None or not self._look(table, place):
-            self.table = table = open_table(place)
+            table = open_table(place)
+            version = table.version()
+            tag = _list_commits(place, version).get(version)
+            self.table, self.seen = (table, (version, tag)) if tag else (None, (0, ""))
         self.looked_at = time.monotonic()
         return table
 
     def _look(self, table: DeltaTable, place: str) -> bool:
-        """Read the commits since the last look; False where the table must be opened anew."""
-        version = table.version()
-        listed = list_behind(join_uri(place, LOG), f"{version - 1:020}.json")
-        tags = {entry.name: entry.tag for entry in listed if COMMIT_NAME.fullmatch(entry.name)}
-        tag = tags.pop(f"{version:020}.json", "")
-        if not tag or (self.tag is not None and self.tag[0] == version and self.tag[1] != tag):
+        """Read the commits since the last look; False where the table must be opened anew.
+
+        The commit that the last look has seen must be there unchanged. This process may have added others.
+        """
+        version, tag = self.seen
+        tags = _list_commits(place, version)
+        if tags.get(version) != tag or table.version() not in tags:
             return False
-        self.tag = (version, tag)
-        if tags:
+        if max(tags) > table.version():
             try:
                 table.update_incremental()
             except Exception:  # an answer was cut, or a commit is gone: opening tells
                 return False
+        if table.version() in tags:
+            self.seen = (table.version(), tags[table.version()])
         return True
 
 
-_kept: dict[tuple[object, ...], _KeptTable] = {}
+def _list_commits(place: str, version: int) -> dict[int, str]:
+    """Return the ETags of the commits of a table from a version on, a thousand at most."""
+    listed = list_behind(join_uri(place, LOG), f"{version - 1:020}.json")
+    return {int(entry.name[:20]): entry.tag for entry in listed if COMMIT_NAME.fullmatch(entry.name)}
+
+
+_kept: dict[tuple[int, str], _KeptTable] = {}
 _kept_lock = threading.Lock()
 
 
@@ -155,10 +171,8 @@ def hold_table(
     if not is_object_storage(place):
         yield open_table(place, version)
         return
-    options = sorted((delta_options(place) or {}).items())
-    key = (os.getpid(), _table_uri(place), *options)
     with _kept_lock:
-        kept = _kept.setdefault(key, _KeptTable())
+        kept = _kept.setdefault((os.getpid(), _table_uri(place)), _KeptTable())
     with kept.hold(str(place), version, latest=latest) as table:
         yield table
 

@@ -189,10 +189,19 @@ class _HdfsWriter:
         try:
             with explain_hdfs():
                 self.stream.close()
-                self.client.rename(self.path, self.target, overwrite=self.overwrite)
+                self._publish()
         except BaseException:
             self._drop()
             raise
+
+    def _publish(self) -> None:
+        """Rename the file. Where the answer was lost and the client asks again, the file is gone."""
+        try:
+            self.client.rename(self.path, self.target, overwrite=self.overwrite)
+        except FileNotFoundError:
+            self.client.get_file_info(self.target)  # raises where nothing was renamed
+            if not self.overwrite:  # it may be another writer's: callers compare the content
+                raise FileExistsError(self.target) from None
 
     def _drop(self) -> None:
         with suppress(Exception):  # what is left is hidden, and costs only space

@@ -124,8 +124,9 @@ def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:
         endpoint = settings.get("AWS_ENDPOINT_URL")
         if endpoint and "://" not in endpoint:  # S3A takes a host alone for https
             settings["AWS_ENDPOINT_URL"] = f"https://{endpoint}"
-        _adopted.clear()  # keys that are fixed have no token; that of earlier ones must go
-        _adopted.update(settings)
+        _adopted.update(settings)  # other threads read it at any moment, so nothing is ever missing
+        for name in _adopted.keys() - settings.keys():  # the token of earlier keys must go
+            _adopted.pop(name, None)
 
 
 def renew_variables(environment: dict[str, str], options: Mapping[str, str]) -> None:
@@ -136,9 +137,10 @@ def renew_variables(environment: dict[str, str], options: Mapping[str, str]) -> 
         options: `StorageAccess.options`; empty for storage whose libraries read the environment.
     """
     if options:
-        for name in PROFILE_KEYS.values():
-            environment.pop(name, None)
         environment.update(options)
+        for name in PROFILE_KEYS.values():
+            if name not in options:
+                environment.pop(name, None)
 
 
 def may_have_credentials(place: str) -> bool:

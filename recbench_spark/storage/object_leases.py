@@ -68,11 +68,11 @@ class ObjectLease:
         """Check that this lease is still valid.
 
         Raises:
-            StoreError: a later owner took over, since this one did nothing for a minute.
+            StoreError: a later owner took over, or has done the work, since this one did nothing for a minute.
         """
-        if find_last_epoch(self.place) != self.epoch:
+        if find_last_epoch(self.place) != self.epoch or read_bytes(self.name) != self.content:
             raise StoreError(
-                f"another run has taken over {self.place}: this one was silent for {DEAD_SECONDS:.0f} s",
+                f"another run has taken over {self.place} or done its work: this one was silent too long",
                 "run again: it uses what the other run makes",
             )
 
@@ -153,14 +153,20 @@ def _try_acquire(place: str) -> ObjectLease | None:
 
 
 def is_dead(lease: ObjectLease) -> bool:
-    """Return whether the owner of a lease has ended, or has not written to it for a minute."""
+    """Return whether the owner of a lease has ended, or has not written to it for a minute.
+
+    The clock is read first: a slow answer to the other requests makes the lease look younger, not older.
+    """
+    now = read_object_clock(
+        lease.place.rpartition("/")[0]
+    )  # the folder of the lease may be removed meanwhile
     entry = next(stat_objects(lease.name), None)
     if entry is None:
         return True
     owner = _read_owner(lease)
     if owner is None or owner.has_ended():
         return True
-    return read_object_clock(lease.place) - entry.written > DEAD_SECONDS
+    return now - entry.written > DEAD_SECONDS
 
 
 def _read_owner(lease: ObjectLease) -> Maker | None:
@@ -172,6 +178,8 @@ def _read_owner(lease: ObjectLease) -> Maker | None:
 def _write_until(lease: ObjectLease, stop: threading.Event) -> None:
     while not stop.wait(TOUCH_SECONDS):
         with suppress(StoreError):  # after a minute without an answer another owner may take over
+            if read_bytes(lease.name) != lease.content:
+                return  # a later owner has done the work and removed the folder
             write_bytes(lease.name, lease.content)
 
 

@@ -276,7 +276,6 @@ def remove_object(place: str) -> None:
 
 def remove_objects(place: str) -> None:
     """Remove all objects below a place, a thousand by a request. Raises StoreError as `list_objects`."""
-
     bucket = split_bucket(place)
     with explain_storage(place):
         store = open_bucket(bucket.root)

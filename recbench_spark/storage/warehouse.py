@@ -42,7 +42,7 @@ from recbench_spark.storage.table_folders import (
 )
 from recbench_spark.storage.table_sql import check_version, quote_folder, view_files
 from recbench_spark.storage.table_statements import create_statement, filter_condition
-from recbench_spark.storage.uris import HDFS, LOG, is_object_storage, read_scheme
+from recbench_spark.storage.uris import HDFS, LOG, arrow_uri, is_object_storage, read_scheme
 
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
@@ -52,6 +52,9 @@ SMALL_PARTITION_BYTES = 1 << 23
 
 SMALL_PARTITIONS = 8
 """Partitions of which the driver keeps the rows."""
+
+MOST_GROWTH = 4
+"""Largest ratio of a kept partition in memory to SMALL_PARTITION_BYTES, for files that are packed well."""
 
 
 def hadoop_uri(spark: SparkSession, uri: str) -> str:
@@ -63,7 +66,8 @@ def hadoop_uri(spark: SparkSession, uri: str) -> str:
     scheme, _, rest = uri.partition("://")
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     if scheme == HDFS and rest.startswith("/"):
-        return f"{hadoop.get('fs.defaultFS').rstrip('/')}{rest}"
+        root = hadoop.get("fs.defaultFS") or ""
+        return f"{root.rstrip('/')}{rest}" if root.startswith(f"{HDFS}://") else arrow_uri(uri)
     return f"s3a://{rest}" if scheme == "s3" and not hadoop.get("fs.s3.impl") else uri
 
 
@@ -261,6 +265,7 @@ class WarehouseTables:
         Of object storage the driver reads them where they are few: a reader of Delta in Java would ask for
         the log, and for each file, several times.
         """
+        self._renew_access()
         rows = self._read_small_partition(table, column, value)
         return self.read(table).where(F.col(column) == value) if rows is None else rows
 
@@ -283,12 +288,14 @@ class WarehouseTables:
             if key in self._small_partitions:
                 return self._small_partitions[key]
             rows = delta_files.read_rows(place, [(column, "=", value)], version=opened.version())
+        if rows.nbytes > MOST_GROWTH * SMALL_PARTITION_BYTES:
+            return None
         return self._hand_to_spark(key, rows.select(table.names), table)
 
     def _hand_to_spark(self, key: tuple[str, ...], rows: pa.Table, table: Table) -> DataFrame:
         """Return the rows of a partition as a frame, and keep it in place of the oldest one."""
         while len(self._small_partitions) >= SMALL_PARTITIONS:
-            self._small_partitions.pop(next(iter(self._small_partitions)))
+            self._small_partitions.pop(next(iter(self._small_partitions)), None)  # or a thread was faster
         self._small_partitions[key] = self.spark.createDataFrame(rows, spark_schema(table))
         return self._small_partitions[key]
 

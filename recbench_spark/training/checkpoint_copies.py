@@ -41,18 +41,25 @@ def fetch_checkpoints(place: str, folder: Path) -> bool:
         folder: folder of the checkpoints on this host.
 
     Returns:
-        True if a copy was fetched.
+        True if a copy was fetched. A copy that is missing or damaged is no copy: the fit goes on from what
+        this host has, or begins anew.
 
     Raises:
-        StoreError: a file is missing or damaged, or the storage does not answer.
+        StoreError: the storage does not answer.
     """
     name = read_bytes(join_uri(place, CURRENT))
     if name is None or name == _read_own(folder):
         return False
-    remove_tree(folder)
-    folder.mkdir(parents=True)
-    fetch_files(join_uri(place, name.decode()), folder)
-    replace_text(folder / CURRENT, name.decode())
+    with tempfile.TemporaryDirectory(prefix=".copy-", dir=folder.parent) as scratch:
+        fetched = Path(scratch, CHECKPOINTS)
+        fetched.mkdir()
+        try:
+            fetch_files(join_uri(place, name.decode()), fetched)
+        except StoreError:
+            return False
+        replace_text(fetched / CURRENT, name.decode())
+        remove_tree(folder)
+        fetched.rename(folder)
     return True
 
 
@@ -65,7 +72,7 @@ def _read_own(folder: Path) -> bytes | None:
 
 
 def copy_checkpoints(lease: ObjectLease, folder: Path) -> bool:
-    """Copy checkpoints to the folder of a lease; return False if there are none.
+    """Copy checkpoints to the folder of a lease; return False if there are none. A copy that fails leaves nothing.
 
     Raises:
         StoreError: another run holds the lease now, or the storage does not answer.
@@ -77,10 +84,16 @@ def copy_checkpoints(lease: ObjectLease, folder: Path) -> bool:
         if not all(Path(scratch, name).exists() for name in FILES):
             return False
         write_seal(Path(scratch))
+        lease.require()
         before, name = read_bytes(join_uri(lease.place, CURRENT)), uuid.uuid4().hex
-        store_files(Path(scratch), join_uri(lease.place, name))
-    lease.require()
-    write_text(join_uri(lease.place, CURRENT), name)
+        try:
+            store_files(Path(scratch), join_uri(lease.place, name))
+            lease.require()
+            write_text(join_uri(lease.place, CURRENT), name)
+        except StoreError:
+            with suppress(StoreError):
+                remove_objects(join_uri(lease.place, name))
+            raise
     replace_text(folder / CURRENT, name)
     if before:
         remove_objects(join_uri(lease.place, before.decode()))
@@ -94,12 +107,14 @@ def keep_copies(lease: ObjectLease, folder: Path, report: Callable[[str], object
     Args:
         lease: the lease of the fit.
         folder: folder of the checkpoints on this host.
-        report: gets a line if checkpoints were fetched.
+        report: gets a line if checkpoints were fetched, and at the first copy that fails.
     """
+    for left in folder.parent.glob(".copy-*"):  # of runs that were killed: one host has one fit of a lease
+        remove_tree(left)
     if fetch_checkpoints(lease.place, folder):
         report("checkpoints of another host were fetched")
     stop = threading.Event()
-    thread = threading.Thread(target=_copy_until, args=(lease, folder, stop), daemon=True)
+    thread = threading.Thread(target=_copy_until, args=(lease, folder, stop, report), daemon=True)
     thread.start()
     try:
         yield
@@ -108,17 +123,24 @@ def keep_copies(lease: ObjectLease, folder: Path, report: Callable[[str], object
         thread.join()
 
 
-def _copy_until(lease: ObjectLease, folder: Path, stop: threading.Event) -> None:
+def _copy_until(
+    lease: ObjectLease, folder: Path, stop: threading.Event, report: Callable[[str], object]
+) -> None:
     copied: tuple[int, int] | None = None
-    seconds = LOOK_SECONDS
+    seconds, failed = LOOK_SECONDS, False
     while not stop.wait(seconds):
         state = _read_state(folder)
         if state in (None, copied):
             continue
         # Without a copy another host begins anew; the fit itself reads only this host's files.
-        with suppress(StoreError, OSError):
+        try:
             if copy_checkpoints(lease, folder):
                 copied, seconds = state, COPY_SECONDS
+        except (StoreError, OSError) as error:
+            seconds = COPY_SECONDS
+            if not failed:
+                report(f"checkpoints are not copied: {error}")
+            failed = True
 
 
 def _read_state(folder: Path) -> tuple[int, int] | None:

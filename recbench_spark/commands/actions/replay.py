@@ -115,7 +115,7 @@ def check_flags(args: argparse.Namespace) -> None:
     if not needs_no_java(args.warehouse):
         raise ConfigError(
             f"--warehouse {args.warehouse}: neither a folder of this machine nor an object storage",
-            "give a folder, or s3://, gs://, abfss://",
+            "give a folder, or s3://, gs://, abfss://, hdfs://",
         )
     if args.parts is not None and not 1 <= args.parts <= 100_000:
         raise ConfigError(f"--parts {args.parts}: must lie in 1 .. 100,000")

@@ -66,7 +66,7 @@ FEWEST_RUNS = len(DEFAULT_SECONDS) - 1
 """Runs from which on rates are fitted: one for each rate that is fitted."""
 
 LEAST_SHARE = 0.1
-"""Least share of a run's seconds that is left for its work, however long its bytes should have taken."""
+"""Least share of a run's seconds that must be left for its work when its bytes are taken off."""
 
 LEAST_SPREAD = 0.1
 """Smallest relative half width of the interval."""
@@ -98,29 +98,30 @@ def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
     """Fit rates to runs: amounts, seconds, cores. With too few runs return DEFAULT_RATES.
 
     The factor is exp(2 s), with s the spread of the residuals in logarithms. Each rate takes a degree of
-    freedom. The seconds of the network are taken off before.
+    freedom. The seconds of the network are taken off before; runs of which they leave little say nothing of
+    the work, and are left out.
     """
-    if len(runs) < FEWEST_RUNS:
+    known = [
+        (amounts, work, cores)
+        for amounts, seconds, cores in runs
+        if (work := seconds - amounts.fetched * DEFAULT_FETCH_SECONDS) > seconds * LEAST_SHARE
+    ]
+    if len(known) < FEWEST_RUNS:
         return DEFAULT_RATES
-    rows = np.array([[*(a / cores for a in amounts[:-2]), amounts.passes] for amounts, _, cores in runs])
-    took = np.array(
-        [
-            max(seconds - amounts.fetched * DEFAULT_FETCH_SECONDS, seconds * LEAST_SHARE)
-            for amounts, seconds, _ in runs
-        ]
-    )
+    rows = np.array([[*(a / cores for a in amounts[:-2]), amounts.passes] for amounts, _, cores in known])
+    took = np.array([work for _, work, _ in known])
     scaled = rows / took[:, None]
     sizes = np.where(scaled.max(axis=0) > 0, scaled.max(axis=0), 1)
     from scipy.optimize import nnls  # noqa: PLC0415 (takes half a second, and few runs need it)
 
-    rates, _ = nnls(scaled / sizes, np.ones(len(runs)))
+    rates, _ = nnls(scaled / sizes, np.ones(len(known)))
     rates = rates / sizes
     ratios = np.log(np.maximum(rows @ rates, 1e-9) / took)
-    free = max(1, len(runs) - int(np.count_nonzero(rates)))
+    free = max(1, len(known) - int(np.count_nonzero(rates)))
     spread = math.sqrt(float((ratios**2).sum()) / free)
     factor = math.exp(max(2 * spread, math.log1p(LEAST_SPREAD)))
     fitted = Amounts(*map(float, rates))._replace(fetched=DEFAULT_FETCH_SECONDS)
-    return Rates(fitted, factor, len(runs))
+    return Rates(fitted, factor, len(known))
 
 
 def expected_copies(blocks: int, degree: float) -> float:
