@@ -143,10 +143,9 @@ def commit(
     with hold_table(folder) as table:
         if find_append(table, folder, once) is not None:
             return False
-        if table.protocol().min_writer_version > WRITER_VERSION:
+        if table.protocol().min_writer_version > CHECKED_VERSION:
             raise StoreError(
-                f"{folder} got constraints or features while this run was at work",
-                "run again: Spark writes then",
+                f"{folder} got features while this run was at work that it cannot write", "run it again"
             )
         names = [once]
         if select is not None:

@@ -68,7 +68,7 @@ class ObjectLease:
         """Check that this lease is still valid.
 
         Raises:
-            StoreError: a later owner took over, or has done the work, since this one did nothing for a minute.
+            StoreError: a later owner took over, or did the work: this one was silent for a minute.
         """
         if find_last_epoch(self.place) != self.epoch or read_bytes(self.name) != self.content:
             raise StoreError(
@@ -119,7 +119,12 @@ def find_last_epoch(place: str) -> int:
 def _acquire(place: str, is_done: Callable[[], bool], report: Report) -> ObjectLease | None:
     began, reported = time.monotonic(), -REPORT_SECONDS
     while not is_done():
-        lease = _try_acquire(place)
+        try:
+            lease = _try_acquire(place)
+        except StoreError:
+            if is_done():  # its owner removed what was being read
+                return None
+            raise
         if lease is not None:
             if is_done():  # its owner has ended in the meantime
                 _release(lease, is_done)
@@ -157,9 +162,8 @@ def is_dead(lease: ObjectLease) -> bool:
 
     The clock is read first: a slow answer to the other requests makes the lease look younger, not older.
     """
-    now = read_object_clock(
-        lease.place.rpartition("/")[0]
-    )  # the folder of the lease may be removed meanwhile
+    parent = lease.place.rpartition("/")[0]  # the folder of the lease may be removed meanwhile
+    now = read_object_clock(parent)
     entry = next(stat_objects(lease.name), None)
     if entry is None:
         return True

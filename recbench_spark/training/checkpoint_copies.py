@@ -50,6 +50,7 @@ def fetch_checkpoints(place: str, folder: Path) -> bool:
     name = read_bytes(join_uri(place, CURRENT))
     if name is None or name == _read_own(folder):
         return False
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".copy-", dir=folder.parent) as scratch:
         fetched = Path(scratch, CHECKPOINTS)
         fetched.mkdir()
@@ -72,7 +73,9 @@ def _read_own(folder: Path) -> bytes | None:
 
 
 def copy_checkpoints(lease: ObjectLease, folder: Path) -> bool:
-    """Copy checkpoints to the folder of a lease; return False if there are none. A copy that fails leaves nothing.
+    """Copy checkpoints to the folder of a lease; return False if there are none.
+
+    A copy that fails leaves nothing.
 
     Raises:
         StoreError: another run holds the lease now, or the storage does not answer.

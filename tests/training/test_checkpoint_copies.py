@@ -46,8 +46,8 @@ def test_the_newest_copy_counts_and_the_host_that_made_it_keeps_it(bucket: str, 
     assert fetch_checkpoints(place, there) and (there / "last.safetensors").read_text() == "last two"
     assert not fetch_checkpoints(place, there)
     write_weights(there, "three")
-    later = ObjectLease(place, lease.epoch + 1)
-    put_if_absent(later.name, b"{}")
+    later = ObjectLease(place, lease.epoch + 1, b"{}")
+    put_if_absent(later.name, later.content)
     with pytest.raises(StoreError, match="another run has taken over"):
         copy_checkpoints(lease, there)
     assert copy_checkpoints(later, there) and fetch_checkpoints(place, here)
