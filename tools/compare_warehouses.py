@@ -93,10 +93,10 @@ class Warehouse:
     def open(cls, folder: str) -> Warehouse:
         """Open all tables of a warehouse."""
         tables = {name: read_dataset(join_uri(folder, name)) for name in list_tables(folder)}
-        if "runs" not in tables:
-            sys.exit(f"error: no table runs in {folder}\n  hint: give the folder of a warehouse")
+        if not tables:
+            sys.exit(f"error: no table in {folder}\n  hint: give the folder of a warehouse")
         facts = ["run_id", "suite", "logical_date", "model", "attempt"]
-        rows = tables["runs"].to_table(columns=facts).to_pylist()
+        rows = tables["runs"].to_table(columns=facts).to_pylist() if "runs" in tables else []
         names = {row.pop("run_id"): "/".join(map(str, row.values())) for row in rows}
         return cls(find_folder(folder), tables, names)
 
