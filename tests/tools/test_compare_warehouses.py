@@ -140,7 +140,7 @@ def test_another_version_of_the_code_may_be_left_out(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_warehouse_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="no table runs"):
+    with pytest.raises(SystemExit, match="no table in"):
         main([str(tmp_path), str(tmp_path)])
 
 
