@@ -43,7 +43,8 @@ class FittedNetwork:
         """Return the network with the weights of the best epoch, to be evaluated."""
         module = make_network(self.settings, self.items)
         with open_object(self.place, self.size, self.digest) as file:
-            read_checkpoint(Path(file.name), module, None)
+            # The copy may have another name by now, or none.
+            read_checkpoint(Path(f"/dev/fd/{file.fileno()}"), module, None)
         return module.eval()
 
 

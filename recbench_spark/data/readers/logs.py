@@ -18,7 +18,7 @@ from recbench_spark.data.readers.json_lines import read_objects
 from recbench_spark.data.readers.movielens import read_movielens
 from recbench_spark.data.readers.netflix import read_netflix
 from recbench_spark.data.readers.parquet import read_parquet
-from recbench_spark.data.readers.paths import explain_errors, is_table
+from recbench_spark.data.readers.paths import explain_errors, is_table, reach_storage
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import PARTS, Checks, Value
 from recbench_spark.data.text_layouts import MOVIELENS, Layout
@@ -86,6 +86,7 @@ def open_log(spark: SparkSession, dataset: Dataset) -> Log:
     """
     if dataset.reader == "world":
         return Log(_read_world(spark, dataset))
+    reach_storage(spark, dataset.path or "")
     return _check_log(READERS[dataset.reader](spark, dataset), dataset)
 
 

@@ -18,6 +18,8 @@ from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.storage.local_files import DAMAGED, bare_name
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.shared_arrays import escape_path
+from recbench_spark.storage.uris import is_object_storage
+from recbench_spark.storage.warehouse import require_jars, share_access
 
 
 def local_path(file: str) -> str | None:
@@ -45,8 +47,20 @@ def list_names(spark: SparkSession, folder: str) -> list[str]:
         return sorted(status.getPath().getName() for status in files.listStatus(place))
 
 
+def reach_storage(spark: SparkSession, path: str) -> None:
+    """Give Spark's readers what reaches the object storage of an input; the warehouse may be elsewhere.
+
+    Raises:
+        StoreError: this session's Hadoop lacks the classes for it.
+    """
+    if is_object_storage(path):
+        share_access(spark, path)
+        require_jars(spark, path)
+
+
 def file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
     """Return Hadoop's file system of a path, and the path as an object of Java."""
+    reach_storage(spark, path)
     jvm: Any = spark._jvm
     place = jvm.org.apache.hadoop.fs.Path(path)
     return place.getFileSystem(spark._jsc.hadoopConfiguration()), place

@@ -18,7 +18,7 @@ from recbench_spark.data.readers.files import (
     read_fields,
 )
 from recbench_spark.data.readers.parquet import read_parquet
-from recbench_spark.data.readers.paths import explain_errors, is_table
+from recbench_spark.data.readers.paths import explain_errors, is_table, reach_storage
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.data.text_layouts import LAYOUTS, NUMBER_COLUMNS, OPTIONAL_COLUMNS, Layout
 from recbench_spark.data.trec_files import FIELDS, describe_line, find_format
@@ -51,6 +51,7 @@ def read_table(
         SchemaError: a required column is missing, or has a type that cannot be read.
         DataError: a value is not a number, or a line has too many or too few fields.
     """
+    reach_storage(spark, path)
     frame, line = _open_table(
         spark, path, [*columns_required, *NUMBER_COLUMNS, "user_id", "item_id", "rank", "vector"]
     )
