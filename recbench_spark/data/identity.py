@@ -34,7 +34,7 @@ from recbench_spark.data.digests import (
 )
 from recbench_spark.data.object_digests import object_identity
 from recbench_spark.data.paths import check_path, exists
-from recbench_spark.data.readers.paths import explain_errors, is_table, qualify_path
+from recbench_spark.data.readers.paths import explain_errors, is_table, qualify_path, reach_storage
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
 from recbench_spark.storage.local_files import has_delta_log
@@ -69,6 +69,7 @@ def identity(spark: SparkSession, path: str, *, named: bool = False, options: Op
 
 
 def _identify(spark: SparkSession, path: str, named: bool, options: Options) -> PinnedInput:
+    reach_storage(spark, path)  # Hadoop keeps a file system as it was first opened
     try:
         if DeltaTable.isDeltaTable(spark, path):
             return _delta_input(path, options, partial(_read_path_snapshot, spark, path))
