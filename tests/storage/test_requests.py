@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -12,7 +14,7 @@ from recbench_spark.schemas import TRIALS, arrow_rows
 from recbench_spark.storage import append_names, delta_files, small_files
 from recbench_spark.storage.delta_tables import hold_table
 from recbench_spark.storage.object_access import delta_options
-from recbench_spark.storage.objects import list_objects
+from recbench_spark.storage.objects import list_objects, remove_objects
 from recbench_spark.storage.table_folders import create_object_table, has_commit
 from tests.faulty_storage import Faults, Proxy, disturb
 from tests.object_storage import S3Server
@@ -89,6 +91,33 @@ def test_a_name_is_refused_that_another_process_has_used(proxy: Proxy, place: st
     with hold_table(place) as table:
         assert table.version() == version + 2
     assert read_ids(place) == ["t1", "t2", "t3"]
+
+
+def test_a_table_that_somebody_removed_and_made_again_is_opened_anew(proxy: Proxy, place: str) -> None:
+    for number in range(3):
+        append_trial(place, number)  # this process has seen version 0, and made the others itself
+    remove_objects(place)
+    create_object_table(place, TRIALS)
+    for number in range(10, 16):
+        append_elsewhere(place, number)
+    append_trial(place, 0)
+    assert read_ids(place) == ["t0", *(f"t{number}" for number in range(10, 16))]
+
+
+def test_after_an_error_in_a_block_the_table_is_opened_anew(proxy: Proxy, place: str) -> None:
+    append_trial(place, 0)
+    with pytest.raises(ValueError, match="of the block"), hold_table(place) as first:
+        raise ValueError("of the block")
+    with hold_table(place) as second, hold_table(place) as inner:
+        assert second is not first and inner is not second, "a look within a block leaves its version"
+    assert read_ids(place) == ["t0"]
+
+
+def test_threads_lose_and_double_nothing(proxy: Proxy, place: str) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(partial(append_trial, place), [*range(8), *range(8)]))
+        answers = list(pool.map(lambda _: read_ids(place), range(4)))
+    assert answers == [[f"t{number}" for number in range(8)]] * 4
 
 
 def test_whether_a_table_exists_is_one_request(proxy: Proxy, place: str) -> None:
