@@ -70,6 +70,7 @@ NIGHTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow  # four nights: minutes
 def test_nights_of_lists_graphs_and_ratings_have_the_bits_of_a_folder(
     spark: SparkSession, hdfs_place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
