@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from recbench_spark.errors import FAILED, GATE, OK, REGRESSION, RecbenchError
 from recbench_spark.nightly import run_keys
 from recbench_spark.schemas import CHANGES, COMPARISONS, CURVE_CROSSINGS, FLIPS, PARADOXES, RUNS, Table
 from recbench_spark.storage.arrow_store import ArrowStore, Filters, needs_no_java
+from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import measure_files, read_bytes
 from recbench_spark.storage.uris import join_uri
 
@@ -53,7 +53,9 @@ class NightOutcome:
 
 
 class RowReader(Protocol):
-    """A warehouse from which few rows are read: `Store`, or `ArrowStore`."""
+    """A warehouse from which few rows are read: `Store`, or `ArrowStore`. `root`: its folder or URI."""
+
+    root: str
 
     def rows(
         self, table: Table, filters: Filters = ..., columns: Sequence[str] | None = ...
@@ -83,8 +85,9 @@ def hash_following(store: RowReader, benchmark: Benchmark, day: date) -> str:
     night_filters = [*suite_filters, ("logical_date", "=", day)]
     # Nights without curves keep the hash that they had before there were crossings.
     tables = (*FOLLOWING_TABLES, *([CURVE_CROSSINGS] if benchmark.evaluation.learning_curve else []))
-    with ThreadPoolExecutor(len(tables)) as pool:  # in object storage each waits for answers
-        counts = list(pool.map(lambda table: len(store.rows(table, night_filters, ["suite"])), tables))
+    counts = map_together(
+        store.root, lambda table: len(store.rows(table, night_filters, ["suite"])), tables
+    )
     # The file's name has suite and day only: another dataset or split means another night.
     settings = benchmark.model_dump(exclude={"models"})
     return digest(run_ids, counts, settings, __version__, revisions.REVISIONS)

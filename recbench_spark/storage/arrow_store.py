@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import hold_table, read_dataset
 from recbench_spark.storage.marks import end_runs, note_run
+from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
 from recbench_spark.storage.table_folders import (
@@ -118,10 +118,7 @@ class ArrowStore:
     def open_datasets(self, names: Iterable[str]) -> dict[str, Dataset | None]:
         """Open tables by name, as `dataset`, side by side; None for one that does not exist."""
         listed = list(names)
-        if self.folder is not None:
-            return {name: self._open_existing(name) for name in listed}
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            return dict(zip(listed, pool.map(self._open_existing, listed), strict=True))
+        return dict(zip(listed, map_together(self.root, self._open_existing, listed), strict=True))
 
     def _open_existing(self, name: str) -> Dataset | None:
         return self.dataset(TABLES[name]) if self.exists(name) else None

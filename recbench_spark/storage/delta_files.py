@@ -99,9 +99,9 @@ def require_visible(folder: str, files: Sequence[File]) -> None:
     # A write to object storage has succeeded for all; one file shows that workers reach the same storage.
     # On HDFS a name may mean another cluster to each host.
     alike = is_object_storage(folder) and not is_hdfs(folder)
-    looked_at = files[:1] if alike else files
-    places = [join_uri(folder, file.path) for file in looked_at]
-    for place, file, size in zip(places, looked_at, measure_files(places), strict=True):
+    checked = files[:1] if alike else files
+    places = [join_uri(folder, file.path) for file in checked]
+    for place, file, size in zip(places, checked, measure_files(places), strict=True):
         if size != file.size:
             raise StoreError(
                 f"{place} was written by a worker, and the driver does not see it",

@@ -88,7 +88,7 @@ class _KeptTable:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.table: DeltaTable | None = None
-        self.looked_at = 0.0
+        self.last_look = 0.0
         self.depth = 0
         self.seen = (0, "")
         self.options: dict[str, str] | None = None
@@ -116,14 +116,14 @@ class _KeptTable:
             return table if table is not None and table.version() == version else open_table(place, version)
         if self.depth:  # the outer block has looked, and its version must stay
             return open_table(place)
-        if table is not None and not latest and time.monotonic() - self.looked_at < KEEP_SECONDS:
+        if table is not None and not latest and time.monotonic() - self.last_look < KEEP_SECONDS:
             return table
         if table is None or not self._look(table, place):
             table = open_table(place)
             version = table.version()
             tag = _list_commits(place, version).get(version)
             self.table, self.seen = (table, (version, tag)) if tag else (None, (0, ""))
-        self.looked_at = time.monotonic()
+        self.last_look = time.monotonic()
         return table
 
     def _look(self, table: DeltaTable, place: str) -> bool:

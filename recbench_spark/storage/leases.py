@@ -19,8 +19,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.ages import age_seconds
@@ -36,6 +37,8 @@ REPORT_SECONDS = 30.0
 """Seconds between two lines printed while waiting."""
 
 Report = Callable[[str], object]
+
+L = TypeVar("L")
 
 
 def print_line(text: str) -> None:
@@ -108,15 +111,24 @@ def hold_lease(
     if lease is None:
         yield None
         return
+    try:
+        with run_beside(partial(_touch_until, (lease.file, *used))):
+            yield lease
+    finally:
+        _release(lease, is_done)
+
+
+@contextmanager
+def run_beside(work: Callable[[threading.Event], object]) -> Iterator[None]:
+    """Run a function in a thread as long as the block lasts; the event that it gets tells it to end."""
     stop = threading.Event()
-    thread = threading.Thread(target=_touch_until, args=((lease.file, *used), stop), daemon=True)
+    thread = threading.Thread(target=work, args=(stop,), daemon=True)
     thread.start()
     try:
-        yield lease
+        yield
     finally:
         stop.set()
         thread.join()
-        _release(lease, is_done)
 
 
 @contextmanager
@@ -147,19 +159,42 @@ def take_turns(target: Path, report: Report = print_line, *, keep_work: bool = F
 
 def _acquire(target: Path, is_done: Callable[[], bool], report: Report) -> Lease | None:
     target.parent.mkdir(parents=True, exist_ok=True)
+    lease = wait_for_lease(
+        partial(_try_acquire, target), is_done, partial(describe_wait, target), report, POLL_SECONDS
+    )
+    if lease is not None and is_done():  # its owner has published in the meantime
+        _release(lease, is_done)
+        return None
+    if lease is not None:
+        _open_work(lease)
+    return lease
+
+
+def wait_for_lease(
+    try_acquire: Callable[[], L | None],
+    is_done: Callable[[], bool],
+    describe: Callable[[float], str],
+    report: Report,
+    poll_seconds: float,
+) -> L | None:
+    """Return a lease as soon as it is free; None: another owner has done the work.
+
+    Args:
+        try_acquire: returns the lease; None: a living owner holds it.
+        is_done: returns whether the work is done.
+        describe: returns a line for a run that has waited for some seconds.
+        report: gets that line at once, and then every REPORT_SECONDS.
+        poll_seconds: seconds between two attempts.
+    """
     began, reported = time.monotonic(), -REPORT_SECONDS
     while not is_done():
-        lease = _try_acquire(target)
+        lease = try_acquire()
         if lease is not None:
-            if is_done():  # its owner has published in the meantime
-                _release(lease, is_done)
-                return None
-            _open_work(lease)
             return lease
         if time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()
-            report(describe_wait(target, reported - began))
-        time.sleep(POLL_SECONDS)
+            report(describe(reported - began))
+        time.sleep(poll_seconds)
     return None
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import configparser
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from pyarrow import fs
@@ -191,6 +192,9 @@ def _read_section(file: Path, section: str) -> dict[str, str]:
 
 # ------------------------------------------------------------------------------- the three libraries
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 Settings = tuple[tuple[str, str], ...]
 """Settings that reach a storage, as the key of a cache. A process that was forked opens its own clients."""
 
@@ -249,6 +253,14 @@ def open_path(place: str) -> str:
     if is_hdfs(uri):
         return f"/{split_bucket(uri).key}"
     return uri.removeprefix("s3://") if read_scheme(uri) == "s3" else str(fs.FileSystem.from_uri(uri)[1])
+
+
+def map_together(root: str, function: Callable[[T], R], values: Iterable[T]) -> list[R]:
+    """Return the results of a function: side by side for a root in object storage, where calls wait."""
+    if not is_object_storage(root):
+        return [function(value) for value in values]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return list(pool.map(function, values))
 
 
 def choose_library(store: ObjectStore) -> Any:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from recbench_spark.errors import StoreError
@@ -26,6 +26,8 @@ from recbench_spark.storage.leases import (
     TOUCH_SECONDS,
     Report,
     print_line,
+    run_beside,
+    wait_for_lease,
 )
 from recbench_spark.storage.makers import Maker, this_maker
 from recbench_spark.storage.objects import (
@@ -99,14 +101,10 @@ def hold_object_lease(
     if lease is None:
         yield None
         return
-    stop = threading.Event()
-    thread = threading.Thread(target=_write_until, args=(lease, stop), daemon=True)
-    thread.start()
     try:
-        yield lease
+        with run_beside(partial(_write_until, lease)):
+            yield lease
     finally:
-        stop.set()
-        thread.join()
         _release(lease, is_done)
 
 
@@ -117,24 +115,18 @@ def find_last_epoch(place: str) -> int:
 
 
 def _acquire(place: str, is_done: Callable[[], bool], report: Report) -> ObjectLease | None:
-    began, reported = time.monotonic(), -REPORT_SECONDS
-    while not is_done():
-        try:
-            lease = _try_acquire(place)
-        except StoreError:
-            if is_done():  # its owner removed what was being read
-                return None
-            raise
-        if lease is not None:
-            if is_done():  # its owner has ended in the meantime
-                _release(lease, is_done)
-                return None
-            return lease
-        if time.monotonic() - reported >= REPORT_SECONDS:
-            reported = time.monotonic()
-            report(_describe_wait(place, reported - began))
-        time.sleep(POLL_SECONDS)
-    return None
+    try:
+        lease = wait_for_lease(
+            partial(_try_acquire, place), is_done, partial(_describe_wait, place), report, POLL_SECONDS
+        )
+    except StoreError:
+        if is_done():  # its owner removed what was being read
+            return None
+        raise
+    if lease is not None and is_done():  # its owner has ended in the meantime
+        _release(lease, is_done)
+        return None
+    return lease
 
 
 def _describe_wait(place: str, seconds: float) -> str:

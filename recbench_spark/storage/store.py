@@ -12,11 +12,11 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -29,15 +29,13 @@ from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Blocks
 from recbench_spark.storage.frame_files import write_frame
 from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
+from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.spark_types import conform
 from recbench_spark.storage.table_sql import equality_condition, quote_text, timestamp_literal
 from recbench_spark.storage.uris import is_object_storage
 from recbench_spark.storage.warehouse import WarehouseTables
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 MAX_DELETIONS = 10
 """Number of times that the rows of one name can be deleted and appended again."""
@@ -132,16 +130,9 @@ class Store(WarehouseTables):
         commit = partial(delta_files.commit, place, files, {}, f"{table.name}/{once}")
         retry_conflicts(f"write {table.name}", commit)
 
-    def map_together(self, function: Callable[[T], R], values: Iterable[T]) -> list[R]:
-        """Return the results of a function: side by side in object storage, where calls wait."""
-        if not is_object_storage(self.root):
-            return [function(value) for value in values]
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            return list(pool.map(function, values))
-
     def run_together(self, actions: Sequence[Callable[[], object]]) -> None:
-        """Run actions on different tables or files, as `map_together`."""
-        self.map_together(lambda action: action(), actions)
+        """Run actions on different tables or files, as `object_access.map_together`."""
+        map_together(self.root, lambda action: action(), actions)
 
     def can_add_files(self, *tables: Table) -> bool:
         """Create the tables, and return whether tasks may write their files."""
@@ -237,9 +228,9 @@ class Store(WarehouseTables):
         work.
         """
         at_work = set() if self.folder is None else runs_at_work(self.folder)
-        known = self.map_together(self.exists, RESULT_TABLES)
+        known = map_together(self.root, self.exists, RESULT_TABLES)
         names = [name for name, exists in zip(RESULT_TABLES, known, strict=True) if exists]
-        values = self.map_together(lambda name: self._values(TABLES[name], "run_id"), names)
+        values = map_together(self.root, lambda name: self._values(TABLES[name], "run_id"), names)
         ids_by_table = dict(zip(names, values, strict=True))
         succeeded = {
             row["run_id"] for row in self.rows(schemas.RUNS, [("status", "=", "succeeded")], ["run_id"])

@@ -265,9 +265,11 @@ class WarehouseTables:
         Of object storage the driver reads them where they are few: a reader of Delta in Java would ask for
         the log, and for each file, several times.
         """
-        self._renew_access()
         rows = self._read_small_partition(table, column, value)
-        return self.read(table).where(F.col(column) == value) if rows is None else rows
+        if rows is None:
+            return self.read(table).where(F.col(column) == value)
+        self._renew_access()
+        return rows
 
     def _read_small_partition(self, table: Table, column: str, value: str) -> DataFrame | None:
         """Return a partition whose files the driver reads; None where it is none, or too large.

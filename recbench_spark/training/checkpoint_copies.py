@@ -13,9 +13,11 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from recbench_spark.errors import StoreError
+from recbench_spark.storage.leases import run_beside
 from recbench_spark.storage.made_folders import CURRENT, fetch_files, store_files
 from recbench_spark.storage.object_leases import ObjectLease
 from recbench_spark.storage.objects import read_bytes, remove_objects, write_text
@@ -116,18 +118,12 @@ def keep_copies(lease: ObjectLease, folder: Path, report: Callable[[str], object
         remove_tree(left)
     if fetch_checkpoints(lease.place, folder):
         report("checkpoints of another host were fetched")
-    stop = threading.Event()
-    thread = threading.Thread(target=_copy_until, args=(lease, folder, stop, report), daemon=True)
-    thread.start()
-    try:
+    with run_beside(partial(_copy_until, lease, folder, report)):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _copy_until(
-    lease: ObjectLease, folder: Path, stop: threading.Event, report: Callable[[str], object]
+    lease: ObjectLease, folder: Path, report: Callable[[str], object], stop: threading.Event
 ) -> None:
     copied: tuple[int, int] | None = None
     seconds, failed = LOOK_SECONDS, False

@@ -30,7 +30,7 @@ from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.object_access import delta_options
 from tests.cluster.hosts import Host, make_hosts
 from tests.cluster.processes import PATIENCE, ROOT, SPARK_HOME, Cluster, Process, cluster, start_process
-from tests.cluster.test_standalone import ON_THIS_MACHINE
+from tests.cluster.test_standalone import ON_THIS_MACHINE, TINY
 from tools import compare_warehouses
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
@@ -41,11 +41,7 @@ PLANS = ("R", "G", "S")
 LAYER = {"form": "convolve", "aggregator": "importance"}
 SUITE: dict[str, Any] = {
     "name": "apart",
-    "dataset": {
-        "name": "world",
-        "reader": "world",
-        "world": {"users": 200, "items": 60, "interactions": 4000, "open_loop": 500, "seed": 3},
-    },
+    "dataset": TINY["dataset"],
     "split": {"protocol": "RO_RS", "ratio": [0.8, 0.0, 0.2], "seed": 5},
     "models": [
         {"name": "popular", "kind": "popular"},
@@ -273,10 +269,10 @@ def watch_disk(job: Process, hosts: Iterable[Host]) -> dict[Path, Disk]:
 
 
 SAID = r"each of 2 hosts fetches (\S+ \S+) at .*needs (\S+ \S+) at once and (\S+ \S+) if no copy"
-"""What `--explain` says of a host."""
+"""Line of `--explain` with the bytes that a host fetches, and those that its disk needs."""
 
 
-def read_object_bytes(text: str) -> float:
+def parse_bytes(text: str) -> float:
     """Return a number of bytes as `estimates.format_bytes` writes it."""
     number, unit = text.split()
     return float(number) * 1000 ** ("B", "kB", "MB", "GB").index(unit)
@@ -294,7 +290,7 @@ def test_local_disk_is_what_was_said_before_and_no_more_than_the_limit(
             assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
         said = re.search(SAID, job.remarks)
         assert said, job.remarks[-4000:]
-        _, least, most = map(read_object_bytes, said.groups())
+        _, least, most = map(parse_bytes, said.groups())
         with start_jobs(tmp_path, "free", place.url, [embed], hosts["driver"], settings=ONE_COPY) as job:
             free = watch_disk(job, apart)
         few, again = int(least / 2), [*embed[:-1], f"{bucket}/again"]

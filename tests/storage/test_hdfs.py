@@ -7,24 +7,25 @@ import re
 import subprocess
 import sys
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from recbench_spark.data.object_digests import read_object_stamps
 from recbench_spark.errors import StoreError
-from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
+from recbench_spark.schemas import TRIALS, arrow_rows
 from recbench_spark.storage import delta_files, objects, table_upkeep
-from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset
+from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
-from recbench_spark.storage.table_folders import create_object_table, has_commit
 from tests.hadoop_cluster import Hadoop
 from tests.storage.test_missing_rows import trial
-from tests.storage.test_objects import APPENDER, check_one_winner
+from tests.storage.test_objects import (
+    append_from_two_drivers,
+    check_one_winner,
+    commit_files_once,
+    make_trials,
+)
 
 
 def test_of_32_writers_of_one_name_on_hdfs_one_wins(hdfs_place: str) -> None:
@@ -81,17 +82,7 @@ def test_after_an_error_nothing_appears_and_large_files_are_whole(hdfs_place: st
 
 
 def test_a_table_is_created_once_and_has_rows_of_tasks_and_of_the_driver(hdfs_place: str) -> None:
-    place = f"{hdfs_place}/warehouse/trials"
-    assert not has_commit(place)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: create_object_table(place, TRIALS), range(4)))
-    assert has_commit(place)
-    assert open_table(place).protocol().min_writer_version == delta_files.CHECKED_VERSION
-    rows = arrow_rows([trial(1), trial(2)], TRIALS)
-    assert delta_files.append_rows(place, rows, "one")
-    assert not delta_files.append_rows(place, rows, "one"), "an append of this name exists"
-    with pytest.raises(StoreError, match=r"cannot write .*trials"):
-        delta_files.append_rows(place, arrow_rows([trial(3, "unknown")], TRIALS), "bad")
+    place = make_trials(hdfs_place)
     delta_files.replace_rows(place, arrow_rows([trial(1, "failed")], TRIALS), "trial_id", "t1")
     delta_files.delete_rows(place, "trial_id", ["t2"])
     table_upkeep.compact_files(place)
@@ -103,30 +94,12 @@ def test_a_table_is_created_once_and_has_rows_of_tasks_and_of_the_driver(hdfs_pl
 
 
 def test_files_of_tasks_are_committed_once_under_their_name(hdfs_place: str) -> None:
-    place = f"{hdfs_place}/warehouse/files"
-    create_object_table(place, REJECTS)
-    rows = pa.table({"file": ["a", "b"], "line": [None, "2"], "reason": ["short", "long"]})
-    file = delta_files.write_file(rows, place, {"split_id": "a b%c"}, rows.column_names)
-    delta_files.require_visible(place, [file])
-    assert delta_files.commit(place, [file], {}, "once")
-    assert not delta_files.commit(place, [file], {}, "once")
-    assert list_files(place, {"split_id": "a b%c"}) == [f"{place}/{file.path}"]
+    place, _ = commit_files_once(hdfs_place)
     assert read_dataset(place).to_table(columns=["file"])["file"].to_pylist() == ["a", "b"]
 
 
 def test_two_drivers_append_at_once_and_nothing_is_lost_or_doubled(hdfs_place: str) -> None:
-    create_object_table(f"{hdfs_place}/trials", TRIALS)
-    drivers = [
-        subprocess.Popen(
-            [sys.executable, "-c", APPENDER, hdfs_place, str(n)], stderr=subprocess.PIPE, text=True
-        )
-        for n in (1, 2)
-    ]
-    errors = [driver.communicate()[1] for driver in drivers]
-    assert [driver.returncode for driver in drivers] == [0, 0], errors
-    counts = Counter(read_dataset(f"{hdfs_place}/trials").to_table()["trial_id"].to_pylist())
-    own = [f"t{1000 * driver + n}" for driver in (1, 2) for n in range(12)]
-    assert counts == dict.fromkeys([*own, *(f"t{-n - 1}" for n in range(12))], 1)
+    append_from_two_drivers(hdfs_place)
 
 
 def test_a_uri_without_a_host_is_that_of_hadoops_settings(

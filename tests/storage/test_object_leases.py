@@ -31,7 +31,7 @@ def leave_lease(place: str, owner: Maker, epoch: int = 1) -> ObjectLease:
     return lease
 
 
-def test_of_many_at_once_one_works_and_the_others_learn_that_it_is_done(bucket: str) -> None:
+def test_one_of_many_runs_works_and_the_others_end_without_a_lease(bucket: str) -> None:
     place, done, owners, said = f"{bucket}/fits/a/work", threading.Event(), list[int](), list[str]()
 
     def work(number: int) -> bool:

@@ -82,7 +82,12 @@ def test_hadoops_name_of_a_place_is_the_same_place(bucket: str) -> None:
 
 
 def test_a_table_is_created_once_and_has_rows_of_tasks_and_of_the_driver(bucket: str) -> None:
-    place = f"{bucket}/warehouse/trials"
+    make_trials(bucket)
+
+
+def make_trials(root: str) -> str:
+    """Create a table by four threads, append two rows once, and check both; return its place."""
+    place = f"{root}/warehouse/trials"
     assert not has_commit(place)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: create_object_table(place, TRIALS), range(4)))
@@ -94,10 +99,12 @@ def test_a_table_is_created_once_and_has_rows_of_tasks_and_of_the_driver(bucket:
     assert read_dataset(place).to_table(columns=["trial_id"]).to_pydict() == {"trial_id": ["t1", "t2"]}
     with pytest.raises(StoreError, match=r"cannot write .*trials"):
         delta_files.append_rows(place, arrow_rows([trial(3, "unknown")], TRIALS), "bad")
+    return place
 
 
-def test_files_of_tasks_are_committed_once_under_their_name(bucket: str) -> None:
-    place = f"{bucket}/warehouse/files"
+def commit_files_once(root: str) -> tuple[str, delta_files.File]:
+    """Commit a file of tasks twice under one name; it must be there once. Return table and file."""
+    place = f"{root}/warehouse/files"
     create_object_table(place, REJECTS)
     rows = pa.table({"file": ["a", "b"], "line": [None, "2"], "reason": ["short", "long"]})
     file = delta_files.write_file(rows, place, {"split_id": "a b%c"}, rows.column_names)
@@ -105,6 +112,11 @@ def test_files_of_tasks_are_committed_once_under_their_name(bucket: str) -> None
     assert delta_files.commit(place, [file], {}, "once")
     assert not delta_files.commit(place, [file], {}, "once")
     assert list_files(place, {"split_id": "a b%c"}) == [f"{place}/{file.path}"]
+    return place, file
+
+
+def test_files_of_tasks_are_committed_once_under_their_name(bucket: str) -> None:
+    place, file = commit_files_once(bucket)
     lost = file._replace(path=f"{file.path}.lost")
     with pytest.raises(StoreError, match="the driver does not see it"):
         delta_files.require_visible(place, [lost])
@@ -136,16 +148,19 @@ cli.run(main, parser)
 
 
 def test_two_drivers_append_at_once_and_nothing_is_lost_or_doubled(bucket: str) -> None:
-    create_object_table(f"{bucket}/trials", TRIALS)
+    append_from_two_drivers(bucket)
+
+
+def append_from_two_drivers(root: str) -> None:
+    """Append from two processes at once, and check that each row is there once."""
+    create_object_table(f"{root}/trials", TRIALS)
     drivers = [
-        subprocess.Popen(
-            [sys.executable, "-c", APPENDER, bucket, str(n)], stderr=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([sys.executable, "-c", APPENDER, root, str(n)], stderr=subprocess.PIPE, text=True)
         for n in (1, 2)
     ]
     errors = [driver.communicate()[1] for driver in drivers]
     assert [driver.returncode for driver in drivers] == [0, 0], errors
-    counts = Counter(read_dataset(f"{bucket}/trials").to_table()["trial_id"].to_pylist())
+    counts = Counter(read_dataset(f"{root}/trials").to_table()["trial_id"].to_pylist())
     own = [f"t{1000 * driver + n}" for driver in (1, 2) for n in range(12)]
     assert counts == dict.fromkeys([*own, *(f"t{-n - 1}" for n in range(12))], 1)
 
