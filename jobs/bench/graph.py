@@ -3,6 +3,7 @@
     python jobs/bench/graph.py --edges 1e7,3e7,1e8 --rounds 3 --output DIR/graph.jsonl
     python jobs/bench/graph.py --edges 1e5,1e6,1e7 --systems ours-mean,bag,scipy,sql,grouped,khop
     python jobs/bench/graph.py --predict 1e8 [--plans R,G,S]
+    python jobs/bench/graph.py --edges 1e7 --storage folder,s3,s3+30ms
     python jobs/bench/graph.py --extrapolate
     python jobs/bench/graph.py --draw DIR --edges 1e9 --nodes 5.01e7
 
@@ -28,6 +29,9 @@ measures it. Before each prediction and run, a probe reads a small part of the e
 before and after each run shows how the speed of the machine changes. --extrapolate fits all rates (means
 and CONVOLVE under R, means under G) at 1, 3 and 10 million edges and predicts two layers of PinSage at its
 size.
+--storage builds a graph and computes two layers of means of 64 on each storage, in turns, and prints wall
+and CPU seconds, the CPU of server and proxy apart, and the requests of the last turn; the embeddings must
+be equal bit for bit, else the job fails.
 --draw only writes an edge list, in few bytes, without Spark.
 """
 
@@ -44,6 +48,7 @@ from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from jobs.bench.graph_storages import compare_storages
 from jobs.bench.graph_systems import DEGREE, DIMS, SYSTEMS, VALUE_BYTES, GraphBench, Probe, draw
 from jobs.bench.harness import add_output_flag, append_rows, order_turns
 from recbench_spark import cli
@@ -77,6 +82,7 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--wire", choices=VALUE_BYTES, default="float32", help="of --predict: what is moved and kept"
     )
+    flags.add_argument("--storage", help="folder,s3,s3+30ms: embeddings on these storages, in turns")
     flags.add_argument("--extrapolate", action="store_true", help="to PinSage's size and dimensions")
     flags.add_argument("--draw", metavar="DIR", help="write an edge list of --edges there, and stop")
     flags.add_argument("--nodes", type=float, help="of --draw (default: an edge in 20)")
@@ -89,6 +95,8 @@ def main(args: argparse.Namespace) -> int:
     if args.draw:
         draw(Path(args.draw), sizes[0], int(args.nodes or sizes[0] // DEGREE), "compact")
         return OK
+    if args.storage:
+        return compare_storages(args, sizes[0])
     systems = args.systems.split(",")
     for name in systems:
         if name not in SYSTEMS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,10 +22,17 @@ from jobs.bench.night_world import (
     run_nights,
     store_split,
 )
-from jobs.bench.storages import BenchStorage, Turn, format_requests, measure_turn, open_storages
-from recbench_spark.config.loading import CONF
+from jobs.bench.storages import (
+    BenchStorage,
+    Turn,
+    format_requests,
+    measure_turn,
+    open_storages,
+    prepare_session,
+    print_turns,
+)
 from recbench_spark.errors import OK, DataError
-from recbench_spark.runtime.session import PROPERTIES, get_session
+from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
 
 
@@ -35,28 +41,18 @@ def compare_storages(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
         folder = Path(place)
         with open_storages(args.storage.split(","), folder) as storages:
-            # Java reads its keys once, from the environment at its start.
-            os.environ.update(storages[-1].environment)
-            os.environ.setdefault(PROPERTIES, str(write_properties(folder / "spark.conf")))
+            prepare_session(storages, folder)
             nights = StorageNights(args, folder)
             turns = take_turns({one.name: partial(nights.run, one) for one in storages}, args.rounds + 1)
     print(f"{args.models} models x {args.users:,} users x {args.items:,} items: the same metrics on all")
     facts = {"benchmark": "night_storage", "models": args.models, "users": args.users, "items": args.items}
     for name, taken in turns.items():
         append_rows(args.output, list_rows(facts, {name: [turn.job.wall for turn in taken]}))
-        print_turns(name, taken, turns[storages[0].name])
+        print_turns(name, "night", taken, turns[storages[0].name])
     for name in turns:
         for number, lines in enumerate(nights.requests[name]):
             print(f"requests of night {number} on {name}:", *lines, sep="\n")
     return OK
-
-
-def write_properties(file: Path) -> Path:
-    """Write the settings of Spark: those of a local session, with the jars and settings for S3."""
-    local, s3 = ((CONF / "spark" / name).read_text() for name in ("local.conf", "s3.conf"))
-    added = [line for line in s3.splitlines() if line.startswith(("spark.jars.", "spark.hadoop."))]
-    file.write_text("\n".join([local, *added, ""]))
-    return file
 
 
 class StorageNights:
@@ -93,12 +89,3 @@ class StorageNights:
         print(f"night {day} on {storage.name}: {turn.job.wall:.1f} s", file=sys.stderr, flush=True)
         self.requests[storage.name].append(lines)
         return turn
-
-
-def print_turns(name: str, turns: list[Turn], base: list[Turn]) -> None:
-    """Print the nights of a storage beside those of the first one; the first night trains."""
-    for number, (turn, beside) in enumerate(zip(turns, base, strict=True)):
-        ratio = f"{turn.job.wall / beside.job.wall:.2f} of the first storage"
-        cpu = f"{turn.job.cpu:.1f} CPU s, server and proxy {turn.server_cpu:.1f}"
-        waits = f", {len(turn.requests)} requests" if turn.requests else ""
-        print(f"{name:>10} night {number}: {turn.job.wall:.1f} s ({ratio}), {cpu}{waits}")

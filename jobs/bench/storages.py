@@ -20,7 +20,9 @@ from urllib.parse import parse_qs, urlsplit
 from pyspark.sql import SparkSession
 
 from jobs.bench.harness import Seconds, measure_cpu, time_call
+from recbench_spark.config.loading import CONF
 from recbench_spark.errors import ConfigError
+from recbench_spark.runtime.session import PROPERTIES
 from recbench_spark.storage.uris import LOG, split_bucket
 from recbench_spark.storage.warehouse import share_access
 from tests.faulty_storage import Faults, Request, disturb
@@ -133,6 +135,30 @@ def _serve_proxy(server: S3Server, delay: float, pipe: Any) -> None:
         pipe.send(proxy.server.endpoint)
         while pipe.recv():
             pipe.send(proxy.take_requests())
+
+
+def prepare_session(storages: Sequence[BenchStorage], folder: Path) -> None:
+    """Set what a session of Spark that reaches all storages reads at its start."""
+    # Java reads its keys once, from the environment at its start.
+    os.environ.update(storages[-1].environment)
+    os.environ.setdefault(PROPERTIES, str(write_properties(folder / "spark.conf")))
+
+
+def write_properties(file: Path) -> Path:
+    """Write the settings of Spark: those of a local session, with the jars and settings for S3."""
+    local, s3 = ((CONF / "spark" / name).read_text() for name in ("local.conf", "s3.conf"))
+    added = [line for line in s3.splitlines() if line.startswith(("spark.jars.", "spark.hadoop."))]
+    file.write_text("\n".join([local, *added, ""]))
+    return file
+
+
+def print_turns(name: str, work: str, turns: list[Turn], base: list[Turn]) -> None:
+    """Print the turns of a storage beside those of the first one."""
+    for number, (turn, beside) in enumerate(zip(turns, base, strict=True)):
+        ratio = f"{turn.job.wall / beside.job.wall:.2f} of the first storage"
+        cpu = f"{turn.job.cpu:.1f} CPU s, server and proxy {turn.server_cpu:.1f}"
+        waits = f", {len(turn.requests)} requests" if turn.requests else ""
+        print(f"{name:>10} {work} {number}: {turn.job.wall:.1f} s ({ratio}), {cpu}{waits}")
 
 
 # ------------------------------------------------------------------------------------ requests by stage

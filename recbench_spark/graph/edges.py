@@ -21,7 +21,8 @@ from recbench_spark.graph.csv_pieces import (
 )
 from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.kernels.ids import as_ids
-from recbench_spark.storage.local_files import has_delta_log, list_folder
+from recbench_spark.storage.local_files import has_delta_log, is_hidden, list_folder
+from recbench_spark.storage.objects import holds_files, stat_objects
 from recbench_spark.storage.table_scans import (
     Piece,
     list_delta_files,
@@ -29,7 +30,7 @@ from recbench_spark.storage.table_scans import (
     read_footers,
     read_row_group,
 )
-from recbench_spark.storage.uris import is_object_storage, is_remote
+from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, is_remote, join_uri
 
 ROWS_A_CHUNK = 1 << 21
 """Rows that a task holds at once: some 100 MB."""
@@ -113,7 +114,7 @@ def open_rows(
     """Open a file, a folder of files or a Delta table. Footers are read, and the first lines of CSV.
 
     Args:
-        path: CSV, Parquet or Delta on a disk, or a Delta table on an object storage.
+        path: CSV, Parquet or Delta on a disk; Parquet or Delta on an object storage.
         columns: names that must exist.
         what: name of the rows in errors.
         fmt: csv, parquet or delta; None: by the names of the files.
@@ -125,24 +126,49 @@ def open_rows(
         DataError: the path does not exist or cannot be read. SchemaError: a column is missing.
     """
     if is_remote(path):
-        plain = path.lower().endswith((".parquet", *TEXT_ENDINGS, *COMPRESSED_ENDINGS))
-        if not is_object_storage(path) or plain or fmt not in (None, "delta"):
-            raise DataError(
-                f"{what}: {path} is not on a disk",
-                "of s3://, gs://, abfss:// and hdfs:// Delta tables are read: mount it, or copy it",
-            )
-        fmt, files = "delta", _list_table_files(path, partitions or {}, what)
+        fmt, files = _list_remote_files(path, fmt, partitions or {}, what)
     else:
-        place = Path(path).absolute()
-        if not place.exists():
-            raise DataError(f"{what}: nothing at {path}", "give a file, a folder of files or a Delta table")
-        fmt = fmt or detect_format(place)
-        is_table = fmt == "delta"
-        files = (
-            _list_table_files(place, partitions or {}, what) if is_table else _list_plain_files(place, what)
-        )
+        fmt, files = _list_local_files(Path(path).absolute(), fmt, partitions or {}, what)
     rows = _open_csv if fmt == "csv" else _open_parquet
     return rows(files, columns, ids or {}, where or {}, what)
+
+
+Files = tuple[str, list[str]]
+"""Format and places of the files of some rows."""
+
+
+def _list_local_files(place: Path, fmt: str | None, partitions: Mapping[str, str], what: str) -> Files:
+    if not place.exists():
+        raise DataError(f"{what}: nothing at {place}", "give a file, a folder of files or a Delta table")
+    kind = fmt or detect_format(place)
+    if kind == "delta":
+        return kind, _list_table_files(place, partitions, what)
+    return kind, _list_plain_files(place, what)
+
+
+def _list_remote_files(path: str, fmt: str | None, partitions: Mapping[str, str], what: str) -> Files:
+    if not is_object_storage(path) or fmt == "csv":
+        raise _refuse_remote(path, what)
+    if fmt == "delta" or (fmt is None and holds_files(join_uri(path, LOG))):
+        return "delta", _list_table_files(path, partitions, what)
+    root = arrow_uri(path).rstrip("/")
+    names = [entry.name for entry in stat_objects(root)]
+    files = [name for name in names if not any(map(is_hidden, name.split("/")))]
+    if not files:
+        raise DataError(f"{what}: no files at {path}", "files whose names begin with _ or . are ignored")
+    if any("/" in name for name in files):
+        raise DataError(f"{what}: {path} holds folders", "give one folder of files, or a Delta table")
+    places = [join_uri(root, name) if name else root for name in files]
+    if any(place.lower().endswith((*TEXT_ENDINGS, *COMPRESSED_ENDINGS)) for place in places):
+        raise _refuse_remote(path, what)
+    return "parquet", places
+
+
+def _refuse_remote(path: str, what: str) -> DataError:
+    return DataError(
+        f"{what}: {path} is not on a disk",
+        "of s3://, gs://, abfss:// and hdfs:// Parquet and Delta are read: write it so, or copy it",
+    )
 
 
 def detect_format(place: Path) -> str:

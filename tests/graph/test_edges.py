@@ -178,5 +178,5 @@ def test_lists_must_be_lists() -> None:
 
 
 def test_what_lies_elsewhere_is_not_looked_for_here() -> None:
-    with pytest.raises(DataError, match=r"s3://bucket/e\.parquet is not on a disk"):
-        open_rows("s3://bucket/e.parquet", ["src"], "edges")
+    with pytest.raises(DataError, match=r"ftp://host/e\.parquet is not on a disk"):
+        open_rows("ftp://host/e.parquet", ["src"], "edges")

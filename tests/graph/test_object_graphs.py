@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config.graph import GraphSource
+from recbench_spark.errors import DataError
 from recbench_spark.graph import features, runner
 from recbench_spark.graph.build import build_graph, read_ids
 from recbench_spark.graph.distributed_walks import walk_distributed
+from recbench_spark.graph.edges import open_rows
 from recbench_spark.graph.folders import Graph, read_graph
 from recbench_spark.graph.incremental import (
     GraphNight,
@@ -36,7 +38,7 @@ from recbench_spark.kernels.graph.walks import Walks
 from recbench_spark.storage.block_arrays import map_whole
 from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.object_access import open_filesystem
-from recbench_spark.storage.objects import list_objects
+from recbench_spark.storage.objects import list_objects, write_bytes
 from tests.graph.local import Context, make_tables
 
 SC: Any = Context()
@@ -111,6 +113,37 @@ def test_graphs_features_and_models_have_the_bits_of_a_folder(roots, inputs, tmp
             made.append(embed_nodes(graph, model, np.arange(graph.nodes)).tobytes())
         assert made[-2] == made[-6] != {} and made[-1] == made[-5]
     assert results[roots[0]] == results[roots[1]]
+
+
+def test_edges_and_nodes_are_read_from_parquet_files_on_the_server(roots, inputs, bucket) -> None:
+    for name in ("likes/_hidden.csv", "likes/part.parquet", "h.parquet"):
+        night = "first-h" if name == "h.parquet" else "first"
+        write_bytes(f"{bucket}/in/{name}", (inputs / f"{night}.parquet").read_bytes())
+    graphs = []
+    for edges, pins in ((inputs / "first.parquet", inputs / "first-h.parquet"), ("likes", "h.parquet")):
+        place = "" if isinstance(edges, Path) else f"{bucket}/in/"
+        source = GraphSource(
+            edges=f"{place}{edges}", sides=("board", "pin"), nodes={"pin": f"{place}{pins}"}
+        )
+        graph = build_graph(SC, source, "first", f"{roots[0]}/{len(graphs)}", 4)
+        rows = [[a.tobytes() for a in graph.csr(block)[:2]] for block in graph.blocks]
+        graphs.append([graph.hashes().tobytes(), *rows])
+    assert graphs[0] == graphs[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("e/a.csv", "is not on a disk"),
+        ("e/a.csv.gz", "is not on a disk"),
+        ("e/day/a.parquet", "holds folders"),
+        ("e/_a.parquet", "no files at"),
+    ],
+)
+def test_other_files_on_the_server_are_refused(bucket: str, name: str, message: str) -> None:
+    write_bytes(f"{bucket}/{name}", b"src,dst\n1,2\n")
+    with pytest.raises(DataError, match=message):
+        open_rows(f"{bucket}/e", ["src", "dst"], "edges")
 
 
 def stop_after(patch: pytest.MonkeyPatch, commits: int) -> None:
