@@ -191,8 +191,12 @@ requests for each commit since then."""
 
 
 def _sum_up_log(table: DeltaTable, folder: str) -> None:
-    """Write a checkpoint where it is time for one. A failure is none: the log is whole without it."""
-    if is_object_storage(folder) and table.version() % COMMITS_A_CHECKPOINT == 0:
+    """Write a checkpoint where it is time for one. A failure is none: the log is whole without it.
+
+    The table is at the version that was open before the commit; that of a new table is not summed up.
+    """
+    version = table.version()
+    if is_object_storage(folder) and version and version % COMMITS_A_CHECKPOINT == 0:
         with suppress(Exception):
             table.create_checkpoint()
 
