@@ -115,6 +115,20 @@ def test_a_uri_without_a_host_is_that_of_hadoops_settings(
     assert not put_if_absent(f"{short}/x", b"2")
 
 
+def test_in_a_container_of_yarn_the_settings_are_those_that_spark_sent(
+    hdfs_place: str, hdfs_server: Hadoop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_bytes(f"{hdfs_place}/x", b"1")
+    short = "hdfs://" + hdfs_place.removeprefix(hdfs_server.root)
+    monkeypatch.setenv("HADOOP_CONF_DIR", "")  # restored at the end
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "__spark_conf__").mkdir()
+    (tmp_path / "__spark_conf__" / "__hadoop_conf__").symlink_to(hdfs_server.settings)
+    assert read_bytes(f"{short}/x") == b"1"
+    assert os.environ["HADOOP_CONF_DIR"] == f"{tmp_path}/__spark_conf__/__hadoop_conf__"
+
+
 def test_a_name_node_that_does_not_answer_is_said(
     hdfs_server: Hadoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
