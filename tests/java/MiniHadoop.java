@@ -72,6 +72,7 @@ public class MiniHadoop {
 
     private static void write(Configuration settings, File folder) throws Exception {
         folder.mkdirs();
+        settings.unset("net.topology.node.switch.mapping.impl"); // a class of the mini cluster, which clients lack
         for (String name : new String[] {"core-site.xml", "hdfs-site.xml", "yarn-site.xml"}) {
             try (OutputStream out = new FileOutputStream(new File(folder, name))) {
                 settings.writeXml(out);

@@ -53,10 +53,10 @@ SMALL = {
 
 
 def read_command(page: Path, heading: str) -> list[str]:
-    """Return the words of the first command below a heading of a page."""
+    """Return the words of the first command of spark-submit below a heading of a page."""
     section = page.read_text().split(f"\n## {heading}\n")[1]
-    (block,) = re.findall(r"^```\n(.*?)^```", section, re.DOTALL | re.MULTILINE)[:1]
-    return shlex.split(block.replace("\\\n", " "))
+    command = re.findall(r"^\.venv/bin/spark-submit (?:.*\\\n)*.*", section, re.MULTILINE)[0]
+    return shlex.split(command.replace("\\\n", " "))
 
 
 def make_project(folder: Path, hadoop: Hadoop) -> Path:
@@ -77,16 +77,22 @@ def project(yarn_server: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def submit(project: Path, hadoop: Hadoop, night: dict[str, Any], mode: str = "cluster") -> tuple[int, str]:
-    """Type the command for a night; return its exit code and what it printed."""
+    """Type the command for a night; return its exit code and what it printed.
+
+    In client mode the driver's interpreter is one that has `hdfs-native`, as `.venv` need not.
+    """
     (project / "my.yaml").write_text(yaml.safe_dump(night))
     words = read_command(ROOT / "docs" / "how_to" / "cluster.md", "YARN")
     at = words.index("jobs/nightly.py")
     numbers = [word for key, value in SMALL.items() for word in ("--conf", f"{key}={value}")]
     words[at:at] = ["--num-executors", "1", *numbers]
     words[words.index("cluster")] = mode
-    variables = {"HADOOP_CONF_DIR": str(hadoop.settings)}
-    if mode == "client":
-        variables |= {"PYSPARK_PYTHON": "./env/bin/python", "PYSPARK_DRIVER_PYTHON": ".venv/bin/python"}
+    # The two interpreters are those of a shell in which the command for a standalone cluster was typed.
+    variables = {
+        "HADOOP_CONF_DIR": str(hadoop.settings),
+        "PYSPARK_PYTHON": "./env/bin/python",
+        "PYSPARK_DRIVER_PYTHON": ".venv/bin/python" if mode == "cluster" else "bare/bin/python",
+    }
     log = project / f"{night['name']}-{mode}.log"
     with start_process(words, log, project, **variables) as job:
         return job.popen.wait(500), job.remarks
