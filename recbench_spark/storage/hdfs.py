@@ -63,11 +63,15 @@ def open_name_node(root: str, retry_seconds: float) -> NameNode:
 
 
 def prepare_client(retry_seconds: float) -> dict[str, str]:
-    """Show a client the folder of settings; return more, by which a silent name node is an error soon.
+    """Show a client the folder of settings and the user; return settings that limit its attempts.
 
     It waits half a second after the first attempt, then twice as long each time: by default for minutes.
+    In containers and on workers the process may be another user's. Java takes the one of SPARK_USER there,
+    who submitted the job, and so does the client.
     """
     find_hadoop_settings()
+    if "SPARK_USER" in os.environ:
+        os.environ.setdefault("HADOOP_USER_NAME", os.environ["SPARK_USER"])
     return {
         "dfs.client.failover.max.attempts": str(int(math.log2(retry_seconds)) + 2),
         "dfs.client.failover.sleep.max.millis": "8000",

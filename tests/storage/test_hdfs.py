@@ -137,12 +137,14 @@ def test_a_name_node_that_does_not_answer_is_said(
         objects.require_storage("hdfs://127.0.0.1:9/w")
 
 
-def test_a_user_without_rights_is_said(hdfs_place: str) -> None:
-    """The client reads its user when it is opened, so another process asks."""
+@pytest.mark.parametrize("variable", ["HADOOP_USER_NAME", "SPARK_USER"])
+def test_a_user_without_rights_is_said(hdfs_place: str, variable: str) -> None:
+    """The client reads its user when it is opened, so another process asks; Spark's workers have SPARK_USER."""
     write = (
         "from recbench_spark.storage.objects import write_bytes; import sys; write_bytes(sys.argv[1], b'')"
     )
-    environment = {**os.environ, "HADOOP_USER_NAME": "nobody_known"}
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_USER_NAME")}
+    environment[variable] = "nobody_known"
     command = [sys.executable, "-c", write, f"{hdfs_place}/x"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert re.search(
