@@ -139,7 +139,7 @@ def test_a_name_node_that_does_not_answer_is_said(
 
 @pytest.mark.parametrize("variable", ["HADOOP_USER_NAME", "SPARK_USER"])
 def test_a_user_without_rights_is_said(hdfs_place: str, variable: str) -> None:
-    """The client reads its user when it is opened, so another process asks; Spark's workers have SPARK_USER."""
+    """The client reads its user when it is opened, so another process asks. Workers have SPARK_USER."""
     write = (
         "from recbench_spark.storage.objects import write_bytes; import sys; write_bytes(sys.argv[1], b'')"
     )
