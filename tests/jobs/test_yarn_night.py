@@ -71,25 +71,20 @@ def project(yarn_server: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return make_project(tmp_path_factory.mktemp("project"), yarn_server)
 
 
-def submit(project: Path, hadoop: Hadoop, night: dict[str, Any], mode: str = "cluster") -> tuple[int, str]:
-    """Type the command for a night; return its exit code and what it printed.
-
-    In client mode the driver's interpreter is one that has `hdfs-native`, as `.venv` need not.
-    """
+def submit(project: Path, hadoop: Hadoop, night: dict[str, Any]) -> tuple[int, str]:
+    """Type the command for a night; return its exit code and what it printed."""
     (project / "my.yaml").write_text(yaml.safe_dump(night))
     words = read_command(ROOT / "docs" / "how_to" / "cluster.md", "YARN")
     at = words.index("jobs/nightly.py")
     numbers = [word for key, value in SMALL.items() for word in ("--conf", f"{key}={value}")]
     words[at:at] = ["--num-executors", "1", *numbers]
-    words[words.index("cluster")] = mode
     # The two interpreters are those of a shell in which the command for a standalone cluster was typed.
     variables = {
         "HADOOP_CONF_DIR": str(hadoop.settings),
         "PYSPARK_PYTHON": "./env/bin/python",
-        "PYSPARK_DRIVER_PYTHON": ".venv/bin/python" if mode == "cluster" else "bare/bin/python",
+        "PYSPARK_DRIVER_PYTHON": ".venv/bin/python",
     }
-    log = project / f"{night['name']}-{mode}.log"
-    with start_process(words, log, project, **variables) as job:
+    with start_process(words, project / f"{night['name']}.log", project, **variables) as job:
         return job.popen.wait(900), job.remarks
 
 
