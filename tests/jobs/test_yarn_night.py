@@ -28,7 +28,7 @@ from tools import compare_warehouses
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
 DAY = "2026-01-31"
-STOPPED: dict[str, Any] = {**TINY, "name": "stopped", "gates": [{"fact": "users", "below": 1000}]}
+FAILING: dict[str, Any] = {**TINY, "name": "stopped", "gates": [{"fact": "users", "below": 1000}]}
 
 SMALL = {
     "spark.driver.memory": "800m",
@@ -110,7 +110,7 @@ def test_a_night_on_yarn_as_the_page_prints_it_gives_the_bits_of_a_folder(
 def test_a_night_that_a_gate_stops_is_a_failed_application_and_says_why(
     project: Path, yarn_server: Hadoop
 ) -> None:
-    code, printed = submit(project, yarn_server, STOPPED)
+    code, printed = submit(project, yarn_server, FAILING)
     assert code == 1 and "final status: FAILED" in printed, printed[-6000:]
     warehouse = f"{yarn_server.root}/recbench"
     runs = read_dataset(f"{warehouse}/runs").to_table(columns=["suite", "status", "error"]).to_pylist()
