@@ -96,7 +96,7 @@ def mark_test(item: pytest.Item) -> None:
     if "s3_server" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.s3)
         item.add_marker(pytest.mark.full)  # `make test` needs no Go
-    if "hdfs_server" in getattr(item, "fixturenames", ()):
+    if {"hdfs_server", "yarn_server"} & set(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.hdfs)
         item.add_marker(pytest.mark.full)  # `make test` needs no jars of Hadoop's
     if not start_jvm(item):
@@ -210,6 +210,14 @@ def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hadoop_clu
     """A real HDFS on loopback; tests of it are skipped where Java, jars or the client are missing."""
     pytest.importorskip("hdfs_native", reason="no hdfs-native: pip install 'recbench-spark[hdfs]'")
     with hadoop_cluster.serve(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def yarn_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hadoop_cluster.Hadoop]:
+    """A real YARN with one node, and its HDFS; skipped where tests of HDFS are."""
+    pytest.importorskip("hdfs_native", reason="no hdfs-native: pip install 'recbench-spark[hdfs]'")
+    with hadoop_cluster.serve(tmp_path_factory.mktemp("yarn"), "yarn") as server:
         yield server
 
 

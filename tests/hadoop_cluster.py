@@ -31,6 +31,9 @@ PACKAGES = ",".join((
 
 CLIENT_JARS = ("hadoop-client-api", "hadoop-client-runtime")
 JAVA_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+NOT_ON_NODES = ("HADOOP_CONF_DIR", "PYTHONPATH", "SPARK_HOME", "PYSPARK_PYTHON")
+"""Variables that a node of YARN hands to what it starts, if it has them: what is shipped must do."""
+
 SPARK_HOME = Path(pyspark.__file__).parent
 SOURCE = Path(__file__).parent / "java" / "MiniHadoop.java"
 
@@ -83,19 +86,20 @@ def serve(folder: Path, kind: str = "hdfs") -> Iterator[Hadoop]:
     output = folder / "output.txt"
     with output.open("wb") as log:
         process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
-        )
+            command, cwd=folder, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
+            env={name: value for name, value in os.environ.items() if name not in NOT_ON_NODES},
+        )  # fmt: skip
     try:
         wait_until(lambda: process.poll() is not None or "\nready " in f"\n{output.read_text()}")
         text = output.read_text()
         assert process.poll() is None, text[-3000:]
         root = text.rpartition("ready ")[2].split()[0]
-        yield Hadoop(root.replace("localhost", "127.0.0.1"), folder / "conf")
+        yield Hadoop(root, folder / "conf")
     finally:
         if process.stdin is not None:
             process.stdin.close()
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

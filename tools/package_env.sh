@@ -9,6 +9,6 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$out"
 "$venv/bin/uv" venv --quiet --relocatable --python "$("$venv/bin/python" -c 'import sys; print(sys._base_executable)')" "$work/env"
-"$venv/bin/uv" pip install --quiet --link-mode copy --python "$work/env/bin/python" -r requirements.txt "$out"/recbench_spark-*.whl
+"$venv/bin/uv" pip install --quiet --link-mode copy --python "$work/env/bin/python" -r requirements.txt "$(ls "$out"/recbench_spark-*.whl)[hdfs]"
 tar -C "$work/env" -czf "$out/env.tar.gz" .
 echo "$out/env.tar.gz"

@@ -25,6 +25,7 @@ from pyarrow import fs
 
 from recbench_spark.extras import explain_missing
 from recbench_spark.storage.makers import private_name
+from recbench_spark.storage.uris import find_hadoop_settings
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus, FileWriter
@@ -61,11 +62,16 @@ def open_name_node(root: str, retry_seconds: float) -> NameNode:
     return NameNode(root, _open_client(root, retry_seconds, os.getpid()))
 
 
-def limit_attempts(retry_seconds: float) -> dict[str, str]:
-    """Return settings of the client, by which a name node that does not answer is an error soon.
+def prepare_client(retry_seconds: float) -> dict[str, str]:
+    """Show a client the folder of settings and the user; return settings that limit its attempts.
 
     It waits half a second after the first attempt, then twice as long each time: by default for minutes.
+    In containers and on workers the process may be another user's. Java takes the one of SPARK_USER there,
+    who submitted the job, and so does the client.
     """
+    find_hadoop_settings()
+    if "SPARK_USER" in os.environ:
+        os.environ.setdefault("HADOOP_USER_NAME", os.environ["SPARK_USER"])
     return {
         "dfs.client.failover.max.attempts": str(int(math.log2(retry_seconds)) + 2),
         "dfs.client.failover.sleep.max.millis": "8000",
@@ -80,7 +86,7 @@ def _open_client(root: str, retry_seconds: float, process: int) -> Client:
         from hdfs_native import Client  # noqa: PLC0415
 
     with explain_hdfs():
-        return Client(root, limit_attempts(retry_seconds))
+        return Client(root, prepare_client(retry_seconds))
 
 
 def open_arrow(root: str, retry_seconds: float) -> fs.FileSystem:
@@ -100,7 +106,7 @@ def _open_arrow(root: str, retry_seconds: float, process: int) -> fs.FileSystem:
     base: Any = HdfsFileSystem
     path_system = type(base)("PathSystem", (base,), members)
     host, _, port = root.removeprefix("hdfs://").partition(":")
-    system = path_system(host, int(port) if port else None, **limit_attempts(retry_seconds))
+    system = path_system(host, int(port) if port else None, **prepare_client(retry_seconds))
     return fs.PyFileSystem(fs.FSSpecHandler(system))
 
 

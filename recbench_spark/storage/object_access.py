@@ -204,7 +204,7 @@ def delta_options(place: str | Path) -> dict[str, str] | None:
     if not is_object_storage(place):
         return None
     if is_hdfs(place):
-        return hdfs.limit_attempts(RETRY_SECONDS)
+        return hdfs.prepare_client(RETRY_SECONDS)
     limits = {
         "connect_timeout": f"{CONNECT_SECONDS}s",
         "timeout": f"{REQUEST_SECONDS}s",

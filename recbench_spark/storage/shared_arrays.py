@@ -107,7 +107,7 @@ def host_folder() -> Path:
     Raises:
         DataError: other users have taken every name.
     """
-    base = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
+    base = find_local_directory()
     base.mkdir(parents=True, exist_ok=True)
     name = f"recbench-spark-{os.getuid()}"
     for folder in (base / name, *(base / f"{name}-{n}" for n in range(1, FOLDER_NAMES))):
@@ -119,6 +119,17 @@ def host_folder() -> Path:
         f"{base / name} and {FOLDER_NAMES - 1} names beside it belong to others, or are links",
         "remove them, or set SPARK_LOCAL_DIRS to a folder of your own",
     )
+
+
+def find_local_directory() -> Path:
+    """Return the first folder of Spark's variable, else of YARN's, else the temporary one.
+
+    Spark sets its variable for Python workers. The driver in a container of YARN has only YARN's own, and
+    YARN removes that folder when the application ends.
+    """
+    of_container = os.environ.get("LOCAL_DIRS") if "CONTAINER_ID" in os.environ else None
+    folders = os.environ.get("SPARK_LOCAL_DIRS") or of_container or tempfile.gettempdir()
+    return Path(folders.split(",")[0])
 
 
 FOLDER_NAMES = 8

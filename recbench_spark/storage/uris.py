@@ -32,6 +32,13 @@ whose files are treated like objects (`hdfs`).
 """
 
 
+SETTINGS_VARIABLE = "HADOOP_CONF_DIR"
+"""Environment variable with the folder of Hadoop's settings."""
+
+SENT_SETTINGS = Path("__spark_conf__", "__hadoop_conf__")
+"""Folder with the settings of who submitted a job, in the working directory of each container of YARN."""
+
+
 class Bucket(NamedTuple):
     """A bucket of an object storage and a name in it.
 
@@ -93,14 +100,25 @@ def read_name_node(place: str) -> str:
     Raises:
         StoreError: no configuration is there, or it names another file system.
     """
-    folder = os.environ.get("HADOOP_CONF_DIR", "")
+    folder = find_hadoop_settings()
     root = _read_default_root(Path(folder, "core-site.xml")) if folder else ""
     if not root.startswith(f"{HDFS}://"):
         raise StoreError(
-            f"{place} names no host, and fs.defaultFS of HADOOP_CONF_DIR={folder} is no HDFS",
-            "write hdfs://HOST:PORT/FOLDER, or set HADOOP_CONF_DIR to the folder of core-site.xml",
+            f"{place} names no host, and fs.defaultFS of {SETTINGS_VARIABLE}={folder} is no HDFS",
+            f"write hdfs://HOST:PORT/FOLDER, or set {SETTINGS_VARIABLE} to the folder of core-site.xml",
         )
     return root.rstrip("/")
+
+
+def find_hadoop_settings() -> str:
+    """Return the folder of Hadoop's settings; empty where there is none.
+
+    A node of YARN need not have the variable, and Spark sends the settings into each container. Then the
+    variable is set to their folder, because libraries and processes of workers read it too.
+    """
+    if SETTINGS_VARIABLE not in os.environ and SENT_SETTINGS.is_dir():
+        os.environ[SETTINGS_VARIABLE] = str(SENT_SETTINGS.absolute())
+    return os.environ.get(SETTINGS_VARIABLE, "")
 
 
 @lru_cache(maxsize=4)

@@ -165,7 +165,8 @@ def bare_python(folder: Path) -> Path:
     """An interpreter with all our requirements, and without our package."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     site = next(folder.glob("lib/python*/site-packages"))
-    (site / "theirs.pth").write_text(f"{Path(pyspark.__file__).parents[1]}\n")
+    places = [Path(pyspark.__file__).parents[1], *(path for path in sys.path if "hdfs" in Path(path).name)]
+    (site / "theirs.pth").write_text("".join(f"{place}\n" for place in places))
     return folder / "bin" / "python"
 
 

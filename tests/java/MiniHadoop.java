@@ -31,25 +31,30 @@ public class MiniHadoop {
         MiniDFSCluster files =
                 new MiniDFSCluster.Builder(settings, new File(folder, "dfs")).numDataNodes(1).build();
         files.waitActive();
-        String address = files.getURI().toString();
+        String address = "hdfs://127.0.0.1:" + files.getNameNodePort();
         settings.set("fs.defaultFS", address);
+        MiniYARNCluster nodes = null;
         if (words[1].equals("yarn")) {
-            settings = startYarn(settings);
+            nodes = startYarn(settings);
+            settings = new Configuration(nodes.getConfig());
         }
         write(settings, new File(folder, "conf"));
         System.out.println("ready " + address);
         while (System.in.read() >= 0) {
             // wait for the end of the test
         }
+        if (nodes != null) {
+            nodes.stop(); // and the processes that it has started
+        }
         Runtime.getRuntime().halt(0);
     }
 
-    /** One node of two cores. */
-    private static Configuration startYarn(Configuration settings) throws Exception {
-        settings.setInt("yarn.nodemanager.resource.memory-mb", 6144);
+    /** One node of 4 GiB: room for a master with the driver, and for one executor. Nobody measures what they take. */
+    private static MiniYARNCluster startYarn(Configuration settings) throws Exception {
+        settings.setInt("yarn.nodemanager.resource.memory-mb", 4096);
         settings.setInt("yarn.nodemanager.resource.cpu-vcores", 4);
         settings.setInt("yarn.scheduler.minimum-allocation-mb", 128);
-        settings.setInt("yarn.scheduler.maximum-allocation-mb", 6144);
+        settings.setInt("yarn.scheduler.maximum-allocation-mb", 4096);
         settings.setBoolean("yarn.nodemanager.pmem-check-enabled", false);
         settings.setBoolean("yarn.nodemanager.vmem-check-enabled", false);
         settings.set("yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage", "99.9");
@@ -62,11 +67,12 @@ public class MiniHadoop {
         if (!nodes.waitForNodeManagersToConnect(60000)) {
             throw new IllegalStateException("no node manager in a minute");
         }
-        return new Configuration(nodes.getConfig());
+        return nodes;
     }
 
     private static void write(Configuration settings, File folder) throws Exception {
         folder.mkdirs();
+        settings.unset("net.topology.node.switch.mapping.impl"); // a class of the mini cluster, which clients lack
         for (String name : new String[] {"core-site.xml", "hdfs-site.xml", "yarn-site.xml"}) {
             try (OutputStream out = new FileOutputStream(new File(folder, name))) {
                 settings.writeXml(out);

@@ -115,6 +115,20 @@ def test_a_uri_without_a_host_is_that_of_hadoops_settings(
     assert not put_if_absent(f"{short}/x", b"2")
 
 
+def test_in_a_container_of_yarn_the_settings_are_those_that_spark_sent(
+    hdfs_place: str, hdfs_server: Hadoop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_bytes(f"{hdfs_place}/x", b"1")
+    short = "hdfs://" + hdfs_place.removeprefix(hdfs_server.root)
+    monkeypatch.setenv("HADOOP_CONF_DIR", "")  # restored at the end
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "__spark_conf__").mkdir()
+    (tmp_path / "__spark_conf__" / "__hadoop_conf__").symlink_to(hdfs_server.settings)
+    assert read_bytes(f"{short}/x") == b"1"
+    assert os.environ["HADOOP_CONF_DIR"] == f"{tmp_path}/__spark_conf__/__hadoop_conf__"
+
+
 def test_a_name_node_that_does_not_answer_is_said(
     hdfs_server: Hadoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,12 +137,14 @@ def test_a_name_node_that_does_not_answer_is_said(
         objects.require_storage("hdfs://127.0.0.1:9/w")
 
 
-def test_a_user_without_rights_is_said(hdfs_place: str) -> None:
-    """The client reads its user when it is opened, so another process asks."""
+@pytest.mark.parametrize("variable", ["HADOOP_USER_NAME", "SPARK_USER"])
+def test_a_user_without_rights_is_said(hdfs_place: str, variable: str) -> None:
+    """The client reads its user when it is opened, so another process asks. Workers have SPARK_USER."""
     write = (
         "from recbench_spark.storage.objects import write_bytes; import sys; write_bytes(sys.argv[1], b'')"
     )
-    environment = {**os.environ, "HADOOP_USER_NAME": "nobody_known"}
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_USER_NAME")}
+    environment[variable] = "nobody_known"
     command = [sys.executable, "-c", write, f"{hdfs_place}/x"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert re.search(

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recbench_spark.errors import DataError
+from recbench_spark.errors import DataError, StoreError
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
 from recbench_spark.storage.uris import arrow_uri
@@ -163,6 +163,40 @@ def test_values_hidden_under_a_null_do_not_count() -> None:
 )
 def test_files_as_arrow_names_them(hadoop: str, arrow: str) -> None:
     assert arrow_uri(hadoop) == arrow
+
+
+def test_uris_without_a_host_in_containers_of_yarn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nodes need no HADOOP_CONF_DIR: Spark sends the settings into the working directory."""
+    sent = tmp_path / "__spark_conf__" / "__hadoop_conf__"
+    sent.mkdir(parents=True)
+    values = "<property><name>fs.defaultFS</name><value>hdfs://name:8020</value></property>"
+    (sent / "core-site.xml").write_text(f"<configuration>{values}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", "")  # so that what the code sets is removed at the end
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    with pytest.raises(StoreError, match="names no host"):
+        arrow_uri("hdfs:///x")
+    monkeypatch.chdir(tmp_path)
+    assert arrow_uri("hdfs:///x") == "hdfs://name:8020/x"
+    assert os.environ["HADOOP_CONF_DIR"] == str(sent), "libraries read it too"
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"SPARK_LOCAL_DIRS": "a,b", "LOCAL_DIRS": "c", "CONTAINER_ID": "1"}, "a"),
+        ({"LOCAL_DIRS": "c,d", "CONTAINER_ID": "1"}, "c"),
+        ({"LOCAL_DIRS": "c,d"}, "temporary"),
+    ],
+)
+def test_files_of_a_host_lie_where_yarn_removes_them(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], folder: str
+) -> None:
+    for name in ("SPARK_LOCAL_DIRS", "LOCAL_DIRS", "CONTAINER_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(shared_arrays.tempfile, "tempdir", "temporary")
+    assert str(shared_arrays.find_local_directory()) == folder
 
 
 # ------------------------------------------------------------------------------- hostile host users
