@@ -14,6 +14,8 @@ from tests.graph.test_object_graphs import (  # noqa: F401 (fixtures, and tests 
     test_walks_have_the_rows_of_a_folder,
 )
 
+pytestmark = pytest.mark.slow  # HDFS needs a while for each of the many small files
+
 
 @pytest.fixture
 def bucket(hdfs_place: str) -> str:
