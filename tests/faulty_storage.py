@@ -114,6 +114,11 @@ class _Forwarder(BaseHTTPRequestHandler):
     address = ""
     proxy: Proxy
 
+    def handle(self) -> None:
+        """Serve a connection; a client that is killed ends it without a word."""
+        with suppress(ConnectionError):
+            super().handle()
+
     def handle_request(self) -> None:
         started = time.time()
         body = self.read_body()

@@ -112,17 +112,25 @@ def _open_arrow(root: str, retry_seconds: float, process: int) -> fs.FileSystem:
 
 @contextmanager
 def explain_hdfs() -> Iterator[None]:
-    """Raise the client's errors as OSError, as Arrow has them; those of other libraries stay."""
+    """Raise the client's errors as OSError, as Arrow has them; those of other libraries stay.
+
+    A name below a file is one of no file: the name node calls it a refusal.
+    """
     try:
         yield
     except RuntimeError as error:
         if not CLIENT_ERROR.match(str(error)):
             raise
-        raise OSError(_shorten(str(error))) from None
+        text = _shorten(str(error))
+        kind = FileNotFoundError if text.endswith(BELOW_A_FILE) else OSError
+        raise kind(text) from None
 
 
 CLIENT_ERROR = re.compile(r"[A-Z]\w+\(|[a-z ]*error: ")
 """Begin of what the client says, such as `RPCError("org.apache...", "Permission denied: ...")`."""
+
+BELOW_A_FILE = "(is not a directory)"
+"""End of what the name node says where a part of a name, but the last, is that of a file."""
 
 
 def _shorten(text: str) -> str:
@@ -243,15 +251,14 @@ def copy(store: NameNode, key: str, target: str) -> None:
 
 def delete(store: NameNode, keys: str | Sequence[str]) -> None:
     """Delete files, which need not exist. Their folder stays."""
-    with explain_hdfs():
-        for key in [keys] if isinstance(keys, str) else keys:
-            with suppress(FileNotFoundError):
-                store.client.delete(f"/{key}", False)
+    for key in [keys] if isinstance(keys, str) else keys:
+        with suppress(FileNotFoundError), explain_hdfs():
+            store.client.delete(f"/{key}", False)
 
 
 def delete_folder(store: NameNode, key: str) -> None:
     """Delete a file, or a folder with all that it holds; it need not exist."""
-    with explain_hdfs(), suppress(FileNotFoundError):
+    with suppress(FileNotFoundError), explain_hdfs():
         store.client.delete(f"/{key}", True)
 
 
@@ -294,11 +301,11 @@ def _list_folder(store: NameNode, folder: str) -> Sequence[tuple[str, FileStatus
 
     A slash counts as a part of a folder's name, as in an object storage.
     """
-    with explain_hdfs():
-        try:
+    try:
+        with explain_hdfs():
             entries = [*store.client.list_status(f"/{folder}", False)]
-        except FileNotFoundError:
-            return ()
+    except FileNotFoundError:
+        return ()
     keys = [(_key(status.path), status) for status in entries]
     below = [
         (key, status) for key, status in keys if key != folder and (status.isdir or not _is_draft(key))

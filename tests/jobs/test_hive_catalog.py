@@ -15,6 +15,8 @@ from tools import compare_warehouses
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
+SCHEMA = "spark_catalog.default"
+
 READER = """
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
@@ -24,17 +26,19 @@ print("comment", spark.sql("DESCRIBE spark_catalog.default.runs run_id").collect
 """
 
 
-def submit(folder: Path, name: str, script: Path, *flags: str) -> str:
-    """Run a script by spark-submit with a metastore in a folder; return what it printed."""
+def name_metastore(folder: Path) -> dict[str, str]:
+    """Return the settings of a metastore on Derby whose schema `SCHEMA` lies below a folder."""
     derby = f"jdbc:derby:;databaseName={folder / 'metastore'};create=true"
-    settings = {
-        "spark.master": "local[2]",
+    return {
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": derby,
         "spark.sql.warehouse.dir": str(folder / "tables"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "false",
     }
+
+
+def submit(folder: Path, name: str, script: Path, *flags: str) -> str:
+    """Run a script by spark-submit with a metastore in a folder; return what it printed."""
+    settings = {**name_metastore(folder), "spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"}
     command = [str(SPARK_HOME / "bin" / "spark-submit")]
     command += ["--properties-file", str(ROOT / "conf" / "spark" / "local.conf")]
     for key, value in settings.items():
@@ -50,7 +54,7 @@ def test_a_night_in_a_metastore_has_the_bits_of_a_folder(tmp_path: Path) -> None
     config.write_text(yaml.safe_dump(TINY))
     flags = ("--config", str(config), "--logical-date", "2026-01-01", "--warehouse")
     night = ROOT / "jobs" / "nightly.py"
-    submit(tmp_path, "catalog", night, *flags, "spark_catalog.default")
+    submit(tmp_path, "catalog", night, *flags, SCHEMA)
     submit(tmp_path, "folder", night, *flags, str(tmp_path / "folder"))
     assert compare_warehouses.main([str(tmp_path / "folder"), str(tmp_path / "tables")]) == 0
     assert list((tmp_path / "tables" / "reports").glob("tiny-*.html"))

@@ -57,6 +57,17 @@ def test_bytes_are_written_read_replaced_listed_copied_and_removed(hdfs_place: s
     assert abs(objects.read_object_clock(hdfs_place) - time.time()) < 60
 
 
+def test_no_file_is_below_a_file(hdfs_place: str) -> None:
+    """A job looks for the log of a Delta table below what may be a file; HDFS calls the name a refusal."""
+    write_bytes(f"{hdfs_place}/rows.parquet", b"1")
+    below = f"{hdfs_place}/rows.parquet/_delta_log"
+    assert not objects.holds_files(below) and objects.list_folders(below) == []
+    assert read_bytes(below) is None and objects.measure_files([below]) == [None]
+    objects.remove_object(below)
+    objects.remove_objects(below)
+    assert list(objects.list_objects(hdfs_place)) == ["rows.parquet"]
+
+
 def test_a_file_that_is_replaced_has_another_identity(hdfs_place: str) -> None:
     stamps = []
     for content in (b"one", b"two"):
