@@ -11,13 +11,11 @@ bytes. It reads the configuration below HADOOP_CONF_DIR, where names of name ser
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,7 @@ from pyarrow import fs
 
 from recbench_spark.extras import explain_missing
 from recbench_spark.storage.makers import private_name
+from recbench_spark.storage.process_caches import cache_in_process
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus, FileWriter
@@ -58,7 +57,7 @@ def open_name_node(root: str, retry_seconds: float) -> NameNode:
     Raises:
         MissingPackageError: `hdfs-native` is not installed.
     """
-    return NameNode(root, _open_client(root, retry_seconds, os.getpid()))
+    return NameNode(root, _open_client(root, retry_seconds))
 
 
 def limit_attempts(retry_seconds: float) -> dict[str, str]:
@@ -72,10 +71,9 @@ def limit_attempts(retry_seconds: float) -> dict[str, str]:
     }
 
 
-@lru_cache(maxsize=16)
-def _open_client(root: str, retry_seconds: float, process: int) -> Client:
+@cache_in_process(16)
+def _open_client(root: str, retry_seconds: float) -> Client:
     """Open a client of this process: its threads do not survive a fork."""
-    del process  # part of the key
     with explain_missing():
         from hdfs_native import Client  # noqa: PLC0415
 
@@ -83,15 +81,9 @@ def _open_client(root: str, retry_seconds: float, process: int) -> Client:
         return Client(root, limit_attempts(retry_seconds))
 
 
+@cache_in_process(16)
 def open_arrow(root: str, retry_seconds: float) -> fs.FileSystem:
     """Open the HDFS of a URI as a file system of Arrow; arguments and errors as `open_name_node`."""
-    return _open_arrow(root, retry_seconds, os.getpid())
-
-
-@lru_cache(maxsize=16)
-def _open_arrow(root: str, retry_seconds: float, process: int) -> fs.FileSystem:
-    """Open a file system of this process."""
-    del process  # part of the key
     with explain_missing():
         from hdfs_native.fsspec import HdfsFileSystem  # noqa: PLC0415
 
