@@ -266,19 +266,25 @@ def list(
         yield chunk
 
 
-def _walk(store: NameNode, folder: str) -> Iterator[Entry]:
+def list_drafts(store: NameNode, folder: str) -> Iterator[Entry]:
+    """Yield the hidden drafts below a folder, of living writers and of killed ones."""
+    return _walk(store, folder, drafts=True)
+
+
+def _walk(store: NameNode, folder: str, *, drafts: bool = False) -> Iterator[Entry]:
     """Yield the files below a folder as an object storage orders them. One folder a level is held."""
-    for name, status in _list_folder(store, folder):
+    for name, status in _list_folder(store, folder, drafts=drafts):
         if status.isdir:
-            yield from _walk(store, name)
+            yield from _walk(store, name, drafts=drafts)
         else:
             yield _describe(name, status)
 
 
-def _list_folder(store: NameNode, folder: str) -> Sequence[tuple[str, FileStatus]]:
+def _list_folder(store: NameNode, folder: str, *, drafts: bool = False) -> Sequence[tuple[str, FileStatus]]:
     """Return the names and the states of what is directly in a folder; of none or of a file, nothing.
 
-    A slash counts as a part of a folder's name, as in an object storage.
+    A slash counts as a part of a folder's name, as in an object storage. `drafts`: of files only the hidden
+    drafts, else all others.
     """
     with explain_hdfs():
         try:
@@ -287,7 +293,9 @@ def _list_folder(store: NameNode, folder: str) -> Sequence[tuple[str, FileStatus
             return ()
     keys = [(_key(status.path), status) for status in entries]
     below = [
-        (key, status) for key, status in keys if key != folder and (status.isdir or not _is_draft(key))
+        (key, status)
+        for key, status in keys
+        if key != folder and (status.isdir or _is_draft(key) == drafts)
     ]
     return sorted(below, key=lambda pair: pair[0] + "/" * pair[1].isdir)
 

@@ -263,6 +263,18 @@ def stat_in_turn(place: str, names: Iterable[str]) -> list[StoredObject]:
     return present
 
 
+def list_drafts(place: str) -> Iterator[StoredObject]:
+    """Yield the files below a place that are being written under a private name, or were left by killed
+    writers; only HDFS has them. Raises StoreError as `list_objects`.
+    """
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        store = open_bucket(bucket.root)
+        drafts: Any = hdfs.list_drafts(store, bucket.key) if isinstance(store, NameNode) else ()
+        for entry in drafts:
+            yield _describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry)
+
+
 def _describe_object(name: str, entry: ObjectMeta) -> StoredObject:
     tags = [entry["e_tag"], entry["version"]]
     tag = json.dumps(tags) if tags[0] else entry["last_modified"].isoformat()
