@@ -18,6 +18,11 @@ JAVA_ENDED = (
     "  hint: the system may have killed it for lack of memory (see dmesg); raise its limit, or run again"
 )
 
+POOL_BROKEN = (
+    "a process that worked beside others was ended from outside, without a message\n"
+    "  hint: the system may have killed it for lack of memory (see dmesg): run again with fewer --processes"
+)
+
 
 def describe_error(error: BaseException) -> str:
     """Return one sentence about an error and, for most errors, a hint on a second line."""
@@ -37,6 +42,8 @@ def _describe_system_error(error: BaseException) -> str:
     """Return a message for errors of memory or files and for `sys.exit`; empty for other errors."""
     if isinstance(error, MemoryError):
         return "out of memory\n  hint: use smaller batches or tables, or a larger machine"
+    if _is_pool_broken(error):
+        return POOL_BROKEN
     if isinstance(error, SystemExit):
         message = f"code that was called ended Python: sys.exit({cut_middle(str(error.code), 300)})"
         return f"{message}\n  hint: code of a model must raise an error instead"
@@ -44,6 +51,12 @@ def _describe_system_error(error: BaseException) -> str:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{refusal}\n  hint: check the path, its permissions, and the space on its disk"
     return ""
+
+
+def _is_pool_broken(error: BaseException) -> bool:
+    """Return whether a process of a pool has ended while it was at work."""
+    pools = sys.modules.get("concurrent.futures.process")  # it is loaded where a pool is used
+    return pools is not None and isinstance(error, pools.BrokenProcessPool)
 
 
 def _system_message(error: OSError) -> str:

@@ -65,8 +65,8 @@ WITHOUT_SPARK = {*set().union(*LEVELS[: LEVELS.index({"models"}) + 1]), "reports
 MODULES_WITHOUT_SPARK = {
     "runtime.journal",
     *(f"storage.{name}" for name in (
-        "ages", "arrow_store", "leases", "makers", "marks", "paths", "publish", "retries", "seals",
-        "shared_arrays", "table_scans", "table_sql",
+        "ages", "arrow_store", "leases", "makers", "marks", "paths", "process_caches", "publish", "retries",
+        "seals", "shared_arrays", "table_scans", "table_sql",
     )),
 }  # fmt: skip
 

@@ -12,8 +12,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from datetime import date
 from fnmatch import fnmatch
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -384,6 +387,14 @@ def test_make_sql_hands_the_question_on_as_it_is(tmp_path):
     assert done.stdout.splitlines()[-1] == f"{query} $(shell touch {tmp_path}/three)", done.stderr
     assert done.stdout.splitlines()[1:3] == ["--warehouse", ""]
     assert [path.name for path in tmp_path.iterdir()] == ["python"]
+
+
+def test_a_process_of_a_pool_that_the_system_kills_is_said_in_words() -> None:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool, pytest.raises(BrokenProcessPool) as broken:
+        pool.submit(os._exit, 9).result()
+    message, _, hint = describe_error(broken.value).partition("\n  hint: ")
+    assert message == "a process that worked beside others was ended from outside, without a message"
+    assert "lack of memory" in hint and "--processes" in hint
 
 
 def test_what_a_library_of_rust_is_refused_by_the_machine_is_said_in_words() -> None:

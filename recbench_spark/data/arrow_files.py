@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +26,7 @@ import pyarrow.dataset as ds
 
 from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids, read_column
+from recbench_spark.data.arrow_times import OPENERS
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.data.digests import content_identity
@@ -45,6 +49,7 @@ from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.local_files import (
     COMPRESSED,
     DAMAGED,
+    HEAD_BYTES,
     bare_name,
     has_delta_log,
     is_text,
@@ -248,29 +253,61 @@ def open_dataset(path: str, kind: str) -> ds.Dataset:
 def estimate_rows(path: str) -> int:
     """Estimate the rows of a table from its metadata, without reading it.
 
-    The lines of a text file are counted, of a large one in its first COUNTED_BYTES bytes alone. For a
-    compressed file its bytes stand for lines.
+    The lines of a text file are counted, of a large one in its first COUNTED_BYTES bytes alone, of a
+    compressed one in the first UNPACKED_BYTES of its text.
     """
     kind = detect_kind(path)
     if kind not in ("text", TREC_FILE):
         return int(open_dataset(path, kind).count_rows())
-    size = Path(path).stat().st_size
-    if path.endswith(COMPRESSED):
-        return size
-    with Path(path).open("rb") as stream:
-        head = stream.read(COUNTED_BYTES)
+    head, scale = _read_text_head(path)
     lines = head.count(b"\n")
-    return lines if size <= len(head) else round(size * max(lines, 1) / len(head))
+    return lines if scale == 1 else round(scale * max(lines, 1))
+
+
+def _read_text_head(path: str) -> tuple[bytes, float]:
+    """Return the first bytes of a file's text, and how many times as long the whole text is about."""
+    size = Path(path).stat().st_size
+    opener = next((OPENERS[end] for end in COMPRESSED if path.endswith(end)), None)
+    with Path(path).open("rb") as stream:
+        if opener is None:
+            head = stream.read(COUNTED_BYTES)
+            return head, max(1.0, size / len(head)) if head else 1.0
+        head, is_whole = _unpack_head(opener(stream))
+        return head, 1.0 if is_whole else max(1.0, size / stream.tell())
+
+
+def _unpack_head(text: BinaryIO) -> tuple[bytes, bool]:
+    """Return the first bytes of a compressed text, and whether there are no more.
+
+    A damaged file ends where it is damaged; the reader says so.
+    """
+    head = bytearray()
+    with suppress(OSError, EOFError, ValueError, zlib.error):
+        while len(head) < UNPACKED_BYTES:
+            chunk = text.read(min(UNPACKED_BYTES, HEAD_BYTES))
+            if not chunk:
+                return bytes(head), True
+            head += chunk
+    return bytes(head), False
 
 
 def count_large_text(path: str) -> int:
-    """Return the bytes of a text file of more than COUNTED_BYTES, which a process reads whole; else 0."""
+    """Return the bytes of a text file of more than COUNTED_BYTES, which a process reads whole; else 0.
+
+    Of a compressed file these are the bytes of its text, as `estimate_rows` estimates them.
+    """
     size = Path(path).stat().st_size if detect_kind(path) == "text" else 0
+    if size and path.endswith(COMPRESSED):
+        head, scale = _read_text_head(path)
+        size = round(len(head) * scale)
     return size if size > COUNTED_BYTES else 0
 
 
 COUNTED_BYTES = 1 << 28
 """Bytes of a text file whose lines are counted; those beyond have as many lines for each byte."""
+
+UNPACKED_BYTES = 1 << 24
+"""Bytes of a compressed file's text whose lines are counted: a tenth of a second."""
 
 
 # ------------------------------------------------------------------------------------------ columns

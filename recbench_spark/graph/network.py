@@ -22,7 +22,7 @@ from recbench_spark.kernels.graph import costs
 from recbench_spark.storage.block_arrays import part_place, read_parts
 from recbench_spark.storage.host_files import CHUNK_BYTES, LIMIT_VARIABLE
 from recbench_spark.storage.object_access import open_filesystem
-from recbench_spark.storage.objects import explain_storage
+from recbench_spark.storage.object_errors import explain_storage
 from recbench_spark.storage.shared_arrays import host_folder
 
 SETTING = "spark.recbench.network"

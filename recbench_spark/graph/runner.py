@@ -49,9 +49,7 @@ from recbench_spark.storage.block_arrays import (
     read_parts,
     write_part,
 )
-
-MOST_COMMIT_TRIES = 5
-"""Attempts to commit when another writer is faster."""
+from recbench_spark.storage.retries import commit_files
 
 
 @dataclass(frozen=True)
@@ -446,15 +444,8 @@ def _commit_group(
     digest = hashlib.sha256(f"{len(graph.blocks)}:{numbers}".encode()).hexdigest()[:16]
     name = "/".join([*partition.values(), digest])
     select = partial(_leave_out_committed, partition=partition, blocks=len(graph.blocks))
-    for attempt in range(1, MOST_COMMIT_TRIES + 1):
-        try:
-            if not delta_files.commit(target.folder, files, partition, name, select):
-                _check_committed(graph, target, group, partition)
-            return
-        except delta_files.ConflictError:
-            if attempt == MOST_COMMIT_TRIES:
-                raise
-            time.sleep(0.1 * 2**attempt)
+    if not commit_files(target.folder, files, partition, name, select):
+        _check_committed(graph, target, group, partition)
 
 
 def _leave_out_committed(

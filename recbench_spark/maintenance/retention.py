@@ -24,11 +24,17 @@ from recbench_spark.storage.host_files import PRIVATE_FOLDER
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
 from recbench_spark.storage.made_folders import CURRENT
 from recbench_spark.storage.marks import oldest_work
-from recbench_spark.storage.objects import read_bytes, remove_objects, stat_objects
+from recbench_spark.storage.objects import (
+    list_drafts,
+    read_bytes,
+    remove_object,
+    remove_objects,
+    stat_objects,
+)
 from recbench_spark.storage.publish import remove_published
 from recbench_spark.storage.shared_rows import POINTER
 from recbench_spark.storage.store import Store
-from recbench_spark.storage.uris import join_uri
+from recbench_spark.storage.uris import arrow_uri, join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 
 MAX_NIGHT_SECONDS = 24 * 3600
@@ -221,7 +227,21 @@ def remove_private_files(store: Store) -> int:
         return 0
     in_use = store.read_clock() - MAX_NIGHT_SECONDS
     roots = (join_uri(store.root, folder) for folder in (FOLDER, FIT_FILES))
-    return sum(remove_private_objects(root, in_use) for root in roots)
+    folders = sum(remove_private_objects(root, in_use) for root in roots)
+    return folders + remove_drafts(arrow_uri(store.root), in_use)
+
+
+def remove_drafts(root: str, in_use: float) -> int:
+    """Remove files that killed writers on HDFS left under private names; return their number.
+
+    Args:
+        root: URI of the warehouse.
+        in_use: seconds since 1970 by the storage's clock; a newer file stays.
+    """
+    old = [join_uri(root, entry.name) for entry in list_drafts(root) if entry.written <= in_use]
+    for place in old:
+        remove_object(place)
+    return len(old)
 
 
 def remove_private_objects(root: str, in_use: float) -> int:

@@ -24,7 +24,18 @@ from recbench_spark.storage.store import Store
 
 SCHEMA_VERSION: Literal[1] = 1
 
-PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "numba", "deltalake", "duckdb", "pyspark", "torch")
+PACKAGES = (
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "numba",
+    "deltalake",
+    "duckdb",
+    "pyspark",
+    "torch",
+    "faiss-cpu",
+)
 """Packages whose versions stand in a file."""
 
 

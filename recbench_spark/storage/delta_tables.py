@@ -29,11 +29,11 @@ from pyarrow import fs
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.object_access import delta_options
 from recbench_spark.storage.object_errors import repeat_if_cut, storage_error
-from recbench_spark.storage.objects import list_behind
+from recbench_spark.storage.objects import LISTED_AT_ONCE, list_behind, stat_in_turn
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, publish_file
 from recbench_spark.storage.small_files import open_small_files
-from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, is_remote, join_uri
+from recbench_spark.storage.uris import LOG, arrow_uri, is_hdfs, is_object_storage, is_remote, join_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -146,8 +146,16 @@ class _KeptTable:
 
 
 def _list_commits(place: str, version: int) -> dict[int, str]:
-    """Return the ETags of the commits of a table from a version on, a thousand at most."""
-    listed = list_behind(join_uri(place, LOG), f"{version - 1:020}.json")
+    """Return the ETags of the commits of a table from a version on, a thousand at most.
+
+    HDFS lists no folder from a name on, so there the versions are asked for by their names.
+    """
+    log = join_uri(place, LOG)
+    if is_hdfs(place):
+        names = (f"{number:020}.json" for number in range(version, version + LISTED_AT_ONCE))
+        listed = stat_in_turn(log, names)
+    else:
+        listed = list_behind(log, f"{version - 1:020}.json")
     return {int(entry.name[:20]): entry.tag for entry in listed if COMMIT_NAME.fullmatch(entry.name)}
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from pyarrow import fs
 
 from recbench_spark.extras import explain_missing
 from recbench_spark.storage.makers import private_name
+from recbench_spark.storage.process_caches import cache_in_process
 from recbench_spark.storage.uris import find_hadoop_settings
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def open_name_node(root: str, retry_seconds: float) -> NameNode:
     Raises:
         MissingPackageError: `hdfs-native` is not installed.
     """
-    return NameNode(root, _open_client(root, retry_seconds, os.getpid()))
+    return NameNode(root, _open_client(root, retry_seconds))
 
 
 def prepare_client(retry_seconds: float) -> dict[str, str]:
@@ -78,10 +78,9 @@ def prepare_client(retry_seconds: float) -> dict[str, str]:
     }
 
 
-@lru_cache(maxsize=16)
-def _open_client(root: str, retry_seconds: float, process: int) -> Client:
+@cache_in_process(16)
+def _open_client(root: str, retry_seconds: float) -> Client:
     """Open a client of this process: its threads do not survive a fork."""
-    del process  # part of the key
     with explain_missing():
         from hdfs_native import Client  # noqa: PLC0415
 
@@ -89,15 +88,9 @@ def _open_client(root: str, retry_seconds: float, process: int) -> Client:
         return Client(root, prepare_client(retry_seconds))
 
 
+@cache_in_process(16)
 def open_arrow(root: str, retry_seconds: float) -> fs.FileSystem:
     """Open the HDFS of a URI as a file system of Arrow; arguments and errors as `open_name_node`."""
-    return _open_arrow(root, retry_seconds, os.getpid())
-
-
-@lru_cache(maxsize=16)
-def _open_arrow(root: str, retry_seconds: float, process: int) -> fs.FileSystem:
-    """Open a file system of this process."""
-    del process  # part of the key
     with explain_missing():
         from hdfs_native.fsspec import HdfsFileSystem  # noqa: PLC0415
 
@@ -287,19 +280,25 @@ def list(
         yield chunk
 
 
-def _walk(store: NameNode, folder: str) -> Iterator[Entry]:
+def list_drafts(store: NameNode, folder: str) -> Iterator[Entry]:
+    """Yield the hidden drafts below a folder, of living writers and of killed ones."""
+    return _walk(store, folder, drafts=True)
+
+
+def _walk(store: NameNode, folder: str, *, drafts: bool = False) -> Iterator[Entry]:
     """Yield the files below a folder as an object storage orders them. One folder a level is held."""
-    for name, status in _list_folder(store, folder):
+    for name, status in _list_folder(store, folder, drafts=drafts):
         if status.isdir:
-            yield from _walk(store, name)
+            yield from _walk(store, name, drafts=drafts)
         else:
             yield _describe(name, status)
 
 
-def _list_folder(store: NameNode, folder: str) -> Sequence[tuple[str, FileStatus]]:
+def _list_folder(store: NameNode, folder: str, *, drafts: bool = False) -> Sequence[tuple[str, FileStatus]]:
     """Return the names and the states of what is directly in a folder; of none or of a file, nothing.
 
-    A slash counts as a part of a folder's name, as in an object storage.
+    A slash counts as a part of a folder's name, as in an object storage. `drafts`: of files only the hidden
+    drafts, else all others.
     """
     try:
         with explain_hdfs():
@@ -308,7 +307,9 @@ def _list_folder(store: NameNode, folder: str) -> Sequence[tuple[str, FileStatus
         return ()
     keys = [(_key(status.path), status) for status in entries]
     below = [
-        (key, status) for key, status in keys if key != folder and (status.isdir or not _is_draft(key))
+        (key, status)
+        for key, status in keys
+        if key != folder and (status.isdir or _is_draft(key) == drafts)
     ]
     return sorted(below, key=lambda pair: pair[0] + "/" * pair[1].isdir)
 

@@ -11,9 +11,10 @@ import os
 import socket
 import uuid
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
+
+from recbench_spark.storage.process_caches import cache_in_process
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,10 @@ class Maker:
         return asdict(self)
 
 
+@cache_in_process()
 def this_maker() -> Maker:
     """Return the present process; after a fork the child is another maker."""
-    return _read_maker(os.getpid())
-
-
-@cache
-def _read_maker(pid: int) -> Maker:
+    pid = os.getpid()
     boot = _read_text("/proc/sys/kernel/random/boot_id")
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink())

@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
@@ -24,6 +23,7 @@ from pyarrow import fs
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage import hdfs
+from recbench_spark.storage.process_caches import cache_in_process
 from recbench_spark.storage.uris import arrow_uri, is_hdfs, is_object_storage, read_scheme, split_bucket
 
 if TYPE_CHECKING:
@@ -225,12 +225,12 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
     if read_scheme(uri) != "s3":
         system, path = fs.FileSystem.from_uri(uri)
         return system, path
-    system = _open_s3(os.getpid(), tuple(sorted(read_access(uri).options.items())))
+    system = _open_s3(tuple(sorted(read_access(uri).options.items())))
     return system, uri.removeprefix("s3://")
 
 
-@lru_cache(maxsize=8)
-def _open_s3(process: int, settings: Settings) -> fs.FileSystem:
+@cache_in_process(8)
+def _open_s3(settings: Settings) -> fs.FileSystem:
     """Open S3 by Arrow, once with the same settings in a process: its connections are used again."""
     options = dict(settings)
     endpoint = urlsplit(options.get("AWS_ENDPOINT_URL", ""))
@@ -283,11 +283,11 @@ def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> ObjectSto
         name_node: ObjectStore = cast(Any, hdfs.open_name_node(root, retry_seconds))
         return name_node
     settings = tuple(sorted(read_access(root).options.items()))
-    return _open_bucket(os.getpid(), root, retry_seconds, settings)
+    return _open_bucket(root, retry_seconds, settings)
 
 
-@lru_cache(maxsize=16)
-def _open_bucket(process: int, root: str, retry_seconds: float, settings: Settings) -> ObjectStore:
+@cache_in_process(16)
+def _open_bucket(root: str, retry_seconds: float, settings: Settings) -> ObjectStore:
     """Open a bucket as `open_bucket`, once with the same settings in a process."""
     from obstore.store import from_url  # noqa: PLC0415
 

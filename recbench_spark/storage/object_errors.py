@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from recbench_spark.errors import StoreError
+from recbench_spark.storage.hdfs import explain_hdfs
 from recbench_spark.storage.object_access import read_access
-from recbench_spark.storage.uris import is_hdfs, split_bucket
+from recbench_spark.storage.uris import is_hdfs, is_object_storage, split_bucket
 
 T = TypeVar("T")
 
@@ -107,6 +109,32 @@ def repeat_if_cut(action: Callable[[], T]) -> T:
                 raise
         time.sleep(0.1 * 2**attempt)
     return action()
+
+
+@contextmanager
+def explain_storage(place: str) -> Iterator[None]:
+    """Turn errors of an object storage into a StoreError with address, bucket and source of credentials."""
+    from obstore.exceptions import BaseError  # noqa: PLC0415
+
+    try:
+        with explain_hdfs():
+            yield
+    except (BaseError, OSError) as error:
+        raise storage_error(place, str(error)) from None
+
+
+@contextmanager
+def explain_arrow(place: str) -> Iterator[None]:
+    """Turn Arrow's errors on object storage into a StoreError, but for a file that does not exist."""
+    try:
+        with explain_hdfs():
+            yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if not is_object_storage(place):
+            raise
+        raise storage_error(place, str(error)) from None
 
 
 def _squeeze(text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.hdfs import NameNode, delete_folder, explain_hdfs
+from recbench_spark.storage import hdfs
+from recbench_spark.storage.hdfs import NameNode
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.object_access import (
     choose_library,
@@ -31,7 +32,15 @@ from recbench_spark.storage.object_access import (
     open_filesystem,
     open_path,
 )
-from recbench_spark.storage.object_errors import CUT_ATTEMPTS, is_cut_answer, repeat_if_cut, storage_error
+from recbench_spark.storage.object_errors import (
+    CUT_ATTEMPTS,
+    explain_arrow,
+    explain_storage,
+    is_cut_answer,
+    repeat_if_cut,
+    storage_error,
+)
+from recbench_spark.storage.object_outputs import ObjectOutput
 from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
 from recbench_spark.storage.uris import (
     arrow_uri,
@@ -85,7 +94,7 @@ def read_bytes(place: str) -> bytes | None:
         StoreError: an object storage does not answer, or refuses.
     """
     try:
-        with _explain_arrow(place):
+        with explain_arrow(place):
             system, path = open_filesystem(place)
             with system.open_input_stream(path) as stream:
                 return bytes(stream.read())
@@ -232,6 +241,40 @@ def list_behind(place: str, name: str) -> list[StoredObject]:
     return [_describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry) for entry in page]
 
 
+def stat_in_turn(place: str, names: Iterable[str]) -> list[StoredObject]:
+    """Return the objects of some names below a place up to the first name that nothing has.
+
+    Each costs a request, so the length of a listing does not matter.
+
+    Raises:
+        StoreError: the storage does not answer, or refuses.
+    """
+    present: list[StoredObject] = []
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        store = open_bucket(bucket.root)
+        library = choose_library(store)
+        for name in names:
+            ask = partial(library.head, store, join_uri(bucket.key, name))
+            try:
+                present.append(_describe_object(name, repeat_if_cut(ask)))
+            except FileNotFoundError:
+                break
+    return present
+
+
+def list_drafts(place: str) -> Iterator[StoredObject]:
+    """Yield the files below a place that are being written under a private name, or were left by killed
+    writers; only HDFS has them. Raises StoreError as `list_objects`.
+    """
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        store = open_bucket(bucket.root)
+        drafts: Any = hdfs.list_drafts(store, bucket.key) if isinstance(store, NameNode) else ()
+        for entry in drafts:
+            yield _describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry)
+
+
 def _describe_object(name: str, entry: ObjectMeta) -> StoredObject:
     tags = [entry["e_tag"], entry["version"]]
     tag = json.dumps(tags) if tags[0] else entry["last_modified"].isoformat()
@@ -285,7 +328,7 @@ def remove_objects(place: str) -> None:
 def _remove_listed(store: ObjectStore, key: str) -> None:
     """Remove all objects below a key, a thousand by a request; of HDFS the folder, by one."""
     if isinstance(store, NameNode):
-        delete_folder(store, key)
+        hdfs.delete_folder(store, key)
         return
     import obstore  # noqa: PLC0415
 
@@ -311,53 +354,13 @@ def open_output(place: str) -> Iterator[pa.NativeFile]:
             yield stream
         return
     if is_object_storage(place):
-        with _ObjectOutput(place) as output:
+        with ObjectOutput(place) as output:
             yield pa.PythonFile(output, mode="w")
         return
     system, name = open_filesystem(place)
     system.create_dir(str(Path(name).parent), recursive=True)
     with system.open_output_stream(name) as stream:
         yield stream
-
-
-PART_BYTES = 10 << 20
-"""Bytes of a request; an object has at most 10,000 parts in S3."""
-
-PARTS_AT_ONCE = 4
-
-
-class _ObjectOutput:
-    """A new object that is written by obstore: Arrow's streams publish what they have when they are closed.
-
-    It holds PARTS_AT_ONCE parts. Only errors of the storage become a StoreError here.
-    """
-
-    closed = False
-
-    def __init__(self, place: str) -> None:
-        bucket = split_bucket(place)
-        self.place = place
-        with explain_storage(place):
-            store = open_bucket(bucket.root)
-            self.writer = choose_library(store).open_writer(
-                store, bucket.key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
-            )
-
-    def __enter__(self) -> _ObjectOutput:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is not None:
-            self.writer.__exit__(kind, *error)  # it drops the parts
-            return
-        with explain_storage(self.place):
-            self.writer.close()
-
-    def write(self, content: Any) -> int:
-        """Write bytes, and return their number."""
-        with explain_storage(self.place):
-            count: int = self.writer.write(memoryview(content).cast("B"))
-        return count
 
 
 @contextmanager
@@ -371,7 +374,7 @@ def open_input(place: str) -> Iterator[io.RawIOBase | pa.NativeFile]:
         with local_path(place).open("rb", buffering=0) as file:
             yield file
         return
-    with _explain_arrow(place):
+    with explain_arrow(place):
         system, name = open_filesystem(place)
         with system.open_input_file(name) as stream:
             yield stream
@@ -389,7 +392,7 @@ def open_parquet(place: str, **options: Any) -> pq.ParquetFile:
     """
     if not is_remote(place):
         return pq.ParquetFile(local_path(place), memory_map=True, **options)
-    with _explain_arrow(place):
+    with explain_arrow(place):
         system, name = open_filesystem(place)
         return pq.ParquetFile(system.open_input_file(name), **options)
 
@@ -403,7 +406,7 @@ def measure_files(places: Sequence[str]) -> list[int | None]:
     if not places or not is_remote(places[0]):
         paths = list(map(local_path, places))
         return [path.stat().st_size if path.is_file() else None for path in paths]
-    with _explain_arrow(places[0]), ThreadPoolExecutor(max_workers=16) as pool:
+    with explain_arrow(places[0]), ThreadPoolExecutor(max_workers=16) as pool:
         system, _ = open_filesystem(places[0])  # Arrow itself asks for one file after another
         entries = list(pool.map(system.get_file_info, map(open_path, places)))
     return [entry.size if entry.is_file else None for entry in entries]
@@ -470,29 +473,3 @@ def require_conditional_writes(place: str) -> None:
             )
     finally:
         remove_object(probe)
-
-
-@contextmanager
-def explain_storage(place: str) -> Iterator[None]:
-    """Turn errors of an object storage into a StoreError with address, bucket and source of credentials."""
-    from obstore.exceptions import BaseError  # noqa: PLC0415
-
-    try:
-        with explain_hdfs():
-            yield
-    except (BaseError, OSError) as error:
-        raise storage_error(place, str(error)) from None
-
-
-@contextmanager
-def _explain_arrow(place: str) -> Iterator[None]:
-    """Turn Arrow's errors on object storage into a StoreError, but for a file that does not exist."""
-    try:
-        with explain_hdfs():
-            yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        if not is_object_storage(place):
-            raise
-        raise storage_error(place, str(error)) from None

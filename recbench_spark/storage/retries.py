@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.delta_files import ConflictError, File, commit
+from recbench_spark.storage.delta_files import ConflictError, File, Select, commit
 
 ATTEMPTS = 6
 T = TypeVar("T")
@@ -47,13 +47,22 @@ def retry_while(
     raise AssertionError("unreachable")
 
 
-def commit_files(folder: str, files: Sequence[File], partition: Mapping[str, str], once: str) -> None:
-    """Append files to a table in one version, once per name, as `delta_files.commit`.
+def commit_files(
+    folder: str,
+    files: Sequence[File],
+    partition: Mapping[str, str],
+    once: str,
+    select: Select | None = None,
+) -> bool:
+    """Append files to a table in one version, once per name; arguments and result as `delta_files.commit`.
+
+    After a conflict files are chosen again.
 
     Raises:
         StoreError: as `delta_files.commit` and `retry_while`.
     """
-    retry_while(is_delta_conflict, f"write {folder}", partial(commit, folder, files, partition, once))
+    action = partial(commit, folder, files, partition, once, select)
+    return retry_while(is_delta_conflict, f"write {folder}", action)
 
 
 def first_line(error: Exception) -> str:

@@ -35,12 +35,13 @@ LOOK_SECONDS, COPY_SECONDS = 2.0, 60.0
 """Seconds between two looks for the first checkpoints, and between two copies."""
 
 
-def fetch_checkpoints(place: str, folder: Path) -> bool:
+def fetch_checkpoints(place: str, folder: Path, report: Callable[[str], object] = lambda _: None) -> bool:
     """Fetch the newest copy of checkpoints, unless this host has made it, or later checkpoints, itself.
 
     Args:
         place: URI of the folder of copies.
         folder: folder of the checkpoints on this host.
+        report: gets a line about a copy that is missing or damaged.
 
     Returns:
         True if a copy was fetched. A copy that is missing or damaged is no copy: the fit goes on from what
@@ -58,7 +59,9 @@ def fetch_checkpoints(place: str, folder: Path) -> bool:
         fetched.mkdir()
         try:
             fetch_files(join_uri(place, name.decode()), fetched)
-        except StoreError:
+        except StoreError as error:
+            own = "from what this host has" if folder.exists() else "from the beginning"
+            report(f"a copy of checkpoints cannot be used, so the fit goes on {own}: {error.message}")
             return False
         replace_text(fetched / CURRENT, name.decode())
         remove_tree(folder)
@@ -112,11 +115,11 @@ def keep_copies(lease: ObjectLease, folder: Path, report: Callable[[str], object
     Args:
         lease: the lease of the fit.
         folder: folder of the checkpoints on this host.
-        report: gets a line if checkpoints were fetched, and at the first copy that fails.
+        report: gets a line if checkpoints were fetched or could not be, and at the first copy that fails.
     """
     for left in folder.parent.glob(".copy-*"):  # of runs that were killed: one host has one fit of a lease
         remove_tree(left)
-    if fetch_checkpoints(lease.place, folder):
+    if fetch_checkpoints(lease.place, folder, report):
         report("checkpoints of another host were fetched")
     with run_beside(partial(_copy_until, lease, folder, report)):
         yield

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from recbench_spark.errors import StoreError
 from recbench_spark.storage.host_files import copy_file_to_object
 from recbench_spark.storage.objects import stat_objects
 from recbench_spark.storage.publish import local_path, remove_tree
+from recbench_spark.storage.seals import find_damage, read_seal, write_seal
 from recbench_spark.storage.uris import is_remote, join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 from recbench_spark.training.model_adapter import SplitData
@@ -21,18 +23,27 @@ def find_weights(data: SplitData, key: str) -> str:
 
 
 def has_weights(data: SplitData, key: str) -> bool:
-    """Return true if the weights of a model are in the warehouse."""
+    """Return true if the weights of a model are in the warehouse.
+
+    Raises:
+        StoreError: the file in a folder holds other bytes than the fit wrote.
+    """
     place = find_weights(data, key)
     if is_remote(place):
         return next(stat_objects(place), None) is not None
-    return local_path(place).exists()
+    path = local_path(place)
+    if not path.exists():
+        return False
+    if read_seal(path.parent) and (damage := find_damage(path.parent, digests=True)):
+        raise StoreError(damage, f"remove {path.parent}: the next run fits the model again")
+    return True  # folders of older versions have no seal
 
 
 def keep_weights(data: SplitData, key: str, append: Callable[[], None]) -> None:
     """Append the tables of a model, publish WEIGHTS_FILE, and remove the other files of the fit.
 
     On object storage the weights are written first, so that a model with vectors is complete. In a folder
-    the target becomes visible last, and its lease ends.
+    the target becomes visible last, with a seal, and its lease ends.
 
     Args:
         data: the split, with the lease of the fit.
@@ -48,4 +59,5 @@ def keep_weights(data: SplitData, key: str, append: Callable[[], None]) -> None:
     for entry in data.lease.work.iterdir():
         if entry.name != WEIGHTS_FILE:
             remove_tree(entry)
+    write_seal(data.lease.work)
     data.lease.publish()

@@ -38,7 +38,6 @@ from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import scratch_folder, share_rows
 from recbench_spark.storage.store import Store
-from recbench_spark.storage.uris import is_object_storage
 from recbench_spark.training.fits.logs import SharedRatingLog, share_log
 from recbench_spark.training.given_rows import fold_given_rows
 from recbench_spark.training.registry import import_adapter
@@ -308,17 +307,20 @@ class ModelAdapter(Generic[Settings]):
             return None
         # The digest is of the files: another warehouse may hold other vectors under the same key.
         rows = SharedRows(digest(files, length=32), tuple(files))
-        if is_object_storage(data.store.root):  # `load` has fetched small files, and these are kept
-            own = (ds.field("model_id") == key) & (ds.field("side") == "item")
-            table = read_dataset(data.store.location(EMBEDDINGS.name))
-            batches = table.to_batches(columns=["vector"], filter=own)
-        else:
-            batches = rows.dataset().to_batches(columns=["vector"])
-        lengths = {length for batch in batches
-                   for length in batch.column(0).value_lengths().unique().to_pylist()}  # fmt: skip
+        lengths = self._read_lengths(data, key)
         if len(lengths) != 1:  # none, NULL or several lengths: the general path reports the error
             return None
         return DotSource(rows, data.n_items, lengths.pop(), catalogue=data.known_items)
+
+    def _read_lengths(self, data: SplitData, key: str) -> set[Any]:
+        """Return the lengths of the item vectors, None among them for NULL.
+
+        The table itself is read: on object storage `load` has fetched its small files, and they are kept.
+        """
+        own = (ds.field("model_id") == key) & (ds.field("side") == "item")
+        table = read_dataset(data.store.location(EMBEDDINGS.name))
+        batches = table.to_batches(columns=["vector"], filter=own)
+        return {n for batch in batches for n in batch.column(0).value_lengths().unique().to_pylist()}
 
     def open_source(self, trained: Trained, data: SplitData) -> Source:
         """Return the source of the model; it is made once for all that is done with this split."""

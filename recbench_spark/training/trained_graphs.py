@@ -60,7 +60,7 @@ from recbench_spark.training.factor_models import (
     read_test_pairs,
     with_vectors,
 )
-from recbench_spark.training.kept_weights import WEIGHTS_FILE, keep_weights
+from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
 from recbench_spark.training.multiprocess_fit import fit_as_configured
 
@@ -244,6 +244,10 @@ class TrainedGraphModels(ModelAdapter[Any]):
     def told(self) -> str:
         """Describe the layers after a look at the feature table, before Spark starts."""
         return describe_files(self.settings.over(None))
+
+    def saved(self, data: SplitData) -> bool:
+        """Return true if the model has its vectors, and its weights, undamaged."""
+        return super().saved(data) and has_weights(data, self.key(data))
 
     def save(self, trained: Trained, data: SplitData) -> None:
         """Append to `embeddings`, and publish the weights."""

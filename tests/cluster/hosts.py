@@ -43,8 +43,13 @@ class Host:
         return [*UNSHARE, "sh", "-c", ENTER, "host", str(self.folder), str(self.hidden)]
 
     def list_copies(self) -> list[Path]:
-        """Return the copies of objects on this host (`host_files`)."""
-        return [path for path in self.folder.rglob("objects/*") if not path.name.startswith(".")]
+        """Return the copies of objects on this host (`host_files`).
+
+        Meanwhile Spark removes folders, which `Path.rglob` does not take.
+        """
+        folders = ((Path(base), names) for base, _, names in os.walk(self.folder))
+        copies = (base / name for base, names in folders if base.name == "objects" for name in names)
+        return [path for path in copies if not path.name.startswith(".")]
 
 
 def make_hosts(folder: Path, hidden: Path, names: tuple[str, ...]) -> dict[str, Host]:

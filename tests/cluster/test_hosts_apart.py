@@ -110,14 +110,14 @@ ONE_COPY = {"spark.speculation": "false"}
 Command = list[str]
 
 
-def write_inputs(root: str) -> Command:
+def write_inputs(root: str, nodes: int = NODES, edges: int = EDGES) -> Command:
     """Write edges with a hub, and features, to tables of Delta; return the flags of a model over them."""
     draw = np.random.default_rng(3)
-    ends = np.concatenate([draw.integers(0, NODES, (EDGES, 2)), [[n, 7] for n in range(0, NODES, 3)]])
-    h = draw.standard_normal((NODES, DIMS)).astype(np.float32)
+    ends = np.concatenate([draw.integers(0, nodes, (edges, 2)), [[n, 7] for n in range(0, nodes, 3)]])
+    h = draw.standard_normal((nodes, DIMS)).astype(np.float32)
     tables = {
         "edges": pa.table({"src": ends[:, 0], "dst": ends[:, 1]}),
-        "h": pa.table({"id": np.arange(NODES), "vector": list(h)}),
+        "h": pa.table({"id": np.arange(nodes), "vector": list(h)}),
     }
     for name, table in tables.items():
         place = f"{root}/{name}"
@@ -304,6 +304,70 @@ def test_local_disk_is_what_was_said_before_and_no_more_than_the_limit(
     for disk in limited.values():
         assert disk.size <= few + 2 * disk.largest, (few, disk)
     assert read_vectors(f"{bucket}/again") == read_vectors(f"{bucket}/w")
+
+
+MANY_NODES, MANY_EDGES = 60_000, 480_000
+WIDE = ["--form", "convolve", "--aggregator", "importance", "--widths", "128,128", "--hidden", "128"]
+"""A model whose messages are large beside what a process of Python takes anyhow."""
+
+SLACK = 8e6
+"""Bytes above an estimate that a process may take: what Python and Arrow have freed, and keep."""
+
+WORKER = re.compile(r"^\d \w+ \w+ +[RGS] +\d+ +\S+ \w+ +(\S+ \w+)", re.MULTILINE)
+"""Line of `--explain` for a pass, with the bytes of a worker."""
+
+
+def watch_memory(job: Process, place: Cluster) -> float:
+    """Wait for a job to end; return the most bytes of a Python worker, without mapped files."""
+    most = 0
+    began = time.monotonic()
+    while job.popen.poll() is None:
+        assert time.monotonic() - began < PATIENCE, job.remarks[-4000:]
+        for pid in (pid for worker in place.workers for pid in worker.children("pyspark.daemon")):
+            most = max(most, read_anonymous_bytes(pid))
+        time.sleep(0.02)
+    assert job.popen.returncode == 0, job.remarks[-4000:]
+    return most
+
+
+def read_anonymous_bytes(pid: int) -> int:
+    """Return the bytes of memory of a process that are no pages of files; 0 where it has ended."""
+    with suppress(OSError):
+        line = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        return int(line[1]) * 1024 if line else 0
+    return 0
+
+
+def test_memory_of_workers_is_what_was_said_before(
+    bucket: str, tmp_path: Path, hosts: dict[str, Host]
+) -> None:
+    """Memory that a worker takes for a small graph is no part of the estimate."""
+    models = {
+        name: [
+            ["embed", *inputs[:6], *WIDE, "--blocks", str(BLOCKS), "--warehouse", f"{bucket}/{name}",
+             "--plan", plan, "--seed", str(seed)]
+            for seed, plan in enumerate(PLANS)
+        ]
+        for name, inputs in (
+            ("small", write_inputs(f"{bucket}/few")),
+            ("large", write_inputs(f"{bucket}/many", MANY_NODES, MANY_EDGES)),
+        )
+    }  # fmt: skip
+    with cluster(tmp_path, 2, {}, apart=True, hosts=[hosts["one"], hosts["two"]]) as place:
+
+        def watch(name: str, commands: list[Command]) -> tuple[float, str]:
+            with start_jobs(tmp_path, name, place.url, commands, hosts["driver"], settings=ONE_COPY) as job:
+                return watch_memory(job, place), job.remarks
+
+        graphs = [[*command, "--explain"] for name in models for command in models[name]]
+        _, remarks = watch("explain", graphs)  # it builds the graphs, too
+        said = list(map(parse_bytes, WORKER.findall(remarks)))
+        bare, _ = watch("small", models["small"])
+        seen = [watch(f"large{n}", [command])[0] - bare for n, command in enumerate(models["large"])]
+    print(f"bytes of a worker for a small graph {bare:.0f}, above them {seen}, said before {said}")
+    assert len(said) == 4 * len(PLANS)
+    for plan, passes, taken in zip(PLANS, (said[6:8], said[8:10], said[10:]), seen, strict=True):
+        assert 0.3 * max(passes) < taken < max(passes) + SLACK, (plan, passes, taken)
 
 
 @pytest.mark.parametrize("plan", ["R", "G"])

@@ -80,6 +80,28 @@ def test_rows_of_a_large_text_file_are_estimated(tmp_path, monkeypatch) -> None:
     assert abs(arrow_files.estimate_rows(str(path)) - 1000) < 20, "bytes are not rows"
 
 
+@pytest.mark.parametrize("ending", [".gz", ".bz2"])
+def test_a_compressed_text_file_has_the_size_of_its_text(ending, tmp_path, monkeypatch) -> None:
+    lines = [f"{n},{n * n % 9973}\n" for n in range(40_000)]
+    text, path = "".join(["a,b\n", *lines]).encode(), tmp_path / f"log.csv{ending}"
+    half, pack = len(text) // 2, {".gz": gzip.compress, ".bz2": bz2.compress}[ending]
+    path.write_bytes(pack(text[:half]) + pack(text[half:]))
+    assert arrow_files.estimate_rows(str(path)) == 40_001
+    assert arrow_files.count_large_text(str(path)) == 0
+    monkeypatch.setattr(arrow_files, "COUNTED_BYTES", len(text) - 1)
+    assert arrow_files.count_large_text(str(path)) == len(text) > 2 * path.stat().st_size
+    for name in ("UNPACKED_BYTES", "COUNTED_BYTES"):
+        monkeypatch.setattr(arrow_files, name, len(text) // 4)
+    assert 0.4 < arrow_files.estimate_rows(str(path)) / 40_001 < 1.2, "bz2 unpacks large blocks"
+    assert 0.4 < arrow_files.count_large_text(str(path)) / len(text) < 1.2
+
+
+def test_rows_of_a_damaged_file_are_estimated_and_refused_where_they_are_read(tmp_path) -> None:
+    path = tmp_path / "log.csv.gz"
+    path.write_bytes(gzip.compress(b"".join(b"%d,%d\n" % (n, n * n) for n in range(40_000)))[:-30_000])
+    assert 20_000 < arrow_files.estimate_rows(str(path)) < 40_000
+
+
 def test_names_of_a_large_text_file_are_read_without_its_rows(tmp_path, monkeypatch) -> None:
     path = tmp_path / "log.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 100_000)[:-300])

@@ -8,15 +8,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from deltalake import write_deltalake
 
 from recbench_spark.data.object_digests import read_object_stamps
 from recbench_spark.errors import StoreError
+from recbench_spark.maintenance.retention import MAX_NIGHT_SECONDS, remove_private_files
 from recbench_spark.schemas import TRIALS, arrow_rows
-from recbench_spark.storage import delta_files, objects, table_upkeep
-from recbench_spark.storage.delta_tables import read_dataset
+from recbench_spark.storage import delta_files, hdfs, objects, table_upkeep
+from recbench_spark.storage.delta_tables import hold_table, read_dataset
+from recbench_spark.storage.object_access import delta_options
 from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
 from tests.hadoop_cluster import Hadoop
 from tests.storage.test_missing_rows import trial
@@ -107,6 +112,45 @@ def test_a_table_is_created_once_and_has_rows_of_tasks_and_of_the_driver(hdfs_pl
 def test_files_of_tasks_are_committed_once_under_their_name(hdfs_place: str) -> None:
     place, _ = commit_files_once(hdfs_place)
     assert read_dataset(place).to_table(columns=["file"])["file"].to_pylist() == ["a", "b"]
+
+
+def test_a_look_at_a_table_asks_for_its_next_versions_by_name(
+    hdfs_place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is listed by `deltalake` alone, when the table is opened."""
+    place = make_trials(hdfs_place)
+    for number in range(3, 6):
+        delta_files.append_rows(place, arrow_rows([trial(number)], TRIALS), f"trials/{number}")
+    monkeypatch.setattr(hdfs, "list", None)
+    names = [f"{number:020}.json" for number in range(2, 7)]
+    present = objects.stat_in_turn(f"{place}/_delta_log", names)
+    assert [entry.name for entry in present] == names[:3]
+    with hold_table(place) as table:
+        assert table.version() == 4
+    added = arrow_rows([trial(9)], TRIALS)
+    write_deltalake(place, added, mode="append", storage_options=delta_options(place))
+    with hold_table(place) as again:
+        assert again is table and again.version() == 5, "the open table has read the new commit"
+
+
+def test_drafts_of_killed_writers_are_removed_after_a_day(hdfs_place: str) -> None:
+    client = hdfs.open_name_node(objects.split_bucket(hdfs_place).root, 10).client
+    root = f"{hdfs_place}/w"
+    for name in ("metrics/.part.parquet.a1.partial", "fit_files/x/.y.b2.partial", "metrics/part.parquet"):
+        with client.create("/" + objects.split_bucket(f"{root}/{name}").key) as writer:
+            writer.write(b"123")
+    assert list(objects.list_objects(root)) == ["metrics/part.parquet"]
+    drafts = [entry.name for entry in objects.list_drafts(root)]
+    assert drafts == ["fit_files/x/.y.b2.partial", "metrics/.part.parquet.a1.partial"]
+    old = "/" + objects.split_bucket(f"{root}/{drafts[0]}").key
+    two_days_ago = int((time.time() - 2 * MAX_NIGHT_SECONDS) * 1000)
+    client.set_times(old, two_days_ago, two_days_ago)
+    whole = "/" + objects.split_bucket(f"{root}/metrics/part.parquet").key
+    client.set_times(whole, two_days_ago, two_days_ago)
+    store: Any = SimpleNamespace(root=root, folder=None, is_file_storage=True, read_clock=time.time)
+    assert remove_private_files(store) == 1
+    assert [entry.name for entry in objects.list_drafts(root)] == drafts[1:], "it may be at work"
+    assert list(objects.list_objects(root)) == ["metrics/part.parquet"]
 
 
 def test_two_drivers_append_at_once_and_nothing_is_lost_or_doubled(hdfs_place: str) -> None:

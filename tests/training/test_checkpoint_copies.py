@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from recbench_spark.models.lightgcn import LightGcnModel
 from recbench_spark.models.networks.factors import make_pairs
 from recbench_spark.nightly.model_evaluation import hold_fit
 from recbench_spark.storage.object_leases import ObjectLease, hold_object_lease
-from recbench_spark.storage.objects import list_objects, put_if_absent
+from recbench_spark.storage.objects import list_objects, put_if_absent, write_bytes
 from recbench_spark.storage.publish import replace_text
 from recbench_spark.training import checkpoint_copies
 from recbench_spark.training.checkpoint_copies import copy_checkpoints, fetch_checkpoints
@@ -52,6 +53,24 @@ def test_the_newest_copy_counts_and_the_host_that_made_it_keeps_it(bucket: str, 
         copy_checkpoints(lease, there)
     assert copy_checkpoints(later, there) and fetch_checkpoints(place, here)
     assert (here / "best.safetensors").read_text() == "best three"
+
+
+def test_a_damaged_copy_is_said_and_passed_over(bucket: str, tmp_path: Path) -> None:
+    place, here, there = f"{bucket}/fit", tmp_path / "here" / "c", tmp_path / "there" / "c"
+    lines: list[str] = []
+    with hold_object_lease(place, lambda: False) as lease:
+        assert lease is not None
+        write_weights(here, "one")
+        assert copy_checkpoints(lease, here)
+    name = next(name for name in list_objects(place) if name.endswith("best.safetensors"))
+    write_bytes(f"{place}/{name}", b"else one")
+    assert not fetch_checkpoints(place, there, lines.append) and not there.exists()
+    write_weights(there, "two")
+    assert not fetch_checkpoints(place, there, lines.append)
+    assert (there / "last.safetensors").read_text() == "last two"
+    pattern = r"a copy of checkpoints cannot be used, so the fit goes on from ([a-z ]+): .*best.safetensors"
+    begins = [match[1] for line in lines if (match := re.match(pattern, line))]
+    assert begins == ["the beginning", "what this host has"], lines
 
 
 @dataclass(frozen=True)

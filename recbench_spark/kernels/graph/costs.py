@@ -20,6 +20,12 @@ import numpy as np
 
 from recbench_spark.errors import ConfigError
 
+UPLOAD_BYTES = 50 << 20
+"""Most bytes of a new object that its writer holds (`storage.object_outputs`)."""
+
+PIECE_BYTES, FETCHES_AT_ONCE = 4 << 20, 8
+"""Bytes of an object that are fetched together, and objects that are fetched at once (`storage`)."""
+
 FRAME_BYTES = 120
 """Approximate bytes that Spark and pickle add to a value of a shuffle."""
 
@@ -249,13 +255,56 @@ class PassSize:
         )
 
     def worker_bytes(self, plan: str, batch: int) -> int:
-        """Return the bytes of memory of a task without mapped files: its vectors or sums, and its batch."""
-        batches = batch * (self.d + 2 * self.m + 2 * self.o) * 4
-        rows = -(-self.nodes // max(self.blocks, 1))
+        """Return the bytes of memory of a task without mapped files.
+
+        These are its batch, what it sends or has received, and on object storage what is on its way.
+        """
+        kept = batch * (self.d + 2 * self.m + 2 * self.o) * 4 + self._bytes_on_the_way(plan)
+        if plan == "R":
+            return kept
+        return kept + max(self._bytes_to_send(plan), self._bytes_to_receive(plan))
+
+    def _bytes_on_the_way(self, plan: str) -> int:
+        """Return the bytes that a task holds of objects that it fetches, and of the file that it writes.
+
+        Under R it fetches the messages of several blocks at once. It has fetched before it writes, but
+        Arrow keeps for later what it has freed.
+        """
+        if not self.hosts:
+            return 0
+        piece = min(_share(self.sources, self.source_blocks) * self.m * self.item, PIECE_BYTES)
+        at_once = min(self.source_blocks, FETCHES_AT_ONCE) if plan == "R" else 1
+        return piece * at_once + min(_share(self.nodes, self.blocks) * self.o * 4, UPLOAD_BYTES)
+
+    def _bytes_to_send(self, plan: str) -> int:
+        """Return the bytes of a task that sends: its messages, and packets until all of them are made.
+
+        Spark pickles one packet after the other, so one is there as an array, as bytes and pickled.
+        """
+        block = _share(self.sources, self.source_blocks) * self.m * self.item
+        packets = _share(self._packet_bytes(plan), self.source_blocks)
+        return block * (self.projects + self.own) + packets + 2 * _share(packets, self.blocks)
+
+    def _bytes_to_receive(self, plan: str) -> int:
+        """Return the bytes of a task that receives.
+
+        Under G the vectors are there as packets and as one array. Under S there are all packets, the sums,
+        and what one packet adds to them.
+        """
+        rows, packets = _share(self.nodes, self.blocks), _share(self._packet_bytes(plan), self.blocks)
+        own = 2 * rows * self.m * self.item if self.own else 0
         if plan == "G":
-            sent = -(-self.sources // max(self.source_blocks, 1)) * self.m * self.item
-            return batches + max(2 * -(-self.needed // self.blocks) * self.m * self.item, 2 * sent)
-        return batches + (2 * rows * 4 * self.m if plan == "S" else 0)
+            return 2 * packets + own
+        return packets + own + rows * self.m * 4 + 2 * _share(packets, self.source_blocks)
+
+    def _packet_bytes(self, plan: str) -> int:
+        """Return the bytes of all packets of a shuffle, without the destinations' own messages."""
+        return self.needed * self.m * self.item if plan == "G" else self.parts * (4 * self.m + 4)
+
+
+def _share(total: int, blocks: int) -> int:
+    """Return the part of a block, rounded up."""
+    return -(-total // max(blocks, 1))
 
 
 def choose_plan(

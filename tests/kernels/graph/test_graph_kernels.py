@@ -18,6 +18,9 @@ from hypothesis import strategies as st
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.graph import aggregate, costs, csr, dense, ids, layers, simd
 from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.storage.block_arrays import FETCHES
+from recbench_spark.storage.host_files import CHUNK_BYTES
+from recbench_spark.storage.object_outputs import PART_BYTES, PARTS_AT_ONCE
 from tests.graph.oracle import build_csr
 from tests.kernels.draws import stream
 
@@ -353,6 +356,25 @@ def test_bytes_from_object_storage_by_hand() -> None:
     assert replace(two, weighted=True).bytes_fetched("R") - two.bytes_fetched("R") == 1000 * 4 // 2
     assert replace(two, ordered=True).bytes_fetched("R") - two.bytes_fetched("R") == 80 * 8
     assert replace(two, hosts=1).bytes_fetched("R") == graph + own + sent + hashes, "its own messages"
+
+
+def test_memory_of_a_worker_by_hand() -> None:
+    batches, vectors, sums = 10 * (16 + 2 * 8 + 2 * 8) * 4, 300 * 8 * 2, 400 * (4 * 8 + 4)
+    assert SMALL_PASS.worker_bytes("R", 10) == batches
+    assert SMALL_PASS.worker_bytes("G", 10) == batches + 2 * vectors // 4, "packets, and one array"
+    received = sums // 4 + 25 * 8 * 4 + 2 * sums // 16
+    assert SMALL_PASS.worker_bytes("S", 10) == batches + received, "all packets, sums, and one packet more"
+    one_sender = replace(SMALL_PASS, source_blocks=1)
+    made = 80 * 8 * 2 + vectors + 2 * vectors // 4
+    assert one_sender.worker_bytes("G", 10) == batches + made, "it holds packets for all blocks"
+    gcn = replace(SMALL_PASS, own=True)
+    assert gcn.worker_bytes("G", 10) - SMALL_PASS.worker_bytes("G", 10) == 2 * 25 * 8 * 2
+    remote = replace(SMALL_PASS, hosts=2)
+    assert remote.worker_bytes("R", 10) == batches + 4 * 20 * 8 * 2 + 25 * 8 * 4, "it fetches four parts"
+    assert remote.worker_bytes("G", 10) - SMALL_PASS.worker_bytes("G", 10) == 20 * 8 * 2 + 25 * 8 * 4
+    large = replace(remote, nodes=10**9, sources=10**9, source_blocks=20)
+    fetched = FETCHES * CHUNK_BYTES
+    assert large.worker_bytes("R", 10) == batches + fetched + PART_BYTES * (PARTS_AT_ONCE + 1)
 
 
 def test_folders_cost_what_they_did_before_the_network_was_counted() -> None:
