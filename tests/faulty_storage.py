@@ -28,9 +28,9 @@ class Faults:
 
     Attributes:
         delay: seconds before each request.
-        refuse: each so-manieth request is answered by 503, and the server does not see it.
-        cut: of each so-manieth answer to GET half of the body is sent, then the connection ends.
-        lose: of each so-manieth PUT or POST the server's answer is lost: the connection ends without one.
+        refuse: one of so many requests is answered by 503, and the server does not see it.
+        cut: of one of so many answers to GET half of the body is sent, then the connection ends.
+        lose: of one of so many PUT or POST requests the answer is lost: the connection ends without one.
     """
 
     delay: float = 0.0

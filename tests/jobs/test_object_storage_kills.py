@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
 BAD_NETWORK = Faults(delay=0.03, refuse=100, cut=100, lose=20)
 ON_BAD_NETWORK = 5
-"""Every so-manieth night is killed behind a proxy that disturbs it."""
+"""One of so many nights is killed behind a proxy that disturbs it."""
 
 
 @contextmanager
