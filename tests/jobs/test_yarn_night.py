@@ -7,6 +7,8 @@ Hadoop's, and no package of ours: all comes with the command.
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import re
 import shlex
 import sys
@@ -98,8 +100,10 @@ def run_in_folder(tmp_path: Path, night: dict[str, Any]) -> str:
 
 
 def test_a_night_on_yarn_as_the_page_prints_it_gives_the_bits_of_a_folder(
-    project: Path, yarn_server: Hadoop, tmp_path: Path
+    project: Path, yarn_server: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("USER", "LOGNAME"):  # YARN sets them in containers; `runs.ran_by` has the name
+        monkeypatch.setenv(name, pwd.getpwuid(os.getuid()).pw_name)
     code, printed = submit(project, yarn_server, TINY)
     assert code == 0 and "final status: SUCCEEDED" in printed, printed[-6000:]
     warehouse = f"{yarn_server.root}/recbench"
