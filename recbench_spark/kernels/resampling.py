@@ -33,8 +33,12 @@ BOOTSTRAP_BITS = 30
 BLOCK = 256
 """Number of users weighted at once: 2 MB of weights at 1,000 replicates stay in cache."""
 
-FEW_COLUMNS = 64
-"""Columns whose products take one thread of the BLAS library: more threads spin longer than they work."""
+FEW_COLUMNS = 512
+"""Columns whose products take one thread of the BLAS library: more threads spin longer than they work.
+
+Of 4,096 users and 1,000 replicates on two busy cores, 512 columns took 0.17 seconds of a CPU by one thread,
+and 0.33 by two; 65 columns took 0.03 and 0.25.
+"""
 
 
 def exact_sums(values_uc: Floats) -> Ints:
