@@ -19,7 +19,6 @@ from recbench_spark.graph.build_inputs import open_inputs
 from recbench_spark.graph.stored_graphs import warn_unread_weights
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.layers import model_weight_shapes, random_weights
-from recbench_spark.storage import delta_files
 from tests.graph import oracle
 
 
@@ -127,7 +126,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
 
     # The driver is killed after two commits of the second layer.
     commits = []
-    commit = delta_files.commit
+    commit = runner.commit_files
 
     def dying(*args: object) -> bool:
         if len(commits) == 4:
@@ -136,10 +135,10 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
         return commit(*args)
 
     one = tmp_path / "one"
-    monkeypatch.setattr(runner.delta_files, "commit", dying)
+    monkeypatch.setattr(runner, "commit_files", dying)
     monkeypatch.setattr(runner, "group_blocks", lambda blocks, size: [(block,) for block in blocks])
     assert run(*given, "--warehouse", str(one), "--plan", "R") == 130
-    monkeypatch.setattr(runner.delta_files, "commit", commit)
+    monkeypatch.setattr(runner, "commit_files", commit)
     output = capsys.readouterr()
     assert "interrupted" in output.err and "layer 1" not in output.err
     name = parse_model(output.out)

@@ -18,6 +18,7 @@ from recbench_spark.models.networks.sequences import make_sequences
 from recbench_spark.nightly.benchmark_checks import check_night
 from recbench_spark.schemas import CHECKS, EMBEDDINGS, EXPLANATIONS, RANKINGS, SPLITS
 from recbench_spark.storage.host_files import digest_content
+from recbench_spark.storage.seals import SEAL
 from recbench_spark.storage.store import Store
 from recbench_spark.training.kept_weights import find_weights
 from recbench_spark.training.model_adapter import make_adapter
@@ -122,7 +123,8 @@ def test_the_last_prefix_of_given_rows_is_the_stored_vector(night: Ran) -> None:
         one, two = (np.array([*vector, 0.0]).tobytes() for vector in folded.vectors_pd)
         assert one == read_vectors(night, kind)["user", "given"] != two
         weights = Path(find_weights(data, data.key(settings)))
-        assert chosen.is_saved(data) and [path.name for path in weights.parent.iterdir()] == [weights.name]
+        files = {path.name for path in weights.parent.iterdir()}
+        assert chosen.is_saved(data) and files == {weights.name, SEAL}
         weights.rename(weights.with_name("away"))
         assert not chosen.is_saved(data)
         with pytest.raises(StoreError, match="these weights fold users in"):
