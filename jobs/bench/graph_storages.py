@@ -7,7 +7,6 @@ import hashlib
 import io
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from jobs.bench.storages import (
     format_requests,
     measure_turn,
     open_storages,
-    prepare_session,
     print_turns,
 )
 from recbench_spark.config.graph import GraphModel
@@ -39,14 +37,7 @@ from recbench_spark.storage.uris import join_uri
 
 LAYERS = [{"form": "sage", "aggregator": "mean", "width": DIMS}] * 2
 WORKS = ("build", "embed")
-
-
-@dataclass(frozen=True)
-class EmbeddingTurn:
-    """A turn of a storage: building the graph with its features, then two layers."""
-
-    build: Turn
-    embed: Turn
+"""Works of a turn: building the graph with its features, then two layers."""
 
 
 def compare_storages(args: argparse.Namespace, edges: int) -> int:
@@ -62,18 +53,17 @@ def compare_storages(args: argparse.Namespace, edges: int) -> int:
         tempfile.TemporaryDirectory(dir=folder) as place,
         open_storages(args.storage.split(","), Path(place)) as storages,
     ):
-        prepare_session(storages, Path(place))
         bench = StorageEmbeddings(get_session("recbench-spark bench graph"), path)
         turns = take_turns({one.name: partial(bench.run, one) for one in storages}, args.rounds + 1)
     print(f"{edges:,} edges x {DIMS}: the same embeddings on all; turn 0 is a warm-up")
     base = turns[storages[0].name]
     for name, taken in turns.items():
         for work in WORKS:
-            print_turns(name, work, *([getattr(turn, work) for turn in some] for some in (taken, base)))
+            print_turns(name, work, *([turn[work] for turn in some] for some in (taken, base)))
             facts = {"benchmark": f"graph_storage_{work}", "edges": edges}
-            walls = [getattr(turn, work).job.wall for turn in taken[1:]]
+            walls = [turn[work].job.wall for turn in taken[1:]]
             append_rows(args.output, list_rows(facts, {name: walls}))
-            for line in format_requests((), getattr(taken[-1], work).requests, kinds=True):
+            for line in format_requests((), taken[-1][work].requests, kinds=True):
                 print(line.replace(BETWEEN, f"last {work}"))
     return OK
 
@@ -94,7 +84,7 @@ class StorageEmbeddings:
         keys = {"graph": {"edges": place}, "features": {"kind": "hashed", "dims": DIMS}, "layers": LAYERS}
         return GraphModel.model_validate({"name": "bench", "output": "embeddings", **keys})
 
-    def run(self, storage: BenchStorage) -> EmbeddingTurn:
+    def run(self, storage: BenchStorage) -> dict[str, Turn]:
         """Build the graph and embed its nodes in a new warehouse of a storage."""
         storage.use(self.spark)
         if storage.name not in self.settings:
@@ -111,7 +101,7 @@ class StorageEmbeddings:
         print(
             f"{storage.name}: build {build.job.wall:.1f} s, layers {layers.job.wall:.1f} s", file=sys.stderr
         )
-        return EmbeddingTurn(build, layers)
+        return dict(zip(WORKS, (build, layers), strict=True))
 
     def check(self, store: Store, name: str) -> None:
         """Compare the embeddings of the last turn with those of the turns before."""

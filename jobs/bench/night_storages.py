@@ -28,7 +28,6 @@ from jobs.bench.storages import (
     format_requests,
     measure_turn,
     open_storages,
-    prepare_session,
     print_turns,
 )
 from recbench_spark.errors import OK, DataError
@@ -41,7 +40,6 @@ def compare_storages(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
         folder = Path(place)
         with open_storages(args.storage.split(","), folder) as storages:
-            prepare_session(storages, folder)
             nights = StorageNights(args, folder)
             turns = take_turns({one.name: partial(nights.run, one) for one in storages}, args.rounds + 1)
     print(f"{args.models} models x {args.users:,} users x {args.items:,} items: the same metrics on all")

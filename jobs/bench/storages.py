@@ -90,6 +90,8 @@ def measure_turn(storage: BenchStorage, spark: SparkSession, work: Any) -> Turn:
 def open_storages(names: Sequence[str], folder: Path) -> Iterator[list[BenchStorage]]:
     """Start what the named storages need, below a folder; it ends with the block.
 
+    A session of Spark that starts within the block reaches all of them.
+
     Raises:
         ConfigError: a name is unknown.
     """
@@ -100,7 +102,9 @@ def open_storages(names: Sequence[str], folder: Path) -> Iterator[list[BenchStor
         server = None
         if set(names) - {"folder"}:
             server = stack.enter_context(serve(folder / "s3"))
-        yield [stack.enter_context(_open_storage(name, folder, server)) for name in names]
+        storages = [stack.enter_context(_open_storage(name, folder, server)) for name in names]
+        _prepare_session(storages, folder)
+        yield storages
 
 
 @contextmanager
@@ -137,14 +141,14 @@ def _serve_proxy(server: S3Server, delay: float, pipe: Any) -> None:
             pipe.send(proxy.take_requests())
 
 
-def prepare_session(storages: Sequence[BenchStorage], folder: Path) -> None:
+def _prepare_session(storages: Sequence[BenchStorage], folder: Path) -> None:
     """Set what a session of Spark that reaches all storages reads at its start."""
     # Java reads its keys once, from the environment at its start.
     os.environ.update(storages[-1].environment)
-    os.environ.setdefault(PROPERTIES, str(write_properties(folder / "spark.conf")))
+    os.environ.setdefault(PROPERTIES, str(_write_properties(folder / "spark.conf")))
 
 
-def write_properties(file: Path) -> Path:
+def _write_properties(file: Path) -> Path:
     """Write the settings of Spark: those of a local session, with the jars and settings for S3."""
     local, s3 = ((CONF / "spark" / name).read_text() for name in ("local.conf", "s3.conf"))
     added = [line for line in s3.splitlines() if line.startswith(("spark.jars.", "spark.hadoop."))]
