@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from recbench_spark.schemas import RUNS
+from recbench_spark.storage.delta_tables import read_dataset
+from recbench_spark.storage.objects import holds_files
 from tests.cluster.processes import PATIENCE, ROOT, SPARK_HOME, start_process
+from tests.jobs.test_object_embed import LAYERS
+from tests.jobs.test_object_storage_night import GRAPH_SUITES
 from tests.nights import TINY
 from tools import compare_warehouses
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
 SCHEMA = "spark_catalog.default"
+
+SMALL = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
 
 READER = """
 from pyspark.sql import SparkSession
@@ -26,41 +36,91 @@ print("comment", spark.sql("DESCRIBE spark_catalog.default.runs run_id").collect
 """
 
 
-def name_metastore(folder: Path) -> dict[str, str]:
-    """Return the settings of a metastore on Derby whose schema `SCHEMA` lies below a folder."""
+def name_metastore(folder: Path, tables: str | None = None) -> dict[str, str]:
+    """Return the settings of a metastore on Derby in a folder, whose schema `SCHEMA` lies at `tables`.
+
+    By default the tables lie below the folder.
+    """
     derby = f"jdbc:derby:;databaseName={folder / 'metastore'};create=true"
     return {
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": derby,
-        "spark.sql.warehouse.dir": str(folder / "tables"),
+        "spark.sql.warehouse.dir": (tables or str(folder / "tables")).replace("s3://", "s3a://"),
     }
 
 
-def submit(folder: Path, name: str, script: Path, *flags: str) -> str:
+def submit(folder: Path, name: str, script: Path, *flags: str, tables: str | None = None) -> str:
     """Run a script by spark-submit with a metastore in a folder; return what it printed."""
-    settings = {**name_metastore(folder), "spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"}
+    settings = {**name_metastore(folder, tables), **SMALL}
+    file = "s3.conf" if tables and tables.startswith("s3") else "local.conf"
     command = [str(SPARK_HOME / "bin" / "spark-submit")]
-    command += ["--properties-file", str(ROOT / "conf" / "spark" / "local.conf")]
+    command += ["--properties-file", str(ROOT / "conf" / "spark" / file)]
     for key, value in settings.items():
         command += ["--conf", f"{key}={value}"]
-    own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    own = {"PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable}
     with start_process([*command, str(script), *flags], folder / f"{name}.log", folder, **own) as process:
         assert process.popen.wait(PATIENCE) == 0, process.remarks[-4000:]
         return (folder / f"{name}.log").read_text()
 
 
-def test_a_night_in_a_metastore_has_the_bits_of_a_folder(tmp_path: Path) -> None:
+@pytest.fixture(params=["folder", "s3", "hdfs"])
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Place of the tables of a schema: a folder, or an address of a server on this machine."""
+    if request.param == "folder":
+        return str(tmp_path / "tables")
+    root = request.getfixturevalue("bucket" if request.param == "s3" else "hdfs_place")
+    return f"{root}/tables"
+
+
+def test_a_night_in_a_metastore_has_the_bits_of_a_folder(tables: str, tmp_path: Path) -> None:
     config = tmp_path / "tiny.yaml"
     config.write_text(yaml.safe_dump(TINY))
     flags = ("--config", str(config), "--logical-date", "2026-01-01", "--warehouse")
     night = ROOT / "jobs" / "nightly.py"
-    submit(tmp_path, "catalog", night, *flags, SCHEMA)
+    submit(tmp_path, "catalog", night, *flags, SCHEMA, tables=tables)
     submit(tmp_path, "folder", night, *flags, str(tmp_path / "folder"))
-    assert compare_warehouses.main([str(tmp_path / "folder"), str(tmp_path / "tables")]) == 0
-    assert list((tmp_path / "tables" / "reports").glob("tiny-*.html"))
+    assert compare_warehouses.main([str(tmp_path / "folder"), tables]) == 0
+    assert holds_files(f"{tables}/reports")
     reader = tmp_path / "reader.py"
     reader.write_text(READER)
-    printed = submit(tmp_path, "reader", reader)
+    printed = submit(tmp_path, "reader", reader, tables=tables)
     assert "rows [Row(model='item_knn'), Row(model='popular')]" in printed
     (run_id,) = [column for column in RUNS.columns if column.name == "run_id"]
     assert run_id.comment in printed.partition("comment")[2]
+
+
+@pytest.fixture
+def edges(tmp_path: Path) -> tuple[Path, Path]:
+    """Edges of two nights as Parquet; the second night has a few more."""
+    files = (tmp_path / "first.parquet", tmp_path / "again.parquet")
+    ends = np.unique(np.random.default_rng(5).integers(0, 60, (200, 2)), axis=0)
+    for file, rows in zip(files, (ends[:-3], ends), strict=True):
+        pq.write_table(pa.table({"src": rows[:, 0], "dst": rows[:, 1]}), file)
+    return files
+
+
+def read_model_ids(tables: Path) -> set[str]:
+    """Return the ids of the models whose vectors stand in a warehouse."""
+    return set(read_dataset(str(tables / "embeddings")).to_table(["model_id"])["model_id"].to_pylist())
+
+
+def test_graphs_in_a_metastore_have_the_bits_of_a_folder(tmp_path: Path, edges: tuple[Path, Path]) -> None:
+    """Embeddings under each plan, the next night, walks, trained graph models and indexes."""
+    config = tmp_path / "fitted.yaml"
+    config.write_text(yaml.safe_dump(GRAPH_SUITES["fitted"]))
+    embed, first, again = ROOT / "jobs" / "embed.py", str(edges[0]), str(edges[1])
+    for warehouse, tables in ((SCHEMA, tmp_path / "tables"), (str(tmp_path / "w"), tmp_path / "w")):
+        place, name = ("--warehouse", warehouse), tables.name
+        submit(tmp_path, f"{name}-G", embed, *place, "--edges", first, *LAYERS, "--plan", "G")
+        (model_id,) = read_model_ids(tables)
+        other = ("--edges", first, *LAYERS, "--plan", "S", "--seed", "3")
+        submit(tmp_path, f"{name}-S", embed, *place, *other)
+        night = ("--edges", again, *LAYERS, "--plan", "R", "--previous", model_id)
+        submit(tmp_path, f"{name}-R", embed, *place, *night)
+        walks = ("--edges", first, "--undirected", "--walks", "20", "--top", "3")
+        submit(tmp_path, f"{name}-walks", ROOT / "jobs" / "neighbourhoods.py", *place, *walks)
+        fitted = ("--config", str(config), "--logical-date", "2026-01-01")
+        submit(tmp_path, f"{name}-fitted", ROOT / "jobs" / "nightly.py", *place, *fitted)
+        assert len(read_model_ids(tables)) >= 3
+    assert compare_warehouses.main([str(tmp_path / "w"), str(tmp_path / "tables")]) == 0
