@@ -76,19 +76,14 @@ def share_access(spark: SparkSession, root: str) -> None:
 
     Settings of Spark stand in its page, event log and plans; the environment of workers does not. Keys
     that only Hadoop's configuration has (`fs.s3a.access.key`) are used by the driver too. A later call
-    gives keys that were renewed meanwhile to the tasks of later jobs, and removes the earlier ones.
+    gives keys that were renewed meanwhile to the tasks of later jobs, and removes the earlier ones. Hadoop
+    looks for keys in the environment itself, but not for the address and the region, so it gets these from
+    here.
     """
-    adopt_hadoop(root, spark.sparkContext._jsc.hadoopConfiguration().get)
-    renew_variables(spark.sparkContext.environment, read_access(root).options)
-    share_address(spark, root)
-
-
-def share_address(spark: SparkSession, root: str) -> None:
-    """Give Hadoop the address and the region of an object storage.
-
-    Hadoop looks for keys in the environment itself, but not for these two.
-    """
-    hadoop, options = spark.sparkContext._jsc.hadoopConfiguration(), read_access(root).options
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    adopt_hadoop(root, hadoop.get)
+    options = read_access(root).options
+    renew_variables(spark.sparkContext.environment, options)
     for setting, name in HADOOP_ADDRESS.items():
         if name in options and not hadoop.get(setting):
             hadoop.set(setting, options[name])
@@ -140,8 +135,6 @@ class WarehouseTables:
     ) -> None:
         self.spark = spark
         self.schema = root if is_catalog_schema(root) else ""
-        if self.schema:
-            share_address(spark, "s3://")  # a metastore looks at the places of its schemas first
         root = (find_schema_place(spark, root) if self.schema else None) or root
         self.in_catalog = bool(self.schema) and root == self.schema
         self.root = root if self.in_catalog or "://" in root else str(Path(root).resolve())
