@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RUNS
+from recbench_spark.storage.object_access import HADOOP_ADDRESS, read_access
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.table_folders import may_have_folder
@@ -47,6 +48,25 @@ def find_schema_place(spark: SparkSession, schema: str) -> str | None:
         return None
     runs = _find_table(spark, f"{schema}.{RUNS.name}")
     return place if runs in {None, f"{place}/{RUNS.name}"} else None
+
+
+def require_address(spark: SparkSession, schema: str, place: str) -> None:
+    """Check that the metastore of a schema has the address of a server of S3 that the job writes to.
+
+    A metastore copies Hadoop's settings when the session begins, and reads no address from the environment.
+
+    Raises:
+        StoreError: it lacks the address; the hint has the settings.
+    """
+    hadoop, options = spark.sparkContext._jsc.hadoopConfiguration(), read_access(place).options
+    if "AWS_ENDPOINT_URL" not in options:
+        return
+    missing = [key for key in HADOOP_ADDRESS if not hadoop.get(key)]
+    if missing:
+        settings = " ".join(f"--conf spark.hadoop.{key}={options[HADOOP_ADDRESS[key]]}" for key in missing)
+        raise StoreError(
+            f"schema {schema} lies at {place}, and its metastore has no address of that server", settings
+        )
 
 
 def resolve_location(location: str | None) -> str | None:

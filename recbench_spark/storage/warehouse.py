@@ -18,7 +18,12 @@ from recbench_spark import schemas
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
-from recbench_spark.storage.catalogs import find_schema_place, is_registered, register_table
+from recbench_spark.storage.catalogs import (
+    find_schema_place,
+    is_registered,
+    register_table,
+    require_address,
+)
 from recbench_spark.storage.delta_tables import count_rows, hold_table, list_file_sizes, measure_table_files
 from recbench_spark.storage.object_access import (
     HADOOP_ADDRESS,
@@ -139,6 +144,8 @@ class WarehouseTables:
         self.in_catalog = bool(self.schema) and root == self.schema
         self.root = root if self.in_catalog or "://" in root else str(Path(root).resolve())
         if is_object_storage(root):
+            if self.schema and not read_only:
+                require_address(spark, self.schema, root)
             self.root = hadoop_uri(spark, root.rstrip("/"))
             share_access(spark, self.root)
             _check_storage(spark, self.root, read_only)

@@ -51,8 +51,11 @@ def name_metastore(folder: Path, tables: str | None = None) -> dict[str, str]:
 
 def submit(folder: Path, name: str, script: Path, *flags: str, tables: str | None = None) -> str:
     """Run a script by spark-submit with a metastore in a folder; return what it printed."""
-    settings = {**name_metastore(folder, tables), **SMALL}
-    file = "s3.conf" if tables and tables.startswith("s3") else "local.conf"
+    settings, file = {**name_metastore(folder, tables), **SMALL}, "local.conf"
+    if tables and tables.startswith("s3"):
+        file = "s3.conf"
+        settings["spark.hadoop.fs.s3a.endpoint"] = os.environ["AWS_ENDPOINT_URL"]
+        settings["spark.hadoop.fs.s3a.endpoint.region"] = os.environ["AWS_REGION"]
     command = [str(SPARK_HOME / "bin" / "spark-submit")]
     command += ["--properties-file", str(ROOT / "conf" / "spark" / file)]
     for key, value in settings.items():

@@ -14,7 +14,9 @@ from pyspark.sql import types as T
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, RUNS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.catalogs import require_address
 from recbench_spark.storage.frame_files import SPARK_SCHEMA
+from recbench_spark.storage.object_access import HADOOP_ADDRESS
 from recbench_spark.storage.objects import list_objects, open_parquet
 from recbench_spark.storage.shared_rows import drop_scratch, share_rows, write_parquet
 from recbench_spark.storage.store import Store
@@ -98,6 +100,24 @@ def test_a_session_that_locks_in_dynamodb_is_refused(spark: SparkSession, bucket
         assert not Store(spark, bucket, read_only=True).exists("runs")
     finally:
         spark.conf.unset(key)
+
+
+def test_a_metastore_without_the_address_of_a_server_is_refused(spark: SparkSession, bucket: str) -> None:
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    kept = {key: hadoop.get(key) for key in HADOOP_ADDRESS}
+    schema = "spark_catalog.nights"
+    try:
+        for key in kept:
+            hadoop.unset(key)
+        with pytest.raises(StoreError, match="its metastore has no address of that server") as error:
+            require_address(spark, schema, bucket)
+        assert "--conf spark.hadoop.fs.s3a.endpoint=http://127.0.0.1:" in error.value.hint
+        require_address(spark, schema, "hdfs://host:8020/nights")
+        share_access(spark, bucket)
+        require_address(spark, schema, bucket)
+    finally:
+        for key, value in kept.items():
+            hadoop.set(key, value) if value else hadoop.unset(key)
 
 
 def test_a_place_with_files_and_no_log_is_no_table(bucket: str) -> None:
