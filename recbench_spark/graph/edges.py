@@ -23,6 +23,7 @@ from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.kernels.ids import as_ids
 from recbench_spark.storage.local_files import has_delta_log, is_hidden, list_folder
 from recbench_spark.storage.objects import holds_files, stat_objects
+from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.table_scans import (
     Piece,
     list_delta_files,
@@ -128,7 +129,7 @@ def open_rows(
     if is_remote(path):
         fmt, files = _list_remote_files(path, fmt, partitions or {}, what)
     else:
-        fmt, files = _list_local_files(Path(path).absolute(), fmt, partitions or {}, what)
+        fmt, files = _list_local_files(local_path(path).absolute(), fmt, partitions or {}, what)
     rows = _open_csv if fmt == "csv" else _open_parquet
     return rows(files, columns, ids or {}, where or {}, what)
 

@@ -48,6 +48,7 @@ from recbench_spark.storage.uris import (
     is_remote,
     join_uri,
     read_scheme,
+    require_table_name,
     split_bucket,
 )
 
@@ -455,17 +456,21 @@ def require_conditional_writes(place: str) -> None:
     """Check by an object of a private name that a storage refuses a second write of one name.
 
     The object is written, read, written again (which must fail) and removed. It is done once a process.
+    Where the answer to the first write was lost, the library has asked again, and the name is in use.
 
     Raises:
-        StoreError: the storage does not answer, refuses, or writes twice: two commits would overwrite each
-            other.
+        StoreError: tables cannot have the name; the storage does not answer, refuses, or writes twice: two
+            commits would overwrite each other.
     """
+    require_table_name(place)
     probe = join_uri(arrow_uri(place), private_name("probe"))
-    if not put_if_absent(probe, b"probe"):
-        raise StoreError(f"{place}: a new name is refused as if it were in use", "is it an object storage?")
+    put_if_absent(probe, b"probe")
     try:
         if read_bytes(probe) != b"probe":
-            raise StoreError(f"{place}: an object that was just written is read as something else")
+            raise StoreError(
+                f"{place}: an object that was just written is missing, or read as something else",
+                "is it an object storage?",
+            )
         if put_if_absent(probe, b"second"):
             raise StoreError(
                 f"{place}: the storage has no conditional write: it replaced an object that had the name",
