@@ -30,6 +30,7 @@ from recbench_spark.storage.objects import open_output
 from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.shared_arrays import host_folder, lock_file
 from recbench_spark.storage.uris import is_remote
+from recbench_spark.transfer_sizes import CHUNK_BYTES
 
 LIMIT_VARIABLE = "RECBENCH_SPARK_CACHE_BYTES"
 """Variable of the environment with the most bytes of copies on a host."""
@@ -39,8 +40,6 @@ DISK_SHARE = 0.5
 
 COPIES = "objects"
 """Folder of the copies in the folder of the host."""
-
-CHUNK_BYTES = 1 << 22
 
 
 def digest_content(path: Path) -> str:

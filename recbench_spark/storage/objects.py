@@ -44,6 +44,7 @@ from recbench_spark.storage.object_outputs import ObjectOutput
 from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
 from recbench_spark.storage.uris import (
     arrow_uri,
+    is_hidden,
     is_object_storage,
     is_remote,
     join_uri,
@@ -224,6 +225,16 @@ def stat_objects(place: str) -> Iterator[StoredObject]:
                 return
         for entry in _list_entries(store, bucket.key):
             yield _describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry)
+
+
+def stat_visible(place: str) -> dict[str, StoredObject]:
+    """Return the object of this name, or all below the place that Spark does not hide, by URI in order.
+
+    Some 100 bytes an object are held. Raises StoreError as `stat_objects`.
+    """
+    root = arrow_uri(place).rstrip("/")
+    visible = (one for one in stat_objects(root) if not any(map(is_hidden, one.name.split("/"))))
+    return {join_uri(root, one.name) if one.name else root: one for one in visible}
 
 
 def list_behind(place: str, name: str) -> list[StoredObject]:

@@ -207,6 +207,11 @@ def join_uri(place: str, *names: str) -> str:
     return "/".join((place.rstrip("/"), *names))
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether Spark skips a file or folder of this name."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
 def relative_place(place: str, root: str) -> str:
     """Return a place below a root as it is stored: relative, with slashes.
 
