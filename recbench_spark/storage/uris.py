@@ -181,21 +181,24 @@ NO_NAMES = {"", ".", ".."}
 def require_table_name(place: str) -> None:
     """Check that `deltalake` opens a place of object storage under the name that others give it.
 
-    `deltalake` takes it for a URL: it decodes `%20` and cuts `#`, so it would write to another folder.
+    `deltalake` takes it for a URL: it decodes `%20`, cuts `#`, and on HDFS it commits to `a b` in `a%20b`.
 
     Raises:
-        StoreError: the name has such a character.
+        StoreError: it would write to another folder, or not take the name.
     """
-    odd = ODD_IN_URLS.search(place)
+    odd = (ODD_ON_HDFS if is_hdfs(place) else ODD_IN_URLS).search(place)
     if odd:
         raise StoreError(
-            f"{place} has {odd[0]!r} in its name, which tables of Delta cannot have on object storage",
-            "choose a name without #, ?, [, ], ^, |, backslashes, and % before two digits",
+            f"{place} has {odd[0]!r} in its name, which tables of Delta cannot have there",
+            "choose a name of letters, digits, dots, dashes and underscores",
         )
 
 
 ODD_IN_URLS = re.compile(r"%[0-9A-Fa-f]{2}|[#?\[\]\\^|\x00-\x1f\x7f]")
 """What means something else in a URL, or is not taken in one."""
+
+ODD_ON_HDFS = re.compile(rf"{ODD_IN_URLS.pattern}|[\"<>`{{}}]|[^!-~]")
+"""What is written in another way in a URL, too."""
 
 
 def join_uri(place: str, *names: str) -> str:

@@ -91,7 +91,7 @@ def test_tables_have_the_names_that_all_libraries_take_alike(bucket: str) -> Non
     before = list(objects.list_objects(bucket))
     for name in ODD_FOR_TABLES:
         for use in (ArrowStore, open_table):
-            with pytest.raises(StoreError, match="which tables of Delta cannot have") as error:
+            with pytest.raises(StoreError, match="which tables of Delta cannot have there") as error:
                 use(f"{bucket}/{name}")
             assert "choose a name" in (error.value.hint or "")
     assert list(objects.list_objects(bucket)) == before, "`a%20b` is the folder `a b` to deltalake"
@@ -407,5 +407,7 @@ def test_what_a_storage_refuses_is_said_in_words(bucket: str, monkeypatch: pytes
             use(f"{bucket}/x")
     with pytest.raises(StoreError, match="InvalidBucketName: The specified bucket is not valid"):
         objects.require_storage("s3://b1/warehouse")
+    for place, variable in (("gs://b/x", "GOOGLE_"), ("abfss://c@a.dfs.core.windows.net/x", "AZURE_")):
+        assert (storage_error(place, "timeout").hint or "").startswith(variable)
     expired = storage_error(bucket, "Client error with status 400: <Code>ExpiredToken</Code>")
     assert str(expired).startswith(f"the keys for bucket {bucket} at ") and "have expired" in str(expired)
