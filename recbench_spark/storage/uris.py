@@ -184,9 +184,9 @@ def require_table_name(place: str) -> None:
     `deltalake` takes it for a URL: it decodes `%20`, cuts `#`, and on HDFS it commits to `a b` in `a%20b`.
 
     Raises:
-        StoreError: it would write to another folder, or not take the name.
+        StoreError: it would write to another folder, or not take the name; and as `split_bucket`.
     """
-    odd = (ODD_ON_HDFS if is_hdfs(place) else ODD_IN_URLS).search(place)
+    odd = (ODD_ON_HDFS if is_hdfs(place) else ODD_IN_URLS).search(split_bucket(place).key)
     if odd:
         raise StoreError(
             f"{place} has {odd[0]!r} in its name, which tables of Delta cannot have there",
