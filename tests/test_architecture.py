@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "recbench_spark"
 
 LEVELS = (
-    {"errors", "randomness", "revisions"},
+    {"errors", "randomness", "revisions", "transfer_sizes"},
     {"definitions", "checks", "inputs", "extras", "metric_names"},
     {"kernels"},
     {"kernels.ranking", "kernels.splits", "kernels.graph", "kernels.simulation"},

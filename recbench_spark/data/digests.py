@@ -32,10 +32,10 @@ from recbench_spark.data.text_layouts import LAYOUTS
 from recbench_spark.errors import DataError
 from recbench_spark.inputs import change_error
 from recbench_spark.storage.ages import read_clock_ns
-from recbench_spark.storage.local_files import is_hidden
 from recbench_spark.storage.objects import open_input
 from recbench_spark.storage.publish import replace_text
 from recbench_spark.storage.shared_arrays import is_private
+from recbench_spark.storage.uris import is_hidden
 
 PIECE = 1 << 26
 """Bytes that one thread or task digests at once."""

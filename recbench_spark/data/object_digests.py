@@ -21,10 +21,9 @@ from recbench_spark.data.digests import (
 )
 from recbench_spark.errors import DataError
 from recbench_spark.inputs import change_error
-from recbench_spark.storage.local_files import is_hidden
 from recbench_spark.storage.object_access import read_access
-from recbench_spark.storage.objects import stat_objects
-from recbench_spark.storage.uris import arrow_uri, join_uri
+from recbench_spark.storage.objects import stat_visible
+from recbench_spark.storage.uris import arrow_uri
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,8 @@ def object_identity(place: str, named: bool, digest_pieces: DigestPieces) -> str
 
 def read_object_stamps(root: str) -> dict[str, ObjectStamp]:
     """Return the present state of an object, or of those below a place that Spark does not hide."""
-    stamps = {}
-    for entry in stat_objects(root):
-        if not any(map(is_hidden, entry.name.split("/"))):
-            file = join_uri(root, entry.name) if entry.name else root
-            stamps[file] = ObjectStamp(file, entry.tag, entry.size)
-    return stamps
+    entries = stat_visible(root).items()
+    return {place: ObjectStamp(place, entry.tag, entry.size) for place, entry in entries}
 
 
 def _digest_objects(

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recbench_spark.errors import DataError, MissingError, nearest
-from recbench_spark.storage.local_files import bare_name, is_hidden, is_text, refuse_name
+from recbench_spark.storage.local_files import bare_name, is_text, refuse_name
+from recbench_spark.storage.uris import is_hidden
 
 
 def exists(path: str) -> bool:

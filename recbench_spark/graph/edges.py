@@ -21,8 +21,9 @@ from recbench_spark.graph.csv_pieces import (
 )
 from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.kernels.ids import as_ids
-from recbench_spark.storage.local_files import has_delta_log, is_hidden, list_folder
-from recbench_spark.storage.objects import holds_files, stat_objects
+from recbench_spark.storage.local_files import has_delta_log, list_folder
+from recbench_spark.storage.objects import holds_files, stat_visible
+from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.table_scans import (
     Piece,
     list_delta_files,
@@ -30,7 +31,7 @@ from recbench_spark.storage.table_scans import (
     read_footers,
     read_row_group,
 )
-from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, is_remote, join_uri
+from recbench_spark.storage.uris import LOG, is_object_storage, is_remote, join_uri
 
 ROWS_A_CHUNK = 1 << 21
 """Rows that a task holds at once: some 100 MB."""
@@ -128,7 +129,7 @@ def open_rows(
     if is_remote(path):
         fmt, files = _list_remote_files(path, fmt, partitions or {}, what)
     else:
-        fmt, files = _list_local_files(Path(path).absolute(), fmt, partitions or {}, what)
+        fmt, files = _list_local_files(local_path(path).absolute(), fmt, partitions or {}, what)
     rows = _open_csv if fmt == "csv" else _open_parquet
     return rows(files, columns, ids or {}, where or {}, what)
 
@@ -151,17 +152,14 @@ def _list_remote_files(path: str, fmt: str | None, partitions: Mapping[str, str]
         raise _refuse_remote(path, what)
     if fmt == "delta" or (fmt is None and holds_files(join_uri(path, LOG))):
         return "delta", _list_table_files(path, partitions, what)
-    root = arrow_uri(path).rstrip("/")
-    names = [entry.name for entry in stat_objects(root)]
-    files = [name for name in names if not any(map(is_hidden, name.split("/")))]
+    files = stat_visible(path)
     if not files:
         raise DataError(f"{what}: no files at {path}", "files whose names begin with _ or . are ignored")
-    if any("/" in name for name in files):
+    if any("/" in entry.name for entry in files.values()):
         raise DataError(f"{what}: {path} holds folders", "give one folder of files, or a Delta table")
-    places = [join_uri(root, name) if name else root for name in files]
-    if any(place.lower().endswith((*TEXT_ENDINGS, *COMPRESSED_ENDINGS)) for place in places):
+    if any(place.lower().endswith((*TEXT_ENDINGS, *COMPRESSED_ENDINGS)) for place in files):
         raise _refuse_remote(path, what)
-    return "parquet", places
+    return "parquet", list(files)
 
 
 def _refuse_remote(path: str, what: str) -> DataError:

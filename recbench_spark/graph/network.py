@@ -20,10 +20,11 @@ from pyspark import SparkContext
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph import costs
 from recbench_spark.storage.block_arrays import part_place, read_parts
-from recbench_spark.storage.host_files import CHUNK_BYTES, LIMIT_VARIABLE
+from recbench_spark.storage.host_files import LIMIT_VARIABLE
 from recbench_spark.storage.object_access import open_filesystem
 from recbench_spark.storage.object_errors import explain_storage
 from recbench_spark.storage.shared_arrays import host_folder
+from recbench_spark.transfer_sizes import CHUNK_BYTES
 
 SETTING = "spark.recbench.network"
 """The Spark setting with the bytes a second that an executor fetches from object storage."""

@@ -34,7 +34,7 @@ from recbench_spark.storage.table_folders import (
     is_catalog_schema,
 )
 from recbench_spark.storage.table_sql import check_version
-from recbench_spark.storage.uris import arrow_uri, is_object_storage
+from recbench_spark.storage.uris import arrow_uri, is_object_storage, trim_uri
 
 Filters = Sequence[tuple[str, str, Any]]
 """Triples (column, operator, value) that must all hold, as the readers of Parquet take them."""
@@ -69,7 +69,7 @@ class ArrowStore:
                 does not answer, refuses, or has no conditional write.
         """
         self.folder = None if is_object_storage(root) else Path(root).resolve()
-        self.root = str(self.folder or arrow_uri(root).rstrip("/"))
+        self.root = str(self.folder or arrow_uri(trim_uri(root)))
         self._existing: set[str] = set()
         if self.folder is None:
             require_storage(self.root)

@@ -44,6 +44,7 @@ from recbench_spark.storage.host_files import (
 from recbench_spark.storage.objects import read_bytes, remove_objects, write_text
 from recbench_spark.storage.publish import local_path, remove_tree
 from recbench_spark.storage.uris import is_remote, join_uri
+from recbench_spark.transfer_sizes import FETCHES_AT_ONCE
 
 PARTS_FILE = "parts.json"
 
@@ -328,7 +329,7 @@ def _map_parts(array: BlockArray) -> npt.NDArray[Any]:
     region = mmap.mmap(-1, array.shape[0] * row_bytes, flags=RESERVED)
     parts = [part for part in array.parts.values() if part.rows]
     place = partial(_place_rows, region, array, row_bytes)
-    with ThreadPoolExecutor(FETCHES) as pool:
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         list(pool.map(place, parts))  # raises the errors of parts
     whole: npt.NDArray[Any] = np.frombuffer(region, kind).reshape(array.shape)
     whole.flags.writeable = False
@@ -382,6 +383,3 @@ MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
 """Addresses of zeros that take memory only where something is written."""
-
-FETCHES = 8
-"""Parts that are fetched at once."""

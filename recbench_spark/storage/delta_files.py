@@ -153,7 +153,7 @@ def commit(
             names.append("/".join(["chosen files", *partition.values()]))
             if not files:
                 return False
-        with explain_delta_errors("write", folder, named=True, hint=hint):
+        with explain_delta_errors("write", folder, hint):
             append(table, files, partition, *names)
         _sum_up_log(table, folder)
     return True
@@ -292,7 +292,7 @@ def _write_rows(
     write = partial(
         write_deltalake, table, rows, commit_properties=properties, post_commithook_properties=hooks
     )
-    with explain_delta_errors("write", folder, named=predicate is None):
+    with explain_delta_errors("write", folder):
         if predicate is None:
             write(mode="append")
         else:
@@ -300,20 +300,19 @@ def _write_rows(
 
 
 @contextmanager
-def explain_delta_errors(
-    action: str, place: str, *, named: bool = False, hint: str = "run again"
-) -> Iterator[None]:
+def explain_delta_errors(action: str, place: str, hint: str = "run again") -> Iterator[None]:
     """Turn errors of `deltalake` into StoreError, and those after which a write may be tried again.
+
+    After an answer that was cut each write may be tried again: its name tells whether it is in the log, or
+    a second one changes nothing.
 
     Args:
         action: a verb, for the message.
         place: folder or URI of the table.
-        named: the write has a name, or a second one changes nothing: after an answer that was cut it may be
-            tried again, since the log tells whether it has happened.
         hint: what to do after other errors.
 
     Raises:
-        ConflictError: another writer was faster, or the answer to a write with a name was cut.
+        ConflictError: another writer was faster, or an answer was cut.
         StoreError: all other errors of `deltalake` and of an object storage.
     """
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
@@ -323,7 +322,7 @@ def explain_delta_errors(
     except CommitFailedError as error:
         raise ConflictError(str(error)) from None
     except (DeltaError, OSError) as error:
-        if named and is_cut_answer(error):
+        if is_cut_answer(error):
             raise ConflictError(str(error)) from None
         if isinstance(error, DeltaError):
             raise StoreError(f"cannot {action} {place}: {str(error).splitlines()[0]}", hint) from None

@@ -33,7 +33,15 @@ from recbench_spark.storage.objects import LISTED_AT_ONCE, list_behind, stat_in_
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, publish_file
 from recbench_spark.storage.small_files import open_small_files
-from recbench_spark.storage.uris import LOG, arrow_uri, is_hdfs, is_object_storage, is_remote, join_uri
+from recbench_spark.storage.uris import (
+    LOG,
+    arrow_uri,
+    is_hdfs,
+    is_object_storage,
+    is_remote,
+    join_uri,
+    require_table_name,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -332,6 +340,8 @@ def _has_odd_name(place: str | Path) -> bool:
 
 
 def _table_uri(place: str | Path) -> str:
+    if is_object_storage(place):
+        require_table_name(str(place))
     if is_remote(place):
         return arrow_uri(str(place))
     return (_plain_folder(_real_folder(place)) if _has_odd_name(place) else _real_folder(place)).as_uri()

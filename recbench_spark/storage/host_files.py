@@ -30,6 +30,7 @@ from recbench_spark.storage.objects import open_output
 from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.shared_arrays import host_folder, lock_file
 from recbench_spark.storage.uris import is_remote
+from recbench_spark.transfer_sizes import CHUNK_BYTES
 
 LIMIT_VARIABLE = "RECBENCH_SPARK_CACHE_BYTES"
 """Variable of the environment with the most bytes of copies on a host."""
@@ -39,8 +40,6 @@ DISK_SHARE = 0.5
 
 COPIES = "objects"
 """Folder of the copies in the folder of the host."""
-
-CHUNK_BYTES = 1 << 22
 
 
 def digest_content(path: Path) -> str:
@@ -223,15 +222,22 @@ def copy_object_to_file(place: str, path: Path) -> None:
     Raises:
         StoreError: the object is not there, or the storage does not answer.
     """
+    with path.open("wb") as file:
+        for chunk in _read_chunks(place):
+            file.write(chunk)
+
+
+def _read_chunks(place: str) -> Iterator[bytes]:
+    """Yield the bytes of an object; errors as `copy_object_to_file`, and none of the reader's own."""
     with explain_storage(place):
         system, name = open_filesystem(place)
         try:
             stream = system.open_input_stream(name)
         except FileNotFoundError:
             raise StoreError(f"no object {place}", suggest_removal(place)) from None
-        with stream, path.open("wb") as file:
+        with stream:
             while chunk := stream.read(CHUNK_BYTES):
-                file.write(chunk)
+                yield chunk
 
 
 HINT_SHARED = "all hosts must see the warehouse's folder; run again if it was removed"

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import require_names
-from recbench_spark.storage.uris import LOG
+from recbench_spark.storage.uris import LOG, is_hidden
 
 DAMAGED = "the file is damaged, cut off or in another format: write it again"
 
@@ -42,11 +42,6 @@ def bare_name(path: str) -> str:
 def is_text(path: str) -> bool:
     """Return whether the name is that of a text file with columns."""
     return bare_name(path).endswith(TEXT)
-
-
-def is_hidden(name: str) -> bool:
-    """Return whether Spark skips a file or folder of this name."""
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def separator(path: str) -> str:

@@ -11,11 +11,15 @@ from typing import TypeVar
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.hdfs import explain_hdfs
 from recbench_spark.storage.object_access import read_access
-from recbench_spark.storage.uris import is_hdfs, is_object_storage, split_bucket
+from recbench_spark.storage.uris import is_hdfs, is_object_storage, read_scheme, split_bucket
 
 T = TypeVar("T")
 
-HINT_ACCESS = "AWS_ENDPOINT_URL names the address, AWS_ACCESS_KEY_ID or AWS_PROFILE the credentials"
+HINTS = {
+    "s3": "AWS_ENDPOINT_URL names the address, AWS_ACCESS_KEY_ID or AWS_PROFILE the credentials",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS names the file of a key",
+}
+HINT_AZURE = "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY are the account and its key"
 
 
 def storage_error(place: str, text: str) -> StoreError:
@@ -25,24 +29,22 @@ def storage_error(place: str, text: str) -> StoreError:
 
 def _bucket_error(place: str, text: str) -> StoreError:
     access, bucket = read_access(place), split_bucket(place).root
-    where = f"bucket {bucket} at {access.address}"
+    where, hint = f"bucket {bucket} at {access.address}", HINTS.get(read_scheme(place), HINT_AZURE)
     said = _squeeze(text.partition("Debug source")[0])
     if _has_word(said, ("nosuchbucket", "bucket does not exist")):
-        return StoreError(
-            f"there is no {where}", "make the bucket, or correct its name and AWS_ENDPOINT_URL"
-        )
+        return StoreError(f"there is no {where}", f"make the bucket, or correct its name; {hint}")
     if not access.source and _has_word(said, NO_CREDENTIALS):
-        return StoreError(f"cannot open {where}: {access.describe_credentials()}", HINT_ACCESS)
+        return StoreError(f"cannot open {where}: {access.describe_credentials()}", hint)
     if _has_word(said, EXPIRED):
         message = f"the keys for {where} have expired: {access.describe_credentials()}"
         return StoreError(
             message, "renew them there, and run again: a night goes on from what was published"
         )
     if _has_word(said, REFUSED):
-        return StoreError(f"{where} refuses this user: {access.describe_credentials()}", HINT_ACCESS)
+        return StoreError(f"{where} refuses this user: {access.describe_credentials()}", hint)
     if _has_word(said, SILENT):
-        return StoreError(f"{where} does not answer: {_shorten(text)}", HINT_ACCESS)
-    return StoreError(f"{where}: {_shorten(text)}", HINT_ACCESS)
+        return StoreError(f"{where} does not answer: {_shorten(text)}", hint)
+    return StoreError(f"{where}: {_shorten(text)}", hint)
 
 
 def _hdfs_error(place: str, text: str) -> StoreError:

@@ -7,12 +7,7 @@ from typing import Any
 from recbench_spark.storage.object_access import choose_library, open_bucket
 from recbench_spark.storage.object_errors import explain_storage
 from recbench_spark.storage.uris import split_bucket
-
-PART_BYTES = 10 << 20
-"""Bytes of a request; an object has at most 10,000 parts in S3."""
-
-PARTS_AT_ONCE = 4
-"""Parts that are on their way while the next one is filled."""
+from recbench_spark.transfer_sizes import PART_BYTES, PARTS_AT_ONCE
 
 
 class ObjectOutput:

@@ -44,10 +44,12 @@ from recbench_spark.storage.object_outputs import ObjectOutput
 from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
 from recbench_spark.storage.uris import (
     arrow_uri,
+    is_hidden,
     is_object_storage,
     is_remote,
     join_uri,
     read_scheme,
+    require_table_name,
     split_bucket,
 )
 
@@ -223,6 +225,16 @@ def stat_objects(place: str) -> Iterator[StoredObject]:
                 return
         for entry in _list_entries(store, bucket.key):
             yield _describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry)
+
+
+def stat_visible(place: str) -> dict[str, StoredObject]:
+    """Return the object of this name, or all below the place that Spark does not hide, by URI in order.
+
+    Some 100 bytes an object are held. Raises StoreError as `stat_objects`.
+    """
+    root = arrow_uri(place).rstrip("/")
+    visible = (one for one in stat_objects(root) if not any(map(is_hidden, one.name.split("/"))))
+    return {join_uri(root, one.name) if one.name else root: one for one in visible}
 
 
 def list_behind(place: str, name: str) -> list[StoredObject]:
@@ -455,17 +467,21 @@ def require_conditional_writes(place: str) -> None:
     """Check by an object of a private name that a storage refuses a second write of one name.
 
     The object is written, read, written again (which must fail) and removed. It is done once a process.
+    Where the answer to the first write was lost, the library has asked again, and the name is in use.
 
     Raises:
-        StoreError: the storage does not answer, refuses, or writes twice: two commits would overwrite each
-            other.
+        StoreError: tables cannot have the name; the storage does not answer, refuses, or writes twice: two
+            commits would overwrite each other.
     """
+    require_table_name(place)
     probe = join_uri(arrow_uri(place), private_name("probe"))
-    if not put_if_absent(probe, b"probe"):
-        raise StoreError(f"{place}: a new name is refused as if it were in use", "is it an object storage?")
+    put_if_absent(probe, b"probe")
     try:
         if read_bytes(probe) != b"probe":
-            raise StoreError(f"{place}: an object that was just written is read as something else")
+            raise StoreError(
+                f"{place}: an object that was just written is missing, or read as something else",
+                "is it an object storage?",
+            )
         if put_if_absent(probe, b"second"):
             raise StoreError(
                 f"{place}: the storage has no conditional write: it replaced an object that had the name",

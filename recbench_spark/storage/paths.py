@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from recbench_spark.storage.publish import local_path
-from recbench_spark.storage.uris import is_remote
+from recbench_spark.storage.uris import arrow_uri, is_remote
 
 IN_SCRATCH = "scratch:"
 """Prefix of a stored path that is relative to scratch; without it a path is relative to the warehouse."""
@@ -42,8 +42,8 @@ def shorten_path(path: str, root: str | Path | None, subfolder: str) -> str:
     """
     if root is None or is_remote(path) != is_remote(root):
         return path
-    if is_remote(path):
-        below = path.removeprefix(f"{root}/")
+    if is_remote(path):  # Hadoop calls the same place s3a://
+        below = arrow_uri(path).removeprefix(f"{arrow_uri(str(root))}/")
         return below if f"{below}/".startswith(f"{subfolder}/") else path
     local, folder = local_path(path), Path(root)
     return relative_path(local, folder) if local.is_relative_to(folder / subfolder) else path

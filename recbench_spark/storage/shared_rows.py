@@ -47,7 +47,7 @@ def base_folder(spark: SparkSession, root: str | None = None) -> str:
         ConfigError: there is no root and no setting, and workers are on other hosts.
     """
     return (
-        spark.conf.get(SETTING, None)
+        (spark.conf.get(SETTING, None) or "").rstrip("/")
         or root
         or local_scratch(spark.conf.get("spark.master", None) or "unknown")
     )
@@ -71,13 +71,13 @@ def scratch_folder(base: str) -> str:
     """Return a new folder under a base, for rows that workers map; `drop_scratch` removes it."""
     if "://" not in base:  # a night may be longer than a day, after which others remove old files
         keep_fresh(Path(base) / SCRATCH)
-    return f"{base}/{SCRATCH}/{uuid.uuid4().hex}"
+    return join_uri(base, SCRATCH, uuid.uuid4().hex)
 
 
 def drop_scratch(spark: SparkSession, base: str) -> None:
     """Remove this process's scratch, and in a local folder scratch older than a day of killed jobs."""
     if "://" in base:
-        _remove_remote(spark, f"{base}/{SCRATCH}")
+        _remove_remote(spark, join_uri(base, SCRATCH))
         return
     shutil.rmtree(Path(base) / SCRATCH, ignore_errors=True)
     remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])

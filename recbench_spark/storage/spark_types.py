@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -22,11 +21,6 @@ def spark_schema(table: Table) -> T.StructType:
 def spark_type(kind: pa.DataType) -> T.DataType:
     """Return the Spark type of a column of our tables."""
     return T.StructField.fromJson(field_json("column", kind, True, {})).dataType
-
-
-def spark_fields(fields: Iterable[pa.Field]) -> T.StructType:
-    """Return the Spark schema of some Arrow fields, such as INTERACTIONS."""
-    return T.StructType([T.StructField(one.name, spark_type(one.type), one.nullable) for one in fields])
 
 
 def require(frame: DataFrame, columns: list[str], what: str) -> None:

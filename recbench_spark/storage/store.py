@@ -290,7 +290,8 @@ class Store(WarehouseTables):
         On object storage no mark says since when a run is at work: `hours` must be longer than a night.
         """
         if is_object_storage(self.root):
-            table_upkeep.vacuum_files(self.location(name), hours)
+            remove = partial(table_upkeep.vacuum_files, self.location(name), hours)
+            retry_conflicts(f"vacuum {name}", remove)
             return
         if self.folder is not None:
             hours = _hours_to_keep(self.folder, hours)

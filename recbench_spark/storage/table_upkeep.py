@@ -37,7 +37,7 @@ def compact_files(place: str, column: str = "", without: Sequence[str] = ()) -> 
         without: values of that column whose files stay as they are.
 
     Raises:
-        ConflictError: another job deleted rows meanwhile; try again.
+        ConflictError: another job deleted rows meanwhile, or an answer was cut; try again.
         StoreError: the storage does not answer, or refuses.
     """
     filters: Any = [(column, "not in", list(without))] if without else None
@@ -57,7 +57,7 @@ def vacuum_files(place: str, hours: float) -> None:
     is ahead of the storage's clock.
 
     Raises:
-        StoreError: as `compact_files`.
+        ConflictError, StoreError: as `compact_files`.
     """
     ahead = max(0.0, time.time() - read_object_clock(place)) / 3600
     with explain_delta_errors("vacuum", place):

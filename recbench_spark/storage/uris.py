@@ -133,13 +133,17 @@ def _read_default_root(file: Path) -> str:
 
 
 def absolute_place(place: str | Path) -> str:
-    """Return a path from the root of the disk, since workers may have another directory; a URI as it is."""
-    return str(place) if is_remote(place) else str(Path(place).absolute())
+    """Return a path from the root of the disk, since workers may have another directory; a URI as it is.
+
+    >>> absolute_place("file:///data/log"), absolute_place("s3://bucket/log")
+    ('/data/log', 's3://bucket/log')
+    """
+    return str(place) if is_remote(place) else str(local_path(place).absolute())
 
 
 def link_place(place: str | Path) -> str:
     """Return a place as a URI that a browser or a tool can open: a path of this machine as `file:///...`."""
-    return str(place) if is_remote(place) else Path(place).as_uri()
+    return str(place) if is_remote(place) else local_path(place).absolute().as_uri()
 
 
 def split_bucket(place: str) -> Bucket:
@@ -149,15 +153,52 @@ def split_bucket(place: str) -> Bucket:
     Bucket(root='s3://bucket', key='team/warehouse')
 
     Raises:
-        StoreError: it is no URI of an object storage, or names no bucket.
+        StoreError: it is no URI of an object storage, names no bucket, or has a part that is empty, `.` or
+            `..`, which libraries take for different names.
     """
     uri = arrow_uri(place)
     scheme, _, rest = uri.partition("://")
     bucket, _, key = rest.partition("/")
+    hint = "write hdfs://HOST:PORT/FOLDER" if scheme == HDFS else "write s3://BUCKET/FOLDER"
     if not is_object_storage(place) or not bucket:
-        hint = "write hdfs://HOST:PORT/FOLDER" if scheme == HDFS else "write s3://BUCKET/FOLDER"
         raise StoreError(f"{place} names no bucket of an object storage", hint)
-    return Bucket(f"{scheme}://{bucket}", key.strip("/"))
+    key = key.rstrip("/")
+    if key and not NO_NAMES.isdisjoint(key.split("/")):
+        raise StoreError(f"{place} has a part that is empty, . or ..", hint)
+    return Bucket(f"{scheme}://{bucket}", key)
+
+
+def trim_uri(place: str) -> str:
+    """Return a URI of object storage without slashes at its end; errors as `split_bucket`."""
+    split_bucket(place)  # without a bucket `s3:` would be left, a folder of this machine
+    return place.rstrip("/")
+
+
+NO_NAMES = {"", ".", ".."}
+"""Parts of a URI that name nothing."""
+
+
+def require_table_name(place: str) -> None:
+    """Check that `deltalake` opens a place of object storage under the name that others give it.
+
+    `deltalake` takes it for a URL: it decodes `%20`, cuts `#`, and on HDFS it commits to `a b` in `a%20b`.
+
+    Raises:
+        StoreError: it would write to another folder, or not take the name; and as `split_bucket`.
+    """
+    odd = (ODD_ON_HDFS if is_hdfs(place) else ODD_IN_URLS).search(split_bucket(place).key)
+    if odd:
+        raise StoreError(
+            f"{place} has {odd[0]!r} in its name, which tables of Delta cannot have there",
+            "choose a name of letters, digits, dots, dashes and underscores",
+        )
+
+
+ODD_IN_URLS = re.compile(r"%[0-9A-Fa-f]{2}|[#?\[\]\\^|\x00-\x1f\x7f]")
+"""What means something else in a URL, or is not taken in one."""
+
+ODD_ON_HDFS = re.compile(rf"{ODD_IN_URLS.pattern}|[\"<>`{{}}]|[^!-~]")
+"""What is written in another way in a URL, too."""
 
 
 def join_uri(place: str, *names: str) -> str:
@@ -167,6 +208,11 @@ def join_uri(place: str, *names: str) -> str:
     's3://bucket/warehouse/runs/_delta_log'
     """
     return "/".join((place.rstrip("/"), *names))
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether Spark skips a file or folder of this name."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def relative_place(place: str, root: str) -> str:

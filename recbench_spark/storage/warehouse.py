@@ -47,7 +47,7 @@ from recbench_spark.storage.table_folders import (
 )
 from recbench_spark.storage.table_sql import check_version, quote_folder, view_files
 from recbench_spark.storage.table_statements import create_statement, filter_condition
-from recbench_spark.storage.uris import HDFS, LOG, arrow_uri, is_object_storage, read_scheme
+from recbench_spark.storage.uris import HDFS, LOG, arrow_uri, is_object_storage, read_scheme, trim_uri
 
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
@@ -73,7 +73,8 @@ def hadoop_uri(spark: SparkSession, uri: str) -> str:
     if scheme == HDFS and rest.startswith("/"):
         root = hadoop.get("fs.defaultFS") or ""
         return f"{root.rstrip('/')}{rest}" if root.startswith(f"{HDFS}://") else arrow_uri(uri)
-    return f"s3a://{rest}" if scheme == "s3" and not hadoop.get("fs.s3.impl") else uri
+    stays = read_scheme(uri) != "s3" or (scheme == "s3" and hadoop.get("fs.s3.impl"))
+    return uri if stays else f"s3a://{rest}"
 
 
 def share_access(spark: SparkSession, root: str) -> None:
@@ -146,7 +147,7 @@ class WarehouseTables:
         if is_object_storage(root):
             if self.schema and not read_only:
                 require_address(spark, self.schema, root)
-            self.root = hadoop_uri(spark, root.rstrip("/"))
+            self.root = hadoop_uri(spark, trim_uri(root))
             share_access(spark, self.root)
             _check_storage(spark, self.root, read_only)
         self._existing: set[str] = set()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.host_files import copy_file_to_object
 from recbench_spark.storage.objects import stat_objects
+from recbench_spark.storage.process_caches import cache_in_process
 from recbench_spark.storage.publish import local_path, remove_tree
 from recbench_spark.storage.seals import find_damage, read_seal, write_seal
 from recbench_spark.storage.uris import is_remote, join_uri
@@ -34,9 +36,18 @@ def has_weights(data: SplitData, key: str) -> bool:
     path = local_path(place)
     if not path.exists():
         return False
-    if read_seal(path.parent) and (damage := find_damage(path.parent, digests=True)):
+    status = path.stat()
+    # Folders of older versions have no seal.
+    if read_seal(path.parent) and (damage := _find_damage(path.parent, status.st_size, status.st_mtime_ns)):
         raise StoreError(damage, f"remove {path.parent}: the next run fits the model again")
-    return True  # folders of older versions have no seal
+    return True
+
+
+@cache_in_process(256)
+def _find_damage(folder: Path, size: int, time_ns: int) -> str:
+    """Compare a folder with its seal; the bytes of a file of one size and time are read once a process."""
+    del size, time_ns  # part of the key
+    return find_damage(folder, digests=True)
 
 
 def keep_weights(data: SplitData, key: str, append: Callable[[], None]) -> None:

@@ -10,9 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from recbench_spark.config import Split
-from recbench_spark.schemas import INTERACTIONS
-from recbench_spark.storage.spark_types import spark_fields
 from tests.cluster.processes import ROOT, properties, start_process
+from tests.log_schema import LOG_SCHEMA
 from tests.protocol.test_splits import label_log, random_log
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
@@ -73,7 +72,7 @@ for n, split in enumerate(SPLITS):
 def test_tasks_that_fail_and_are_tried_again_leave_the_split_as_it_is(spark, tmp_path: Path) -> None:
     """Workers die while the log is read, and while labelled rows are written."""
     rows = [(*row[:2], float(n), *row[3:]) for n, row in enumerate(random_log(seed=5) * 2)]
-    log = spark.createDataFrame(rows, spark_fields(INTERACTIONS))
+    log = spark.createDataFrame(rows, LOG_SCHEMA)
     log.repartition(3).write.parquet(str(tmp_path / "log"))
     unlabelled = log.where("part IS NULL").drop("part", "attributes")
     unlabelled.repartition(3).write.parquet(str(tmp_path / "plain"))

@@ -18,10 +18,7 @@ from recbench_spark.data.readers.logs import open_log, read_log
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.data.readers.values import PARTS
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
-from recbench_spark.schemas import INTERACTIONS
-from recbench_spark.storage.spark_types import spark_fields
-
-LOG_SCHEMA = spark_fields(INTERACTIONS)
+from tests.log_schema import LOG_SCHEMA
 
 SECOND = 1_000_000
 

@@ -16,13 +16,11 @@ from recbench_spark.data.readers.logs import read_log
 from recbench_spark.data.readers.published import read_negatives, read_propensities
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import ConfigError, DataError, SchemaError
-from recbench_spark.schemas import INTERACTIONS, ITEMS, MANIFESTS, RANKINGS, REJECTS
-from recbench_spark.storage.spark_types import spark_fields
+from recbench_spark.schemas import ITEMS, MANIFESTS, RANKINGS, REJECTS
 from recbench_spark.storage.store import Store
 from tests.data.test_readers import SECOND, dataset, log, rows, write
+from tests.log_schema import LOG_SCHEMA
 from tests.nights import run
-
-LOG_SCHEMA = spark_fields(INTERACTIONS)
 
 # --- MovieLens ---
 

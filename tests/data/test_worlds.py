@@ -14,10 +14,7 @@ from recbench_spark.nightly.run_keys import hash_split, world_settings
 from recbench_spark.protocol.labels import OpenLoop
 from recbench_spark.protocol.manifests import build_manifest
 from recbench_spark.protocol.splits import label_blocks
-from recbench_spark.schemas import INTERACTIONS
-from recbench_spark.storage.spark_types import spark_fields
-
-LOG_SCHEMA = spark_fields(INTERACTIONS)
+from tests.log_schema import LOG_SCHEMA
 
 WORLD = WorldSettings(users=400, items=60, interactions=5000, open_loop=2000, periods=3)
 PINNED = (6990, 18370, 39753365, 3511145)

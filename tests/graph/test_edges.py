@@ -31,6 +31,12 @@ def read_rows(path: Path, readers: int = 1, **options: str) -> list[tuple]:
     return [pair for piece in rows.pieces for pair in result[piece]]
 
 
+def test_edges_have_a_uri_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "a b.csv").write_text("src,dst\n1,2\n")
+    (piece,) = open_rows(f"file://{tmp_path}/a b.csv", ["src", "dst"], "edges").pieces
+    assert piece.path == f"{tmp_path}/a b.csv"
+
+
 def _pairs(rows: RowSource, chunk: pa.Table) -> list[tuple]:
     return list(zip(*(rows.ids(chunk, name).to_pylist() for name in ("src", "dst")), strict=True))
 

@@ -185,7 +185,8 @@ def test_a_log_on_a_storage_that_cannot_hold_it_is_refused() -> None:
 
 def test_a_path_below_a_uri_is_stored_relative_to_it() -> None:
     root = "s3://bucket/team/w"
-    assert shorten_path(f"{root}/fit_files/logs/x", root, "fit_files") == "fit_files/logs/x"
+    for same in (root, "s3a://bucket/team/w"):
+        assert shorten_path(f"{root}/fit_files/logs/x", same, "fit_files") == "fit_files/logs/x"
     for other in (f"{root}/splits/x", f"{root}x/fit_files/x", "/data/fit_files/x"):
         assert shorten_path(other, root, "fit_files") == other
     assert shorten_path(f"{root}/fit_files/x", None, "fit_files") == f"{root}/fit_files/x"

@@ -21,10 +21,8 @@ from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.protocol.windows import find_time
 from recbench_spark.randomness import hash_keys, uniform
-from recbench_spark.schemas import ABSENT, ID_KIND, INTERACTIONS
-from recbench_spark.storage.spark_types import spark_fields
-
-LOG_SCHEMA = spark_fields(INTERACTIONS)
+from recbench_spark.schemas import ABSENT, ID_KIND
+from tests.log_schema import LOG_SCHEMA
 
 Row = tuple[str, str, float, int | None, str | None, dict[str, str] | None]
 

@@ -21,11 +21,13 @@ from recbench_spark.storage.objects import (
     put_if_absent,
     read_bytes,
     remove_objects,
+    require_conditional_writes,
     write_bytes,
 )
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
 from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.table_folders import create_object_table
+from recbench_spark.storage.table_upkeep import compact_files, vacuum_files
 from tests.faulty_storage import Faults, Proxy, disturb
 from tests.object_storage import S3Server
 from tests.storage.test_block_arrays import write_array
@@ -60,6 +62,41 @@ def test_named_appends_of_two_writers_at_once_are_there_once(proxy: Proxy) -> No
     assert Counter(ids) == dict.fromkeys((f"t{n}" for n in range(12)), 1)
     assert open_table(place).version() == 12
     assert min(proxy.done[fault] for fault in ("refuse", "cut", "lose")) > 0
+
+
+def test_rows_are_replaced_deleted_and_compacted_where_answers_are_cut(
+    s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"{bucket}/trials"
+    create_object_table(place, TRIALS)
+    for number in range(3):
+        append_once(place, number)
+    actions = (
+        partial(delta_files.replace_rows, place, arrow_rows([trial(0)], TRIALS), "trial_id", "t0"),
+        partial(delta_files.delete_rows, place, "trial_id", ["t1"]),
+        partial(compact_files, place),
+        partial(vacuum_files, place, 24),
+    )
+    with disturb(s3_server, Faults(cut=11)) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.server.endpoint)
+        for action in actions * 3:
+            retry_while(is_delta_conflict, "change trials", action, wait=0.01)
+        assert proxy.done["cut"]
+    rows = read_dataset(place).to_table(columns=["trial_id"]).column("trial_id").to_pylist()
+    assert sorted(rows) == ["t0", "t2"]
+
+
+def test_a_look_for_conditional_writes_takes_a_lost_answer_for_none(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"s3://{s3_server.make_bucket()}"
+    with disturb(s3_server, Faults(lose=3)) as proxy:
+        for name, value in proxy.server.environment.items():
+            monkeypatch.setenv(name, value)
+        for n in range(4):
+            require_conditional_writes(f"{place}/{n}")
+        assert proxy.done["lose"] > 1
+    assert not list(list_objects(place))
 
 
 def drop_copies() -> None:

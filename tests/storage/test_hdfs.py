@@ -18,8 +18,9 @@ from deltalake import write_deltalake
 from recbench_spark.data.object_digests import read_object_stamps
 from recbench_spark.errors import StoreError
 from recbench_spark.maintenance.retention import MAX_NIGHT_SECONDS, remove_private_files
-from recbench_spark.schemas import TRIALS, arrow_rows
+from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
 from recbench_spark.storage import delta_files, hdfs, objects, table_upkeep
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import hold_table, read_dataset
 from recbench_spark.storage.object_access import delta_options
 from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
@@ -131,6 +132,15 @@ def test_a_look_at_a_table_asks_for_its_next_versions_by_name(
     write_deltalake(place, added, mode="append", storage_options=delta_options(place))
     with hold_table(place) as again:
         assert again is table and again.version() == 5, "the open table has read the new commit"
+
+
+def test_tables_have_the_names_that_all_libraries_take_alike(hdfs_place: str) -> None:
+    rows = arrow_rows([{"split_id": "s", "file": "a", "line": "1", "reason": "x"}], REJECTS)
+    ArrowStore(f"{hdfs_place}/+=~@&'%").append(rows, REJECTS)
+    assert ArrowStore(f"{hdfs_place}/+=~@&'%").read(REJECTS) == rows
+    for name in ("a b", "a%20b", "é", "{x}", '"', "#h"):
+        with pytest.raises(StoreError, match="which tables of Delta cannot have there"):
+            ArrowStore(f"{hdfs_place}/{name}")
 
 
 def test_drafts_of_killed_writers_are_removed_after_a_day(hdfs_place: str) -> None:

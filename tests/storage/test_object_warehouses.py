@@ -20,7 +20,7 @@ from recbench_spark.storage.object_access import HADOOP_ADDRESS
 from recbench_spark.storage.objects import list_objects, open_parquet
 from recbench_spark.storage.shared_rows import drop_scratch, share_rows, write_parquet
 from recbench_spark.storage.store import Store
-from recbench_spark.storage.warehouse import require_jars, share_access
+from recbench_spark.storage.warehouse import hadoop_uri, require_jars, share_access
 from tests.storage.test_missing_rows import trial
 
 REJECTED = "split_id string, file string, line string, reason string"
@@ -78,6 +78,11 @@ def test_secrets_go_to_workers_and_stand_in_no_setting(spark: SparkSession, buck
     assert not [key for key, value in settings if "secret-of-the-tester" in value]
     keys = spark.range(1).rdd.map(lambda _: __import__("os").environ.get("AWS_SECRET_ACCESS_KEY")).collect()
     assert keys == ["secret-of-the-tester"]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "S3", "s3a", "s3n"])
+def test_a_session_has_one_name_for_s3(spark: SparkSession, scheme: str) -> None:
+    assert hadoop_uri(spark, f"{scheme}://bucket/w") == "s3a://bucket/w"
 
 
 def test_a_session_without_the_jars_of_a_storage_says_which(spark: SparkSession, bucket: str) -> None:

@@ -18,7 +18,8 @@ import pytest
 from recbench_spark.data.object_digests import read_object_stamps
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
-from recbench_spark.storage import delta_files, frame_files, object_access, objects
+from recbench_spark.storage import delta_files, frame_files, host_files, object_access, objects, uris
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset
 from recbench_spark.storage.object_errors import storage_error
 from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
@@ -76,6 +77,52 @@ def test_hadoops_name_of_a_place_is_the_same_place(bucket: str) -> None:
     hadoop = bucket.replace("s3://", "s3a://")
     assert read_bytes(f"{hadoop}/x") == b"1"
     assert not put_if_absent(f"{hadoop}/x", b"2")
+
+
+ODD_FOR_TABLES = ("a%20b", "%2F", "#h", "q?x", "[x]", "a|b", "^", "\\")
+"""Parts of a URI that `deltalake` takes for other ones, or does not take."""
+
+
+def test_tables_have_the_names_that_all_libraries_take_alike(bucket: str) -> None:
+    rows = arrow_rows([{"split_id": "s", "file": "a", "line": "1", "reason": "x"}], REJECTS)
+    for name in ("a b", "50% off", "é+=*~:@&'"):
+        ArrowStore(f"{bucket}/{name}").append(rows, REJECTS)
+        assert ArrowStore(f"{bucket}/{name}").read(REJECTS) == rows
+    before = list(objects.list_objects(bucket))
+    for name in ODD_FOR_TABLES:
+        for use in (ArrowStore, open_table):
+            with pytest.raises(StoreError, match="which tables of Delta cannot have there") as error:
+                use(f"{bucket}/{name}")
+            assert "choose a name" in (error.value.hint or "")
+    assert list(objects.list_objects(bucket)) == before, "`a%20b` is the folder `a b` to deltalake"
+
+
+@pytest.mark.parametrize("name", ["/w", "a//b", "a/../b", "./b"])
+def test_a_part_of_a_uri_that_names_nothing_is_refused(name: str) -> None:
+    with pytest.raises(StoreError, match=r"a part that is empty, \. or \.\."):
+        uris.split_bucket(f"s3a://bucket/{name}")
+
+
+@pytest.mark.parametrize("root", ["s3://", "s3:///w", "s3a://"])
+def test_a_warehouse_without_a_bucket_is_refused_and_makes_no_folder(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match="names no bucket"):
+        ArrowStore(root)
+    assert not list(tmp_path.iterdir()), "s3: is no folder"
+
+
+def test_a_uri_of_this_machine_is_a_path() -> None:
+    assert uris.absolute_place("file:///data/x y") == "/data/x y"
+    assert uris.link_place("file:///data/x") == "file:///data/x"
+    assert uris.link_place("x") == Path("x").absolute().as_uri()
+
+
+def test_a_full_disk_is_no_error_of_the_storage(bucket: str) -> None:
+    write_bytes(f"{bucket}/x", b"1")
+    with pytest.raises(OSError, match="No space left on device"):
+        host_files.copy_object_to_file(f"{bucket}/x", Path("/dev/full"))
 
 
 # ------------------------------------------------------------------------------------ commits
@@ -360,5 +407,7 @@ def test_what_a_storage_refuses_is_said_in_words(bucket: str, monkeypatch: pytes
             use(f"{bucket}/x")
     with pytest.raises(StoreError, match="InvalidBucketName: The specified bucket is not valid"):
         objects.require_storage("s3://b1/warehouse")
+    for place, variable in (("gs://b/x", "GOOGLE_"), ("abfss://c@a.dfs.core.windows.net/x", "AZURE_")):
+        assert (storage_error(place, "timeout").hint or "").startswith(variable)
     expired = storage_error(bucket, "Client error with status 400: <Code>ExpiredToken</Code>")
     assert str(expired).startswith(f"the keys for bucket {bucket} at ") and "have expired" in str(expired)

@@ -7,6 +7,8 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.storage import shared_arrays
+from recbench_spark.storage import shared_arrays, shared_rows
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
 from recbench_spark.storage.uris import arrow_uri
 
@@ -163,6 +165,12 @@ def test_values_hidden_under_a_null_do_not_count() -> None:
 )
 def test_files_as_arrow_names_them(hadoop: str, arrow: str) -> None:
     assert arrow_uri(hadoop) == arrow
+
+
+def test_scratch_may_end_in_a_slash() -> None:
+    session: Any = SimpleNamespace(conf={shared_rows.SETTING: "s3a://bucket/scratch/"})
+    assert shared_rows.base_folder(session) == "s3a://bucket/scratch"
+    assert "//" not in shared_rows.scratch_folder("s3a://bucket/scratch/").removeprefix("s3a://")
 
 
 def test_uris_without_a_host_in_containers_of_yarn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

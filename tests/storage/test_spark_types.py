@@ -13,7 +13,6 @@ from recbench_spark.schemas import (
     DOUBLE,
     HELD_OUT,
     INT,
-    INTERACTIONS,
     LONG,
     STRING,
     TABLES,
@@ -22,7 +21,8 @@ from recbench_spark.schemas import (
     array_type,
 )
 from recbench_spark.schemas.base import BINARY, FLOAT, map_type
-from recbench_spark.storage.spark_types import spark_fields, spark_schema, spark_type
+from recbench_spark.storage.spark_types import spark_schema, spark_type
+from tests.log_schema import LOG_SCHEMA
 
 TEXTS = T.ArrayType(T.StringType(), True)
 TYPES = [
@@ -68,5 +68,5 @@ def test_a_table_is_the_same_in_spark_in_arrow_and_in_a_log_of_delta(table: Tabl
 
 def test_interactions() -> None:
     fields = "user_id:string,item_id:string,rating:double,event_time:bigint,part:string"
-    assert spark_fields(INTERACTIONS).simpleString() == f"struct<{fields},attributes:map<string,string>>"
-    assert all(field.nullable for field in spark_fields(INTERACTIONS))
+    assert LOG_SCHEMA.simpleString() == f"struct<{fields},attributes:map<string,string>>"
+    assert all(field.nullable for field in LOG_SCHEMA)

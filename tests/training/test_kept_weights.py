@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +37,11 @@ def test_a_graph_model_is_saved_with_its_own_weights_alone(tmp_path: Path) -> No
         data.lease = lease
         keep_weights(data, "m-1", lambda: None)
     assert model.is_saved(data) and not (folder / "checkpoint").exists()
+    status = (folder / WEIGHTS_FILE).stat()
     (folder / WEIGHTS_FILE).write_text("weightz")
+    os.utime(folder / WEIGHTS_FILE, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert model.is_saved(data), "a file of this size and time is read once a process"
+    os.utime(folder / WEIGHTS_FILE)
     with pytest.raises(StoreError, match="other bytes than were written") as error:
         model.is_saved(data)
     assert error.value.hint == f"remove {folder}: the next run fits the model again"

@@ -19,12 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from recbench_spark.errors import ConfigError
+from recbench_spark.transfer_sizes import CHUNK_BYTES, FETCHES_AT_ONCE, PART_BYTES, PARTS_AT_ONCE
 
-UPLOAD_BYTES = 50 << 20
-"""Most bytes of a new object that its writer holds (`storage.object_outputs`)."""
-
-PIECE_BYTES, FETCHES_AT_ONCE = 4 << 20, 8
-"""Bytes of an object that are fetched together, and objects that are fetched at once (`storage`)."""
+UPLOAD_BYTES = PART_BYTES * (PARTS_AT_ONCE + 1)
+"""Most bytes of a new object that its writer holds."""
 
 FRAME_BYTES = 120
 """Approximate bytes that Spark and pickle add to a value of a shuffle."""
@@ -272,7 +270,7 @@ class PassSize:
         """
         if not self.hosts:
             return 0
-        piece = min(_share(self.sources, self.source_blocks) * self.m * self.item, PIECE_BYTES)
+        piece = min(_share(self.sources, self.source_blocks) * self.m * self.item, CHUNK_BYTES)
         at_once = min(self.source_blocks, FETCHES_AT_ONCE) if plan == "R" else 1
         return piece * at_once + min(_share(self.nodes, self.blocks) * self.o * 4, UPLOAD_BYTES)
 

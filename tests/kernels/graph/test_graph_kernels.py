@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.graph import aggregate, costs, csr, dense, ids, layers, simd
 from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.storage.block_arrays import FETCHES
-from recbench_spark.storage.host_files import CHUNK_BYTES
-from recbench_spark.storage.object_outputs import PART_BYTES, PARTS_AT_ONCE
+from recbench_spark.transfer_sizes import CHUNK_BYTES, FETCHES_AT_ONCE, PART_BYTES, PARTS_AT_ONCE
 from tests.graph.oracle import build_csr
 from tests.kernels.draws import stream
 
@@ -373,7 +371,7 @@ def test_memory_of_a_worker_by_hand() -> None:
     assert remote.worker_bytes("R", 10) == batches + 4 * 20 * 8 * 2 + 25 * 8 * 4, "it fetches four parts"
     assert remote.worker_bytes("G", 10) - SMALL_PASS.worker_bytes("G", 10) == 20 * 8 * 2 + 25 * 8 * 4
     large = replace(remote, nodes=10**9, sources=10**9, source_blocks=20)
-    fetched = FETCHES * CHUNK_BYTES
+    fetched = FETCHES_AT_ONCE * CHUNK_BYTES
     assert large.worker_bytes("R", 10) == batches + fetched + PART_BYTES * (PARTS_AT_ONCE + 1)
 
 
