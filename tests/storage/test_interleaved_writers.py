@@ -24,9 +24,9 @@ from recbench_spark.storage.table_folders import create_object_table
 from tests.faulty_storage import Faults, Proxy, disturb
 from tests.object_storage import S3Server
 
-KINDS = ("append", "replace", "delete split", "delete file", "compact")
-CHOOSING = ("files", "missing")
-"""Changes that choose what to add by what is there. A table has one kind: each guards itself alone."""
+KINDS = ("append", "delete split", "delete file", "compact")
+CHOOSING = ("files", "missing", "replace")
+"""Changes that look at what is there. A table has one kind: each is safe beside itself and KINDS."""
 
 POINTS = ("opened", "named", "chosen")
 """Moments in a change: the table has been opened, its names have been read, files have been chosen."""
