@@ -111,7 +111,7 @@ def test_a_compressed_text_file_has_the_size_of_its_text(ending, tmp_path, monke
     ],
 )
 def test_rows_of_a_damaged_file_are_estimated(ending: str, is_cut: bool, error, tmp_path) -> None:
-    """Where its rows are read it is refused."""
+    """A reader of its rows refuses it."""
     one, two = (b"".join(b"%d,%d\n" % (n, n * n) for n in range(at, at + 20_000)) for at in (0, 20_000))
     first, level = gzip.compress(one), 1  # small blocks
     packed = first + gzip.compress(two) if ending == ".gz" else bz2.compress(one + two, level)
