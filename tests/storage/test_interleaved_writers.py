@@ -43,7 +43,7 @@ class State(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a writer does to the table."""
+    """Change is what a writer does to the table."""
 
     kind: str
     split: str
