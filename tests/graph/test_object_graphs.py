@@ -121,7 +121,7 @@ def test_edges_and_nodes_are_read_from_parquet_files_on_the_server(roots, inputs
         night = "first-h" if name == "h.parquet" else "first"
         write_bytes(f"{bucket}/in/{name}", (inputs / f"{night}.parquet").read_bytes())
     graphs = []
-    for edges, pins in ((inputs / "first.parquet", inputs / "first-h.parquet"), ("likes/", "h.parquet")):
+    for edges, pins in ((inputs / "first.parquet", inputs / "first-h.parquet"), ("likes/", "h.parquet/")):
         place = "" if isinstance(edges, Path) else f"{bucket}/in/"
         source = GraphSource(
             edges=f"{place}{edges}", sides=("board", "pin"), nodes={"pin": f"{place}{pins}"}
