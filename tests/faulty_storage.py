@@ -60,7 +60,7 @@ class Proxy:
 
     server: S3Server
     faults: Faults
-    requests: list[Request] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list, repr=False)
     done: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -272,23 +272,20 @@ def _read_text_head(path: str) -> tuple[bytes, float]:
         if opener is None:
             head = stream.read(COUNTED_BYTES)
             return head, max(1.0, size / len(head)) if head else 1.0
-        head, is_whole = _unpack_head(opener(stream))
-        return head, 1.0 if is_whole else max(1.0, size / stream.tell())
+        head = _unpack_head(opener(stream))
+        return head, max(1.0, size / stream.tell())
 
 
-def _unpack_head(text: BinaryIO) -> tuple[bytes, bool]:
-    """Return the first bytes of a compressed text, and whether there are no more.
+def _unpack_head(text: BinaryIO) -> bytes:
+    """Return the first bytes of a compressed text.
 
     A damaged file ends where it is damaged; the reader says so.
     """
     head = bytearray()
-    with suppress(OSError, EOFError, ValueError, zlib.error):
-        while len(head) < UNPACKED_BYTES:
-            chunk = text.read(min(UNPACKED_BYTES, HEAD_BYTES))
-            if not chunk:
-                return bytes(head), True
+    with suppress(OSError, EOFError, zlib.error):
+        while len(head) < UNPACKED_BYTES and (chunk := text.read(min(UNPACKED_BYTES, HEAD_BYTES))):
             head += chunk
-    return bytes(head), False
+    return bytes(head)
 
 
 def count_large_text(path: str) -> int:

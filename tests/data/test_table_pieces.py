@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import pickle
+import zlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from deltalake import write_deltalake
 
 from recbench_spark.data import arrow_files, table_pieces
+from recbench_spark.data.arrow_times import OPENERS
 from recbench_spark.data.table_pieces import open_pieces
 from recbench_spark.errors import DataError, FallbackToSpark
 
@@ -78,6 +80,8 @@ def test_rows_of_a_large_text_file_are_estimated(tmp_path, monkeypatch) -> None:
     assert arrow_files.estimate_rows(str(path)) == 1000
     monkeypatch.setattr(arrow_files, "COUNTED_BYTES", 600)
     assert abs(arrow_files.estimate_rows(str(path)) - 1000) < 20, "bytes are not rows"
+    path.write_text("a" * 6000)
+    assert arrow_files.estimate_rows(str(path)) == 10, "a row is longer than what is read"
 
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2"])
@@ -94,12 +98,31 @@ def test_a_compressed_text_file_has_the_size_of_its_text(ending, tmp_path, monke
         monkeypatch.setattr(arrow_files, name, len(text) // 4)
     assert 0.4 < arrow_files.estimate_rows(str(path)) / 40_001 < 1.2, "bz2 unpacks large blocks"
     assert 0.4 < arrow_files.count_large_text(str(path)) / len(text) < 1.2
+    assert len(arrow_files._read_text_head(str(path))[0]) < len(text) / 2, "no more than is asked for"
 
 
-def test_rows_of_a_damaged_file_are_estimated_and_refused_where_they_are_read(tmp_path) -> None:
-    path = tmp_path / "log.csv.gz"
-    path.write_bytes(gzip.compress(b"".join(b"%d,%d\n" % (n, n * n) for n in range(40_000)))[:-30_000])
-    assert 20_000 < arrow_files.estimate_rows(str(path)) < 40_000
+@pytest.mark.parametrize(
+    ("ending", "is_cut", "error"),
+    [
+        (".gz", True, EOFError),
+        (".gz", False, zlib.error),
+        (".bz2", True, EOFError),
+        (".bz2", False, OSError),
+    ],
+)
+def test_rows_of_a_damaged_file_are_estimated(ending: str, is_cut: bool, error, tmp_path) -> None:
+    """A reader of its rows refuses it."""
+    one, two = (b"".join(b"%d,%d\n" % (n, n * n) for n in range(at, at + 20_000)) for at in (0, 20_000))
+    first, level = gzip.compress(one), 1  # small blocks
+    packed = first + gzip.compress(two) if ending == ".gz" else bz2.compress(one + two, level)
+    at = len(first) + 10 if ending == ".gz" else len(packed) // 2
+    path = tmp_path / f"log.csv{ending}"
+    path.write_bytes(
+        packed[: 3 * len(packed) // 4] if is_cut else packed[:at] + b"\xff" * 1000 + packed[at:]
+    )
+    with OPENERS[ending](path) as text, pytest.raises(error):
+        text.read()
+    assert 15_000 < arrow_files.estimate_rows(str(path)) < 45_000
 
 
 def test_names_of_a_large_text_file_are_read_without_its_rows(tmp_path, monkeypatch) -> None:

@@ -183,6 +183,13 @@ def test_lists_must_be_lists() -> None:
         expand_lists(pa.table({"v": [1], "n": [[2]], "w": [[1.0, 2.0]]}), "v", "n", "w")
 
 
+def test_a_format_that_somebody_gives_counts_more_than_the_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"src": [1, 2]}), tmp_path / "rows.csv")
+    assert open_rows(str(tmp_path / "rows.csv"), ["src"], "edges", fmt="parquet").n == 2
+    with pytest.raises(DataError, match=r"edges: nothing at .*none"):
+        open_rows(str(tmp_path / "none"), ["src"], "edges")
+
+
 def test_what_lies_elsewhere_is_not_looked_for_here() -> None:
     with pytest.raises(DataError, match=r"ftp://host/e\.parquet is not on a disk"):
         open_rows("ftp://host/e.parquet", ["src"], "edges")

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.errors import DataError
@@ -37,7 +38,7 @@ from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes
 from recbench_spark.kernels.graph.walks import Walks
 from recbench_spark.storage.block_arrays import map_whole
 from recbench_spark.storage.delta_tables import read_dataset
-from recbench_spark.storage.object_access import open_filesystem
+from recbench_spark.storage.object_access import delta_options, open_filesystem
 from recbench_spark.storage.objects import list_objects, write_bytes
 from tests.graph.local import Context, make_tables
 
@@ -120,7 +121,7 @@ def test_edges_and_nodes_are_read_from_parquet_files_on_the_server(roots, inputs
         night = "first-h" if name == "h.parquet" else "first"
         write_bytes(f"{bucket}/in/{name}", (inputs / f"{night}.parquet").read_bytes())
     graphs = []
-    for edges, pins in ((inputs / "first.parquet", inputs / "first-h.parquet"), ("likes", "h.parquet")):
+    for edges, pins in ((inputs / "first.parquet", inputs / "first-h.parquet"), ("likes/", "h.parquet/")):
         place = "" if isinstance(edges, Path) else f"{bucket}/in/"
         source = GraphSource(
             edges=f"{place}{edges}", sides=("board", "pin"), nodes={"pin": f"{place}{pins}"}
@@ -132,18 +133,32 @@ def test_edges_and_nodes_are_read_from_parquet_files_on_the_server(roots, inputs
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "fmt", "message"),
     [
-        ("e/a.csv", "is not on a disk"),
-        ("e/a.csv.gz", "is not on a disk"),
-        ("e/day/a.parquet", "holds folders"),
-        ("e/_a.parquet", "no files at"),
+        ("e/a.CSV", None, "is not on a disk"),
+        ("e/a.csv.gz", None, "is not on a disk"),
+        ("e/a", "csv", "is not on a disk"),
+        ("e/day/a.parquet", None, "holds folders"),
+        ("e/_a.parquet", None, "no files at"),
+        ("e/day/_a.parquet", None, "no files at"),
     ],
 )
-def test_other_files_on_the_server_are_refused(bucket: str, name: str, message: str) -> None:
+def test_other_files_on_the_server_are_refused(
+    bucket: str, name: str, fmt: str | None, message: str
+) -> None:
     write_bytes(f"{bucket}/{name}", b"src,dst\n1,2\n")
     with pytest.raises(DataError, match=message):
-        open_rows(f"{bucket}/e", ["src", "dst"], "edges")
+        open_rows(f"{bucket}/e", ["src", "dst"], "edges", fmt=fmt)
+
+
+def test_the_files_of_a_table_on_the_server_are_rows_only_where_somebody_says_so(bucket: str) -> None:
+    for n in (1, 2):
+        rows = pa.table({"src": [n] * n, "dst": [0] * n})
+        write_deltalake(f"{bucket}/e", rows, mode="overwrite", storage_options=delta_options(bucket))
+    read = {
+        fmt: open_rows(f"{bucket}/e", ["src"], "edges", fmt=fmt).n for fmt in (None, "delta", "parquet")
+    }
+    assert read == {None: 2, "delta": 2, "parquet": 3}
 
 
 def stop_after(patch: pytest.MonkeyPatch, commits: int) -> None:

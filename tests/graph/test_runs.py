@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from recbench_spark.config.graph import GraphSource
+from recbench_spark.errors import StoreError
 from recbench_spark.graph import features, folders, pipeline
 from recbench_spark.graph.build import build_graph
 from recbench_spark.graph.folders import Graph
@@ -103,6 +104,14 @@ def test_a_run_that_began_later_sees_the_blocks_of_the_first(graph, model, other
     run_model(SC, graph, model, choose)
     rows, firsts = read_rows(model)
     assert len(done) == 2 and len(rows) == len(set(rows)) == 60 and len(firsts) == len(set(firsts))
+
+
+def test_rows_that_somebody_deleted_are_not_taken_for_committed(graph, model) -> None:
+    run_model(SC, graph, model, lambda _: "R")
+    delta_files.delete_rows(str(model.embeddings), "model_id", [model.model_id])
+    again = replace(model, folder=f"{model.folder}-again")
+    with pytest.raises(StoreError, match="were committed before and have been deleted since"):
+        run_model(SC, graph, again, lambda _: "R")
 
 
 def test_a_sender_opens_no_places_of_other_blocks(graph, model, monkeypatch) -> None:

@@ -45,6 +45,14 @@ def test_files_are_chosen_again_after_another_writer(place: str) -> None:
     assert not commit_files(place, [file], PARTITION, "mine", choose)
 
 
+def test_another_error_is_raised_at_once(place: str) -> None:
+    def choose(files: Sequence[delta_files.File], there: Sequence[str]) -> Sequence[delta_files.File]:
+        raise KeyError(len(there))
+
+    with pytest.raises(KeyError):
+        commit_files(place, [write_file(place)], PARTITION, "mine", choose)
+
+
 def test_a_writer_that_always_comes_second_is_said(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "ATTEMPTS", 2)
 

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.storage import shared_arrays, shared_rows
+from recbench_spark.storage.hdfs import prepare_client
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
-from recbench_spark.storage.uris import arrow_uri
+from recbench_spark.storage.uris import arrow_uri, find_hadoop_settings
 
 
 @pytest.fixture
@@ -173,19 +174,44 @@ def test_scratch_may_end_in_a_slash() -> None:
     assert "//" not in shared_rows.scratch_folder("s3a://bucket/scratch/").removeprefix("s3a://")
 
 
-def test_uris_without_a_host_in_containers_of_yarn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nodes need no HADOOP_CONF_DIR: Spark sends the settings into the working directory."""
+@pytest.fixture
+def sent_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Folder of Hadoop's settings below a folder that a container of YARN has as its working directory."""
     sent = tmp_path / "__spark_conf__" / "__hadoop_conf__"
     sent.mkdir(parents=True)
     values = "<property><name>fs.defaultFS</name><value>hdfs://name:8020</value></property>"
     (sent / "core-site.xml").write_text(f"<configuration>{values}</configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", "")  # so that what the code sets is removed at the end
     monkeypatch.delenv("HADOOP_CONF_DIR")
+    return sent
+
+
+def test_uris_without_a_host_in_containers_of_yarn(
+    monkeypatch: pytest.MonkeyPatch, sent_settings: Path
+) -> None:
+    """Nodes need no HADOOP_CONF_DIR: Spark sends the settings into the working directory."""
     with pytest.raises(StoreError, match="names no host"):
         arrow_uri("hdfs:///x")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(sent_settings.parents[1])
     assert arrow_uri("hdfs:///x") == "hdfs://name:8020/x"
-    assert os.environ["HADOOP_CONF_DIR"] == str(sent), "libraries read it too"
+    assert os.environ["HADOOP_CONF_DIR"] == str(sent_settings), "libraries read it too"
+    monkeypatch.setenv("HADOOP_CONF_DIR", "other")
+    assert find_hadoop_settings() == "other"
+
+
+@pytest.mark.parametrize("user", ["who submitted", "who was named"])
+def test_a_client_of_hdfs_in_containers_of_yarn(
+    monkeypatch: pytest.MonkeyPatch, sent_settings: Path, user: str
+) -> None:
+    """It reads both variables when it is opened, whatever the URI."""
+    monkeypatch.chdir(sent_settings.parents[1])
+    monkeypatch.setenv("SPARK_USER", "who submitted")
+    monkeypatch.setenv("HADOOP_USER_NAME", user)
+    if user == "who submitted":
+        monkeypatch.delenv("HADOOP_USER_NAME")
+    assert prepare_client(8)["dfs.client.failover.max.attempts"] == "5"
+    assert os.environ["HADOOP_USER_NAME"] == user
+    assert os.environ["HADOOP_CONF_DIR"] == str(sent_settings)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from recbench_spark.storage.object_leases import ObjectLease, hold_object_lease
 from recbench_spark.storage.objects import list_objects, put_if_absent, write_bytes
 from recbench_spark.storage.publish import replace_text
 from recbench_spark.training import checkpoint_copies
-from recbench_spark.training.checkpoint_copies import copy_checkpoints, fetch_checkpoints
+from recbench_spark.training.checkpoint_copies import copy_checkpoints, fetch_checkpoints, keep_copies
 from recbench_spark.training.factor_models import fit_factors
 from recbench_spark.training.fits.tasks import FIT_FILES
 from recbench_spark.training.model_adapter import ModelAdapter
@@ -66,7 +66,10 @@ def test_a_damaged_copy_is_said_and_passed_over(bucket: str, tmp_path: Path) -> 
     write_bytes(f"{place}/{name}", b"else one")
     assert not fetch_checkpoints(place, there, lines.append) and not there.exists()
     write_weights(there, "two")
-    assert not fetch_checkpoints(place, there, lines.append)
+    with hold_object_lease(place, lambda: False) as lease:
+        assert lease is not None
+        with keep_copies(lease, there, lines.append):
+            pass
     assert (there / "last.safetensors").read_text() == "last two"
     pattern = r"a copy of checkpoints cannot be used, so the fit goes on from ([a-z ]+): .*best.safetensors"
     begins = [match[1] for line in lines if (match := re.match(pattern, line))]

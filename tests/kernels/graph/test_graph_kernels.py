@@ -366,10 +366,16 @@ def test_memory_of_a_worker_by_hand() -> None:
     made = 80 * 8 * 2 + vectors + 2 * vectors // 4
     assert one_sender.worker_bytes("G", 10) == batches + made, "it holds packets for all blocks"
     gcn = replace(SMALL_PASS, own=True)
-    assert gcn.worker_bytes("G", 10) - SMALL_PASS.worker_bytes("G", 10) == 2 * 25 * 8 * 2
+    for plan in ("G", "S"):
+        assert gcn.worker_bytes(plan, 10) - SMALL_PASS.worker_bytes(plan, 10) == 2 * 25 * 8 * 2
+    gcn_sender = replace(one_sender, own=True)
+    assert gcn_sender.worker_bytes("G", 10) == batches + made + 80 * 8 * 2, "its messages, made and sent"
     remote = replace(SMALL_PASS, hosts=2)
     assert remote.worker_bytes("R", 10) == batches + 4 * 20 * 8 * 2 + 25 * 8 * 4, "it fetches four parts"
     assert remote.worker_bytes("G", 10) - SMALL_PASS.worker_bytes("G", 10) == 20 * 8 * 2 + 25 * 8 * 4
+    assert replace(remote, nodes=101).worker_bytes("R", 10) == remote.worker_bytes("R", 10) + 8 * 4
+    empty = replace(remote, nodes=0, blocks=0, sources=0, source_blocks=0, needed=0)
+    assert empty.worker_bytes("G", 10) == batches
     large = replace(remote, nodes=10**9, sources=10**9, source_blocks=20)
     fetched = FETCHES_AT_ONCE * CHUNK_BYTES
     assert large.worker_bytes("R", 10) == batches + fetched + PART_BYTES * (PARTS_AT_ONCE + 1)
