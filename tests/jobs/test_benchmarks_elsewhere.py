@@ -106,6 +106,7 @@ def shorten_log(data: Path, folder: Path) -> Path:
     """Write the ratings of the first users of MovieLens 1M into a folder."""
     (log,) = data.glob("ratings.tsv.gz")
     with gzip.open(log, "rt") as rows, (folder / "ratings.tsv").open("w") as few:
+        few.write(next(rows))  # names of the columns
         few.writelines(row for row in rows if int(row.split("\t")[0]) <= USERS)
     return folder
 
