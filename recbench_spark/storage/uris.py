@@ -195,10 +195,10 @@ def require_table_name(place: str) -> None:
 
 
 ODD_IN_URLS = re.compile(r"%[0-9A-Fa-f]{2}|[#?\[\]\\^|\x00-\x1f\x7f]")
-"""What means something else in a URL, or is not taken in one."""
+"""Characters of a table's name that a URL decodes, cuts off or refuses."""
 
 ODD_ON_HDFS = re.compile(rf"{ODD_IN_URLS.pattern}|[\"<>`{{}}]|[^!-~]")
-"""What is written in another way in a URL, too."""
+"""Characters of `ODD_IN_URLS`, and those that a URL percent-encodes."""
 
 
 def join_uri(place: str, *names: str) -> str:

@@ -145,7 +145,7 @@ class WarehouseTables:
         self.in_catalog = bool(self.schema) and root == self.schema
         self.root = root if self.in_catalog or "://" in root else str(Path(root).resolve())
         if is_object_storage(root):
-            if self.schema and not read_only:
+            if self.schema and not read_only:  # before `share_access`, which sets the address
                 require_address(spark, self.schema, root)
             self.root = hadoop_uri(spark, trim_uri(root))
             share_access(spark, self.root)

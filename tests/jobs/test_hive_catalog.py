@@ -6,17 +6,13 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from recbench_spark.schemas import RUNS
-from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.objects import holds_files
 from tests.cluster.processes import PATIENCE, ROOT, SPARK_HOME, start_process
-from tests.jobs.test_object_embed import LAYERS
+from tests.jobs.test_object_embed import LAYERS, inputs, read_vectors  # noqa: F401 (a fixture)
 from tests.jobs.test_object_storage_night import GRAPH_SUITES
 from tests.nights import TINY
 from tools import compare_warehouses
@@ -93,30 +89,16 @@ def test_a_night_in_a_metastore_has_the_bits_of_a_folder(tables: str, tmp_path: 
     assert run_id.comment in printed.partition("comment")[2]
 
 
-@pytest.fixture
-def edges(tmp_path: Path) -> tuple[Path, Path]:
-    """Edges of two nights as Parquet; the second night has a few more."""
-    files = (tmp_path / "first.parquet", tmp_path / "again.parquet")
-    ends = np.unique(np.random.default_rng(5).integers(0, 60, (200, 2)), axis=0)
-    for file, rows in zip(files, (ends[:-3], ends), strict=True):
-        pq.write_table(pa.table({"src": rows[:, 0], "dst": rows[:, 1]}), file)
-    return files
-
-
-def read_model_ids(tables: Path) -> set[str]:
-    """Return the ids of the models whose vectors stand in a warehouse."""
-    return set(read_dataset(str(tables / "embeddings")).to_table(["model_id"])["model_id"].to_pylist())
-
-
-def test_graphs_in_a_metastore_have_the_bits_of_a_folder(tmp_path: Path, edges: tuple[Path, Path]) -> None:
+def test_graphs_in_a_metastore_have_the_bits_of_a_folder(tmp_path: Path, inputs: Path) -> None:  # noqa: F811
     """Embeddings under each plan, the next night, walks, trained graph models and indexes."""
     config = tmp_path / "fitted.yaml"
     config.write_text(yaml.safe_dump(GRAPH_SUITES["fitted"]))
-    embed, first, again = ROOT / "jobs" / "embed.py", str(edges[0]), str(edges[1])
+    embed = ROOT / "jobs" / "embed.py"
+    first, again = (str(inputs / f"{name}.parquet") for name in ("first", "again"))
     for warehouse, tables in ((SCHEMA, tmp_path / "tables"), (str(tmp_path / "w"), tmp_path / "w")):
         place, name = ("--warehouse", warehouse), tables.name
         submit(tmp_path, f"{name}-G", embed, *place, "--edges", first, *LAYERS, "--plan", "G")
-        (model_id,) = read_model_ids(tables)
+        (model_id,) = read_vectors(str(tables))
         other = ("--edges", first, *LAYERS, "--plan", "S", "--seed", "3")
         submit(tmp_path, f"{name}-S", embed, *place, *other)
         night = ("--edges", again, *LAYERS, "--plan", "R", "--previous", model_id)
@@ -125,5 +107,5 @@ def test_graphs_in_a_metastore_have_the_bits_of_a_folder(tmp_path: Path, edges: 
         submit(tmp_path, f"{name}-walks", ROOT / "jobs" / "neighbourhoods.py", *place, *walks)
         fitted = ("--config", str(config), "--logical-date", "2026-01-01")
         submit(tmp_path, f"{name}-fitted", ROOT / "jobs" / "nightly.py", *place, *fitted)
-        assert len(read_model_ids(tables)) >= 3
+        assert len(read_vectors(str(tables))) >= 3
     assert compare_warehouses.main([str(tmp_path / "w"), str(tmp_path / "tables")]) == 0

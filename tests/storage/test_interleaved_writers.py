@@ -73,7 +73,7 @@ def draw_steps(choosing: str) -> st.SearchStrategy[list[Step]]:
 STEPS = st.sampled_from(CHOOSING).flatmap(draw_steps)
 
 Waiting = dict[str, Callable[[], None]]
-"""What another writer does at a moment."""
+"""Changes of another writer, by the moment at which it makes them."""
 
 
 def run_waiting(waiting: Waiting, point: str) -> None:
