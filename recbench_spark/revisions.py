@@ -27,7 +27,9 @@ REVISIONS: dict[str, int] = {
     # --- parts of a split
     # 2: rows with the same time are sorted by id as in rankings: as numbers where all ids are whole
     #    numbers, else by bytes; before, always by bytes.
-    "splits": 2,
+    # 3: rows are labelled before duplicates are dropped, inside each part; a held-out pair that training
+    #    knows is not asked. Among equal or missing times a hash keeps a row; before, the highest rating.
+    "splits": 3,
     # 2: whole floats and decimals become integers; text files are decoded strictly.
     "ids": 2,
     # 2: the open loop shows all pairs outside training; before, no pair that the loop had shown.

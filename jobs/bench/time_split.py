@@ -28,7 +28,7 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
     """Read, check and label the log, write one Delta table; time the manifest separately."""
     from recbench_spark.config import Dataset, Split
     from recbench_spark.nightly.split import write_labelled_log
-    from recbench_spark.protocol.manifests import build_manifest
+    from recbench_spark.protocol.manifests import LogRows, build_manifest
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import MANIFESTS, SPLITS
     from recbench_spark.storage.store import Store
@@ -44,7 +44,7 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
 
     def audit() -> None:
         files = store.list_partition_files(SPLITS, {"split_id": "timed"}, max_bytes=math.inf)
-        facts = build_manifest(store.read(SPLITS), 1, split.model_dump_json(), files=files).facts
+        facts = build_manifest(store.read(SPLITS), LogRows(1), split.model_dump_json(), files=files).facts
         store.append_rows([{"split_id": "timed", **fact._asdict()} for fact in facts], MANIFESTS, "timed")
 
     session, store = time_call(open_store)

@@ -32,7 +32,8 @@ from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.interface import Ratings, ScoringModel, check_ratings
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
 from recbench_spark.models.rating.sgd import RatingFactorModel
-from recbench_spark.protocol.labels import OPEN_LOOP, OpenLoop, label_rows
+from recbench_spark.protocol.labels import OpenLoop, label_rows
+from recbench_spark.protocol.pairs import OPEN_LOOP
 from recbench_spark.protocol.splits import make_rule
 from recbench_spark.revisions import select_revisions
 from recbench_spark.storage.publish import replace_file

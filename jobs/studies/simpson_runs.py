@@ -45,7 +45,7 @@ from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.leaderboard.search_spaces import Setting, draw_points
 from recbench_spark.models.rating.shuffling import draw_held_out
-from recbench_spark.protocol.labels import OPEN_LOOP
+from recbench_spark.protocol.pairs import OPEN_LOOP
 from recbench_spark.tuning.search import apply_setting
 
 SIZE = re.compile(r"_\d+$")

@@ -73,6 +73,21 @@ class Benchmark(Strict):
             return {"headline": "rmse", **document}
         return document
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_candidates(cls, document: Any) -> Any:
+        """Rank all items where the split asks for pairs that training knows and no candidates are set."""
+        if not isinstance(document, dict):
+            return document
+        split, evaluation = (document.get(name) or {} for name in ("split", "evaluation"))
+        if not (isinstance(split, dict) and isinstance(evaluation, dict)):
+            return document
+        definition, rates = evaluation.get("definition") or {}, evaluation.get("task") == "rating"
+        if split.get("repeats", "drop") == "drop" or rates or not isinstance(definition, dict):
+            return document
+        filled = {**evaluation, "definition": {"candidates": "all", **definition}}
+        return {**document, "evaluation": filled}
+
     @model_validator(mode="after")
     def _check_sections(self) -> Benchmark:
         mistakes = (

@@ -159,7 +159,8 @@ class Dataset(Strict):
     """`error` stops where a row cannot be used; `reject` drops bad rows, counts them and keeps them in
     the table `rejects`."""
     duplicates: Literal["keep_last", "keep_first", "error"] = "keep_last"
-    """The row that stays where a user has an item twice: the last one, the first one, or an error."""
+    """The row that stays where a user has an item twice in one part of the split: the last one, the first
+    one; or an error wherever the two rows are. Equal or missing times: a hash of the row decides."""
     scale: tuple[float, float] | None = None
     until: str | None = None
     closed_loop: Literal["as_given", "split"] = "as_given"

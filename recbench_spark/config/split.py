@@ -82,9 +82,11 @@ class Split(Strict):
 
     `parts`: the names of the held-out parts, among which test rows are divided by hash.
     `open_loop`: the rows of an open loop whose pair training knows are left out (unseen), or stay (all).
+    `repeats`: held-out rows of pairs (user, item) that training knows are not asked (drop), are asked
+    (keep), or nothing else is (only). With keep and only, all trained items of a user are candidates.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"open_loop"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"open_loop", "repeats"})
 
     protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given"] | None = None
     """Short name of a combination of order, holdout and group."""
@@ -118,6 +120,7 @@ class Split(Strict):
     held_out: HeldOut | None = None
     """Share of the users (or items) that does not train the model."""
     open_loop: Literal["unseen", "all"] = "unseen"
+    repeats: Literal["drop", "keep", "only"] = "drop"
     seed: Seed = 42
     """Seed of every choice by hash."""
 
@@ -168,6 +171,11 @@ class Split(Strict):
         return self.order == "temporal"
 
     @property
+    def asks_repeats(self) -> bool:
+        """True where a pair that training knows is asked again, so trained items are candidates."""
+        return self.repeats != "drop"
+
+    @property
     def holds_out_users(self) -> bool:
         """True where users are held out from training, and some of their rows are given."""
         return self.held_out is not None and self.held_out.of == "users"
@@ -184,6 +192,7 @@ class Split(Strict):
             valid = f"/{self.held_out.valid:g}" if self.held_out.valid else ""
             words.append(f"of held-out {self.held_out.of} {self.held_out.test:g}{valid}")
         words.append("open loop whole" if self.open_loop == "all" else "")
+        words.append(f"repeats {self.repeats}" if self.asks_repeats else "")
         return " ".join(word for word in [*words, f"seed {self.seed}"] if word)
 
     def _describe_amount(self) -> str:
@@ -249,6 +258,11 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         (holdout == "n_given" and split.valid, "n_given: instead of 'valid' name parts: [valid, test]"),
         (folded and split.temporal, "folds are random: order must be 'random'"),
         (holdout == "consecutive" and per_user, "consecutive folds are of the whole file: group 'global'"),
+        (
+            split.asks_repeats and not split.temporal and holdout not in ("consecutive", "given"),
+            f"repeats '{split.repeats}': in random order all rows of a pair are in one part, so none comes "
+            "again\n  hint: order: temporal, or leave repeats out",
+        ),
         (split.fold >= split.folds, f"fold must be below folds, which is {split.folds}"),
         (folded and split.valid and split.folds == 2, "2 folds leave none to validate on"),
         (max(length, step, span) > MAX_SECONDS, "length, step and window lead out of the calendar"),

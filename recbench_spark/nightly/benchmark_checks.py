@@ -21,6 +21,7 @@ from recbench_spark.nightly.curve_context import make_curve_plan
 from recbench_spark.nightly.split import (
     HELD_OUT_PARTS,
     check_open_loop,
+    check_repeats,
     list_held_out_parts,
     list_made_parts,
 )
@@ -54,6 +55,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
         raise ConfigError("only the generated world knows its true propensities", "use another method")
     _check_parts(benchmark)
     check_open_loop(benchmark, definition)
+    check_repeats(benchmark, definition)
     _check_gates(benchmark)
     for cut in evaluation.slices:
         if cut.of in ("users", "items") and not cut.path:

@@ -104,8 +104,9 @@ class BenchmarkNight:
     def users(self) -> DataFrame:
         """Users that models rank for; see `select_part_users`."""
         definition, blocks = self.definition, self.table(schemas.USER_BLOCKS)
-        keep_empty = definition.empty_users == "zero"
-        return select_part_users(blocks, self.benchmark.evaluation.parts, definition.threshold, keep_empty)
+        keep_empty, parts = definition.empty_users == "zero", self.benchmark.evaluation.parts
+        masks = not self.benchmark.split.asks_repeats
+        return select_part_users(blocks, parts, definition.threshold, keep_empty, masks=masks)
 
     @cached_property
     def n_rankings(self) -> int:
@@ -141,6 +142,7 @@ class BenchmarkNight:
             self.definition,
             self.benchmark.dataset.world,
             folds_users=self.benchmark.split.holds_out_users,
+            asks_repeats=self.benchmark.split.asks_repeats,
             suite=self.benchmark.name,
             dataset=self.benchmark.dataset.name,
             logical_date=self.logical_date,

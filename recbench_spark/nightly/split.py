@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import pyarrow as pa
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.config import Benchmark, Dataset, Slice, Split
+from recbench_spark.config.models import ListsModel
 from recbench_spark.data import worlds
 from recbench_spark.data.columnar import COLUMNAR_READERS, COLUMNS, open_columnar_log
 from recbench_spark.data.identity import identity
@@ -27,12 +30,14 @@ from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.placeholders import log_end_micros
 from recbench_spark.protocol.catalogue import build_catalogue
-from recbench_spark.protocol.labels import OpenLoop, label_rows
+from recbench_spark.protocol.labels import OpenLoop, count_dropped, label_rows
 from recbench_spark.protocol.manifests import (
     Fact,
+    LogRows,
     Manifest,
     build_manifest,
     count_parts,
+    describe_rows,
     refuse_empty_parts,
 )
 from recbench_spark.protocol.splits import label_blocks, labels_independently, make_rule
@@ -102,6 +107,27 @@ def check_open_loop(benchmark: Benchmark, definition: Definition) -> None:
         )
 
 
+def check_repeats(benchmark: Benchmark, definition: Definition) -> None:
+    """Refuse masks of training items, if the split asks for pairs that training knows. Raises ConfigError."""
+    split, evaluation = benchmark.split, benchmark.evaluation
+    if not split.asks_repeats or evaluation.task == "rating":
+        return
+    asked = f"split.repeats '{split.repeats}' asks for pairs that training knows"
+    if definition.candidates == "unseen":
+        raise ConfigError(
+            f"{asked}, and they are no candidates under definition.candidates 'unseen'",
+            "evaluation.definition.candidates: all, or split.repeats: drop",
+        )
+    for model in benchmark.models:
+        if isinstance(model, ListsModel) and model.training_items == "drop":
+            raise ConfigError(
+                f"{asked}, and models.{model.name}.training_items 'drop' takes them out of the lists",
+                "training_items: keep, or split.repeats: drop",
+            )
+    if evaluation.learning_curve is not None:
+        raise ConfigError(f"{asked}, and a learning curve has each item once", "split.repeats: drop")
+
+
 def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:
     """Write a log to `splits`, `items`, `user_blocks`, `propensities`, and at last `manifests`.
 
@@ -113,11 +139,18 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
     """
     if store.has(MANIFESTS, "split_id", split_id):
         journal.say(f"split {split_id}: already made")
-        return
+    else:
+        _make_split(store, benchmark, split_id, journal)
+    for line in describe_rows(store.rows(MANIFESTS, [("split_id", "=", split_id)])):
+        journal.say(f"split {split_id}: {line}")
+
+
+def _make_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:
     split = benchmark.split
     with journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id) as counts:
         written = write_labelled_log(store, benchmark.dataset, split, split_id)
-        counts |= {"rows": written.n, "later_rows": written.later, "rejected": written.rejected}
+        log = written.rows
+        counts |= {"rows": log.n, "later_rows": log.later, "rejected": log.rejected}
     splits = read_split(store, SPLITS, split_id)
     files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
     part_counts = count_parts(splits, files)
@@ -125,22 +158,11 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
     with cache_scope():  # a session may make a split of this name again, in another warehouse at this place
         _write_blocks(store, benchmark, splits, split_id, written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
-        manifest = build_manifest(
-            splits,
-            written.n,
-            split.model_dump_json(),
-            written.rejected,
-            written.reasons,
-            parts=part_counts,
-            dropped="pairs in training that the open loop shows"
-            if choose_open_loop(benchmark.dataset, split).drops_known
-            else None,
-            files=files,
-        )
+        manifest = build_manifest(splits, log, split.model_dump_json(), parts=part_counts, files=files)
         _require_whole(store, split_id, manifest)
         facts = manifest.facts
         if benchmark.dataset.until:
-            facts.append(_later_fact(benchmark.dataset, written.later))
+            facts.append(_later_fact(benchmark.dataset, log.later))
         rows = [{"split_id": split_id, **fact._asdict()} for fact in facts]
         require_unchanged()
         store.append_rows(rows, MANIFESTS, split_id)
@@ -199,20 +221,10 @@ def list_split_tables() -> list[tuple[Table, str]]:
 
 @dataclass(frozen=True)
 class LogCounts:
-    """Counts of a log whose labelled rows are in `splits`.
+    """Counts of a log whose labelled rows are in `splits`; `numeric`: item ids are ordered as numbers."""
 
-    Attributes:
-        n: rows of the log, duplicates included; without rejected rows and rows after its end.
-        numeric: True if item ids are ordered as numbers.
-        later: rows after `dataset.until`.
-        rejected, reasons: number of rows that could not be used, and the reasons.
-    """
-
-    n: int
+    rows: LogRows
     numeric: bool
-    later: int = 0
-    rejected: int = 0
-    reasons: str | None = None
 
 
 def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
@@ -237,15 +249,30 @@ def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: s
     rule, tasks = make_rule(split, dataset.duplicates), count_tasks(store.spark, files.n)
     rule = replace(rule, numeric=rule.tie in files.whole)
     packed = files.dealt(store.spark, rule.owner, tasks)
+    blocks = Blocks(packed, partial(label_rows, rule=rule), LABELLED_SCHEMA)
     try:
-        store.append_blocks(
-            Blocks(packed, partial(label_rows, rule=rule), LABELLED_SCHEMA), SPLITS, split_id
-        )
+        store.append_blocks(blocks, SPLITS, split_id)
     except PythonException as error:
         if FallbackToSpark.__name__ not in str(error):
             raise
         return _write_by_spark(store, dataset, split, split_id)
-    return LogCounts(files.n, "item_id" in files.whole)
+    dropped = _count_dropped(store, blocks, split_id, files.n)
+    return LogCounts(LogRows(files.n, dropped=dropped), "item_id" in files.whole)
+
+
+def _count_dropped(store: Store, blocks: Blocks, split_id: str, n: int) -> Counter[tuple[str, str]]:
+    """Count the rows of n that the split left out, by part and reason; a second pass if there are any."""
+    dropped: Counter[tuple[str, str]] = Counter()
+    if store.count_rows(SPLITS, "split_id", split_id) < n:
+        assert isinstance(blocks.change, partial)
+        count = partial(count_dropped, rule=blocks.change.keywords["rule"])
+        for counted in replace(blocks, change=_leave_rows).each(count):
+            dropped.update(counted)
+    return dropped
+
+
+def _leave_rows(rows: pa.Table) -> pa.Table:
+    return rows
 
 
 def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
@@ -268,8 +295,9 @@ def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str)
         open_loop = choose_open_loop(dataset, split)
         blocks = label_blocks(narrow, split, dataset.duplicates, n, ordered, open_loop=open_loop)
         store.append_blocks(blocks, SPLITS, split_id)
+        dropped = _count_dropped(store, blocks, split_id, n)
     opened.stored.unpersist()
-    return LogCounts(n, numeric, later, opened.rejected, opened.describe_reasons())
+    return LogCounts(LogRows(n, later, opened.rejected, opened.describe_reasons(), dropped), numeric)
 
 
 def drop_later_rows(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:

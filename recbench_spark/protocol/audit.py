@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.kernels.arrays import Bools, Ints
-from recbench_spark.protocol.labels import GIVEN, LATER, OPEN_LOOP, TRAIN, VALID
-from recbench_spark.protocol.positions import encode_ids, id_column, id_numbers
+from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
+from recbench_spark.protocol.pairs import OPEN_LOOP
+from recbench_spark.protocol.positions import encode_ids, id_column, id_numbers, name_parts
 from recbench_spark.storage.blocks import Block, partition_rows
 from recbench_spark.storage.objects import open_parquet
 
@@ -52,11 +54,13 @@ class AuditRequest:
         rows: the number of rows of each part.
         earliest: the earliest held-out time; None where rows have no times.
         keeps_known: true if the open loop may have pairs that training knows: they are no overlap.
+        asks_repeats: true if other held-out parts may have them.
     """
 
     rows: dict[str, int]
     earliest: int | None
     keeps_known: bool = False
+    asks_repeats: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -91,7 +95,7 @@ def summarise_parts(tables: Iterable[pa.Table]) -> dict[str, tuple[int, int, lis
     """Summarise each part: rows, sum of the rows' hashes, and lists of its first and last time."""
     summaries: dict[str, tuple[int, int, list[int], list[int]]] = {}
     for table in tables:
-        names, part_r = _read_parts(table)
+        names, part_r = name_parts(table)
         hash_r = _hash_rows(table)
         time_r, timed = _read_times(table)
         for n in np.unique(part_r).tolist():
@@ -157,16 +161,6 @@ def _read_times(table: pa.Table) -> tuple[Ints, Bools]:
     return pc.fill_null(column, 0).to_numpy(), pc.is_valid(column).to_numpy()
 
 
-def _read_parts(table: pa.Table) -> tuple[list[str], Ints]:
-    """Return the names of parts, and (r,) the number of each row's part."""
-    column = table.column("part").combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.unify_dictionaries().chunks)
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    return column.dictionary.to_pylist(), column.indices.to_numpy().astype(np.int64)
-
-
 # ------------------------------------------------------------------------------- by user and item
 
 
@@ -194,8 +188,7 @@ def count_piece(table: pa.Table, request: AuditRequest) -> pa.Table:
         _count_owners(rows, name, kind, part_r, len(request.parts))
         for kind, name in ((USERS, "user_id"), (ITEMS, "item_id"))
     ]
-    overlap, known = count_repeated_pairs(rows, part_r, request)
-    whole = {"overlap": overlap, "known": known, **_count_future(rows, part_r, request)}
+    whole = {**count_repeated_pairs(rows, part_r, request), **_count_future(rows, part_r, request)}
     numbers = np.zeros((len(whole), len(request.parts)), np.int64)
     numbers[:, 0] = list(whole.values())
     return pa.concat_tables(
@@ -204,7 +197,7 @@ def count_piece(table: pa.Table, request: AuditRequest) -> pa.Table:
 
 
 def _number_parts(table: pa.Table, parts: Sequence[str]) -> Ints:
-    names, part_r = _read_parts(table)
+    names, part_r = name_parts(table)
     # A file's dictionary may hold parts without a row.
     return np.array([parts.index(name) if name in parts else -1 for name in names], np.int64)[part_r]
 
@@ -228,23 +221,38 @@ def _in_parts(parts: Sequence[str], names: Iterable[str], part_r: Ints) -> Bools
     return np.array([part in names for part in parts])[part_r]
 
 
-def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) -> tuple[int, int]:
-    """Count pairs in more than one row, and pairs of the open loop that training knows.
+def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:
+    """Count pairs in more than one row (`overlap`), and those that the split allows.
 
-    A tested pair may also be shown in the open loop, but a pair in training only where the split allows it.
+    `known`: pairs of the open loop that training knows. `repeats`: held-out pairs that training knows,
+    where the split asks for them. A tested pair may be in the open loop, and any pair may come later.
     """
     pair_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
     order = np.argsort(pair_r, kind="stable")
     again = np.append(False, np.diff(pair_r[order]) == 0)
     if not again.any():
-        return 0, 0
-    pair_r, number_r = np.unique(pair_r, return_inverse=True)
-    open_r = _in_parts(request.parts, [OPEN_LOOP], part_r)
-    known_r = _in_parts(request.parts, [TRAIN, GIVEN, VALID], part_r)
-    opened, others, known = (np.bincount(number_r, in_rows) for in_rows in (open_r, ~open_r, known_r))
+        return {"overlap": 0, "known": 0, "repeats": 0}
+    number_r = np.unique(pair_r, return_inverse=True)[1]
+    count = partial(_count_pairs, request.parts, part_r, number_r)
+    opened, trained = count([OPEN_LOOP]), count([TRAIN, GIVEN])
+    known = trained + count([VALID])
+    others = count([part for part in request.parts if part not in (OPEN_LOOP, LATER)])
+    doubled = opened > 1
+    if not request.keeps_known:
+        doubled |= (opened > 0) & (known > 0)
+    if request.asks_repeats:
+        for part in request.parts:
+            doubled |= count([part]) > 1
+    else:
+        doubled |= others > 1
+    repeats = (trained > 0) & (others > trained) & request.asks_repeats
     both = (opened > 0) & (known > 0)
-    doubled = (opened > 1) | (others > 1) | (both & (not request.keeps_known))
-    return int(doubled.sum()), int(both.sum())
+    return {"overlap": int(doubled.sum()), "known": int(both.sum()), "repeats": int(repeats.sum())}
+
+
+def _count_pairs(parts: Sequence[str], part_r: Ints, number_r: Ints, names: Iterable[str]) -> Ints:
+    """Count the rows of each pair in these parts."""
+    return np.bincount(number_r[_in_parts(parts, names, part_r)], minlength=int(number_r.max()) + 1)
 
 
 def _count_future(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:

@@ -5,6 +5,7 @@ The module imports neither Spark nor the settings, so that workers load it fast.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -17,19 +18,11 @@ import pyarrow.compute as pc
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.splits import labels
 from recbench_spark.kernels.splits.labels import Codes, Hashes
-from recbench_spark.protocol.positions import (
-    DuplicateRule,
-    drop_duplicates,
-    encode_ids,
-    id_column,
-    id_numbers,
-    mark_parts,
-    order_rows,
-)
+from recbench_spark.protocol import pairs
+from recbench_spark.protocol.pairs import Dropped, DuplicateRule, PairRule, RepeatRule
+from recbench_spark.protocol.positions import encode_ids, id_column, name_parts, order_rows
 
 TRAIN, GIVEN, VALID, LATER, TEST = labels.NAMES
-OPEN_LOOP = "open_loop"
-"""The part with items that were shown uniformly at random; it comes with the log."""
 
 LabelMethod = Literal["position", "n_given", "user_folds", "folds", "share", "instants", "given"]
 
@@ -48,18 +41,13 @@ class OpenLoop:
     """Treatment of rows of the part `open_loop`.
 
     Attributes:
-        apart: true if the open loop is a separate log, which shows any pair: a pair may be in it and in
-            another part.
-        keeps_known: true if also the pairs that are in training stay in a separate open loop.
+        apart: true if the open loop is a separate log, which shows any pair: a pair in it and in another
+            part is no duplicate that `duplicates: error` refuses.
+        keeps_known: true if also the pairs that are in training stay in the open loop.
     """
 
     apart: bool = False
     keeps_known: bool = False
-
-    @property
-    def drops_known(self) -> bool:
-        """Return whether rows of the open loop are left out if their pair is in training."""
-        return self.apart and not self.keeps_known
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,8 @@ class SplitRule:
         instants: starts of validation, test and `later`, in microseconds.
         parts: the parts among which test rows are distributed.
         held_out: held-out ids.
-        duplicates: the row of a pair that stays; None where no pair is in two rows.
+        duplicates: the row of a pair that stays in each part; None where no pair is in two rows.
+        repeats: whether a held-out row stays whose pair training knows.
         open_loop: whether the open loop is a separate log, and which of its pairs stay.
         seed: the seed of the hashes.
         numeric: true if ids that decide between equal keys (`tie`) are ordered as numbers, as in rankings.
@@ -93,6 +82,7 @@ class SplitRule:
     parts: tuple[str, ...] = (TEST,)
     held_out: HeldOutIds | None = None
     duplicates: DuplicateRule | None = None
+    repeats: RepeatRule = "drop"
     open_loop: OpenLoop = OpenLoop()
     seed: int = 42
     numeric: bool = False
@@ -112,11 +102,17 @@ class SplitRule:
         """Return the column that decides between an owner's rows of equal keys, such as equal times."""
         return "item_id" if self.owner == "user_id" else "user_id"
 
+    @property
+    def of_pairs(self) -> PairRule:
+        """Return the rule for several rows of a pair."""
+        return PairRule(self.duplicates, self.repeats, self.open_loop.keeps_known, not self.every_fold)
+
 
 def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
-    """Return the rows with `part`, ids as dictionaries of texts, and one row per pair.
+    """Return the rows with `part`, ids as dictionaries of texts, and one row per pair and part.
 
-    A row that came with a part keeps it and does not count for the others.
+    A row that came with a part keeps it and does not count for the others. All rows are labelled before
+    one is left out: what is tested decides nothing about what trains.
 
     Args:
         rows: all rows of some owners, in the columns of a log; `part` and `attributes` may be missing.
@@ -125,15 +121,44 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
     Raises:
         FallbackToSpark: a pair is in two rows, where that is an error.
     """
+    labelled, dropped = _label_all(rows, rule)
+    return labelled.filter(pa.array(dropped.why_r == pairs.STAYS)) if dropped.why_r.any() else labelled
+
+
+def count_dropped(rows: pa.Table, rule: SplitRule) -> Counter[tuple[str, str]]:
+    """Count the rows that `label_rows` leaves out: (part, reason) -> rows, with reasons as facts.
+
+    `unordered_pairs`: pairs that differ in rating or attributes, and no time says which row is the last.
+    """
+    labelled, dropped = _label_all(rows, rule)
+    names, part_r = name_parts(labelled)
+    counts: Counter[tuple[str, str]] = Counter()
+    for part, name in enumerate(names):
+        for why, reason in enumerate(pairs.REASONS):
+            counts[name, reason] = int(((part_r == part) & (dropped.why_r == why)).sum())
+        counts[name, UNORDERED] = int((dropped.unordered_r & (part_r == part)).sum())
+    return Counter({key: n for key, n in counts.items() if n and key[1]})
+
+
+UNORDERED = "unordered_pairs"
+
+
+def _label_all(rows: pa.Table, rule: SplitRule) -> tuple[pa.Table, Dropped]:
     rows = encode_ids(rows)
-    if rule.duplicates:
-        rows = drop_duplicates(rows, rule.duplicates, OPEN_LOOP if rule.open_loop.apart else None)
-    if rule.by == "given":
-        return _drop_known_pairs(rows) if rule.open_loop.drops_known else rows
+    if rule.duplicates == "error":
+        pairs.refuse_duplicates(rows)
+    labelled = rows if rule.by == "given" else _label(rows, rule)
+    return labelled, pairs.mark_dropped(labelled, rule.of_pairs)
+
+
+def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:
+    """Return the rows with `part`, for protocols that label them."""
     position_r = n_r = np.empty(0, np.int64)
     if rule.by_owner:
         key_r = _sort_key(rows, rule)
-        rows, position_r, n_r = order_rows(rows, rule.owner, rule.tie, key_r, rule.numeric)
+        rows, position_r, n_r = order_rows(
+            rows, rule.owner, rule.tie, key_r, numeric=rule.numeric, by_pair=not rule.temporal
+        )
     if rule.every_fold:
         fold_r = np.mod(_fold_numbers(Draws(rows, rule.seed), rule, position_r), rule.folds[0])
         codes = pa.array(fold_r.astype(np.int32))
@@ -141,16 +166,7 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
     else:
         codes = pa.array(_part_codes(rows, rule, position_r, n_r))
         names = pa.array([*labels.NAMES[:-1], *rule.parts])
-    labelled = _set_part(rows, pa.DictionaryArray.from_arrays(codes, names))
-    return _drop_known_pairs(labelled) if rule.open_loop.drops_known else labelled
-
-
-def _drop_known_pairs(rows: pa.Table) -> pa.Table:
-    """Drop the rows of the open loop whose pair a model knows before the test."""
-    pair_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
-    known_r = mark_parts(rows, (TRAIN, GIVEN, VALID))
-    open_r = mark_parts(rows, (OPEN_LOOP,))
-    return rows.filter(pa.array(~(open_r & np.isin(pair_r, pair_r[known_r]))))
+    return _set_part(rows, pa.DictionaryArray.from_arrays(codes, names))
 
 
 def _sort_key(rows: pa.Table, rule: SplitRule) -> Ints:

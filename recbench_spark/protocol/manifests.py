@@ -6,6 +6,7 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +19,8 @@ from recbench_spark.config import Split
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.protocol import audit
 from recbench_spark.protocol.audit import COLUMNS, NOT_HELD_OUT, AuditRequest, PartSummary
-from recbench_spark.protocol.labels import GIVEN, LATER, OPEN_LOOP, TRAIN, VALID
+from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
+from recbench_spark.protocol.pairs import OPEN_LOOP
 from recbench_spark.protocol.splits import may_have_duplicates
 from recbench_spark.protocol.windows import refuse_empty
 from recbench_spark.storage.blocks import BLOCK_SCHEMA, Block, Blocks, chunks, count_tasks
@@ -44,16 +46,26 @@ class Manifest(NamedTuple):
 Parts = Mapping[str, PartSummary]
 
 
+@dataclass(frozen=True)
+class LogRows:
+    """The rows of a log that were read, and how many of them the split left out.
+
+    Attributes:
+        n: rows to label, duplicates included: without rejected rows and rows after the log's end.
+        later: rows after `dataset.until`.
+        rejected, reasons: number of rows that could not be used, and the reasons.
+        dropped: labelled rows that the split left out, (part, reason) -> rows; see `labels.count_dropped`.
+    """
+
+    n: int
+    later: int = 0
+    rejected: int = 0
+    reasons: str | None = None
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
 def build_manifest(
-    splits: DataFrame,
-    log_rows: int,
-    settings: str,
-    rejected: int = 0,
-    reasons: str | None = None,
-    *,
-    parts: Parts | None = None,
-    dropped: str | None = None,
-    files: Sequence[str] = (),
+    splits: DataFrame, log: LogRows, settings: str, *, parts: Parts | None = None, files: Sequence[str] = ()
 ) -> Manifest:
     """Collect the facts of a labelled log: counts, content hashes, overlap, leakage in time, drift.
 
@@ -64,26 +76,27 @@ def build_manifest(
 
     Args:
         splits: the labelled log of one split.
-        log_rows: rows read, before duplicates were dropped.
+        log: the rows that were read.
         settings: the split's settings as JSON.
-        rejected: number of rejected rows of the log.
-        reasons: the reasons of the rejection.
         parts: the result of `count_parts`; None to compute it here.
-        dropped: a description of the rows that the split left out, where they are not duplicates.
         files: the Parquet files that `splits` reads; tasks then read them directly.
     """
     parts = count_parts(splits, files) if parts is None else parts
     protocol = json.loads(settings)
     keeps_known = protocol.get("open_loop") == "all"
-    sums = _sum_audit(splits, files, parts, keeps_known=keeps_known)
-    n_labelled = sum(part.rows for part in parts.values())
+    asks_repeats = protocol.get("repeats", "drop") != "drop"
+    sums = _sum_audit(splits, files, parts, keeps_known=keeps_known, asks_repeats=asks_repeats)
     facts = [
-        Fact("log", "rows_read", float(log_rows)),
+        Fact("log", "rows_read", float(log.n + log.later + log.rejected), "all rows of the log"),
         Fact("log", "settings", None, settings),
-        Fact("log", "rejected_rows", float(rejected), reasons),
-        Fact("log", "duplicates_dropped", float(log_rows - n_labelled), dropped),
+        Fact("log", "rejected_rows", float(log.rejected), log.reasons),
+        *_dropped_facts(log.dropped),
         Fact("log", "overlap", float(sums["overlap"]), "pairs in more than one row"),
     ]
+    if asks_repeats:
+        facts.append(
+            Fact("log", "repeats", float(sums["repeats"]), "trained pairs that are asked")
+        )
     for name, part in parts.items():
         facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
     facts += [*_owner_facts(sums, "user", parts), *_owner_facts(sums, "item", parts)]
@@ -93,6 +106,53 @@ def build_manifest(
     held_out = protocol.get("held_out")
     facts += _all_given_facts(sums, held_out["of"]) if held_out else []
     return Manifest(facts, sums["users", "all"], sums["items", "all"])
+
+
+DROPPED = {
+    "duplicates_dropped": "rows of a pair that has another row in the part",
+    "repeats_dropped": "held-out rows of pairs that training knows",
+    "new_pairs_dropped": "held-out rows of pairs that training does not know",
+    "unordered_pairs": "pairs whose rows differ, and no time says which is the last: a hash chose",
+}
+"""Facts of rows that a split leaves out, of the whole log and of each part that has some."""
+
+
+def _dropped_facts(dropped: Counter[tuple[str, str]]) -> list[Fact]:
+    """Return the counts of rows that the split left out, of the log and by part."""
+    facts = []
+    for fact, detail in DROPPED.items():
+        of_parts = {part: n for (part, reason), n in sorted(dropped.items()) if reason == fact}
+        facts.append(Fact("log", fact, float(sum(of_parts.values())), detail))
+        facts += [Fact(part, fact, float(n), detail) for part, n in of_parts.items()]
+    return facts
+
+
+def describe_rows(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say in sentences how many rows of a log the split left out, and why; nothing if all stay.
+
+    Args:
+        facts: rows of the manifest (part, fact, value, detail).
+    """
+    of_log = {row["fact"]: row for row in facts if row["part"] == "log"}
+    counts = {fact: int(row["value"]) for fact, row in of_log.items() if row["value"] is not None}
+    reasons = (of_log.get("rejected_rows") or {}).get("detail")
+    words = {
+        "rejected_rows": f"rejected ({reasons})" if reasons else "rejected",
+        "later_rows": (of_log.get("later_rows") or {}).get("detail", ""),
+        "duplicates_dropped": "duplicates inside a part (dataset.duplicates)",
+        "repeats_dropped": "of pairs that training knows (split.repeats, split.open_loop)",
+        "new_pairs_dropped": "of pairs that training does not know (split.repeats: only)",
+    }
+    left_out = [f"{counts[fact]:,} {text}" for fact, text in words.items() if counts.get(fact)]
+    read = counts.get("rows_read", 0)
+    total = sum(counts.get(fact, 0) for fact in words)
+    lines = [f"{total:,} of {read:,} rows left out: {', '.join(left_out)}"] if left_out else []
+    if unordered := counts.get("unordered_pairs"):
+        lines.append(
+            f"warning: {unordered:,} pairs have rows of equal or missing times that differ: none is the "
+            "last, and a hash of the row chose one"
+        )
+    return lines
 
 
 def refuse_empty_parts(parts: Parts, split: Split) -> None:
@@ -129,20 +189,24 @@ def _summarise_batches(batches: Batches) -> Batches:
     yield pa.RecordBatch.from_arrays([pa.array([summary], pa.binary())], ["summary"])
 
 
-def _sum_audit(splits: DataFrame, files: Sequence[str], parts: Parts, *, keeps_known: bool) -> Counter[Any]:
+def _sum_audit(
+    splits: DataFrame, files: Sequence[str], parts: Parts, *, keeps_known: bool, asks_repeats: bool
+) -> Counter[Any]:
     """Sum `audit.sum_counts` over all users and items."""
     times = [part.earliest for name, part in parts.items() if name not in NOT_HELD_OUT]
     request = AuditRequest(
         {name: part.rows for name, part in parts.items()},
         min((time for time in times if time is not None), default=None),
         keeps_known,
+        asks_repeats,
     )
     totals = _count_blocks(splits, files, request).each(partial(audit.sum_counts, request=request))
     sums: Counter[Any] = Counter()
     for one in totals:
         sums.update(one)
     if sums["parted"]:
-        sums["overlap"], sums["known"] = _count_repeated_pairs(splits, keeps_known)
+        sums.update({name: -sums[name] for name in ("overlap", "known", "repeats")})
+        sums.update(_count_repeated_pairs(splits, request))
         sums["own_later"] = _count_own_future(splits)
     return sums
 
@@ -232,20 +296,28 @@ def _leakage_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
 # ------------------------------------------------------- users with rows in several pieces
 
 
-def _count_repeated_pairs(splits: DataFrame, keeps_known: bool) -> tuple[int, int]:
+def _count_repeated_pairs(splits: DataFrame, request: AuditRequest) -> dict[str, int]:
     """Count as `audit.count_repeated_pairs` does, by a shuffle of the pairs."""
     if not may_have_duplicates(splits):
-        return 0, 0
-    opened, known = F.col("part") == OPEN_LOOP, F.col("part").isin(TRAIN, GIVEN, VALID)
-    pairs = splits.groupBy("user_id", "item_id").agg(
-        F.count_if(opened).alias("opened"),
-        F.count_if(~opened).alias("others"),
-        F.count_if(known).alias("known"),
-    )
+        return {"overlap": 0, "known": 0, "repeats": 0}
+    by_part = splits.groupBy("user_id", "item_id", "part").agg(F.count("*").alias("n"))
+    part, keeps, asks = F.col("part"), F.lit(request.keeps_known), F.lit(request.asks_repeats)
+    of = {
+        "opened": part == OPEN_LOOP,
+        "others": ~part.isin(OPEN_LOOP, LATER),
+        "trained": part.isin(TRAIN, GIVEN),
+        "known": part.isin(TRAIN, GIVEN, VALID),
+    }
+    counts = (F.sum(F.when(inside, F.col("n")).otherwise(0)).alias(name) for name, inside in of.items())
+    pairs = by_part.groupBy("user_id", "item_id").agg(F.max("n").alias("most"), *counts)
     both = (F.col("opened") > 0) & (F.col("known") > 0)
-    doubled = (F.col("opened") > 1) | (F.col("others") > 1) | (both & F.lit(not keeps_known))
-    (row,) = pairs.agg(F.count_if(doubled).alias("overlap"), F.count_if(both).alias("known")).collect()
-    return row.overlap, row.known
+    twice = F.when(asks, F.col("most") > 1).otherwise(F.col("others") > 1)
+    doubled = (F.col("opened") > 1) | (both & ~keeps) | twice
+    repeats = asks & (F.col("trained") > 0) & (F.col("others") > F.col("trained"))
+    named = {"overlap": doubled, "known": both, "repeats": repeats}
+    (row,) = pairs.agg(*(F.count_if(column).alias(name) for name, column in named.items())).collect()
+    found: dict[str, int] = row.asDict()
+    return found
 
 
 def _count_own_future(splits: DataFrame) -> int:

@@ -23,21 +23,20 @@ from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.indexing import add_row_index
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.protocol.labels import (
-    OPEN_LOOP,
     HeldOutIds,
     LabelMethod,
     OpenLoop,
     SplitRule,
     label_rows,
 )
-from recbench_spark.protocol.positions import DuplicateRule
+from recbench_spark.protocol.pairs import OPEN_LOOP, DuplicateRule
 from recbench_spark.protocol.windows import find_instants
 from recbench_spark.schemas import ABSENT, COMPLETE
 from recbench_spark.storage.blocks import Blocks, count_tasks, shuffle_blocks, unpack_batches
 from recbench_spark.storage.spark_types import cast_ids_to_text
 
 JOINED = OpenLoop()
-"""The open loop is a part of the log like any other: a pair is in one row."""
+"""The open loop is a part of the log like any other."""
 
 
 def label_blocks(
@@ -52,18 +51,18 @@ def label_blocks(
 ) -> Blocks:
     """Label the log with `part`, ids as text. Rows with a part keep it and do not count for others.
 
-    The one shuffle, by user (or held-out item), drops duplicates as well, because a pair in two parts would
-    be a leak. Cuts in time need one more, since their shares are of the rows that stay. Position p counts
-    from the end of the user's order: the first `n_test` positions are test, the next `n_valid` are valid.
-    Equal times are ordered by item id (of held-out items by user id), as numbers where all ids are whole
-    numbers, else by UTF-8 bytes, as ties of rankings are. So the split is a function of the data, and of
-    two items of one instant the one that is last in tie order is tested.
+    The one shuffle, by user (or held-out item), labels all rows, then drops duplicates inside each part and
+    held-out rows whose pair training knows. Position p counts from the end of the user's order: the first
+    `n_test` positions are test, the next `n_valid` are valid. In random order all rows of a pair share one
+    position. Equal times are ordered by item id (of held-out items by user id), as numbers where all ids
+    are whole numbers, else by UTF-8 bytes, as ties of rankings are. So the split is a function of the data,
+    and of two items of one instant the one that is last in tie order is tested.
 
     Args:
         log: interactions, ids as text or, where they are stored as integers, int64.
         split: order, holdout, group and their amounts.
-        duplicates: the row of a pair that stays (see `positions.drop_duplicates`); `error` searches for
-            duplicates by a shuffle of 64-bit hashes; None where no pair is in two rows.
+        duplicates: the row of a pair that stays in each part (see `pairs.choose_rows`); `error` searches
+            for duplicates by a shuffle of 64-bit hashes; None where no pair is in two rows.
         n: an upper bound of the rows of the log; None to count them.
         numeric: true if these ids are ordered as numbers (see `data.readers.id_order`).
         open_loop: whether it is a separate log, and which of its pairs stay.
@@ -85,8 +84,7 @@ def label_blocks(
         _require_times(log)
     cut = None
     if _label_method(split) == "instants":
-        unique = _drop_duplicates(log, duplicates, n, open_loop).rows() if duplicates else log
-        cut = find_instants(unique, split)
+        cut = find_instants(log, split)
     rule = make_rule(split, duplicates, cut, numeric)
     rule = replace(rule, open_loop=open_loop, every_fold=every_fold)
     return _label_in_tasks(log, rule, n)
@@ -101,12 +99,6 @@ def _label_stretches(log: DataFrame, split: Split, n: int, every_fold: bool) -> 
         name = F.when(fold == (split.fold + 1) % split.folds, "valid").otherwise(name)
     part = fold.cast("string") if every_fold else name
     return add_row_index(log, "_row").withColumn("part", F.coalesce("part", part)).drop("_row")
-
-
-def _drop_duplicates(log: DataFrame, keep: DuplicateRule, n: int, open_loop: OpenLoop) -> Blocks:
-    """Return the rows of a split without labels; shares of a cut in time are shares of these rows."""
-    rule = SplitRule(by="given", duplicates=keep, open_loop=replace(open_loop, keeps_known=True))
-    return _label_in_tasks(log.drop("attributes"), rule, n)  # attributes decide between rows of one time
 
 
 def _label_in_tasks(log: DataFrame, rule: SplitRule, n: int) -> Blocks:
@@ -129,7 +121,7 @@ def make_rule(
 
     Args:
         split: order, holdout, group and their amounts.
-        duplicates: the row of a pair that stays.
+        duplicates: the row of a pair that stays in each part.
         cut: the starts of validation, of test and of the time after it, for cuts in time.
         numeric: true if ids that decide between equal times are ordered as numbers.
     """
@@ -144,6 +136,7 @@ def make_rule(
         parts=split.parts,
         held_out=HeldOutIds(held_out.of, held_out.test, held_out.valid) if held_out else None,
         duplicates=duplicates,
+        repeats=split.repeats,
         seed=split.seed,
         numeric=numeric,
     )

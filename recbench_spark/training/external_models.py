@@ -160,7 +160,8 @@ class _ExternalRowsAdapter(ModelAdapter[Rows]):
         kind = self.settings.kind
         rows = read_scored_rows(data.spark, self.settings.path, kind)
         results = overlap_checks(rows, rows, ExpectedIds(users, data.items), kind)
-        train = data.train_rows if self.lists and not self.masks else None
+        recommends_again = self.lists and not self.masks and not data.asks_repeats
+        train = data.train_rows if recommends_again else None
         results += row_checks(rows, users, data.items, data.definition, train=train)
         return GivenRows(rows, data.items, self.masks), results
 

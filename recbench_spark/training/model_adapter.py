@@ -58,7 +58,7 @@ class SplitData:
     were held out from training and some of their rows are given. suite, logical_date: of the night, if
     there is one. journal: takes progress lines of fits with several stages. scale: `dataset.scale`, to
     which rating models clip their predictions. lease: of the model's fit, if the warehouse is a folder;
-    its work folder belongs to this run alone.
+    its work folder belongs to this run alone. asks_repeats: true if trained items are asked again.
     """
 
     store: Store
@@ -72,6 +72,7 @@ class SplitData:
     journal: Journal | None = None
     scale: Scale | None = None
     lease: Lease | None = None
+    asks_repeats: bool = False
 
     @property
     def threshold(self) -> float | None:

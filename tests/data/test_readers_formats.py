@@ -236,7 +236,7 @@ def test_a_night_on_listed_negatives_with_a_rejected_row(spark, tmp_path):
     assert (reject.line, reject.reason.startswith("not 3 fields")) == ("7\t7", True)
     assert reject.file.endswith("x.train.tsv.gz")
     facts = store.read(MANIFESTS).where("fact IN ('rejected_rows', 'rows_read')").collect()
-    assert {fact.fact: fact.value for fact in facts} == {"rejected_rows": 1, "rows_read": 8}
+    assert {fact.fact: fact.value for fact in facts} == {"rejected_rows": 1, "rows_read": 9}
     assert {fact.detail for fact in facts} == {None, f"1 {reject.reason}"}
     # Ids in text files that are all whole numbers are ordered as numbers.
     assert {row.item_id: row.item_index for row in store.read(ITEMS).collect()} == {"3": 0, "9": 1, "10": 2}

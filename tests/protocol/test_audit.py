@@ -46,10 +46,10 @@ def drawn(seed: int) -> list[Row]:
     ]  # fmt: skip
 
 
-def by_loop(rows: Sequence[Row], earliest: int) -> dict[Any, int]:
+def by_loop(rows: Sequence[Row], earliest: int, asks_repeats: bool) -> dict[Any, int]:
     """The slow way."""
     parts = sorted({row[4] for row in rows})
-    totals: dict[Any, int] = {"later": 0, "own_later": 0, "overlap": 0}
+    totals: dict[Any, int] = {"later": 0, "own_later": 0, "overlap": 0, "repeats": 0}
     held = [r for r in rows if r[4] not in audit.NOT_HELD_OUT and r[3] is not None]
     for row in rows:
         if row[4] == "train" and row[3] is not None:
@@ -60,7 +60,11 @@ def by_loop(rows: Sequence[Row], earliest: int) -> dict[Any, int]:
         of = [row[4] for row in rows if row[:2] == pair]
         opened = of.count("open_loop")
         known = opened and set(of) & {"train", "given", "valid"}
-        totals["overlap"] += bool(opened > 1 or len(of) - opened > 1 or known)
+        others = [part for part in of if part not in ("open_loop", "later")]
+        twice = max(map(of.count, of)) > 1 if asks_repeats else len(others) > 1
+        totals["overlap"] += bool(opened > 1 or twice or known)
+        trained, held_out = set(others) & {"train", "given"}, set(others) & {"test", "valid"}
+        totals["repeats"] += bool(asks_repeats and trained and held_out)
     for n, owner in enumerate(("users", "items")):
         trained = {row[n] for row in rows if row[4] == "train"}
         totals[owner, "cold"] = len({row[n] for row in rows} - trained)
@@ -78,16 +82,17 @@ def by_loop(rows: Sequence[Row], earliest: int) -> dict[Any, int]:
     return totals
 
 
+@pytest.mark.parametrize("asks_repeats", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_pieces_say_together_what_a_loop_finds(seed: int) -> None:
+def test_pieces_say_together_what_a_loop_finds(seed: int, asks_repeats: bool) -> None:
     rows = drawn(seed)
     parts = audit.merge_parts([audit.summarise_parts([table(rows)])])
     cut = audit.merge_parts(audit.summarise_parts([table(rows[n::3])]) for n in range(3))
     assert parts == cut and list(parts) == sorted({row[4] for row in rows})
     times = [part.earliest for name, part in parts.items() if name in ("test", "valid")]
     earliest = min(time for time in times if time is not None)
-    request = AuditRequest({name: part.rows for name, part in parts.items()}, earliest)
-    expected = by_loop(rows, earliest)
+    request = AuditRequest({name: part.rows for name, part in parts.items()}, earliest, False, asks_repeats)
+    expected = by_loop(rows, earliest, asks_repeats)
     whole = sums([table(rows)], request, 1)
     assert {key: whole[key] for key in expected} == expected and whole["parted"] == 0
     by_user = [[row for row in rows if row[0] in ids] for ids in ({"u0", "u1"}, {"u2"}, {"u5"})]
@@ -95,7 +100,7 @@ def test_pieces_say_together_what_a_loop_finds(seed: int) -> None:
     apart = sums([table(piece) for piece in by_user], request, 3)
     assert {key: apart[key] for key in expected} == expected and apart["parted"] == 0
     across = sums([table(rows[n::2]) for n in range(2)], request, 2)
-    local = {"own_later", "overlap"}  # of users who stand in two pieces, a pass of its own says these
+    local = {"own_later", "overlap", "repeats"}  # of users who stand in two pieces, a pass of its own says these
     assert across["parted"] > 0
     assert {key: across[key] for key in expected.keys() - local} == {
         key: expected[key] for key in expected.keys() - local

@@ -82,21 +82,22 @@ def test_a_log_that_gives_all_parts_drops_known_pairs_too() -> None:
     st.randoms(use_true_random=False),
 )
 def test_duplicates_are_dropped_in_each_loop(drawn: list[Any], keeps: bool, random: Any) -> None:
-    """Each loop keeps the highest rating of a pair; the order of rows never decides."""
+    """Each loop keeps one row of a pair, with a rating that it has; the order of rows never decides."""
     rows: list[Row] = [(u, i, r, "open_loop" if opened else None) for u, i, r, opened in drawn]
     open_loop = OpenLoop(apart=True, keeps_known=keeps)
     made = label(rows, open_loop)
     shuffled = list(rows)
     random.shuffle(shuffled)
     assert label(shuffled, open_loop) == made
-    best: dict[Any, float] = {}
-    for user, item, rating, part in rows:
-        best[user, item, part] = max(rating, best.get((user, item, part), 0.0))
-    closed = {(u, i, r) for (u, i, part), r in best.items() if part is None}
-    assert {row[:3] for row in made if row[3] != "open_loop"} == closed
+    closed = {row[:2] for row in rows if row[3] is None}
+    assert {row[:2] for row in made if row[3] != "open_loop"} == closed
     train = {row[:2] for row in made if row[3] == "train"}
-    opened = {(u, i, r) for (u, i, part), r in best.items() if part and (keeps or (u, i) not in train)}
-    assert {row[:3] for row in made if row[3] == "open_loop"} == opened
+    opened = {row[:2] for row in rows if row[3] and (keeps or row[:2] not in train)}
+    assert {row[:2] for row in made if row[3] == "open_loop"} == opened
+    assert len(made) == len(closed) + len(opened)
+    for user, item, rating, part in made:
+        loop = "open_loop" if part == "open_loop" else None
+        assert (user, item, rating, loop) in rows
 
 
 def test_known_pairs_are_an_overlap_only_where_they_must_not_be() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -431,19 +430,18 @@ def remaining(frame) -> dict[tuple[str, str], tuple[float, int | None]]:
     return {(r.user_id, r.item_id): (r.rating, r.event_time) for r in frame.collect()}
 
 
-def test_duplicates_keep_the_last_or_the_first_then_the_highest_rating(spark) -> None:
+def test_duplicates_keep_the_last_or_the_first(spark) -> None:
     rows = [
         row("u", "a", time=3, rating=1.0),
         row("u", "a", time=9, rating=2.0),
-        row("u", "a", time=9, rating=4.0),
         row("u", "a", time=1, rating=3.0),
-        row("u", "b", rating=2.0),
+        row("u", "b", rating=5.0),
         row("u", "b", rating=5.0),
         row("v", "a", time=1, rating=1.0),
     ]
     log = spark.createDataFrame(rows, LOG_SCHEMA)
     rest = {("u", "b"): (5.0, None), ("v", "a"): (1.0, 1)}
-    assert remaining(without_duplicates(log, "keep_last")) == {("u", "a"): (4.0, 9), **rest}
+    assert remaining(without_duplicates(log, "keep_last")) == {("u", "a"): (2.0, 9), **rest}
     assert remaining(without_duplicates(log, "keep_first")) == {("u", "a"): (3.0, 1), **rest}
     assert without_duplicates(log, "keep_last").columns == LOG_SCHEMA.names
 
@@ -458,33 +456,19 @@ def test_duplicates_are_refused_where_asked(spark) -> None:
 
 
 def test_the_duplicate_kept_does_not_depend_on_the_order_of_rows(spark) -> None:
-    """Equal in time, rating and part: only the attributes differ, and they decide."""
+    """Equal in time, rating and part: only the attributes differ, and a hash of them decides."""
     rows = [("u", f"i{n}", 1.0, 5, None, {"page": str(p)}) for n in range(30) for p in range(4)]
+    pages = []
     for n in (1, 3):
         random.Random(n).shuffle(rows)
         log = spark.createDataFrame(rows, LOG_SCHEMA).repartition(n)
-        pages = {r.attributes["page"] for r in without_duplicates(log, "keep_last").collect()}
-        assert pages == {"3"}
+        kept = without_duplicates(log, "keep_last").collect()
+        pages.append({r.item_id: r.attributes["page"] for r in kept})
+    assert pages[0] == pages[1] and len(pages[0]) == 30 and len(set(pages[0].values())) == 4
 
 
-def drop_duplicates(rows: list[Row], keep: str) -> list[Row]:
-    """The rule of `positions.drop_duplicates` in plain Python: what is missing comes first."""
-
-    def order(row: Row) -> tuple[object, ...]:
-        _, _, rating, time, part, attributes = row
-        values = [] if attributes is None else [(v is not None, v or "") for v in attributes.values()]
-        in_time = -(time or 0) if keep == "keep_first" else time or 0
-        sign = math.copysign(1, rating)
-        return (in_time, rating, part is not None, part or "", attributes is not None, values, sign)
-
-    best: dict[tuple[str, str], Row] = {}
-    for row in sorted(rows, key=order):
-        best[row[0], row[1]] = row
-    return list(best.values())
-
-
-def test_duplicates_are_dropped_in_the_shuffle_of_the_split_by_the_same_rule(spark) -> None:
-    """Few times, ratings, parts and attributes, some missing: every level of the rule decides somewhere."""
+def test_every_level_of_the_rule_is_independent_of_partitions(spark) -> None:
+    """Few times, ratings, parts and attributes, some missing: one row of each pair in each part."""
     draw = random.Random(9)
     rows = [
         (
@@ -498,20 +482,28 @@ def test_duplicates_are_dropped_in_the_shuffle_of_the_split_by_the_same_rule(spa
         for _ in range(150)
     ]
     log = spark.createDataFrame(rows, LOG_SCHEMA)
+    as_text = F.to_json(F.struct(*LOG_SCHEMA.names)).alias("row")
     for keep, split in (("keep_last", Split(protocol="TO_RS")), ("keep_first", Split(group="global"))):
-        survivors = spark.createDataFrame(drop_duplicates(rows, keep), LOG_SCHEMA)
-        frames = (label_log(log.repartition(3), split, keep), label_log(survivors, split))
-        as_text = [F.to_json(F.struct(*LOG_SCHEMA.names)).alias("row")]
-        kept_rows, wanted = (sorted(r.row for r in f.select(as_text).collect()) for f in frames)
-        assert kept_rows == wanted and len(kept_rows) < len(rows)
+        one, many = (
+            sorted(r.row for r in label_log(log.repartition(n), split, keep).select(as_text).collect())
+            for n in (1, 3)
+        )
+        assert one == many and len(one) < len(rows)
+        parts = label_log(log, split, keep).select("user_id", "item_id", "part").collect()
+        assert len(set(parts)) == len(parts)
     with pytest.raises(DataError, match="rows of user"):
         label_log(log, split, "error")
 
 
-def test_shares_of_a_cut_in_time_are_shares_of_the_rows_that_stay(spark) -> None:
-    """Ten pairs, the first of them forty times more at the end: two of the ten are test."""
+def test_shares_of_a_cut_in_time_are_shares_of_all_rows(spark) -> None:
+    """Ten pairs, the first of them forty times more at the end: a fifth of fifty rows is test, one pair."""
     rows = [row("u", f"i{n}", time=n) for n in range(10)]
     rows += [row("u", "i0", time=100 + n) for n in range(40)]
     log = spark.createDataFrame(rows, LOG_SCHEMA)
-    parts = read_parts(label_log(log, Split(group="global", order="temporal"), "keep_first"))
-    assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 8 + ["test"] * 2
+    split = Split(group="global", order="temporal", repeats="keep")
+    made = label_log(log, split, "keep_first").collect()
+    assert sorted((r.part, r.item_id, r.event_time) for r in made) == [
+        ("test", "i0", 130), *(("train", f"i{n}", n) for n in range(10))
+    ]  # fmt: skip
+    dropped = label_log(log, split.model_copy(update={"repeats": "drop"}), "keep_first").collect()
+    assert {r.part for r in dropped} == {"train"} and len(dropped) == 10

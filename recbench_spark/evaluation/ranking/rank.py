@@ -118,7 +118,12 @@ def task_device(gpu_share: float = 1.0) -> str:
 
 
 def select_part_users(
-    blocks: DataFrame, parts: Sequence[str], threshold: float | None, keep_empty: bool
+    blocks: DataFrame,
+    parts: Sequence[str],
+    threshold: float | None,
+    keep_empty: bool,
+    *,
+    masks: bool = True,
 ) -> DataFrame:
     """Select the users of the held-out parts with the arrays that ranking needs: one row per user and part.
 
@@ -127,6 +132,8 @@ def select_part_users(
         parts: valid, test, open_loop.
         threshold: rating from which a training item belongs to a user's history.
         keep_empty: keep users without truth (they count 0 under empty_users=zero).
+        masks: false where the split asks for items that training knows: then no item is masked, since a
+            mask of all others would tell which ones are asked.
 
     Returns:
         user_id, part, user_key, item_ids, items, relevance, slices, masked, history.
@@ -140,13 +147,14 @@ def select_part_users(
     known = F.when(F.size(valid) == 0, F.col("train_items")).otherwise(
         F.sort_array(F.concat("train_items", valid))
     )
+    masked = F.when(F.col("part") == "valid", F.col("train_items")).otherwise(known)
     return selected.select(
         "user_id",
         "part",
         "user_key",
         *(_or_empty(truth[name], kind).alias(name) for name, kind in _TRUTH.items()),
         truth["slices"].alias("slices"),
-        F.when(F.col("part") == "valid", F.col("train_items")).otherwise(known).alias("masked"),
+        (masked if masks else F.array().cast("array<int>")).alias("masked"),
         _relevant_history(threshold).alias("history"),
     )
 

@@ -8,13 +8,16 @@ import numpy.typing as npt
 from recbench_spark.kernels.arrays import Ints
 
 
-def positions_from_end(groups_r: Ints, keys_r: Ints, ties_r: Ints) -> tuple[Ints, Ints, Ints]:
+def positions_from_end(
+    groups_r: Ints, keys_r: Ints, ties_r: Ints, *, once: bool = False
+) -> tuple[Ints, Ints, Ints]:
     """Return the rows in order, with the place of each from the end of its group and the group's size.
 
     Args:
         groups_r: (r,) group of each row, from 0.
         keys_r: (r,) sort key of each row.
         ties_r: (r,) second sort key, for equal keys.
+        once: true if rows with equal keys share one place, which counts once.
 
     Returns:
         order_o, the rows in order of (group, key, tie); position_o from 1 and n_o, in that order.
@@ -26,7 +29,13 @@ def positions_from_end(groups_r: Ints, keys_r: Ints, ties_r: Ints) -> tuple[Ints
     order_o = ascending(groups_r, keys_r, ties_r)
     n_g = np.bincount(groups_r)
     position_o = np.repeat(np.cumsum(n_g), n_g) - np.arange(len(groups_r))
-    return order_o, position_o, np.repeat(n_g, n_g)
+    if not once or not len(order_o):
+        return order_o, position_o, np.repeat(n_g, n_g)
+    columns = np.stack([values[order_o] for values in (groups_r, keys_r, ties_r)])
+    first_o = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))
+    place_o, end_o = np.cumsum(first_o), np.repeat(np.cumsum(n_g), n_g) - 1
+    once_g = np.bincount(groups_r[order_o], first_o).astype(np.int64)
+    return order_o, place_o[end_o] - place_o + 1, np.repeat(once_g, n_g)
 
 
 def number_slots(counts_u: Ints) -> tuple[Ints, Ints]:
@@ -54,23 +63,23 @@ def ascending(groups_r: Ints, keys_r: Ints | npt.NDArray[np.uint64], ties_r: Int
     return order_r
 
 
-def last_per_group(groups_r: Ints, keys_r: Ints, values_r: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """Return the row of each group with the largest (key, value), and rows that share it with another row.
+def last_per_group(groups_r: Ints, keys_r: Ints) -> tuple[Ints, Ints]:
+    """Return the row of each group with the largest key, and rows that share it with another row.
 
     Returns:
         best_g, in the order of groups; equal_r, all that share the largest with another.
 
-    >>> best, equal = last_per_group(np.array([7, 7, 8, 8]), np.array([1, 2, 3, 3]), np.ones(4))
+    >>> best, equal = last_per_group(np.array([7, 7, 8, 8]), np.array([1, 2, 3, 3]))
     >>> best[0].item(), equal.tolist()
     (1, [2, 3])
     """
-    order_r = np.lexsort((values_r, keys_r, groups_r))
-    group_r, key_r, value_r = groups_r[order_r], keys_r[order_r], values_r[order_r]
+    order_r = np.lexsort((keys_r, groups_r))
+    group_r, key_r = groups_r[order_r], keys_r[order_r]
     last_r = np.diff(group_r, append=0) != 0
     last_r[-1:] = True
     ends_g = np.flatnonzero(last_r)
     end_r = np.repeat(ends_g, np.diff(ends_g, prepend=-1))
-    largest_r = (key_r == key_r[end_r]) & (value_r == value_r[end_r])
+    largest_r = key_r == key_r[end_r]
     shared_r = largest_r & (np.bincount(end_r[largest_r], minlength=len(order_r))[end_r] > 1)
     return order_r[ends_g], order_r[shared_r]
 

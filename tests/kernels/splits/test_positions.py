@@ -44,14 +44,23 @@ def test_repeated_pairs(pairs: list[tuple[int, int]]) -> None:
 
 
 @settings(max_examples=100)
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 1), st.sampled_from([-0.5, 2.0])), max_size=20)
-)
-def test_the_last_of_each_group_and_those_that_share_that_place(rows: list[tuple[int, int, float]]) -> None:
-    groups, keys, values = (np.array([row[n] for row in rows]) for n in range(3))
-    best, equal = last_per_group(groups.astype(np.int64), keys.astype(np.int64), values.astype(float))
-    largest = {group: max(row for row in rows if row[0] == group) for group, _, _ in rows}
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 1)), max_size=20))
+def test_the_last_of_each_group_and_those_that_share_that_place(rows: list[tuple[int, int]]) -> None:
+    groups, keys = (np.array([row[n] for row in rows], np.int64) for n in range(2))
+    best, equal = last_per_group(groups, keys)
+    largest = {group: max(row for row in rows if row[0] == group) for group, _ in rows}
     assert [rows[place] for place in best] == [largest[group] for group in sorted(largest)]
     counts = Counter(rows)
     shared = [n for n, row in enumerate(rows) if row == largest[row[0]] and counts[row] > 1]
     assert sorted(equal.tolist()) == shared
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-2, 2), st.integers(0, 2)), max_size=30))
+def test_rows_with_equal_keys_share_one_place(rows: list[tuple[int, int, int]]) -> None:
+    groups, keys, ties = (np.array([row[n] for row in rows], np.int64) for n in range(3))
+    order, position, n = positions_from_end(groups, keys, ties, once=True)
+    for place, row in enumerate(order):
+        alike = {other for other in rows if other[0] == rows[row][0]}
+        assert position[place] == 1 + sum(other > rows[row] for other in alike)
+        assert n[place] == len(alike)

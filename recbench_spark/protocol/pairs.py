@@ -1,0 +1,157 @@
+"""Say which labelled rows of a pair a split leaves out: duplicates, and pairs that training knows.
+
+Rows are labelled first. So no row after the cut decides which rows train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.errors import FallbackToSpark
+from recbench_spark.kernels.arrays import Bools, Ints
+from recbench_spark.kernels.splits.labels import NAMES
+from recbench_spark.kernels.splits.positions import last_per_group, mark_repeats
+from recbench_spark.protocol.positions import hash_contents, id_numbers, name_parts
+
+DuplicateRule = Literal["keep_last", "keep_first", "error"]
+RepeatRule = Literal["drop", "keep", "only"]
+
+TRAIN, GIVEN, VALID, LATER, _ = NAMES
+OPEN_LOOP = "open_loop"
+"""The part with items that were shown uniformly at random; it comes with the log."""
+
+UNASKED = (TRAIN, GIVEN, LATER)
+"""Parts whose rows are asked of no model."""
+
+REASONS = ("", "duplicates_dropped", "repeats_dropped", "new_pairs_dropped")
+"""Why a row is left out, as facts of a manifest: its part has the pair in another row; training knows the
+pair; training does not know it (`repeats: only`)."""
+
+STAYS, DUPLICATE, REPEAT, NEW = range(len(REASONS))
+
+FIRST_TIME = np.iinfo(np.int64).min
+"""Time of a row without one, before all others."""
+
+
+class PairRule(NamedTuple):
+    """Rule for several rows of a pair.
+
+    Attributes:
+        duplicates: the row that stays in each part; None where no pair is in two rows.
+        repeats: whether a held-out row stays whose pair training knows.
+        open_repeats: true if such rows of the open loop stay.
+        by_part: false if all parts but the open loop count as one.
+    """
+
+    duplicates: DuplicateRule | None
+    repeats: RepeatRule = "drop"
+    open_repeats: bool = False
+    by_part: bool = True
+
+
+class Dropped(NamedTuple):
+    """Rows that a rule leaves out.
+
+    Attributes:
+        why_r: (r,) the place of each row's reason in REASONS.
+        unordered_r: (r,) true for the rows that stay by a hash: no time says which one is the last.
+    """
+
+    why_r: Ints
+    unordered_r: Bools
+
+
+def find_doubled(rows: pa.Table) -> Bools:
+    """Return (r,) true for rows whose pair is in another row."""
+    return mark_repeats(id_numbers(rows, "user_id"), id_numbers(rows, "item_id"))
+
+
+def refuse_duplicates(rows: pa.Table) -> None:
+    """Raise FallbackToSpark if a pair is in two rows: `splits` then names one."""
+    if find_doubled(rows).any():
+        raise FallbackToSpark("pairs stand twice")
+
+
+def mark_dropped(rows: pa.Table, rule: PairRule) -> Dropped:
+    """Say which rows stay: one row of each pair in each part, and what `repeats` says.
+
+    Args:
+        rows: all labelled rows of some users or items, ids as in `encode_ids`.
+        rule: the rule.
+    """
+    why_r = np.zeros(len(rows), np.int64)
+    if rule.repeats == "only" and rule.by_part:
+        why_r[~_mark(rows, (*UNASKED, OPEN_LOOP))] = NEW
+    unordered_r = np.zeros(len(rows), np.bool_)
+    places = np.flatnonzero(find_doubled(rows))
+    if len(places):
+        why_r[places], unordered_r[places] = _mark_doubled(rows.take(pa.array(places)), rule)
+    return Dropped(why_r, unordered_r)
+
+
+def _mark_doubled(rows: pa.Table, rule: PairRule) -> Dropped:
+    """Apply the rule to rows whose pairs are in several rows."""
+    pair_r = np.unique(
+        id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id"), return_inverse=True
+    )[1]
+    why_r = _mark_repeats(rows, pair_r, rule) if rule.by_part else np.zeros(len(rows), np.int64)
+    unordered_r = np.zeros(len(rows), np.bool_)
+    if rule.duplicates:
+        names, part_r = name_parts(rows)
+        part_r = part_r if rule.by_part else _mark(rows, (OPEN_LOOP,)).astype(np.int64)
+        kept_r, unordered_r = choose_rows(rows, pair_r * max(len(names), 2) + part_r, rule.duplicates)
+        why_r[~kept_r] = DUPLICATE
+    return Dropped(why_r, unordered_r & (why_r == STAYS))
+
+
+def _mark_repeats(rows: pa.Table, pair_r: Ints, rule: PairRule) -> Ints:
+    """Return (r,) the reason that `repeats` has against each row."""
+    trained_r, valid_r = _mark(rows, (TRAIN, GIVEN)), _mark(rows, (VALID,))
+    open_r = _mark(rows, (OPEN_LOOP,))
+    asked_r = ~(_mark(rows, UNASKED) | open_r)
+    in_train_r = np.isin(pair_r, pair_r[trained_r])
+    # At the test a model may know the validation rows, and their items are no candidates.
+    known_r = in_train_r | (np.isin(pair_r, pair_r[valid_r]) & ~valid_r)
+    why_r = np.zeros(len(rows), np.int64)
+    if rule.repeats == "drop":
+        why_r[asked_r & known_r] = REPEAT
+    if rule.repeats == "only":
+        why_r[asked_r & ~in_train_r] = NEW
+    if not rule.open_repeats:
+        why_r[open_r & known_r] = REPEAT
+    return why_r
+
+
+def _mark(rows: pa.Table, parts: Sequence[str]) -> Bools:
+    """Return (r,) true for the rows of these parts; `part` may be text, a dictionary, or missing."""
+    column = rows.column("part").combine_chunks()
+    texts = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    marked_r: Bools = pc.is_in(column, pa.array(parts, texts)).to_numpy(zero_copy_only=False)
+    return marked_r
+
+
+def choose_rows(rows: pa.Table, group_r: Ints, keep: DuplicateRule) -> tuple[Bools, Bools]:
+    """Keep one row of each group: the last or first by time, among equal times by a hash of the row.
+
+    The hash covers ids, rating and attributes, so no rating is preferred, and neither is any order of rows.
+
+    Returns:
+        kept_r, (r,); unordered_r: the kept rows that differ from another row of the same time.
+    """
+    times = rows.column("event_time")
+    times = times if keep == "keep_last" else pc.bit_wise_not(times)
+    best_g, equal_r = last_per_group(group_r, pc.fill_null(times, FIRST_TIME).to_numpy())
+    kept_r, unordered_r = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+    kept_r[best_g] = True
+    if len(equal_r):
+        kept_r[equal_r] = False
+        hash_e = hash_contents(rows.take(pa.array(equal_r))).view(np.int64)
+        (high_g, _), (low_g, _) = (last_per_group(group_r[equal_r], key_e) for key_e in (hash_e, ~hash_e))
+        kept_r[equal_r[high_g]] = True
+        unordered_r[equal_r[high_g]] = hash_e[high_g] != hash_e[low_g]
+    return kept_r, unordered_r
