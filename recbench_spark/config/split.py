@@ -91,13 +91,14 @@ class Split(Strict):
     protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given"] | None = None
     """Short name of a combination of order, holdout and group."""
     order: Literal["random", "temporal"] = "random"
-    """Order of the rows before they are held out: by hash, or by time."""
+    """Order of the rows before they are held out: by hash, or by time; a `period` is temporal."""
     holdout: Literal[
         "ratio", "leave_one_out", "last_n", "n_given", "folds", "consecutive", "period", "given"
     ] = "ratio"
     """Rule that says which rows are held out; see the list above."""
     group: Literal["user", "global"] = "user"
-    """Hold out inside each user's rows, or over all rows together."""
+    """Hold out inside each user's rows, or over all rows together; `period`, `folds` and `consecutive` are
+    global where nothing else is set."""
     ratio: tuple[Share, Share, Share] = (0.8, 0.0, 0.2)
     """Shares of train, valid and test, for holdout ratio."""
     valid: bool = False

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import pyarrow as pa
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -30,7 +29,7 @@ from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.placeholders import log_end_micros
 from recbench_spark.protocol.catalogue import build_catalogue
-from recbench_spark.protocol.labels import OpenLoop, count_dropped, label_rows
+from recbench_spark.protocol.labels import OpenLoop, label_rows
 from recbench_spark.protocol.manifests import (
     Fact,
     LogRows,
@@ -40,7 +39,12 @@ from recbench_spark.protocol.manifests import (
     describe_rows,
     refuse_empty_parts,
 )
-from recbench_spark.protocol.splits import label_blocks, labels_independently, make_rule
+from recbench_spark.protocol.splits import (
+    count_dropped_rows,
+    label_blocks,
+    labels_independently,
+    make_rule,
+)
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope, narrow_rows
 from recbench_spark.schemas import (
@@ -108,7 +112,7 @@ def check_open_loop(benchmark: Benchmark, definition: Definition) -> None:
 
 
 def check_repeats(benchmark: Benchmark, definition: Definition) -> None:
-    """Refuse masks of training items, if the split asks for pairs that training knows. Raises ConfigError."""
+    """Refuse masks of training items if the split asks for pairs of training. Raises ConfigError."""
     split, evaluation = benchmark.split, benchmark.evaluation
     if not split.asks_repeats or evaluation.task == "rating":
         return
@@ -262,17 +266,8 @@ def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: s
 
 def _count_dropped(store: Store, blocks: Blocks, split_id: str, n: int) -> Counter[tuple[str, str]]:
     """Count the rows of n that the split left out, by part and reason; a second pass if there are any."""
-    dropped: Counter[tuple[str, str]] = Counter()
-    if store.count_rows(SPLITS, "split_id", split_id) < n:
-        assert isinstance(blocks.change, partial)
-        count = partial(count_dropped, rule=blocks.change.keywords["rule"])
-        for counted in replace(blocks, change=_leave_rows).each(count):
-            dropped.update(counted)
-    return dropped
-
-
-def _leave_rows(rows: pa.Table) -> pa.Table:
-    return rows
+    left_out = store.count_rows(SPLITS, "split_id", split_id) < n
+    return count_dropped_rows(blocks) if left_out else Counter()
 
 
 def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str) -> LogCounts:

@@ -94,9 +94,7 @@ def build_manifest(
         Fact("log", "overlap", float(sums["overlap"]), "pairs in more than one row"),
     ]
     if asks_repeats:
-        facts.append(
-            Fact("log", "repeats", float(sums["repeats"]), "trained pairs that are asked")
-        )
+        facts.append(Fact("log", "repeats", float(sums["repeats"]), "trained pairs that are asked"))
     for name, part in parts.items():
         facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
     facts += [*_owner_facts(sums, "user", parts), *_owner_facts(sums, "item", parts)]

@@ -9,6 +9,7 @@ numbers, the shuffle. `labels` is the tasks' part; `windows` has cuts at one ins
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ from recbench_spark.protocol.labels import (
     LabelMethod,
     OpenLoop,
     SplitRule,
+    count_dropped,
     label_rows,
 )
 from recbench_spark.protocol.pairs import OPEN_LOOP, DuplicateRule
@@ -106,6 +108,20 @@ def _label_in_tasks(log: DataFrame, rule: SplitRule, n: int) -> Blocks:
     rows = log.drop("part") if labels_all else log
     packed = shuffle_blocks(rows, F.xxhash64(rule.owner), count_tasks(log.sparkSession, n))
     return Blocks(packed, partial(label_rows, rule=rule), cast_ids_to_text(log).schema)
+
+
+def count_dropped_rows(blocks: Blocks) -> Counter[tuple[str, str]]:
+    """Count the rows that labelled blocks leave out, (part, reason) -> rows: the shuffle once more."""
+    assert isinstance(blocks.change, partial)
+    count = partial(count_dropped, **blocks.change.keywords)
+    dropped: Counter[tuple[str, str]] = Counter()
+    for counted in replace(blocks, change=_leave_rows).each(count):
+        dropped.update(counted)
+    return dropped
+
+
+def _leave_rows(rows: pa.Table) -> pa.Table:
+    return rows
 
 
 # --------------------------------------------------------------------------------- the protocol

@@ -126,7 +126,7 @@ def test_every_split_is_that_of_sparks_readers(
     for name in names:
         split_id = f"{form[:5]}_{name}"
         log_file = write_labelled_log(store, log, SPLIT_OF[name], split_id)
-        assert (log_file.n, log_file.numeric) == (400, form != "texts")
+        assert (log_file.rows.n, log_file.numeric) == (400, form != "texts")
         ours = read_split(store, split_id)
         numeric = form != "texts"
         blocks = label_blocks(rows, SPLIT_OF[name], "keep_last", numeric=numeric)
@@ -159,7 +159,7 @@ def test_a_delta_log_is_read_as_its_present_version(
     write_deltalake(tmp_path / "log", pa.table({"user_id": [9, 9], "item_id": [1, 2]}))
     write_deltalake(tmp_path / "log", pa.table({"user_id": [1, 1], "item_id": [1, 2]}), mode="overwrite")
     log = dataset(str(tmp_path / "log"), reader="delta")
-    assert write_labelled_log(store, log, Split(protocol="RO_LS"), "delta").n == 2
+    assert write_labelled_log(store, log, Split(protocol="RO_LS"), "delta").rows.n == 2
     assert set(read_split(store, "delta").user_id) == {"1"}
 
 

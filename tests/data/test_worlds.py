@@ -12,8 +12,8 @@ from recbench_spark.data.worlds import read_world, true_factors, true_propensiti
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.run_keys import hash_split, world_settings
 from recbench_spark.protocol.labels import OpenLoop
-from recbench_spark.protocol.manifests import build_manifest
-from recbench_spark.protocol.splits import label_blocks
+from recbench_spark.protocol.manifests import LogRows, build_manifest
+from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
 from tests.log_schema import LOG_SCHEMA
 
 WORLD = WorldSettings(users=400, items=60, interactions=5000, open_loop=2000, periods=3)
@@ -254,11 +254,7 @@ def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spa
     manifest = build_manifest(spark.createDataFrame(made), LogRows(len(log)), "{}").facts
     facts = pd.DataFrame(manifest).set_index("fact")
     assert facts.value["overlap"] == 0
-    dropped = Counter[tuple[str, str]]()
-    rule = make_rule(split, "keep_last")
-    for counted in replace(blocks, change=pa.Table.combine_chunks).each(partial(count_dropped, rule=rule)):
-        dropped.update(counted)
-    assert dropped == {("open_loop", "repeats_dropped"): len(shown & known)}
+    assert count_dropped_rows(blocks) == {("open_loop", "repeats_dropped"): len(shown & known)}
 
 
 def test_truth_leads_and_the_closed_loop_flatters_popularity(spark):

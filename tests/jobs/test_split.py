@@ -106,7 +106,7 @@ def test_a_log_becomes_labelled_tables_and_an_audit(
     printed = capsys.readouterr().out
     facts = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line.strip()}
     assert facts["rows"] == ["16", "4"]
-    assert facts["duplicates_dropped"] == ["1"]
+    assert facts["duplicates_dropped"] == ["1", "1"] and facts["rows_read"] == ["21"]
     assert facts["overlap"] == facts["own_future_rows"] == ["0"]
     # The first held-out row is at 40 s; the twelve training rows of the other users are later.
     assert facts["future_rows"] == ["12"]
@@ -142,7 +142,7 @@ def test_a_log_becomes_labelled_tables_and_an_audit(
 @pytest.mark.parametrize(
     ("settings", "sizes"),
     [
-        (["holdout=period", "start=2030-01-01"], "train 20, valid 0, test 0, later 0"),
+        (["holdout=period", "start=2030-01-01"], "train 21, valid 0, test 0, later 0"),
         (["holdout=n_given", "n=5000"], "test 0, train 20"),
         (["holdout=n_given", "n=5000", "order=temporal"], "test 0, train 20"),
         (["holdout=n_given", "n=0"], "test 20, train 0"),

@@ -100,7 +100,8 @@ def test_pieces_say_together_what_a_loop_finds(seed: int, asks_repeats: bool) ->
     apart = sums([table(piece) for piece in by_user], request, 3)
     assert {key: apart[key] for key in expected} == expected and apart["parted"] == 0
     across = sums([table(rows[n::2]) for n in range(2)], request, 2)
-    local = {"own_later", "overlap", "repeats"}  # of users who stand in two pieces, a pass of its own says these
+    # Of users who stand in two pieces, a pass of its own says these.
+    local = {"own_later", "overlap", "repeats"}
     assert across["parted"] > 0
     assert {key: across[key] for key in expected.keys() - local} == {
         key: expected[key] for key in expected.keys() - local

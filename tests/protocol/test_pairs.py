@@ -1,10 +1,11 @@
-"""Pairs in several rows: labelled first, then one row in each part, and what `repeats` says; beside pandas."""
+"""Pairs in several rows: one row in each part, and what `repeats` says; beside pandas."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +38,7 @@ def label(log: pd.DataFrame, rule: SplitRule, pieces: int = 1) -> pd.DataFrame:
     piece = pd.util.hash_pandas_object(log[rule.owner], index=False) % pieces
     frames = [label_rows(to_arrow(log[piece == n]), rule).to_pandas() for n in range(pieces)]
     made = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
-    return made.astype({name: str for name in ("user_id", "item_id", "part")})
+    return made.astype(dict.fromkeys(("user_id", "item_id", "part"), str))
 
 
 def shop(seed: int = 3, users: int = 60, rows: int = 4000) -> pd.DataFrame:
@@ -87,7 +88,7 @@ def cut_in_pandas(log: pd.DataFrame, cut: tuple[int, int, int]) -> pd.Series:
 
 
 def settle_in_pandas(log: pd.DataFrame, repeats: str) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Keep one row of a pair and part, then drop or choose what training knows: rows, and counts by reason."""
+    """Keep one row of a pair and part, then settle what training knows: rows, and counts by reason."""
     pair = ["user_id", "item_id"]
     kept = log.sort_values("event_time", kind="stable").drop_duplicates([*pair, "part"], keep="last")
     pairs = pd.MultiIndex.from_frame(kept[pair])
@@ -174,9 +175,7 @@ RANDOM = [
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 17])
-@pytest.mark.parametrize(
-    "split", RANDOM, ids=lambda one: one.describe()
-)
+@pytest.mark.parametrize("split", RANDOM, ids=lambda one: one.describe())
 def test_in_random_order_a_pair_is_in_one_part_as_if_it_had_one_row(split: Split, pieces: int) -> None:
     log = shop()
     last = log.sort_values("event_time", kind="stable").drop_duplicates(["user_id", "item_id"], keep="last")
@@ -251,6 +250,19 @@ def test_rows_after_the_period_and_given_parts() -> None:
     kept = label_rows(given_log, rule).to_pandas()
     assert set(kept.part) == {"train"} and len(kept) == 2
     assert len(label_rows(given_log, replace(rule, repeats="keep"))) == 4
+
+
+def test_the_page_shows_the_split_that_the_code_makes() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/splits.md").read_text()
+    table = page.split("user  item  time  label  left out\n")[1].split("```")[0]
+    shown = [line.split() for line in table.splitlines()]
+    log = rows(*((user, item, 1.0, int(time)) for user, item, time, *_ in shown))
+    rule = replace(rule_of(Split(protocol="TO_RS", ratio=(0.5, 0.2, 0.3))), numeric=True)
+    stays = {(user, item, part, int(time)) for user, item, time, part, why in shown if why == "-"}
+    assert as_set(label(log, rule)) == stays and len(stays) == 7
+    reasons = {"duplicate": "duplicates_dropped", "repeat": "repeats_dropped"}
+    left_out = Counter((part, reasons[why]) for *_, part, why in shown if why in reasons)
+    assert count_dropped(to_arrow(log), rule) == left_out
 
 
 # ------------------------------------------------------------------------------------ equal times
