@@ -87,10 +87,8 @@ def build_manifest(
     asks_repeats = protocol.get("repeats", "drop") != "drop"
     sums = _sum_audit(splits, files, parts, keeps_known=keeps_known, asks_repeats=asks_repeats)
     facts = [
-        Fact("log", "rows_read", float(log.n + log.later + log.rejected), "all rows of the log"),
+        *list_log_facts(log),
         Fact("log", "settings", None, settings),
-        Fact("log", "rejected_rows", float(log.rejected), log.reasons),
-        *_dropped_facts(log.dropped),
         Fact("log", "overlap", float(sums["overlap"]), "pairs in more than one row"),
     ]
     if asks_repeats:
@@ -115,18 +113,21 @@ DROPPED = {
 """Facts of rows that a split leaves out, of the whole log and of each part that has some."""
 
 
-def _dropped_facts(dropped: Counter[tuple[str, str]]) -> list[Fact]:
-    """Return the counts of rows that the split left out, of the log and by part."""
-    facts = []
+def list_log_facts(log: LogRows) -> list[Fact]:
+    """Return the counts of rows that were read, and of those left out of the log and of each part."""
+    facts = [
+        Fact("log", "rows_read", float(log.n + log.later + log.rejected)),
+        Fact("log", "rejected_rows", float(log.rejected), log.reasons),
+    ]
     for fact, detail in DROPPED.items():
-        of_parts = {part: n for (part, reason), n in sorted(dropped.items()) if reason == fact}
+        of_parts = {part: n for (part, reason), n in sorted(log.dropped.items()) if reason == fact}
         facts.append(Fact("log", fact, float(sum(of_parts.values())), detail))
         facts += [Fact(part, fact, float(n), detail) for part, n in of_parts.items()]
     return facts
 
 
 def describe_rows(facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say in sentences how many rows of a log the split left out, and why; nothing if all stay.
+    """Say in sentences how many rows of a log were left out, and why; nothing if all stay.
 
     Args:
         facts: rows of the manifest (part, fact, value, detail).
@@ -136,7 +137,7 @@ def describe_rows(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     reasons = (of_log.get("rejected_rows") or {}).get("detail")
     words = {
         "rejected_rows": f"rejected ({reasons})" if reasons else "rejected",
-        "later_rows": (of_log.get("later_rows") or {}).get("detail", ""),
+        "later_rows": (of_log.get("later_rows") or {}).get("detail") or "after the end of the log",
         "duplicates_dropped": "duplicates inside a part (dataset.duplicates)",
         "repeats_dropped": "of pairs that training knows (split.repeats, split.open_loop)",
         "new_pairs_dropped": "of pairs that training does not know (split.repeats: only)",

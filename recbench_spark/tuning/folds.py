@@ -12,7 +12,8 @@ from recbench_spark.data.readers.logs import open_log
 from recbench_spark.errors import DataError, ProtocolError, StoreError
 from recbench_spark.inputs import pin_inputs, require_unchanged
 from recbench_spark.nightly.split import choose_open_loop, drop_later_rows, identify_split
-from recbench_spark.protocol.splits import label_blocks, make_rule
+from recbench_spark.protocol.manifests import LogRows, describe_rows, list_log_facts
+from recbench_spark.protocol.splits import count_dropped_rows, label_blocks, make_rule
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
@@ -70,7 +71,7 @@ def open_folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> Fol
         with journal.stage(
             "log", f"log {log_id}: {_describe_protocol(benchmark)}", log_id=log_id
         ) as counts:
-            counts["rows"] = _write_log(store, whole, folder, folded)
+            counts["rows"] = _write_log(store, whole, folder, folded, journal)
 
     folder_path = publish_rows(f"{store.files_root}/fit_files/logs/{log_id}", write, FACTS_FILE)
     files = _make_log_files(benchmark, log_id, folder_path, _read_facts(folder_path))
@@ -104,9 +105,11 @@ def _describe_protocol(benchmark: Benchmark) -> str:
     return f"{split.folds} random folds of {row_group} seed {split.seed}"
 
 
-def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool) -> int:
+def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool, journal: Journal) -> int:
     """Write the labelled rows, then their facts with the names of the files; return the number of rows."""
-    files = _write_labelled_rows(store, benchmark, folder, every_fold)
+    files, log = _write_labelled_rows(store, benchmark, folder, every_fold)
+    for line in describe_rows([fact._asdict() for fact in list_log_facts(log)]):
+        journal.say(f"log of {benchmark.dataset.name}: {line}")
     labelled = load_parquet(store.spark, *files)
     require_unchanged()
     names = sorted(file.rsplit("/", 1)[1] for file in files)
@@ -132,11 +135,11 @@ def _read_facts(folder_path: str) -> dict[str, Any]:
 
 def _write_labelled_rows(
     store: Store, benchmark: Benchmark, folder_path: str, every_fold: bool
-) -> tuple[str, ...]:
-    """Read, check and label the rows and write them as Parquet with one shuffle; return the files."""
+) -> tuple[tuple[str, ...], LogRows]:
+    """Read, check and label the rows and write them as Parquet; return the files, and what was read."""
     dataset, split = benchmark.dataset, benchmark.split
     opened = open_log(store.spark, dataset)
-    log, _ = drop_later_rows(opened.stored.cache(), dataset)
+    log, later = drop_later_rows(opened.stored.cache(), dataset)
     n = log.count()
     if not n:
         raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
@@ -151,8 +154,9 @@ def _write_labelled_rows(
         every_fold=every_fold,
     )
     files = write_parquet(blocks.rows().select(*COLUMNS), folder_path)
+    dropped = count_dropped_rows(blocks)
     opened.stored.unpersist()
-    return files
+    return files, LogRows(n, later, opened.rejected, opened.describe_reasons(), dropped)
 
 
 def _make_log_files(
