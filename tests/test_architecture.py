@@ -262,6 +262,7 @@ LAZY_FILES = {
     "recbench_spark/models/networks/settings.py": "loads torch, when a device is chosen",
     "recbench_spark/protocol/audit.py": "loads numba, in tasks",
     "recbench_spark/protocol/labels.py": "loads numba, in tasks",
+    "recbench_spark/protocol/positions.py": "loads numba, in tasks whose rows have equal times",
     "recbench_spark/runtime/journal.py": "loads rich, where the job writes to a terminal",
 }
 """Files whose functions import modules of this package, with the reason."""

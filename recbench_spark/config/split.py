@@ -15,6 +15,7 @@ from recbench_spark.config.base import (
     Seed,
     Share,
     Strict,
+    make_error,
     require_day_text,
     seconds,
 )
@@ -166,6 +167,14 @@ class Split(Strict):
                 raise ValueError(message)
         return self
 
+    @model_validator(mode="after")
+    def _check_repeats(self) -> Split:
+        divides_pairs = self.temporal or self.holdout in ("consecutive", "given")
+        if self.asks_repeats and not divides_pairs:
+            message = f"repeats '{self.repeats}': in random order all rows of a pair are in one part"
+            raise make_error(message, "order: temporal, or leave repeats out")
+        return self
+
     @property
     def temporal(self) -> bool:
         """True where rows are put in order of time."""
@@ -259,11 +268,6 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         (holdout == "n_given" and split.valid, "n_given: instead of 'valid' name parts: [valid, test]"),
         (folded and split.temporal, "folds are random: order must be 'random'"),
         (holdout == "consecutive" and per_user, "consecutive folds are of the whole file: group 'global'"),
-        (
-            split.asks_repeats and not split.temporal and holdout not in ("consecutive", "given"),
-            f"repeats '{split.repeats}': in random order all rows of a pair are in one part, so none comes "
-            "again\n  hint: order: temporal, or leave repeats out",
-        ),
         (split.fold >= split.folds, f"fold must be below folds, which is {split.folds}"),
         (folded and split.valid and split.folds == 2, "2 folds leave none to validate on"),
         (max(length, step, span) > MAX_SECONDS, "length, step and window lead out of the calendar"),

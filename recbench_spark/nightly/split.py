@@ -116,20 +116,20 @@ def check_repeats(benchmark: Benchmark, definition: Definition) -> None:
     split, evaluation = benchmark.split, benchmark.evaluation
     if not split.asks_repeats or evaluation.task == "rating":
         return
-    asked = f"split.repeats '{split.repeats}' asks for pairs that training knows"
+    clash = f"split.repeats '{split.repeats}' asks for pairs that training knows"
     if definition.candidates == "unseen":
         raise ConfigError(
-            f"{asked}, and they are no candidates under definition.candidates 'unseen'",
+            f"{clash}, and they are no candidates under definition.candidates 'unseen'",
             "evaluation.definition.candidates: all, or split.repeats: drop",
         )
     for model in benchmark.models:
         if isinstance(model, ListsModel) and model.training_items == "drop":
             raise ConfigError(
-                f"{asked}, and models.{model.name}.training_items 'drop' takes them out of the lists",
+                f"{clash}, and models.{model.name}.training_items 'drop' takes them out of the lists",
                 "training_items: keep, or split.repeats: drop",
             )
     if evaluation.learning_curve is not None:
-        raise ConfigError(f"{asked}, and a learning curve has each item once", "split.repeats: drop")
+        raise ConfigError(f"{clash}, and a learning curve has each item once", "split.repeats: drop")
 
 
 def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:

@@ -103,7 +103,7 @@ class SplitRule:
         return "item_id" if self.owner == "user_id" else "user_id"
 
     @property
-    def of_pairs(self) -> PairRule:
+    def pair_rule(self) -> PairRule:
         """Return the rule for several rows of a pair."""
         return PairRule(self.duplicates, self.repeats, self.open_loop.keeps_known, not self.every_fold)
 
@@ -148,7 +148,7 @@ def _label_all(rows: pa.Table, rule: SplitRule) -> tuple[pa.Table, Dropped]:
     if rule.duplicates == "error":
         pairs.refuse_duplicates(rows)
     labelled = rows if rule.by == "given" else _label(rows, rule)
-    return labelled, pairs.mark_dropped(labelled, rule.of_pairs)
+    return labelled, pairs.mark_dropped(labelled, rule.pair_rule)
 
 
 def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:

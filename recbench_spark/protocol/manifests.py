@@ -315,8 +315,7 @@ def _count_repeated_pairs(splits: DataFrame, request: AuditRequest) -> dict[str,
     repeats = asks & (F.col("trained") > 0) & (F.col("others") > F.col("trained"))
     named = {"overlap": doubled, "known": both, "repeats": repeats}
     (row,) = pairs.agg(*(F.count_if(column).alias(name) for name, column in named.items())).collect()
-    found: dict[str, int] = row.asDict()
-    return found
+    return {name: int(row[name]) for name in named}
 
 
 def _count_own_future(splits: DataFrame) -> int:

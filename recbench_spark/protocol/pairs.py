@@ -113,15 +113,15 @@ def _mark_repeats(rows: pa.Table, pair_r: Ints, rule: PairRule) -> Ints:
     """Return (r,) the reason that `repeats` has against each row."""
     trained_r, valid_r = _mark(rows, (TRAIN, GIVEN)), _mark(rows, (VALID,))
     open_r = _mark(rows, (OPEN_LOOP,))
-    asked_r = ~(_mark(rows, UNASKED) | open_r)
+    held_out_r = ~(_mark(rows, UNASKED) | open_r)
     in_train_r = np.isin(pair_r, pair_r[trained_r])
     # At the test a model may know the validation rows, and their items are no candidates.
     known_r = in_train_r | (np.isin(pair_r, pair_r[valid_r]) & ~valid_r)
     why_r = np.zeros(len(rows), np.int64)
     if rule.repeats == "drop":
-        why_r[asked_r & known_r] = REPEAT
+        why_r[held_out_r & known_r] = REPEAT
     if rule.repeats == "only":
-        why_r[asked_r & ~in_train_r] = NEW
+        why_r[held_out_r & ~in_train_r] = NEW
     if not rule.open_repeats:
         why_r[open_r & known_r] = REPEAT
     return why_r

@@ -29,7 +29,7 @@ def to_arrow(log: pd.DataFrame) -> pa.Table:
     return pa.Table.from_pandas(log[LOG.names], LOG, preserve_index=False)
 
 
-def rule_of(split: Split, cut: tuple[int, int, int] | None = None, keep: str = "keep_last") -> SplitRule:
+def plan_rule(split: Split, cut: tuple[int, int, int] | None = None, keep: str = "keep_last") -> SplitRule:
     return make_rule(split, keep, cut)  # type: ignore[arg-type]
 
 
@@ -94,10 +94,8 @@ def settle_in_pandas(log: pd.DataFrame, repeats: str) -> tuple[pd.DataFrame, dic
     pairs = pd.MultiIndex.from_frame(kept[pair])
     in_train = pairs.isin(pairs[kept.part.isin(["train", "given"])])
     in_valid = pairs.isin(pairs[kept.part == "valid"]) & (kept.part == "test")
-    asked = kept.part.isin(["valid", "test"])
-    gone = {"drop": asked & (in_train | in_valid), "keep": asked & False, "only": asked & ~in_train}[
-        repeats
-    ]
+    held = kept.part.isin(["valid", "test"])
+    gone = {"drop": held & (in_train | in_valid), "keep": held & False, "only": held & ~in_train}[repeats]
     reason = "new_pairs_dropped" if repeats == "only" else "repeats_dropped"
     counts = {"duplicates_dropped": len(log) - len(kept), reason: int(gone.sum())}
     return kept[~gone], {name: n for name, n in counts.items() if n}
@@ -137,7 +135,7 @@ def test_a_shop_is_split_as_pandas_does(
     log = shop()
     part = cut_in_pandas(log, cut) if cut else order_in_pandas(log, split, "user_id")
     wanted, counts = settle_in_pandas(log.assign(part=part), repeats)
-    rule = rule_of(split.model_copy(update={"repeats": repeats}), cut)
+    rule = plan_rule(split.model_copy(update={"repeats": repeats}), cut)
     assert as_set(label(log, rule, pieces)) == as_set(wanted)
     assert count_all(log, rule) == counts and len(counts) == 1 + (repeats != "keep")
     # Nothing that is held out decides what trains.
@@ -152,7 +150,7 @@ def test_held_out_users_and_items_of_a_shop_are_those_of_pandas(of: str, pieces:
     """The rows that an owner is tested on, whoever is drawn: as without `held_out`, with train as given."""
     log, owner = shop(), f"{of[:-1]}_id"
     split = Split(protocol="TO_RS", held_out={"of": of, "test": 0.3, "valid": 0.2})
-    made = label(log, rule_of(split), pieces)
+    made = label(log, plan_rule(split), pieces)
     kind = made.groupby(owner).part.agg(lambda parts: "".join(sorted(set(parts) - {"given"})))
     assert set(kind) - {""} == {"test", "valid", "train"}
     kinds = log[owner].map(kind.replace("", "test")).rename("kind")
@@ -179,9 +177,9 @@ RANDOM = [
 def test_in_random_order_a_pair_is_in_one_part_as_if_it_had_one_row(split: Split, pieces: int) -> None:
     log = shop()
     last = log.sort_values("event_time", kind="stable").drop_duplicates(["user_id", "item_id"], keep="last")
-    made = label(log, rule_of(split), pieces)
-    assert as_set(made) == as_set(label(last, replace(rule_of(split), duplicates=None)))
-    assert count_all(log, rule_of(split)) == {"duplicates_dropped": len(log) - len(last)}
+    made = label(log, plan_rule(split), pieces)
+    assert as_set(made) == as_set(label(last, replace(plan_rule(split), duplicates=None)))
+    assert count_all(log, plan_rule(split)) == {"duplicates_dropped": len(log) - len(last)}
     assert not made.duplicated(["user_id", "item_id"]).any()
     if split.protocol == "RO_RS" and not split.held_out:
         sizes = made.groupby("user_id").part.value_counts().unstack(fill_value=0)
@@ -197,7 +195,7 @@ def rows(*events: tuple[str, str, float, int | None]) -> pd.DataFrame:
     return log.astype({"event_time": "Int64"})
 
 
-def parts_of(made: pd.DataFrame) -> list[tuple[str, str, float]]:
+def list_parts(made: pd.DataFrame) -> list[tuple[str, str, float]]:
     return sorted(made[["part", "item_id", "rating"]].itertuples(index=False, name=None))
 
 
@@ -214,11 +212,11 @@ def test_who_buys_again_after_the_cut_keeps_the_earlier_row_in_training() -> Non
         "only": [("test", "a", 5.0), *trains],
     }
     for repeats, expected in wanted.items():
-        rule = rule_of(split.model_copy(update={"repeats": repeats}), cut)
-        assert parts_of(label(log, rule)) == expected
-    first = rule_of(split.model_copy(update={"repeats": "keep"}), cut, "keep_first")
-    assert ("test", "a", 4.0) in parts_of(label(log, first))
-    assert count_dropped(to_arrow(log), rule_of(split, cut)) == {
+        rule = plan_rule(split.model_copy(update={"repeats": repeats}), cut)
+        assert list_parts(label(log, rule)) == expected
+    first = plan_rule(split.model_copy(update={"repeats": "keep"}), cut, "keep_first")
+    assert ("test", "a", 4.0) in list_parts(label(log, first))
+    assert count_dropped(to_arrow(log), plan_rule(split, cut)) == {
         ("test", "duplicates_dropped"): 1, ("test", "repeats_dropped"): 1
     }  # fmt: skip
 
@@ -228,25 +226,25 @@ def test_a_validation_row_is_known_at_the_test_and_none_to_training() -> None:
         ("u", "a", 1.0, 1), ("u", "b", 1.0, 5), ("u", "b", 1.0, 9), ("u", "a", 1.0, 5), ("u", "c", 1.0, 9)
     )
     split, cut = Split(holdout="period", length="4d"), (4, 8, 20)
-    assert parts_of(label(log, rule_of(split, cut))) == [
+    assert list_parts(label(log, plan_rule(split, cut))) == [
         ("test", "c", 1.0), ("train", "a", 1.0), ("valid", "b", 1.0)
     ]  # fmt: skip
-    only = rule_of(split.model_copy(update={"repeats": "only"}), cut)
-    assert parts_of(label(log, only)) == [("train", "a", 1.0), ("valid", "a", 1.0)]
+    only = plan_rule(split.model_copy(update={"repeats": "only"}), cut)
+    assert list_parts(label(log, only)) == [("train", "a", 1.0), ("valid", "a", 1.0)]
 
 
 def test_rows_after_the_period_and_given_parts() -> None:
     """A pair that comes again later changes nothing; a log's own parts follow the same policy."""
     log = rows(("u", "a", 1.0, 1), ("u", "b", 1.0, 9), ("u", "b", 2.0, 30), ("u", "a", 2.0, 30))
-    made = label(log, rule_of(Split(holdout="period", length="4d"), (8, 8, 20)))
-    assert parts_of(made) == [
+    made = label(log, plan_rule(Split(holdout="period", length="4d"), (8, 8, 20)))
+    assert list_parts(made) == [
         ("later", "a", 2.0),
         ("later", "b", 2.0),
         ("test", "b", 1.0),
         ("train", "a", 1.0),
     ]
     given_log = to_arrow(log).append_column("part", pa.array(["train", "train", "test", "probe"]))
-    rule = rule_of(Split(protocol="given"))
+    rule = plan_rule(Split(protocol="given"))
     kept = label_rows(given_log, rule).to_pandas()
     assert set(kept.part) == {"train"} and len(kept) == 2
     assert len(label_rows(given_log, replace(rule, repeats="keep"))) == 4
@@ -257,7 +255,7 @@ def test_the_page_shows_the_split_that_the_code_makes() -> None:
     table = page.split("user  item  time  label  left out\n")[1].split("```")[0]
     shown = [line.split() for line in table.splitlines()]
     log = rows(*((user, item, 1.0, int(time)) for user, item, time, *_ in shown))
-    rule = replace(rule_of(Split(protocol="TO_RS", ratio=(0.5, 0.2, 0.3))), numeric=True)
+    rule = replace(plan_rule(Split(protocol="TO_RS", ratio=(0.5, 0.2, 0.3))), numeric=True)
     stays = {(user, item, part, int(time)) for user, item, time, part, why in shown if why == "-"}
     assert as_set(label(log, rule)) == stays and len(stays) == 7
     reasons = {"duplicate": "duplicates_dropped", "repeat": "repeats_dropped"}
@@ -273,7 +271,7 @@ def test_equal_or_missing_times_keep_the_row_that_a_hash_chooses() -> None:
     draw = random.Random(5)
     for time in (None, 7):
         events = [(f"u{n}", "x", rating, time) for n in range(200) for rating in (5.0, 1.0)]
-        rule = rule_of(Split(group="global"))
+        rule = plan_rule(Split(group="global"))
         kept = label(rows(*events), rule).set_index("user_id").rating
         assert 70 < (kept == 5.0).sum() < 130 and len(kept) == 200
         draw.shuffle(events)
@@ -284,7 +282,7 @@ def test_equal_or_missing_times_keep_the_row_that_a_hash_chooses() -> None:
 
 def test_rows_that_are_alike_and_rows_in_order_are_no_matter_of_chance() -> None:
     log = rows(("u", "x", 5.0, None), ("u", "x", 5.0, None), ("u", "y", 5.0, 3), ("u", "y", 1.0, 4))
-    rule = rule_of(Split(group="global"))
+    rule = plan_rule(Split(group="global"))
     assert set(zip(label(log, rule).item_id, label(log, rule).rating, strict=True)) == {
         ("x", 5.0),
         ("y", 1.0),
@@ -295,7 +293,7 @@ def test_rows_that_are_alike_and_rows_in_order_are_no_matter_of_chance() -> None
 @pytest.mark.parametrize("keep", ["keep_last", "keep_first"])
 def test_a_row_without_a_time_is_no_first_and_no_last(keep: str) -> None:
     log = rows(("u", "x", 5.0, None), ("u", "x", 2.0, 1), ("u", "x", 3.0, 9))
-    made = label(log, rule_of(Split(group="global"), keep=keep))
+    made = label(log, plan_rule(Split(group="global"), keep=keep))
     assert made.rating.tolist() == [3.0 if keep == "keep_last" else 2.0]
 
 
@@ -309,7 +307,7 @@ EVENTS = st.lists(
 
 @given(EVENTS, st.sampled_from(TEMPORAL), st.sampled_from(["drop", "keep", "only"]), st.randoms())
 def test_no_order_of_rows_decides(events: list[Any], split: Any, repeats: Any, shuffler: Any) -> None:
-    rule = rule_of(split[0].model_copy(update={"repeats": repeats}), (1, 2, 3) if split[1] else None)
+    rule = plan_rule(split[0].model_copy(update={"repeats": repeats}), (1, 2, 3) if split[1] else None)
     names = ["user_id", "item_id", "rating", "event_time", "part"]
     made = label(rows(*events), rule)
     mixed = list(events)
