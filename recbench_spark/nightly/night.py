@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
+from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import (
     CURVE_METRIC,
     MANDCG,
@@ -53,6 +54,7 @@ from recbench_spark.nightly.split import (
 )
 from recbench_spark.nightly.standalone_runs import STAMP_FORMAT
 from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.protocol.labels import UNORDERED
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
@@ -253,6 +255,16 @@ def check_night_gates(night: BenchmarkNight) -> list[GateCheck]:
     if not gates:
         return []
     return gate_checks(gates, night.manifest)
+
+
+def check_row_order(night: BenchmarkNight) -> list[Check]:
+    """Warn of pairs whose rows differ while no time says which is the last."""
+    rows = [row for row in night.manifest if (row["part"], row["fact"]) == ("log", UNORDERED)]
+    return [
+        warn_above_zero("log: pairs without a last row", row["value"], row["detail"])
+        for row in rows
+        if row["value"]
+    ]
 
 
 def check_model_gates(night: BenchmarkNight, model: ModelConfig) -> list[GateCheck]:

@@ -45,7 +45,10 @@ from recbench_spark.reports.leaderboards import (
 from recbench_spark.reports.multiverse import make_multiverse
 from recbench_spark.reports.phrases import defaults_in_words, definition_in_words, summarise
 
-FACT_ORDER = ("rows_read", "duplicates_dropped", "rows", "users", "items", "overlap", "future_share")
+FACT_ORDER = (
+    "rows_read", "rejected_rows", "later_rows", "duplicates_dropped", "repeats_dropped", "rows", "users",
+    "items", "overlap", "future_share",
+)  # fmt: skip
 SEVERITIES = ("error", "warning", "info")
 
 

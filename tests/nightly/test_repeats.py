@@ -102,6 +102,8 @@ def test_rejected_later_and_unordered_rows_are_said(spark: Any, tmp_path: Path) 
     assert facts["log", "rows_read"] == 30 and facts["log", "rejected_rows"] == 12
     assert "17 of 30 rows left out: 12 rejected (" in ran.remarks
     assert "3 rows after 1970-01-01 (UTC), left out" in ran.remarks
+    (check,) = store.read(CHECKS).where("check = 'log: pairs without a last row'").collect()
+    assert (check.observed, check.severity, check.passed) == (1, "warning", False)
     assert "warning: 1 pairs have rows of equal or missing times that differ" in ran.remarks
 
 

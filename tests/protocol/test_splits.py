@@ -11,17 +11,19 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
-from recbench_spark.protocol.splits import label_blocks
+from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
 from recbench_spark.protocol.windows import find_time
 from recbench_spark.randomness import hash_keys, uniform
 from recbench_spark.schemas import ABSENT, ID_KIND
 from tests.log_schema import LOG_SCHEMA
+from tests.protocol.test_pairs import DAY, as_set, cut_in_pandas, settle_in_pandas, shop
 
 Row = tuple[str, str, float, int | None, str | None, dict[str, str] | None]
 
@@ -507,3 +509,23 @@ def test_shares_of_a_cut_in_time_are_shares_of_all_rows(spark) -> None:
     ]  # fmt: skip
     dropped = label_log(log, split.model_copy(update={"repeats": "drop"}), "keep_first").collect()
     assert {r.part for r in dropped} == {"train"} and len(dropped) == 10
+
+
+@pytest.mark.parametrize("pieces", [1, 17])
+def test_a_shop_is_split_on_spark_as_pandas_does(spark, pieces: int) -> None:
+    """A period, and shares cut at one instant: shares of all rows, repeats included."""
+    log = shop(users=30, rows=900)
+    begin = [Split(holdout="period", start="1970-01-26T00:00:00Z", length="4d", valid=True)]
+    shares = [Split(order="temporal", group="global", ratio=(0.7, 0.1, 0.2), repeats="keep")]
+    times = np.sort(log.event_time.to_numpy())
+    n_test, n_valid = int(len(log) * 0.2), int(len(log) * 0.1)
+    cuts = [(21 * DAY, 25 * DAY, 29 * DAY), (times[-n_test - n_valid], times[-n_test], 10**18)]
+    with partitions(spark, pieces):
+        rows = spark.createDataFrame(log.assign(part=None, attributes=None), LOG_SCHEMA).repartition(pieces)
+        for split, cut in zip([*begin, *shares], cuts, strict=True):
+            wanted, counts = settle_in_pandas(log.assign(part=cut_in_pandas(log, cut)), split.repeats)
+            blocks = label_blocks(rows, split, "keep_last")
+            assert as_set(blocks.rows().toPandas()) == as_set(wanted)
+            dropped = count_dropped_rows(blocks)
+            found = {why: sum(n for (_, w), n in dropped.items() if w == why) for why in counts}
+            assert found == counts and len(counts) == 1 + (split.repeats == "drop")
