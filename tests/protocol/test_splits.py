@@ -527,5 +527,5 @@ def test_a_shop_is_split_on_spark_as_pandas_does(spark, pieces: int) -> None:
             blocks = label_blocks(rows, split, "keep_last")
             assert as_set(blocks.rows().toPandas()) == as_set(wanted)
             dropped = count_dropped_rows(blocks)
-            found = {why: sum(n for (_, w), n in dropped.items() if w == why) for why in counts}
-            assert found == counts and len(counts) == 1 + (split.repeats == "drop")
+            by_reason = {why: sum(n for (_, w), n in dropped.items() if w == why) for why in counts}
+            assert by_reason == counts and len(counts) == 1 + (split.repeats == "drop")
