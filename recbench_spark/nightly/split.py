@@ -158,7 +158,7 @@ def _make_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jour
     splits = read_split(store, SPLITS, split_id)
     files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
     part_counts = count_parts(splits, files)
-    refuse_empty_parts(part_counts, split)
+    refuse_empty_parts(part_counts, split, log)
     with cache_scope():  # a session may make a split of this name again, in another warehouse at this place
         _write_blocks(store, benchmark, splits, split_id, written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):

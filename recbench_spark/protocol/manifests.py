@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.config import Split
+from recbench_spark.errors import ProtocolError
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.protocol import audit
 from recbench_spark.protocol.audit import COLUMNS, NOT_HELD_OUT, AuditRequest, PartSummary
@@ -154,12 +155,20 @@ def describe_rows(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def refuse_empty_parts(parts: Parts, split: Split) -> None:
+def refuse_empty_parts(parts: Parts, split: Split, log: LogRows) -> None:
     """Refuse a split without training rows or without test rows.
 
     Raises:
-        ProtocolError: as `windows.refuse_empty`.
+        ProtocolError: `split.repeats` leaves no test rows; and as `windows.refuse_empty`.
     """
+    settled = ("repeats_dropped", "new_pairs_dropped")
+    n = sum(n for (part, why), n in log.dropped.items() if part in split.parts and why in settled)
+    if n and not any(part in parts for part in split.parts):
+        what = "does not know" if split.repeats == "only" else "knows"
+        raise ProtocolError(
+            f"no test rows: all {n:,} are of pairs that training {what} (split.repeats: {split.repeats})",
+            "split.repeats: keep",
+        )
     times = [time for part in parts.values() for time in (part.earliest, part.latest)]
     known_times = [time for time in times if time is not None]
     required = {TRAIN: 0, **dict.fromkeys(split.parts, 0)}

@@ -16,7 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recbench_spark.config import Split
+from recbench_spark.errors import ProtocolError
+from recbench_spark.protocol.audit import PartSummary
 from recbench_spark.protocol.labels import SplitRule, count_dropped, label_rows
+from recbench_spark.protocol.manifests import LogRows, refuse_empty_parts
 from recbench_spark.protocol.splits import make_rule
 
 LOG = pa.schema(
@@ -248,6 +251,24 @@ def test_rows_after_the_period_and_given_parts() -> None:
     kept = label_rows(given_log, rule).to_pandas()
     assert set(kept.part) == {"train"} and len(kept) == 2
     assert len(label_rows(given_log, replace(rule, repeats="keep"))) == 4
+
+
+def test_work_on_all_folds_keeps_one_row_of_a_pair_over_all_of_them() -> None:
+    log = to_arrow(rows(("u", "a", 1.0, 1), ("u", "a", 2.0, 2), ("u", "b", 1.0, 3)))
+    rule = replace(plan_rule(Split(holdout="consecutive", folds=3)), every_fold=True)
+    made = label_rows(log.append_column("part", pa.array(["0", "1", "2"])), rule).to_pandas()
+    assert list_parts(made) == [("1", "a", 2.0), ("2", "b", 1.0)]
+
+
+@pytest.mark.parametrize(("repeats", "what"), [("drop", "knows"), ("only", "does not know")])
+def test_a_test_part_that_the_policy_empties_is_refused_by_its_name(repeats: Any, what: str) -> None:
+    split = Split(protocol="TO_LS", repeats=repeats)
+    reason = {"drop": "repeats_dropped", "only": "new_pairs_dropped"}[repeats]
+    log = LogRows(9, dropped=Counter({("test", reason): 3}))
+    with pytest.raises(ProtocolError, match=f"all 3 are of pairs that training {what}"):
+        refuse_empty_parts({"train": PartSummary(6, "0", 1, 2)}, split, log)
+    parts = {"train": PartSummary(6, "0", 1, 2), "test": PartSummary(1, "0", 3, 3)}
+    refuse_empty_parts(parts, split, log)
 
 
 def test_the_page_shows_the_split_that_the_code_makes() -> None:
