@@ -60,17 +60,24 @@ def name_parts(rows: pa.Table) -> tuple[list[str], Ints]:
 
 
 def hash_contents(rows: pa.Table) -> Hashes:
-    """Return (r,) a hash of ids, rating and attributes: all of a row but its time and part."""
+    """Return (r,) a hash of ids, rating and attributes: all of a row but its time and part.
+
+    Its upper half covers ids and rating alone, so that a log whose attributes are not read keeps the same
+    ratings; missing attributes count as none.
+    """
     # Imported here, because numba takes half a second to load.
     from recbench_spark.kernels import hashing  # noqa: PLC0415
     from recbench_spark.kernels.hashed_ids import hash_encoded, hash_ids  # noqa: PLC0415
 
     hash_r = hash_encoded(id_column(rows, "item_id"), hash_encoded(id_column(rows, "user_id")))
     hash_r = hashing.hash_longs(rows.column("rating").to_numpy().view(np.int64), hash_r)
-    if "attributes" in rows.column_names:
-        texts = [repr(value) for value in rows.column("attributes").to_pylist()]
-        hash_r = hash_ids(pa.array(texts, pa.string()), hash_r)
-    return hash_r
+    if "attributes" not in rows.column_names:
+        return hash_r
+    values = rows.column("attributes").to_pylist()
+    whole_r = hash_ids(pa.array(map(repr, values), pa.string()), hash_r)
+    lower_r = np.where([value is None for value in values], hash_r, whole_r)
+    half = np.uint64(32)
+    return (hash_r >> half << half) | (lower_r & np.uint64(2**32 - 1))
 
 
 def order_rows(

@@ -311,6 +311,18 @@ def test_rows_that_are_alike_and_rows_in_order_are_no_matter_of_chance() -> None
     assert {why for _, why in count_dropped(to_arrow(log), rule)} == {"duplicates_dropped"}
 
 
+def test_attributes_do_not_decide_which_rating_stays() -> None:
+    """A log read with attributes, with empty ones and without them: the same ratings."""
+    log = to_arrow(rows(*((f"u{n}", "x", rating, 7) for n in range(100) for rating in (5.0, 1.0, 1.0))))
+    kind = pa.map_(pa.string(), pa.string())
+    pages = pa.array([[("page", str(n % 7))] for n in range(len(log))], kind)
+    logs = [log, *(log.append_column("attributes", one) for one in (pa.nulls(len(log), kind), pages))]
+    rule = plan_rule(Split(group="global"))
+    plain, *others = (label_rows(one, rule).to_pandas().sort_values("user_id") for one in logs)
+    assert all(other.rating.tolist() == plain.rating.tolist() for other in others)
+    assert 30 < (plain.rating == 5.0).sum() < 70
+
+
 @pytest.mark.parametrize("keep", ["keep_last", "keep_first"])
 def test_a_row_without_a_time_is_no_first_and_no_last(keep: str) -> None:
     log = rows(("u", "x", 5.0, None), ("u", "x", 2.0, 1), ("u", "x", 3.0, 9))
