@@ -419,9 +419,9 @@ def make_halos(context: SparkContext, graph: Graph) -> None:
     digests, and written again where it is damaged.
     """
     blocks = context.parallelize(graph.blocks, len(graph.blocks))
-    if all(has_parts(graph.place(name)) for name in HALO):
-        if all(blocks.map(partial(_has_whole_halo, graph=graph)).collect()):
-            return
+    there = all(has_parts(graph.place(name)) for name in HALO)
+    if there and all(blocks.map(partial(_has_whole_halo, graph=graph)).collect()):
+        return
     written = blocks.map(partial(_make_halo, graph=graph)).collect()
     publish_arrays(graph.folder, written, dict.fromkeys(HALO, (SEPARATE, np.uint32)))
 

@@ -170,6 +170,7 @@ def remove(file: Path, _: Path) -> None:
     file.unlink()
 
 
+REASON = "(damaged|vectors|names it)"
 DAMAGES = [cut, flip_bit, exchange, remove]
 
 

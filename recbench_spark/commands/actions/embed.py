@@ -21,7 +21,7 @@ from recbench_spark.graph.build_inputs import open_inputs
 from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.graph.estimates import estimate_passes, explain_costs, fit_rates
 from recbench_spark.graph.folders import Graph
-from recbench_spark.graph.incremental_run import plan_refresh, report_drift
+from recbench_spark.graph.incremental_run import check_previous_model, plan_refresh, report_drift
 from recbench_spark.graph.model_inputs import MODELS, PreparedGraphModel, describe_files, prepare_model
 from recbench_spark.graph.neighbourhoods import neighbourhood_source
 from recbench_spark.graph.nodes import embed_nodes
@@ -45,6 +45,11 @@ GENERATED_FEATURES = ("degrees", "constant", "hashed")
 
 MAX_SEARCHED_IDS = 20_000
 """Most ids among which a similar id is looked for, for a hint."""
+
+
+EXPLAINED = (
+    "--explain: builds the graph and its features unless they exist, counts on them, and runs no layer"
+)
 
 
 @pin_inputs()
@@ -71,14 +76,11 @@ def run_embedding(args: argparse.Namespace) -> int:
     files_folder(store)
     if is_catalog_schema(args.warehouse):
         check_previous(store.root, args.previous)
-    if settings is None:
-        named = (
-            split_source(store, args.split)
-            if args.split
-            else neighbourhood_source(store, args.neighbourhoods)
-        )
-        source = named.model_dump(exclude_defaults=True)
-        settings = make_settings(args, merge_documents(make_document(args), {"graph": source}))
+    settings = settings or read_source(args, store)
+    if args.previous:
+        check_previous_model(store, settings, args.previous)
+    if args.explain:
+        journal.say(EXPLAINED)
     prepared = prepare_model(store, settings, journal)
     if args.journal:
         journal.write_to(args.journal)
@@ -87,6 +89,14 @@ def run_embedding(args: argparse.Namespace) -> int:
     if args.nodes:
         return print_nodes(prepared, args.nodes)
     return compute_embeddings(args, store, prepared, journal, near)
+
+
+def read_source(args: argparse.Namespace, store: Store) -> GraphModel:
+    """Return the model of the flags over a split, or over neighbourhoods, of the warehouse."""
+    name = args.neighbourhoods
+    named = split_source(store, args.split) if args.split else neighbourhood_source(store, name)
+    source = named.model_dump(exclude_defaults=True)
+    return make_settings(args, merge_documents(make_document(args), {"graph": source}))
 
 
 def check_names(args: argparse.Namespace) -> None:
@@ -117,9 +127,10 @@ def check_previous(root: str, previous: str | None) -> None:
 
 
 def check_settings(settings: GraphModel | None, near: NearestNodes | None) -> None:
-    """Check, before Spark starts, the source of the graph where it is known, and the lists' index."""
+    """Check, before Spark starts, the known graph, features and weights, and the lists' index."""
     if settings is not None:
         check_graph_source(settings.graph)
+        describe_files(settings)
     if near is not None:
         check_nearest(near, None if settings is None else settings.graph.sides)
 
