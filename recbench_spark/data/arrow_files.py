@@ -58,6 +58,7 @@ from recbench_spark.storage.local_files import (
     refuse_packed_text,
     require_columns,
 )
+from recbench_spark.storage.partitions import find_partition
 from recbench_spark.storage.table_scans import open_delta, open_parquet
 
 Bools = npt.NDArray[np.bool_]
@@ -193,7 +194,7 @@ def is_delta(path: str) -> bool:
     if not exists(path) and may_be_table(path):
         raise FallbackToSpark(f"{path} may be a table of a catalog")
     check_path(path)
-    return has_delta_log(path)
+    return has_delta_log(path) or find_partition(path) is not None
 
 
 def detect_kind(path: str) -> str:

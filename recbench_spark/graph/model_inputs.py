@@ -43,7 +43,7 @@ from recbench_spark.schemas import (
     EMBEDDINGS,
     GRAPH_VECTORS,
 )
-from recbench_spark.storage.block_arrays import has_parts, read_parts
+from recbench_spark.storage.block_arrays import has_parts
 from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
 from recbench_spark.storage.objects import read_bytes, write_text
 from recbench_spark.storage.publish import remove_published
@@ -178,7 +178,7 @@ def describe_files(settings: GraphLayers) -> str:
     Raises:
         ConfigError, DataError, SchemaError: see `prepare_model`.
     """
-    features, dims = settings.features, count_feature_dimensions(settings)
+    features, dims = settings.features, count_feature_dimensions(settings, all_rows=True)
     wanted = model_weight_shapes(settings.forms(), settings.final, dims)
     weights = read_weights(settings.weights)[0]
     if weights is not None:
@@ -189,13 +189,16 @@ def describe_files(settings: GraphLayers) -> str:
     return f"features {features.path or features.kind}; dimensions {through}; {len(wanted)} weights, {kind}"
 
 
-def count_feature_dimensions(settings: GraphLayers) -> int:
-    """Return the length of the features of a node; of a table the first vectors are read."""
+def count_feature_dimensions(settings: GraphLayers, *, all_rows: bool = False) -> int:
+    """Return the length of a node's features: of a table that of the first vector.
+
+    With `all_rows` the first rows of the table are compared.
+    """
     features = settings.features
     if features.path is None:
         return features.dims if features.kind == "hashed" else 1
     rows = first.open_features(features.path, features.id_column, "auto")
-    return first.count_dimensions(first.require_equal_lengths(rows))
+    return first.count_dimensions(first.require_equal_lengths(rows) if all_rows else rows)
 
 
 class WeightedLayers(NamedTuple):

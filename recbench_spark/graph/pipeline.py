@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from recbench_spark.graph.estimates import PassEstimate, estimate_passes, fit_rates, format_bytes
 from recbench_spark.graph.folders import MANIFEST, Graph
 from recbench_spark.graph.incremental import LayerFiles

@@ -22,7 +22,13 @@ from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.graph.estimates import estimate_passes, explain_costs, fit_rates
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.incremental_run import check_previous_model, plan_refresh, report_drift
-from recbench_spark.graph.model_inputs import MODELS, PreparedGraphModel, describe_files, prepare_model
+from recbench_spark.graph.model_inputs import (
+    MODELS,
+    PreparedGraphModel,
+    describe_files,
+    prepare_model,
+    read_layers,
+)
 from recbench_spark.graph.neighbourhoods import neighbourhood_source
 from recbench_spark.graph.nodes import embed_nodes
 from recbench_spark.graph.pipeline import embed, open_model_work
@@ -130,7 +136,7 @@ def check_settings(settings: GraphModel | None, near: NearestNodes | None) -> No
     """Check, before Spark starts, the known graph, features and weights, and the lists' index."""
     if settings is not None:
         check_graph_source(settings.graph)
-        describe_files(settings)
+        read_layers(settings)
     if near is not None:
         check_nearest(near, None if settings is None else settings.graph.sides)
 

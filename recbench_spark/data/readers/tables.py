@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +30,7 @@ from recbench_spark.storage.local_files import (
     require_columns,
     text_separator,
 )
+from recbench_spark.storage.partitions import find_partition
 
 
 def read_table(
@@ -86,6 +89,10 @@ def _open_table(spark: SparkSession, path: str, wanted: Sequence[str]) -> tuple[
         text = read_fields(spark, path, layout)
         return text.frame, text.line
     with explain_errors(path):
+        if (partition := find_partition(path)) is not None:
+            frame = open_reader(spark, path).format("delta").load(partition.table)
+            tests = [column(name).cast("string") == value for name, value in partition.values.items()]
+            return frame.where(reduce(and_, tests)), ""
         if DeltaTable.isDeltaTable(spark, path):
             return open_reader(spark, path).format("delta").load(path), ""
     return read_parquet(spark, path, wanted).drop(FILE), ""

@@ -168,8 +168,8 @@ def _explain_shape(stored: Shape, shape: Shape) -> str:
             f"the file has {stored[0] if stored else 0} output dimensions: set the layer's width or hidden"
         )
     return (
-        f"a node gives {shape[1]} numbers to this layer, and the weights take {stored[1]}: give the features "
-        "of the training, or the form, join and width of its layers"
+        f"a node gives {shape[1]} numbers to this layer, and the weights take {stored[1]}: give the "
+        "features of the training, or the form, join and width of its layers"
     )
 
 

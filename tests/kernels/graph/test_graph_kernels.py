@@ -307,7 +307,7 @@ def test_weights_that_do_not_fit_say_what_the_layers_need(change, message, hint)
 def test_weights_of_another_library_are_refused_by_their_names() -> None:
     wanted = layers.model_weight_shapes((LayerForm("sage", "mean", 4, 4),), (), 5)
     with pytest.raises(
-        ConfigError, match="no weight layers.0.W.weight .* called convs.0.lin_l.weight"
+        ConfigError, match=r"no weight layers.0.W.weight .* called convs.0.lin_l.weight"
     ) as error:
         layers.check_weights({"convs.0.lin_l.weight": np.zeros((4, 5))}, wanted, "w")
     assert "embed_a_pyg_model.md" in str(error.value.hint)
