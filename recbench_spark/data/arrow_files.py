@@ -44,7 +44,7 @@ from recbench_spark.data.text_lines import StoredTable, open_bytes, read_text, s
 from recbench_spark.data.trec_files import cut_trec, find_format
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
 from recbench_spark.inputs import Options, PinnedInput, look_once
-from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
+from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids, drop_empty
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.local_files import (
     COMPRESSED,
@@ -355,6 +355,7 @@ def _convert_field_ids(
     raw: pa.Array, name: str, where: str, problems: _Problems
 ) -> tuple[pa.Field, pa.Array]:
     """Convert an id column of a text file: ids stay text, unless all of them are whole floats."""
+    raw = drop_empty(raw)
     present = raw.drop_null()
     floats = len(present) and pc.all(pc.match_substring_regex(present, WHOLE_FLOAT)).as_py()
     if not floats:
