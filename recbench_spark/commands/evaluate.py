@@ -44,11 +44,6 @@ def parser() -> cli.Parser:
         help="vectors of USERS ITEMS, or with --pairs ITEMS alone, or a WAREHOUSE with a table embeddings",
     )
     source.add_argument("--predictions", metavar="PATH", help="predictions with their outcomes")
-    flags.add_argument(
-        "--model-id",
-        metavar="ID",
-        help="with --embeddings WAREHOUSE: the model (not needed for a single one)",
-    )
     flags.add_argument("--truth", metavar="PATH", help="held-out items (not with --predictions)")
     flags.add_argument(
         "--pairs", metavar="PATH", help="labelled pairs (query_id, item_id): items near an item are ranked"
@@ -73,6 +68,11 @@ def parser() -> cli.Parser:
 
 def _add_run_flags(flags: cli.Parser) -> None:
     """Add the flags that name the run, choose the engine, and look before the work."""
+    flags.add_argument(
+        "--model-id",
+        metavar="ID",
+        help="with --embeddings WAREHOUSE: the model (not needed for a single one)",
+    )
     flags.add_argument("--dataset", help="name under which runs are compared (default: the truth's path)")
     flags.add_argument("--suite", default="standalone", help="name under which runs are compared")
     flags.add_argument(

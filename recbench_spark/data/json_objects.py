@@ -59,13 +59,13 @@ def check_first_lines(path: str, plain: Collection[str] = (), *, most: int = FIR
 def find_bad_line(path: str, plain: Collection[str] = (), most: int | None = None) -> BadLine | None:
     """Return the first line that is no object, or whose value of a plain key is none; None without one.
 
-    Of a file that cannot be unpacked nothing is told here: its reader says so.
+    Of a file that cannot be unpacked nothing is description here: its reader says so.
     """
     try:
         for number, line in islice(_read_lines(path), most):
-            told = describe_line(line, plain)
-            if told is not None:
-                return BadLine(number, *told)
+            description = describe_line(line, plain)
+            if description is not None:
+                return BadLine(number, *description)
     except (OSError, EOFError):
         return None
     return None

@@ -49,12 +49,12 @@ def choose_sides(table: str, model_id: str | None, sides: tuple[str, ...]) -> li
     Raises:
         ConfigError: as `find_sides`, or the model has other sides.
     """
-    found = find_sides(table, model_id)
-    missing = [side for side in sides if side not in found]
+    places = find_sides(table, model_id)
+    missing = [side for side in sides if side not in places]
     if missing:
         message = (
-            f"{table}: the model has vectors of {' and '.join(found)}, none of {' and '.join(missing)}"
+            f"{table}: the model has vectors of {' and '.join(places)}, none of {' and '.join(missing)}"
         )
         hint = "embed the log with --columns src=user_id,dst=item_id --sides user,item"
         raise ConfigError(message, hint)
-    return [found[side] for side in sides]
+    return [places[side] for side in sides]

@@ -29,7 +29,7 @@ from recbench_spark.graph.model_families import (
     SAME_MODEL,
     Note,
     check_family,
-    is_of_family,
+    has_family,
     list_differences,
     list_layers,
 )
@@ -109,7 +109,7 @@ def find_earlier_model(store: Store, prepared: PreparedGraphModel, splits: Seque
             return None
         for name in (name for name in names if name.startswith(f"{split_id}-")):
             note = read_note(join_uri(folder, name))
-            if note is not None and is_of_family(prepared.settings, list_layers(prepared), note):
+            if note is not None and has_family(prepared.settings, list_layers(prepared), note):
                 return str(note["model_id"])
     return None
 
@@ -158,8 +158,8 @@ def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, note: No
         {"sides": g.sides, "numeric ids": g.numeric, "graph.seed": g.seed, "weighted": g.weighted}
         for g in (prepared.graph, before.graph)
     ]
-    if told := list_differences(kinds[0], kinds[1]):
-        raise ConfigError(f"the graph of {note['model_id']} is of another kind: {told}", SAME_MODEL)
+    if differences := list_differences(kinds[0], kinds[1]):
+        raise ConfigError(f"the graph of {note['model_id']} is of another kind: {differences}", SAME_MODEL)
 
 
 def _predict_seconds(

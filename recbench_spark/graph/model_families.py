@@ -35,7 +35,7 @@ def model_family(settings: GraphModel, weighted: WeightedLayers, missing: str = 
     return settings.key("family", "", _hash_weights(weighted))
 
 
-def is_of_family(settings: GraphModel, weighted: WeightedLayers, note: Note) -> bool:
+def has_family(settings: GraphModel, weighted: WeightedLayers, note: Note) -> bool:
     """Tell whether an earlier model's note is of this model."""
     return note["family"] in {model_family(settings, weighted, missing) for missing in ("error", "zero")}
 
@@ -46,11 +46,11 @@ def check_family(settings: GraphModel, weighted: WeightedLayers, note: Note) -> 
     Raises:
         ConfigError: it is one; the message names each difference with both values.
     """
-    if is_of_family(settings, weighted, note):
+    if has_family(settings, weighted, note):
         return
-    told = list_differences(list_settings(settings, weighted), note.get("settings", {}))
+    differences = list_differences(list_settings(settings, weighted), note.get("settings", {}))
     unknown = "layers, weights, features' settings or seed (an older version has not noted which)"
-    raise ConfigError(f"model {note['model_id']} has other settings: {told or unknown}", SAME_MODEL)
+    raise ConfigError(f"model {note['model_id']} has other settings: {differences or unknown}", SAME_MODEL)
 
 
 SAME_MODEL = "give tonight's model the values of the earlier one, or run without --previous"

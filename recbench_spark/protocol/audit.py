@@ -316,11 +316,11 @@ def _find_suspects(
     rows = counts.sum(axis=1)
     extreme = rows > EXTREME_SHARE * sum(request.rows.values())
     placeholders = pc.is_in(pc.utf8_lower(ids), pa.array(sorted(PLACEHOLDERS))).to_numpy()
-    found = {}
+    suspects = {}
     for what, chosen in (("extreme", extreme), ("placeholder", placeholders)):
         names = ids.filter(pa.array(chosen)).to_pylist()
-        found |= {(what, owner, name): n for name, n in zip(names, rows[chosen].tolist(), strict=True)}
-    return found
+        suspects |= {(what, owner, name): n for name, n in zip(names, rows[chosen].tolist(), strict=True)}
+    return suspects
 
 
 def _sum_gaps(items: Ints, request: AuditRequest) -> dict[tuple[str, str], int]:

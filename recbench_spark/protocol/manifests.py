@@ -201,13 +201,13 @@ def _suspect_facts(sums: Counter[Any], owner: str, rows: int) -> list[Fact]:
     """
     facts = []
     for what in ("extreme", "placeholder"):
-        found = {key[2]: n for key, n in sums.items() if key[:2] == (what, f"{owner}s")}
+        suspects = {key[2]: n for key, n in sums.items() if key[:2] == (what, f"{owner}s")}
         few = what == "extreme" and sums[f"{owner}s", "all"] < MANY
-        if found and not few:
-            names = sorted(found, key=lambda name: (-found[name], name))[:SHOWN_SUSPECTS]
-            told = ", ".join(f"{name!r} {found[name]:,} rows" for name in names)
-            share = max(found.values()) / rows if what == "extreme" else sum(found.values()) / rows
-            facts.append(Fact("log", f"{what}_{owner}_share", share, f"{told}, of {rows:,}"))
+        if suspects and not few:
+            names = sorted(suspects, key=lambda name: (-suspects[name], name))[:SHOWN_SUSPECTS]
+            detail = ", ".join(f"{name!r} {suspects[name]:,} rows" for name in names)
+            share = max(suspects.values()) / rows if what == "extreme" else sum(suspects.values()) / rows
+            facts.append(Fact("log", f"{what}_{owner}_share", share, f"{detail}, of {rows:,}"))
     return facts
 
 

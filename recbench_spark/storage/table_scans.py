@@ -144,9 +144,9 @@ def _read_footer(file: str, where: str) -> pq.FileMetaData:
 def _open_parquet_file(file: str) -> pq.ParquetFile:
     """Open a Parquet file: mapped from a disk of this machine, or read from an object storage."""
     if not is_remote(file):
-        return pq.ParquetFile(file, memory_map=True)
+        return pq.ParquetFile(file, memory_map=True, page_checksum_verification=True)
     system, path = open_filesystem(file)
-    return pq.ParquetFile(path, filesystem=system)
+    return pq.ParquetFile(path, filesystem=system, page_checksum_verification=True)
 
 
 def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:

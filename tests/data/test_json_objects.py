@@ -87,8 +87,8 @@ def test_init_reads_all_rows_behind_a_mark_of_the_byte_order(tmp_path: Path) -> 
     plain, marked = tmp_path / "plain.json", tmp_path / "marked.json"
     plain.write_text("\n".join(LINES))
     marked.write_text("\ufeff" + "\n".join(LINES), encoding="utf-8")
-    found = [profile_columns(open_log_file(str(path))) for path in (plain, marked)]
-    assert found[0] == found[1] and found[1][0] == len(GOOD)
+    profiles = [profile_columns(open_log_file(str(path))) for path in (plain, marked)]
+    assert profiles[0] == profiles[1] and profiles[1][0] == len(GOOD)
     with open_unmarked(str(plain)) as same:
         assert same == str(plain)
 

@@ -1,4 +1,4 @@
-"""Which settings make two nights two models: both values are named, and what had no effect is none."""
+"""Settings that make two models of two nights are named with both values."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ USERS, ITEMS = 40, 30
 
 
 def blocks(kind: str) -> list[str]:
-    return [body for found, body in BLOCKS if found == kind]
+    return [body for language, body in BLOCKS if language == kind]
 
 
 def run(line: str, **words: str) -> int:
@@ -90,10 +90,10 @@ def test_the_page_leads_from_weights_to_a_night(spark, tmp_path, monkeypatch, ca
 
     assert run(embed) == 0
     first = re.search(r"model (\S+): table embeddings", capsys.readouterr().out)[1]
-    want, found = compute_by_pyg(model, users, items, h), read_vectors(first)
+    want, vectors = compute_by_pyg(model, users, items, h), read_vectors(first)
     names = [*(f"i{i}" for i in range(ITEMS)), *(f"u{u}" for u in range(USERS))]
-    seen = [(found[name], want[n]) for n, name in enumerate(names) if name in found]
-    assert len(seen) == len(found) >= 60
+    seen = [(vectors[name], want[n]) for n, name in enumerate(names) if name in vectors]
+    assert len(seen) == len(vectors) >= 60
     for one, other in seen:
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
 

@@ -134,12 +134,12 @@ def test_an_id_of_an_extreme_share_is_named_in_a_log_of_many(pieces: int) -> Non
     rows: list[Row] = [(f"u{n % 119}", f"i{n % 150}", 1.0, n, "train") for n in range(238)]
     rows += [("guest-7", f"i{n}", 1.0, n, "train") for n in range(50)]
     rows += [("NULL", f"i{n}", 1.0, n, "test") for n in range(12)]
-    found = suspect_facts(rows, pieces)
-    assert found == {
+    facts = suspect_facts(rows, pieces)
+    assert facts == {
         "extreme_user_share": (50 / 300, "'guest-7' 50 rows, of 300"),
         "placeholder_user_share": (12 / 300, "'NULL' 12 rows, of 300"),
     }
-    stored = [{"part": "log", "fact": name, "value": v, "detail": d} for name, (v, d) in found.items()]
+    stored = [{"part": "log", "fact": name, "value": v, "detail": d} for name, (v, d) in facts.items()]
     checks = manifests.check_suspects([*stored, {"part": "log", "fact": "overlap", "value": 1.0}])
     assert [(check.check, check.passed, check.severity) for check in checks] == [
         ("log: extreme user share", False, "warning"),

@@ -109,8 +109,8 @@ def _check_names(weights: Weights, wanted: Mapping[str, Shape], where: str) -> N
     stored = _count_entries(weights, "layers")
     if not stored:
         name, shape = next((name, shape) for name, shape in wanted.items() if len(shape) > 1)
-        found = ", ".join(list(weights)[:3]) or "nothing"
-        message = f"{where}: no weight {name} of shape {shape}; the weights are called {found}"
+        names = ", ".join(list(weights)[:3]) or "nothing"
+        message = f"{where}: no weight {name} of shape {shape}; the weights are called {names}"
         raise ConfigError(message, f"rename them, {PAGE}; those of PyTorch Geometric: {PYG_PAGE}")
     for key, what in (("layers", "layers"), ("final", "dense layers at the end")):
         stored, needed = _count_entries(weights, key), _count_entries(wanted, key)
