@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.schemas import EMBEDDINGS
 from recbench_spark.storage.delta_tables import hold_table
@@ -14,13 +16,16 @@ SHOWN = 5
 
 def find_table(place: str) -> str | None:
     """Return the table `embeddings` that a place is, or holds; None where there is none."""
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
     if is_remote(place) and "://" not in place:
         return None
     for table in (place.rstrip("/"), join_uri(place.rstrip("/"), EMBEDDINGS.name)):
-        if is_delta_table(table):
-            with hold_table(table) as opened:
-                names = {field.name for field in opened.schema().fields}
-            return table if {"model_id", "side", "id", "vector"} <= names else None
+        with suppress(DeltaError):  # a feature that is not read here: it is no table of ours
+            if is_delta_table(table):
+                with hold_table(table) as opened:
+                    names = {field.name for field in opened.schema().fields}
+                return table if {"model_id", "side", "id", "vector"} <= names else None
     return None
 
 

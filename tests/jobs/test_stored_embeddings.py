@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from recbench_spark import cli
 from recbench_spark.commands import evaluate as job
+from recbench_spark.commands import nightly
 from recbench_spark.config.base import parse
 from recbench_spark.config.models import EmbeddingsModel
 from recbench_spark.data import arrow_files
@@ -146,3 +148,24 @@ def test_a_night_names_a_model_of_a_warehouse() -> None:
     for wrong in ({"model_id": None}, {"warehouse": None}, {"items": "i"}):
         with pytest.raises(ConfigError, match="warehouse and model_id belong together"):
             parse(EmbeddingsModel, {**keys, **wrong}, "models")
+
+
+def test_a_dry_run_looks_at_the_rows_of_the_model(files, tmp_path, capsys) -> None:
+    log = {
+        "user_id": ["1", "1", "2"],
+        "item_id": ["3", "4", "3"],
+        "event_time": [10**9, 10**9 + 1, 10**9 + 2],
+    }
+    pq.write_table(pa.table(log), tmp_path / "log.parquet")
+    document = {
+        "name": "stored",
+        "dataset": {"name": "log", "reader": "parquet", "path": str(tmp_path / "log.parquet")},
+        "models": [{"name": "m", "kind": "embeddings", "warehouse": str(files / "w"), "model_id": "one"}],
+    }
+    (tmp_path / "night.yaml").write_text(json.dumps(document))
+    flags = ["--config", str(tmp_path / "night.yaml"), "--warehouse", str(tmp_path / "n"), "--dry-run"]
+    with pytest.raises(SystemExit) as ended:
+        cli.run(nightly.main, nightly.parser(), [*flags, "--logical-date", "2026-01-01"])
+    printed = capsys.readouterr()
+    assert not ended.value.code, printed.err
+    assert "model_id=one/side=user: 20 rows" in printed.out and f"{DIMS} dimensions" in printed.out
