@@ -36,7 +36,7 @@ def make_id(kind: pa.DataType, value: Any) -> str | None:
 def make_csv_ids(fields: Sequence[str | None]) -> list[str | None]:
     """The ids of a column of a text file."""
     fields = [field if field and field.strip(" ") else None for field in fields]
-    known = [field for field in fields if field is not None]
+    known = [field for field in fields if field is not None and field.lower() != "nan"]
     if not known or not all(re.fullmatch(r"-?\d+\.0|-?\d(\.\d+)?[eE]\+\d\d\d?", field) for field in known):
         return list(fields)
     return [None if field is None else make_id(pa.float64(), float(field)) for field in fields]

@@ -356,7 +356,7 @@ def _convert_field_ids(
 ) -> tuple[pa.Field, pa.Array]:
     """Convert an id column of a text file: ids stay text, unless all of them are whole floats."""
     raw = drop_empty(raw)
-    present = raw.drop_null()
+    present = raw.filter(pc.not_equal(pc.utf8_lower(raw), "nan"))
     floats = len(present) and pc.all(pc.match_substring_regex(present, WHOLE_FLOAT)).as_py()
     if not floats:
         problems.add_undecoded(name, raw)

@@ -15,7 +15,8 @@ NULL and a key that an object of JSON lacks are missing ids, too. Every other te
 and `nan` are what a file calls somebody, and a check of the log names them (`PLACEHOLDERS`).
 
 Fields of a text file are text, except if a column is whole floats throughout (`10.0`, as pandas writes
-whole numbers beside a missing one): these become the whole numbers, and a message says so. This module
+whole numbers beside a missing one): these become the whole numbers, NaN beside them is a missing id, and a
+message says so. This module
 applies the rule to Arrow, `data.readers.ids` to Spark; `tests/id_rule.py` is the rule that both are
 tested against.
 """
@@ -39,8 +40,8 @@ SAFE_DIGITS = 18
 CANONICAL_INTEGER = "^(0|-?[1-9][0-9]{0,17})$"
 """Text that is the only spelling of its number, which fits into 64 bits."""
 
-WHOLE_FLOAT = r"^-?(0|[1-9][0-9]*)\.0$|^-?[1-9](\.[0-9]+)?[eE]\+[0-9]{2,3}$"
-"""Whole floats as text files spell them: `10.0`, from 10^16 on `1e+16`."""
+WHOLE_FLOAT = r"^-?(0|[1-9][0-9]*)\.0$|^-?[1-9](\.[0-9]+)?[eE]\+[0-9]{2,3}$|^[nN][aA][nN]$"
+"""Whole floats as text files spell them: `10.0`, from 10^16 on `1e+16`; and NaN, which is missing."""
 
 IDS_AS_TEXT = "write ids as whole numbers or as text"
 

@@ -86,6 +86,10 @@ def test_values_that_are_no_ids_are_shown_by_file_and_column(spark, tmp_path: Pa
 
 FIELDS: dict[str, list[str | None]] = {
     "whole floats": ["10.0", "11.0", "-3.0", None],
+    "whole floats and NaN": ["10.0", "nan", "NaN", " ", "11.0", None],
+    "whole floats behind NaN": ["nan", "10.0", "1e+15"],
+    "nan is somebody": ["nan", "7", "NULL", "NA", None],
+    "blanks": ["a", " ", "   ", " a", None],
     "beside a half": ["10.0", "1.5", None],
     "beside an integer": ["10.0", "7", None],
     "versions": ["1.0", "1.0.1", None],
@@ -102,7 +106,10 @@ def test_fields_of_csv_mean_the_ids_of_the_rule(spark, tmp_path: Path, capsys) -
         ids = {row.user_id: row.item_id for row in read_table(spark, str(path), ["item_id"], "t").collect()}
         assert ids == {str(n): one for n, one in enumerate(id_rule.make_csv_ids(fields))}, name
         noted = "item_id is whole floats throughout" in capsys.readouterr().err
-        assert noted == (name == "whole floats")
+        assert noted == name.startswith("whole floats")
+        local = arrow_files.read_table(str(path), ["item_id"], "t").column("item_id").to_pylist()
+        assert local == id_rule.make_csv_ids(fields), name
+        capsys.readouterr()
     (tmp_path / "large.csv").write_text("user_id,item_id\n1,9007199254740992.0\n2,1.0\n")
     with pytest.raises(DataError, match=r"'item_id' is not an id .a whole number below 2.53"):
         open_log(spark, Dataset(name="log", reader="csv", path=str(tmp_path / "large.csv")))

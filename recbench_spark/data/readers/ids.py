@@ -133,7 +133,8 @@ def has_replacement(frame: DataFrame, name: str) -> Column | None:
 
 def _is_whole_floats(frame: DataFrame, name: str) -> bool:
     """Check whether all fields are whole floats; for most columns the first row shows that they are not."""
-    present = frame.where(_drop_empty(column(name)).isNotNull() & F.col(BAD_LINE).isNull())
+    is_known = _drop_empty(column(name)).isNotNull() & (F.lower(column(name)) != "nan")
+    present = frame.where(is_known & F.col(BAD_LINE).isNull())
     # Spark refuses to read BAD_LINE alone, so it is read with the column.
     first = present.select(column(name).alias("id"), BAD_LINE).limit(1).collect()
     if not first or first[0]["id"] is None:
