@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -427,13 +428,19 @@ def sample_ids(graph: Graph, side: int) -> list[str]:
 
 
 def print_location(store: Store, prepared: PreparedGraphModel) -> None:
-    """Print the table of the embeddings and a query for it."""
+    """Print the table of the embeddings, a query for it, and how to measure vectors of users and items."""
     name, table = prepared.model.model_id, "embeddings"
     if prepared.model.embeddings is None:
         table = "graph_vectors"
     query = f"SELECT * FROM {table} WHERE model_id = '{name}' LIMIT 10"
     print(f"model {name}: table {table} in {store.root}; ask in SQL:")
     print(f"  {query_command(store.root, query)}")
+    if table == "embeddings" and {"user", "item"} <= set(prepared.graph.sides):
+        place = shlex.quote(store.root)
+        flags = (
+            f"--warehouse {place} --model {prepared.settings.name} --embeddings {place} --model-id {name}"
+        )
+        print(f"measure it:\n  recbench evaluate {flags} --truth TEST --train TRAIN")
 
 
 def print_nearest_location(store: Store, name: str) -> None:
