@@ -49,12 +49,14 @@ def find_sides(table: str, model_id: str | None) -> dict[str, str]:
 
 
 def choose_sides(table: str, model_id: str | None, sides: tuple[str, ...]) -> list[str]:
-    """Return the places of a model's vectors of these sides.
+    """Return the places of a model's vectors of these sides. Where one is asked, an only side is taken.
 
     Raises:
         ConfigError: as `find_sides`, or the model has other sides.
     """
     places = find_sides(table, model_id)
+    if len(sides) == len(places) == 1:
+        return list(places.values())
     missing = [side for side in sides if side not in places]
     if missing:
         message = (

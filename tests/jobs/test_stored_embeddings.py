@@ -106,6 +106,11 @@ def test_one_model_needs_no_name_and_pairs_need_items_alone(files, tmp_path) -> 
     assert run("--warehouse", tmp_path / "b", *flags, "--embeddings", tmp_path / "w") == 0
     assert run("--warehouse", tmp_path / "c", *flags, "--embeddings", tmp_path / "only-item.parquet") == 0
     assert read_metrics(tmp_path / "b") == read_metrics(tmp_path / "c")
+    rows = pq.read_table(tmp_path / "only-item.parquet")
+    nodes = {"model_id": ["m"] * 30, "side": ["node"] * 30, "id": rows["item_id"], "vector": rows["vector"]}
+    write_deltalake(tmp_path / "graph" / "embeddings", pa.table(nodes), partition_by=["model_id", "side"])
+    assert run("--warehouse", tmp_path / "d", *flags, "--embeddings", tmp_path / "graph") == 0
+    assert read_metrics(tmp_path / "d") == read_metrics(tmp_path / "c"), "of a graph with one side"
 
 
 def test_what_a_warehouse_does_not_have_is_said(files, tmp_path, capsys) -> None:
