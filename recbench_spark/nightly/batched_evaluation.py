@@ -371,7 +371,7 @@ def _make_run_rows(
     count_rows = rows["counts"].to_batches() if "counts" in rows else []
     checks += checks_from_counts(iter(count_rows), request.parts, lists=lists)
     checks += check_uncorrected_metrics(request.plan, night.benchmark.evaluation.draw.estimators)
-    checks += check_night_gates(night) + check_model_gates(night, ready.model)
+    checks += [*check_night_gates(night), *check_model_gates(night, ready.model)]
     return _RunRows(metrics, [rows["multiverse"]] if "multiverse" in rows else [], checks)
 
 

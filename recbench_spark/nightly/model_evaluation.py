@@ -61,7 +61,7 @@ def evaluate_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journ
             rankings, evaluation.parts, night.definition.threshold, lists=make_adapter(model).lists
         )
         checks += check_uncorrected_metrics(plan, evaluation.draw.estimators)
-        checks += check_night_gates(night) + check_model_gates(night, model)
+        checks += [*check_night_gates(night), *check_model_gates(night, model)]
         write_checks(store, run_id, checks)
         counts["warnings"] = sum(not check.passed for check in checks)
     return checks

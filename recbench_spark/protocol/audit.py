@@ -316,7 +316,7 @@ def _find_suspects(
     rows = counts.sum(axis=1)
     extreme = rows > EXTREME_SHARE * sum(request.rows.values())
     placeholders = pc.is_in(pc.utf8_lower(ids), pa.array(sorted(PLACEHOLDERS))).to_numpy()
-    suspects = {}
+    suspects: dict[tuple[str, str, str], int] = {}
     for what, chosen in (("extreme", extreme), ("placeholder", placeholders)):
         names = ids.filter(pa.array(chosen)).to_pylist()
         suspects |= {(what, owner, name): n for name, n in zip(names, rows[chosen].tolist(), strict=True)}
