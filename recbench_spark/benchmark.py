@@ -120,7 +120,11 @@ def stop_at_gates(
     Raises:
         GateError: a gate failed.
     """
-    error = gate_error(check_night_gates(night))
+    checks = check_night_gates(night)
+    for check in checks:
+        if not check.passed and check.severity == "warning":
+            journal.say(f"warning: {check.summary_line()}")
+    error = gate_error(checks)
     if error is None:
         return
     runs = list(start_runs(night, todo, attempts))

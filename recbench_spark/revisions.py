@@ -31,18 +31,24 @@ REVISIONS: dict[str, int] = {
     #    knows is not asked. Among equal or missing times a hash keeps a row; before, the highest rating.
     "splits": 3,
     # 2: whole floats and decimals become integers; text files are decoded strictly.
-    "ids": 2,
+    # 3: texts that are empty or blanks alone are missing ids in all formats; before, an empty text was an
+    #    id in Parquet, Delta, JSON and frames, and blanks were everywhere.
+    "ids": 3,
     # 2: the open loop shows all pairs outside training; before, no pair that the loop had shown.
     "worlds": 2,
     # 2: `valid.txt` becomes the part valid; before, it was left out.
     "lightgcn": 2,
     # 2: each file has its own header line; names of partition folders give ids and values as written.
     "csv": 2,
+    # 2: objects whose id, rating or time is an object or an array are bad lines, and so are Python's single
+    #    quotes; before, such values were ids by their text.
+    "json": 2,
     # 2: columns that only some files have are read, also floats beside whole numbers; partitions as in csv.
     "parquet": 2,
     # --- parts of a graph
     # 2: ids follow the rule of `ids`; those of a text file stay as written (`007` is not 7).
-    "graphs": 2,
+    # 3: empty texts are missing ids, as in `ids`.
+    "graphs": 3,
     # --- embeddings of a graph's nodes
     # 2: sums and vectors that are infinite or NaN are refused; a vector whose length is beyond float32 gets
     #    length 1, before 0.

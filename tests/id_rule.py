@@ -13,7 +13,7 @@ import pyarrow as pa
 BITS = {"halffloat": 11, "float": 24, "double": 53}
 
 
-def make_id(kind: pa.DataType, value: Any) -> str | None:  # noqa: PLR0911
+def make_id(kind: pa.DataType, value: Any) -> str | None:
     """The id as text; None where it is missing. ValueError where it is none."""
     if value is None:
         return None
@@ -29,14 +29,14 @@ def make_id(kind: pa.DataType, value: Any) -> str | None:  # noqa: PLR0911
         return str(int(value))
     if pa.types.is_boolean(kind):
         return "true" if value else "false"
-    if isinstance(value, bytes):
-        return value.decode()
-    return str(value)
+    text = value.decode() if isinstance(value, bytes) else str(value)
+    return text if text.strip(" ") else None
 
 
 def make_csv_ids(fields: Sequence[str | None]) -> list[str | None]:
     """The ids of a column of a text file."""
-    known = [field for field in fields if field is not None]
+    fields = [field if field and field.strip(" ") else None for field in fields]
+    known = [field for field in fields if field is not None and field.lower() != "nan"]
     if not known or not all(re.fullmatch(r"-?\d+\.0|-?\d(\.\d+)?[eE]\+\d\d\d?", field) for field in known):
         return list(fields)
     return [None if field is None else make_id(pa.float64(), float(field)) for field in fields]
@@ -53,9 +53,9 @@ GOOD: dict[str, tuple[pa.DataType, list[Any]]] = {
     "decimal": (pa.decimal128(12, 2), [Decimal("10.00"), Decimal("-11.00"), None]),
     "wide decimal": (pa.decimal128(38, 3), [Decimal("10.000"), Decimal(10**25)]),
     "narrow in wide": (pa.decimal128(38, 3), [Decimal("10.000"), Decimal("9.000")]),
-    "text": (pa.string(), ["7", "007", " 7", "7 ", "7.0", "", "é", "\ufffd", None]),
+    "text": (pa.string(), ["7", "007", " 7", "7 ", "7.0", "", " ", "   ", "\t", "NA", "é", "\ufffd", None]),
     "large_string": (pa.large_string(), ["7", "007", None]),
-    "bytes": (pa.binary(), [b"7", "é".encode(), None]),
+    "bytes": (pa.binary(), [b"7", b"", b" ", "é".encode(), None]),
     "bool": (pa.bool_(), [True, False, None]),
 }
 """Column types with values that are ids, or missing."""

@@ -157,6 +157,8 @@ NOT_RUN = {
     "README-1": "tests/test_readme.py runs it",
     "evaluate_tables-1": "tests/test_readme.py runs it",
     "graph_embeddings-1": "a model file of jobs/embed.py, and no benchmark file",
+    "embed_a_pyg_model-0": "tests/jobs/test_pyg_lesson.py runs it",
+    "embed_a_pyg_model-1": "a model file of jobs/embed.py; tests/jobs/test_pyg_lesson.py runs it",
     "bi-0": "it opens an exported file; tests/jobs/test_export.py runs the questions of the page",
     "bi-6": "a dashboard of streamlit, which is no requirement",
     "duckdb_and_bi-0": "it reads the warehouse of the demo",

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import runpy
 import shlex
+import sys
+import urllib.request
+from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -72,9 +80,7 @@ def test_the_crontab_starts_jobs_by_flags_they_have() -> None:
 def test_the_airflow_tasks_start_jobs_by_flags_they_have() -> None:
     tree = ast.parse((CONF / "schedulers" / "airflow_dag.py").read_text())
     tasks = [
-        n
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "SparkSubmitOperator"
+        n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "JobOperator"
     ]
     for task in tasks:
         arguments = {keyword.arg: keyword.value for keyword in task.keywords}
@@ -87,6 +93,71 @@ def test_the_airflow_tasks_start_jobs_by_flags_they_have() -> None:
         ]
         check_flags(job, ["2026-01-31" if "{{ data" in str(flag) else str(flag) for flag in flags])
     assert len(tasks) == 2
+
+
+class AirflowError(Exception):
+    """A stand-in for AirflowException."""
+
+
+class FinalError(AirflowError):
+    """A stand-in for AirflowFailException, which no retry follows."""
+
+
+class Operator:
+    """A stand-in for SparkSubmitOperator: its error ends with the exit code, as the provider writes it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+
+    def execute(self, context: dict[str, Any]) -> None:
+        if context["code"]:
+            raise AirflowError(
+                f"Cannot execute: spark-submit jobs/nightly.py. Error code is: {context['code']}."
+            )
+
+
+@pytest.fixture
+def airflow_example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of Airflow's example, run with stand-ins: Airflow itself is no requirement."""
+    names: dict[str, dict[str, Any]] = {
+        "pendulum": {"datetime": lambda *_, **__: None, "duration": lambda **_: None},
+        "airflow": {"DAG": lambda *_, **settings: nullcontext(settings)},
+        "airflow.exceptions": {"AirflowException": AirflowError, "AirflowFailException": FinalError},
+        "airflow.providers.apache.spark.operators.spark_submit": {"SparkSubmitOperator": Operator},
+    }
+    for name, values in names.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**values))
+    return runpy.run_path(str(CONF / "schedulers" / "airflow_dag.py"))
+
+
+@pytest.mark.parametrize(
+    ("code", "retried"),
+    [(1, True), (2, False), (3, False), (4, False), (130, True), (143, True), (33, True)],
+)
+def test_airflow_tries_no_gate_and_no_regression_again(code, retried, airflow_example) -> None:
+    job = airflow_example["JobOperator"](task_id="night")
+    assert job.execute({"code": 0}) is None
+    with pytest.raises(AirflowError, match=f"ode (is: )?{code}") as error:
+        job.execute({"code": code})
+    assert isinstance(error.value, FinalError) != retried
+
+
+def test_airflow_sends_an_alert_for_every_task(airflow_example, monkeypatch) -> None:
+    sent: list[Any] = []
+    answer = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(urllib.request, "urlopen", lambda request, timeout: sent.append(request) or answer)
+    assert airflow_example["COMMON"]["default_args"]["on_failure_callback"] is airflow_example["send_alert"]
+    context = {
+        "task_instance": SimpleNamespace(dag_id="recbench_nightly", task_id="night"),
+        "exception": FinalError("exit code 3: a gate"),
+        "data_interval_start": datetime(2026, 1, 31),
+        "var": {"value": {}},
+    }
+    airflow_example["send_alert"](context)
+    assert not sent, "without a variable the line is in the log alone"
+    airflow_example["send_alert"]({**context, "var": {"value": {"recbench_alerts": "https://chat/x"}}})
+    text = json.loads(sent[0].data)["text"]
+    assert text == "recbench_nightly.night of 2026-01-31 failed: exit code 3: a gate"
 
 
 def test_the_databricks_bundle_starts_the_job_by_flags_it_has() -> None:

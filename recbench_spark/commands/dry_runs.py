@@ -38,6 +38,7 @@ from recbench_spark.storage.local_files import (
     read_head,
     separator,
 )
+from recbench_spark.storage.partitions import find_partition
 from recbench_spark.training.model_adapter import make_adapter
 
 MAX_CHECKED_TIMES = 100_000
@@ -287,7 +288,8 @@ def _describe_model_tables(model: ModelConfig) -> list[str]:
 
 def _list_columns(model: ModelConfig, name: str) -> tuple[str, ...]:
     if isinstance(model, EmbeddingsModel):
-        return ("user_id" if name == "users" else "item_id", "vector")
+        stored = find_partition(str(attrgetter(name)(model))) is not None
+        return ("id" if stored else "user_id" if name == "users" else "item_id", "vector")
     if isinstance(model, ScoresModel):
         return ("user_id", "item_id", "score")
     return ("user_id", "item_id") if isinstance(model, ListsModel) else ()

@@ -118,7 +118,11 @@ def _add_run_flags(flags: cli.Parser) -> None:
     running.add_argument("--gate", action="append", default=[], type=gate, metavar="[SIDE:]FACT:below=X",
                          help="end with 3 where the drift since --previous is out of bounds, "
                          "e.g. drift_cosine_p10:below=0.9; or above=X")  # fmt: skip
-    running.add_argument("--explain", action="store_true", help="build the graph, print the costs, stop")
+    running.add_argument(
+        "--explain",
+        action="store_true",
+        help="print the costs and stop; graph and features are built unless they exist, to be counted",
+    )
     running.add_argument("--dry-run", action="store_true", help="check flags and files' names, stop")
     running.add_argument("--journal", help="JSON-lines log (default: WAREHOUSE/logs/embed-ID.jsonl)")
 

@@ -4,12 +4,14 @@
     python jobs/evaluate.py ... --scores PATH            --truth PATH --train PATH
     python jobs/evaluate.py ... --embeddings USERS ITEMS --truth PATH --train PATH
     python jobs/evaluate.py ... --embeddings ITEMS       --pairs PATH
+    python jobs/evaluate.py ... --embeddings WAREHOUSE --model-id ID --truth PATH --train PATH
     python jobs/evaluate.py ... --predictions PATH
 
 Parquet, CSV or Delta. Columns may have the usual names of other libraries; a line tells which were taken.
 lists: user_id, item_id, rank (from 1) or score. truth: user_id, item_id
 [, relevance]; a user with an empty truth has one row with item NULL. scores: user_id, item_id, score.
-embeddings: user_id, vector and item_id, vector[, bias]. predictions: user_id, item_id, prediction,
+embeddings: user_id, vector and item_id, vector[, bias], or a warehouse whose table `embeddings` has the
+vectors (of jobs/embed.py, or of a night's model). predictions: user_id, item_id, prediction,
 outcome. The metrics are printed and written to WAREHOUSE/metrics, WAREHOUSE/user_metrics ...
 
 Tables of this machine up to 2,000,000 rows are evaluated in this process, others by Spark, with the same
@@ -39,7 +41,7 @@ def parser() -> cli.Parser:
         "--embeddings",
         nargs="+",
         metavar="PATH",
-        help="vectors of USERS ITEMS, or with --pairs ITEMS alone",
+        help="vectors of USERS ITEMS, or with --pairs ITEMS alone, or a WAREHOUSE with a table embeddings",
     )
     source.add_argument("--predictions", metavar="PATH", help="predictions with their outcomes")
     flags.add_argument("--truth", metavar="PATH", help="held-out items (not with --predictions)")
@@ -66,6 +68,11 @@ def parser() -> cli.Parser:
 
 def _add_run_flags(flags: cli.Parser) -> None:
     """Add the flags that name the run, choose the engine, and look before the work."""
+    flags.add_argument(
+        "--model-id",
+        metavar="ID",
+        help="with --embeddings WAREHOUSE: the model (not needed for a single one)",
+    )
     flags.add_argument("--dataset", help="name under which runs are compared (default: the truth's path)")
     flags.add_argument("--suite", default="standalone", help="name under which runs are compared")
     flags.add_argument(

@@ -16,6 +16,7 @@ from recbench_spark.config.fold_in import FoldInRidge
 from recbench_spark.config.retrieval import AnyIndexSettings
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.extras import MissingPackageError, explain
+from recbench_spark.storage.uris import place_side
 
 MODELS_PACKAGE = "recbench_spark.models"
 """A package whose module `KIND` may hold the class of that kind, for a model in one file."""
@@ -281,8 +282,9 @@ class TruthModel(ModelConfig):
 class EmbeddingsModel(ModelConfig):
     """Vectors of another system: (user_id, vector[, bias]) and (item_id, vector[, bias]).
 
-    With `fold_in` users get vectors from the items that they are given, for learning curves. Then `users`
-    can be left out.
+    `warehouse` and `model_id` in place of both are the vectors that a warehouse has of a model, such as one
+    that `jobs/embed.py` embedded with --sides user,item. With `fold_in` users get vectors from the items
+    that they are given, for learning curves. Then `users` can be left out.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"fold_in"})
@@ -297,6 +299,19 @@ class EmbeddingsModel(ModelConfig):
     """Score of a pair: the product of the vectors, or their cosine."""
     fold_in: FoldInRidge | None = None
     """Regression that gives users vectors from the items that they are given."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _place_stored_vectors(cls, document: Any) -> Any:
+        """Put the tables of users and items in the place of a warehouse and a model of it."""
+        if not isinstance(document, Mapping) or not {"warehouse", "model_id"} & document.keys():
+            return document
+        rest = {name: value for name, value in document.items() if name not in ("warehouse", "model_id")}
+        place, model_id = document.get("warehouse"), document.get("model_id")
+        if not (isinstance(place, str) and isinstance(model_id, str)) or {"users", "items"} & rest.keys():
+            raise ValueError("warehouse and model_id belong together, without users and items")
+        sides = {f"{side}s": place_side(place, model_id, side) for side in ("user", "item")}
+        return {**rest, **sides}
 
     @property
     def folds_given_rows(self) -> bool:

@@ -44,7 +44,7 @@ from recbench_spark.data.text_lines import StoredTable, open_bytes, read_text, s
 from recbench_spark.data.trec_files import cut_trec, find_format
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
 from recbench_spark.inputs import Options, PinnedInput, look_once
-from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
+from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids, drop_empty
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.local_files import (
     COMPRESSED,
@@ -58,6 +58,7 @@ from recbench_spark.storage.local_files import (
     refuse_packed_text,
     require_columns,
 )
+from recbench_spark.storage.partitions import find_partition
 from recbench_spark.storage.table_scans import open_delta, open_parquet
 
 Bools = npt.NDArray[np.bool_]
@@ -193,7 +194,7 @@ def is_delta(path: str) -> bool:
     if not exists(path) and may_be_table(path):
         raise FallbackToSpark(f"{path} may be a table of a catalog")
     check_path(path)
-    return has_delta_log(path)
+    return has_delta_log(path) or find_partition(path) is not None
 
 
 def detect_kind(path: str) -> str:
@@ -354,7 +355,8 @@ def _convert_field_ids(
     raw: pa.Array, name: str, where: str, problems: _Problems
 ) -> tuple[pa.Field, pa.Array]:
     """Convert an id column of a text file: ids stay text, unless all of them are whole floats."""
-    present = raw.drop_null()
+    raw = drop_empty(raw)
+    present = raw.filter(pc.not_equal(pc.utf8_lower(raw), "nan"))
     floats = len(present) and pc.all(pc.match_substring_regex(present, WHOLE_FLOAT)).as_py()
     if not floats:
         problems.add_undecoded(name, raw)

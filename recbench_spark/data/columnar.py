@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, coarser_unit, describe_misread_times
 from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.kernels.ids import drop_empty
 from recbench_spark.storage.blocks import MIN_BUFFER_ROWS, Block, buffer_rows, chunks, partition_rows
 from recbench_spark.storage.local_files import has_delta_log, list_folder
 from recbench_spark.storage.table_scans import (
@@ -237,6 +238,8 @@ def _convert_ids(column: pa.Array) -> pa.Array:
         column.validate(full=True)
     except pa.ArrowInvalid:
         raise FallbackToSpark("an id is not UTF-8") from None
+    if drop_empty(column).null_count:
+        raise FallbackToSpark("a text without a letter is no id")
     return column
 
 

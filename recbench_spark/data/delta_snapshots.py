@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.inputs import Options, time_travel_options
 from recbench_spark.storage.delta_tables import open_table
+from recbench_spark.storage.partitions import find_partition
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame
 
 MAPPING = "delta.columnMapping.mode"
@@ -52,7 +55,7 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
     """Return the snapshot of a table on a disk of this machine, read from its log in this process.
 
     Args:
-        path: the table's folder.
+        path: the table's folder, or that of a partition, which alone counts then.
         version: the version to read; None for the one that `options` name, or the latest.
         options: options of a Delta reader.
 
@@ -61,20 +64,33 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
     """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
+    partition = find_partition(path)
     try:
-        table = open_table(path, _select_version(options or {}) if version is None else version)
+        table = open_table(
+            partition.table if partition else path,
+            _select_version(options or {}) if version is None else version,
+        )
         metadata, features = table.metadata(), table.protocol().reader_features or ()
         if metadata.configuration.get(MAPPING, "none") != "none" or "deletionVectors" in features:
             raise FallbackToSpark(f"{path} has features of Delta that are Spark's")
-        actions = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
+        actions = _list_actions(table, partition.values if partition else {})
         schema = table.schema().to_json()
         read_version = table.version()
-    except (DeltaError, OSError, ValueError) as error:
+    except (DeltaError, OSError, ValueError, KeyError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
     files = [ActiveFile(row["path"], row["size_bytes"]) for row in actions]
     return Snapshot(
         read_version, table_identity(str(metadata.id), schema, metadata.partition_columns, "none", files)
     )
+
+
+def _list_actions(table: DeltaTable, values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return path and size of the files of a table that have these values in partition columns."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    for name, value in values.items():
+        stored = actions.column(f"partition.{name}").cast(pa.string())
+        actions = actions.filter(pc.equal(stored, value))
+    return actions.select(["path", "size_bytes"]).to_pylist()  # type: ignore[no-any-return]
 
 
 def _select_version(options: Options) -> int | None:

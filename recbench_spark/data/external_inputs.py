@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.checks import Check
+from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.input_rules import (
     EXACT_LIMIT,
     VALUE_TYPES,
@@ -179,7 +180,7 @@ def _is_unchecked(rows: DataFrame, name: str) -> bool:
 def read_embeddings(spark: SparkSession, users: str, items: str) -> tuple[DataFrame, DataFrame]:
     """Read (user_id, vector) and (item_id, vector, bias) at two paths."""
     frames = [
-        read_table(spark, path, [f"{side}_id", "vector"], f"{side} embeddings")
+        read_table(spark, path, [f"{side}_id", "vector"], f"{side} embeddings", ColumnNames())
         for side, path in (("user", users), ("item", items))
     ]
     return convert_embeddings(frames[0], frames[1], (users, items))
@@ -191,7 +192,8 @@ def read_item_embeddings(spark: SparkSession, path: str) -> DataFrame:
     Raises:
         DataError: vectors that cannot be used, as in `convert_embeddings`.
     """
-    return _convert_side(read_table(spark, path, ["item_id", "vector"], "item embeddings"), "item", path)
+    rows = read_table(spark, path, ["item_id", "vector"], "item embeddings", ColumnNames())
+    return _convert_side(rows, "item", path)
 
 
 def convert_embeddings(

@@ -38,6 +38,7 @@ from recbench_spark.data.readers.paths import explain_errors, is_table, qualify_
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
 from recbench_spark.storage.local_files import has_delta_log
+from recbench_spark.storage.partitions import find_partition
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.uris import is_object_storage
 
@@ -98,7 +99,7 @@ def _delta_input(path: str, options: Options, look: Any) -> PinnedInput:
 
 def _read_path_snapshot(spark: SparkSession, path: str, options: Options) -> Snapshot:
     place = normalise_path(path)
-    if has_delta_log(place):
+    if has_delta_log(place) or find_partition(place) is not None:
         try:
             return read_snapshot(place, options=options)
         except FallbackToSpark:

@@ -13,7 +13,8 @@ from typing import NoReturn
 import numpy as np
 
 from recbench_spark.data.column_names import LOG_NAMES, strip_name
-from recbench_spark.data.log_files import ColumnFacts, LogFile
+from recbench_spark.data.json_objects import find_bad_line
+from recbench_spark.data.log_files import SAMPLE, ColumnFacts, LogFile
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, describe_misread_times, guess_unit
 from recbench_spark.errors import ConfigError, DataError, nearest
 
@@ -69,6 +70,7 @@ def choose_columns(
     if missing:
         message = f"{log.path}: no column is known to be {' or '.join(missing)}"
         raise ConfigError(message, _describe_missing(missing, columns))
+    _refuse_nested(log, [chosen[role] for role in ("user_id", "item_id")])
     _refuse_twice(chosen)
     _refuse_words(chosen.get("rating"))
     own = _find_own_names(columns, chosen)
@@ -135,6 +137,14 @@ def _refuse_twice(chosen: Mapping[str, ColumnFacts]) -> None:
             others = [one for one, other in chosen.items() if other.name == column.name and one != role]
             hint = f"add {FLAGS[others[0]]} with another one"
             raise ConfigError(f"{column.name} is taken for {role} and for {others[0]}", hint)
+
+
+def _refuse_nested(log: LogFile, ids: Sequence[ColumnFacts]) -> None:
+    """Refuse ids of a file of JSON that are objects or arrays; the error has the line of the first one."""
+    if log.reader == "json":
+        bad = find_bad_line(log.path, [column.name for column in ids], SAMPLE)
+        if bad is not None and "whose" in bad.what:
+            raise bad.make_error(log.path)
 
 
 def _refuse_words(rating: ColumnFacts | None) -> None:

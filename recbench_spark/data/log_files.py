@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recbench_spark.data.arrow_files import open_dataset
 from recbench_spark.data.column_names import LOG_NAMES, strip_name
+from recbench_spark.data.json_objects import check_first_lines, open_unmarked
 from recbench_spark.data.paths import check_path
 from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS
 from recbench_spark.errors import ConfigError, DataError, show_value
@@ -172,10 +173,9 @@ def _open_stored(place: Path, reader: str) -> LogFile:
 
 def _open_text(place: Path, separator: str | None, header: bool | None) -> LogFile:
     lines = _read_first_lines(place)
-    if lines[0].lstrip().startswith("{"):
+    if lines[0].lstrip().startswith(("{", "[")):
+        check_first_lines(str(place), most=1)
         return LogFile(str(place), "json")
-    if lines[0].lstrip().startswith("["):
-        raise DataError(f"{place} is one array of JSON", "write an object in each line: jq -c '.[]'")
     layout = LAYOUTS.get(bare_name(place.name))
     if layout and layout.names and "rating" in layout.names:
         places = {name: f"_c{n}" for n, name in enumerate(layout.names)}
@@ -359,9 +359,13 @@ def _connect(log: LogFile) -> Iterator[duckdb.DuckDBPyConnection]:
     """Connect to a new database with the log as the view `log`; its errors become DataErrors."""
     import duckdb  # noqa: PLC0415
 
-    with duckdb.connect(":memory:", config={"threads": "2"}) as connection:
+    is_json = log.reader == "json"
+    with (
+        duckdb.connect(":memory:", config={"threads": "2"}) as connection,
+        open_unmarked(log.path) if is_json else nullcontext(log.path) as place,
+    ):
         try:
-            _register(connection, log)
+            _register(connection, replace(log, path=place))
             yield connection
         except duckdb.Error as error:
             message = f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}"

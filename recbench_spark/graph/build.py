@@ -14,7 +14,7 @@ a few numbers for each block. The files of a shuffle are removed as soon as they
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -80,8 +80,18 @@ def default_block_count(edges: int, cores: int) -> int:
     return max(2 * cores, -(-edges // EDGES_A_BLOCK))
 
 
+CheckNodes = Callable[[Graph], None]
+"""Check of other inputs against the nodes of a graph, before its edges are built; raises DataError."""
+
+
 def build_graph(
-    context: SparkContext, source: GraphSource, graph_id: str, folder: str | Path, blocks: int | None = None
+    context: SparkContext,
+    source: GraphSource,
+    graph_id: str,
+    folder: str | Path,
+    blocks: int | None = None,
+    *,
+    check: CheckNodes | None = None,
 ) -> Graph:
     """Build the graph of a source.
 
@@ -91,6 +101,7 @@ def build_graph(
         graph_id: name of the graph, a hash of its inputs.
         folder: folder of its files, a path or a URI, which no other run writes to.
         blocks: blocks of each side.
+        check: called when the nodes are known and no edge is stored yet.
 
     Raises:
         DataError: ids or weights cannot be used, there are no edges, or two texts have one hash.
@@ -103,6 +114,8 @@ def build_graph(
     _check_inputs(counts, nodes, source)
     graph = _assemble_graph(inputs, graph_id, str(folder), nodes)
     _index_nodes(context, graph)
+    if check is not None:
+        check(graph)
     into = _build_edges(context, inputs, graph, source.duplicates == "drop")
     remove_parts(graph.place(NUMBERS))
     whole = tuple(

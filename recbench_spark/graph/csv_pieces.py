@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT
+from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, drop_empty
 from recbench_spark.storage.table_scans import Piece
 
 BYTES_A_CSV_PIECE = 1 << 24
@@ -73,13 +73,14 @@ def detect_id_kind(sample: pa.Table | None, name: str, requested: str, what: str
     """Return the kind of ids in a column of texts: `whole` numbers, `floats` that are whole, or `text`."""
     if requested == "text" or sample is None:
         return "whole" if requested == "numeric" else "text"
-    values = sample.column(name).drop_null()
+    values = drop_empty(sample.column(name)).drop_null()
     if not len(values):
         return "whole" if requested == "numeric" else "text"
     if _match_all(values, CANONICAL_INTEGER):
         return "whole"
     if _match_all(values, WHOLE_FLOAT):
-        return "floats"
+        known = pc.not_equal(pc.utf8_lower(values), "nan")
+        return "floats" if pc.any(known).as_py() else "text"
     bare = pc.utf8_trim_whitespace(values)
     if requested == "auto" and _match_all(bare, CANONICAL_INTEGER):
         example = values.filter(pc.not_equal(bare, values))[0].as_py()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.errors import DataError, SchemaError
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids
+from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids, drop_empty
 
 
 def to_id_array(
@@ -52,6 +52,7 @@ def _parse_whole_numbers(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
 
 
 def _parse_whole_floats(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
+    texts = drop_empty(texts)
     odd = texts.filter(pc.fill_null(pc.invert(pc.match_substring_regex(texts, WHOLE_FLOAT)), False))
     if len(odd):
         raise DataError(

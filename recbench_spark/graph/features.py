@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -99,6 +99,27 @@ def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
     return [] if not len(lengths) else [lengths[0].as_py(), *pc.unique(lengths).to_pylist()]
 
 
+def check_table(
+    context: SparkContext, graph: Graph, rows: RowSource, side: int, dims: int, *, missing: str
+) -> None:
+    """Check a table of vectors against the nodes of a side, before anything is built from it.
+
+    The table is read once. Places of nodes are shuffled, 4 bytes each, and no vector. A task that reads
+    holds a chunk of the table.
+
+    Raises:
+        DataError: as `fill_from_table`.
+    """
+    readers, blocks = count_tasks(rows, context.defaultParallelism), graph.side_blocks(side)
+    read = partial(_send_places, graph=graph, rows=rows, side=side, dims=dims, readers=readers)
+    sent = context.parallelize(range(readers), readers).mapPartitions(read)
+    mark = partial(_mark_places, graph=graph, blocks=blocks)
+    results = run_shuffle(sent.partitionBy(len(blocks) + 1, int), mark)
+    parts = [result for result in results if isinstance(result, ReadFeatures)]
+    marked = [result for result in results if isinstance(result, MarkedNodes)]
+    _check_features(parts, marked, graph, rows, side, missing=missing)
+
+
 def fill_from_table(
     context: SparkContext,
     graph: Graph,
@@ -149,7 +170,7 @@ def fill_from_table(
 
 def _check_features(
     parts: list[ReadFeatures],
-    written: list[BlockFeatures],
+    marked: Sequence[MarkedNodes | BlockFeatures],
     graph: Graph,
     rows: RowSource,
     side: int,
@@ -165,15 +186,15 @@ def _check_features(
             f"features: none of {read} ids is one of side {graph.sides[side]}: {both}",
             "spell ids alike in both tables, or name the side: features.side (--features-side)",
         )
-    without, first, end = sum(block.absent for block in written), *graph.side_range(side)
+    without, first, end = sum(block.absent for block in marked), *graph.side_range(side)
     doubles = read - unknown - (end - first - without)
     if doubles:
-        example = next(block.repeated for block in written if block.repeated)
+        example = next(block.repeated for block in marked if block.repeated)
         raise DataError(
             f"features: {doubles} ids occur more than once, e.g. {example}", "keep one vector per id"
         )
     if without and missing == "error":
-        names = ", ".join([name for block in written for name in block.names][:SHOWN])
+        names = ", ".join([name for block in marked for name in block.names][:SHOWN])
         raise DataError(
             f"features: {without} of {end - first} nodes of side {graph.sides[side]} have none: {names}"
             + (" ..." if without > SHOWN else ""),
@@ -221,26 +242,64 @@ def _send_rows(
 
     The counts go to the place after the last block.
     """
-    find, blocks = NodeFinder(graph), graph.side_blocks(side)
+    blocks = graph.side_blocks(side)
     firsts = np.array([block.first for block in blocks])
+    for chunk in _read_chunks(numbers, graph, rows, side, dims, readers=readers):
+        if chunk.vectors is not None:
+            values = chunk.vectors.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+            step = max(1, PIECE_BYTES // (dims * dtype.itemsize))
+            for at in range(0, len(chunk.there), step):
+                rows_there = chunk.there[at : at + step]
+                stored = np.empty((len(rows_there), dims), dtype)
+                store(values.reshape(-1, dims)[rows_there], stored, "features")
+                yield from _group_rows(chunk.node_r[rows_there].astype(np.int64), stored, firsts)
+        yield len(blocks), (b"", pickle.dumps(chunk.counts))
+
+
+class FeatureChunk(NamedTuple):
+    """FeatureChunk is a chunk of a table of vectors.
+
+    Attributes:
+        counts: number of its rows, and its faults.
+        node_r: (r,) dense ids.
+        there: rows whose id is a node.
+        vectors: the vectors; None where a row has a fault.
+    """
+
+    counts: ReadFeatures
+    node_r: Any
+    there: Any
+    vectors: Any
+
+
+def _read_chunks(
+    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, *, readers: int
+) -> Iterator[FeatureChunk]:
+    """Read the rows of a task, and find the nodes of their ids."""
+    find = NodeFinder(graph)
     for number in numbers:
         for chunk in rows.chunks(rows.part(number, readers)):
             ids = rows.ids(chunk, rows.columns[0])
             vectors = chunk.column("vector").combine_chunks()
-            faults = _find_faults(ids, vectors, dims)
-            if faults:
-                yield len(blocks), (b"", pickle.dumps(ReadFeatures(len(ids), 0, faults)))
+            if faults := _find_faults(ids, vectors, dims):
+                none = np.zeros(0, np.int64)
+                yield FeatureChunk(ReadFeatures(len(ids), 0, faults), none, none, None)
                 continue
-            values = vectors.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
-            dense = find(hash_node_ids(ids, graph.seed), side)
-            there = np.flatnonzero(dense < MOST_NODES)
-            step = max(1, PIECE_BYTES // (dims * dtype.itemsize))
-            for at in range(0, len(there), step):
-                rows_there = there[at : at + step]
-                stored = np.empty((len(rows_there), dims), dtype)
-                store(values.reshape(-1, dims)[rows_there], stored, "features")
-                yield from _group_rows(dense[rows_there].astype(np.int64), stored, firsts)
-            yield len(blocks), (b"", pickle.dumps(ReadFeatures(len(ids), len(ids) - len(there), {})))
+            node_r = find(hash_node_ids(ids, graph.seed), side)
+            there = np.flatnonzero(node_r < MOST_NODES)
+            yield FeatureChunk(ReadFeatures(len(ids), len(ids) - len(there), {}), node_r, there, vectors)
+
+
+def _send_places(
+    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, *, readers: int
+) -> Iterator[SentRows]:
+    """Send the nodes of a task's rows to their blocks, without vectors, as `_send_rows` does."""
+    blocks = graph.side_blocks(side)
+    firsts = np.array([block.first for block in blocks])
+    for chunk in _read_chunks(numbers, graph, rows, side, dims, readers=readers):
+        none = np.zeros((len(chunk.there), 0), np.uint8)
+        yield from _group_rows(chunk.node_r[chunk.there].astype(np.int64), none, firsts)
+        yield len(blocks), (b"", pickle.dumps(chunk.counts))
 
 
 def _group_rows(node_r: Any, vectors: Any, firsts: Any) -> Iterator[SentRows]:
@@ -253,6 +312,40 @@ def _group_rows(node_r: Any, vectors: Any, firsts: Any) -> Iterator[SentRows]:
             place = int(block_r[chosen[0]])
             local = (node_r[chosen] - firsts[place]).astype(np.uint32)
             yield place, (local.tobytes(), vectors[chosen].tobytes())
+
+
+class MarkedNodes(NamedTuple):
+    """MarkedNodes are the nodes of a block that a table has, with the attributes of `BlockFeatures`."""
+
+    absent: int
+    names: list[str]
+    repeated: str
+
+
+def _mark_places(
+    number: int, sent: Iterable[SentRows], graph: Graph, blocks: tuple[NodeBlock, ...]
+) -> Iterator[ReadFeatures | MarkedNodes]:
+    if number == len(blocks):
+        yield from _read_counts(sent)
+        return
+    block, repeated = blocks[number], -1
+    present = np.zeros(block.rows, np.bool_)
+    for _, (places, _none) in sent:
+        local = np.frombuffer(places, np.uint32)
+        repeated = max(repeated, _find_repeated(local, present))
+        present[local] = True
+    yield _describe_nodes(graph, block, present, repeated)
+
+
+def _read_counts(sent: Iterable[SentRows]) -> Iterator[ReadFeatures]:
+    for _, (_, packed) in sent:
+        yield pickle.loads(packed)
+
+
+def _describe_nodes(graph: Graph, block: NodeBlock, present: Any, repeated: int) -> MarkedNodes:
+    absent = np.flatnonzero(~present)
+    double = read_names(graph, block, np.array([repeated]))[0] if repeated >= 0 else ""
+    return MarkedNodes(len(absent), read_names(graph, block, absent[:SHOWN]), double)
 
 
 class BlockFeatures(NamedTuple):
@@ -282,8 +375,7 @@ def _write_rows(
     dtype: np.dtype[Any],
 ) -> Iterator[ReadFeatures | BlockFeatures]:
     if number == len(blocks):
-        for _, (_, packed) in sent:
-            yield pickle.loads(packed)
+        yield from _read_counts(sent)
         return
     block, repeated = blocks[number], -1
     present = np.zeros(block.rows, np.bool_)
@@ -294,10 +386,7 @@ def _write_rows(
             repeated = max(repeated, _find_repeated(local, present))
             out[local] = np.frombuffer(vectors, dtype).reshape(-1, dims)
             present[local] = True
-    absent = np.flatnonzero(~present)
-    double = read_names(graph, block, np.array([repeated]))[0] if repeated >= 0 else ""
-    names = read_names(graph, block, absent[:SHOWN])
-    yield BlockFeatures(maker.entry, len(absent), names, double)
+    yield BlockFeatures(maker.entry, *_describe_nodes(graph, block, present, repeated))
 
 
 def _find_repeated(local: Any, present: Any) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from recbench_spark.config.graph import GraphModel
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.graph.drift import measure_drift
 from recbench_spark.graph.estimates import estimate_passes
@@ -24,14 +25,23 @@ from recbench_spark.graph.incremental import (
     restore_vectors,
 )
 from recbench_spark.graph.message_passing import ReusedFiles
+from recbench_spark.graph.model_families import (
+    SAME_MODEL,
+    Note,
+    check_family,
+    has_family,
+    list_differences,
+    list_layers,
+)
 from recbench_spark.graph.model_inputs import (
     MODELS,
     NIGHT_NOTE,
     PreparedGraphModel,
     model_folder,
+    read_layers,
     read_note,
 )
-from recbench_spark.graph.pipeline import layer_places, model_family
+from recbench_spark.graph.pipeline import layer_places
 from recbench_spark.graph.runner import plan_passes
 from recbench_spark.graph.stored_graphs import files_folder, mark_used
 from recbench_spark.kernels.graph import costs
@@ -46,8 +56,8 @@ from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import join_uri
 
 
-def read_model_night(store: Store, model_id: str) -> tuple[GraphNight, str]:
-    """Return an embedded model and the hash of its settings without its graph.
+def read_model_night(store: Store, model_id: str) -> tuple[GraphNight, Note]:
+    """Return an embedded model and its note.
 
     Raises:
         ConfigError: the model is not in this warehouse, or the files of its graph are gone.
@@ -64,7 +74,14 @@ def read_model_night(store: Store, model_id: str) -> tuple[GraphNight, str]:
         mark_used(mark)
     if graph is None or not has_parts(features):
         raise ConfigError(f"the graph of model {model_id} is gone: {folder}", "run without --previous")
-    return GraphNight(graph, features, layer_places(store, graph, note)), note["family"]
+    return GraphNight(graph, features, layer_places(store, graph, note)), note
+
+
+def check_previous_model(store: Store, settings: GraphModel, previous: str) -> None:
+    """Refuse an earlier model of other settings or weights before anything is built (`check_family`)."""
+    note = read_note(model_folder(store, previous))
+    if note is not None:
+        check_family(settings, read_layers(settings), note)
 
 
 def _resolve_stored_place(root: str, stored: str) -> str:
@@ -92,7 +109,7 @@ def find_earlier_model(store: Store, prepared: PreparedGraphModel, splits: Seque
             return None
         for name in (name for name in names if name.startswith(f"{split_id}-")):
             note = read_note(join_uri(folder, name))
-            if note is not None and note["family"] == model_family(prepared):
+            if note is not None and has_family(prepared.settings, list_layers(prepared), note):
                 return str(note["model_id"])
     return None
 
@@ -107,8 +124,8 @@ def plan_refresh(
     Raises:
         ConfigError: the earlier model has another mode, other settings or another kind of graph.
     """
-    before, family = read_model_night(store, previous)
-    _check_compatible(prepared, before, family, previous)
+    before, note = read_model_night(store, previous)
+    _check_compatible(prepared, before, note)
     if not has_all_vectors(before):
         return prepared, f"previous {previous}: some of its layers are missing, so all nodes are computed"
     context, steps = store.spark.sparkContext, plan_passes(prepared.model, prepared.graph)
@@ -134,22 +151,15 @@ def plan_refresh(
     ), f"{message}only these are computed ({less:.2f} s against {full:.2f} s)"
 
 
-def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, family: str, previous: str) -> None:
-    graph, old = prepared.graph, before.graph
-    if family != model_family(prepared):
-        raise ConfigError(
-            f"model {previous} has other layers, weights, features' settings or seed",
-            "run without --previous",
-        )
-    if (graph.sides, graph.numeric, graph.seed, graph.weighted) != (
-        old.sides,
-        old.numeric,
-        old.seed,
-        old.weighted,
-    ):
-        raise ConfigError(
-            f"the graph of {previous} has other sides, ids, weights or seed", "run without --previous"
-        )
+def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, note: Note) -> None:
+    """Refuse another model or another kind of graph; the error names each difference with both values."""
+    check_family(prepared.settings, list_layers(prepared), note)
+    kinds = [
+        {"sides": g.sides, "numeric ids": g.numeric, "graph.seed": g.seed, "weighted": g.weighted}
+        for g in (prepared.graph, before.graph)
+    ]
+    if differences := list_differences(kinds[0], kinds[1]):
+        raise ConfigError(f"the graph of {note['model_id']} is of another kind: {differences}", SAME_MODEL)
 
 
 def _predict_seconds(

@@ -153,7 +153,8 @@ def write_lists(
     """Write the nodes of a block to a file of the table, piece by piece."""
     file, place = make_file_place(folder, partition)
     nodes = alone = neighbours = 0
-    options = {"use_dictionary": ["side"], "write_statistics": False, "store_schema": False}
+    options: dict[str, Any] = {"use_dictionary": ["side"], "write_statistics": False}
+    options |= {"store_schema": False, "write_page_checksum": True}
     with open_output(place) as stream:
         with pq.ParquetWriter(stream, LISTS, **options) as out:
             for first, most in pieces:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,9 @@ from recbench_spark.graph.stored_graphs import (
 )
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.graph import costs
+from recbench_spark.kernels.graph.dense import Dense
 from recbench_spark.kernels.graph.layers import (
+    Layer,
     check_weights,
     make_layers,
     model_weight_shapes,
@@ -40,7 +43,7 @@ from recbench_spark.schemas import (
     EMBEDDINGS,
     GRAPH_VECTORS,
 )
-from recbench_spark.storage.block_arrays import has_parts, read_parts
+from recbench_spark.storage.block_arrays import has_parts
 from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
 from recbench_spark.storage.objects import read_bytes, write_text
 from recbench_spark.storage.publish import remove_published
@@ -76,29 +79,23 @@ class PreparedGraphModel:
 def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> PreparedGraphModel:
     """Prepare the graph, the features and the weights of a model.
 
-    Each is made once and checked before the run.
+    Weights and features are checked before anything is built; which nodes lack features, before the edges
+    of the graph are. Each is made once.
 
     Raises:
         ConfigError: weights have a wrong shape or an unknown name.
         DataError: features are missing, not finite, or of different lengths.
     """
-    stored, weights_id = read_weights(settings.weights)
-    graph = ensure_graph(store, settings.graph, settings.blocks, journal)
+    weighted = read_layers(settings)
+    graph = ensure_checked_graph(store, settings, settings.blocks, journal)
     place, features_id, checks = build_features(store, settings, graph, journal)
-    dims = read_parts(place).shape[1]
-    wanted = model_weight_shapes(settings.forms(), settings.final, dims)
-    if stored is None:
-        weights = random_weights(wanted, settings.seed)
-    else:
-        weights = check_weights(stored, wanted, str(settings.weights))
-    layers, output_layers = make_layers(settings.forms(), settings.final, weights, dims, settings.seed)
-    model_id = make_model_id(settings, graph.graph_id, features_id, weights_id)
+    model_id = make_model_id(settings, graph.graph_id, features_id, weighted.weights_id)
     for table in (GRAPH_VECTORS, EMBEDDINGS):
         store.create(table)
     model = Model(
         model_id,
-        layers,
-        output_layers,
+        weighted.layers,
+        weighted.output_layers,
         settings.mode,
         settings.wire,
         place,
@@ -109,6 +106,33 @@ def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> Prepa
         settings.groups,
     )
     return _measure_costs(store, PreparedGraphModel(settings, graph, model, checks))
+
+
+def ensure_checked_graph(store: Store, settings: GraphModel, blocks: int | None, journal: Journal) -> Graph:
+    """Return the graph of a model. It is built if all nodes have features, or may be without.
+
+    Raises:
+        DataError: features are missing or cannot be used; no edge is stored then.
+    """
+    check = None if settings.features.path is None else partial(_check_nodes, store, settings)
+    return ensure_graph(store, settings.graph, blocks, journal, check=check)
+
+
+def _check_nodes(store: Store, settings: GraphModel, graph: Graph) -> None:
+    """Check the table of features against the nodes of a graph; errors as `features.check_table`."""
+    rows, side, dims = _open_feature_table(settings, graph)
+    context, missing = store.spark.sparkContext, settings.features.missing
+    first.check_table(context, graph, rows, side, dims, missing=missing)
+
+
+def _open_feature_table(settings: GraphModel, graph: Graph) -> tuple[RowSource, int, int]:
+    """Open the table of features; return it, the side of its nodes, and the length of a vector."""
+    features = settings.features
+    assert features.path is not None
+    side = graph.sides.index(features.side or graph.sides[-1])
+    kind = "numeric" if graph.numeric[side] else "text"
+    rows = first.open_features(features.path, features.id_column, kind)
+    return rows, side, first.count_dimensions(rows)
 
 
 def model_folder(store: Store, model_id: str) -> str:
@@ -154,20 +178,60 @@ def describe_files(settings: GraphLayers) -> str:
     Raises:
         ConfigError, DataError, SchemaError: see `prepare_model`.
     """
-    features, weights = settings.features, read_weights(settings.weights)[0]
-    if features.path is None:
-        dims = features.dims if features.kind == "hashed" else 1
-    else:
-        dims = first.count_dimensions(
-            first.require_equal_lengths(first.open_features(features.path, features.id_column, "auto"))
-        )
+    features, dims = settings.features, count_feature_dimensions(settings, all_rows=True)
     wanted = model_weight_shapes(settings.forms(), settings.final, dims)
+    weights = read_weights(settings.weights)[0]
     if weights is not None:
-        check_weights(weights, wanted, str(settings.weights))
+        check_weights(weights, wanted, f"weights {settings.weights}")
     kind = "random" if weights is None else "of the right shapes"
     widths = [layer.width for layer in settings.layers] + list(settings.final)
     through = " -> ".join(map(str, [dims, *widths]))
     return f"features {features.path or features.kind}; dimensions {through}; {len(wanted)} weights, {kind}"
+
+
+def count_feature_dimensions(settings: GraphLayers, *, all_rows: bool = False) -> int:
+    """Return the length of a node's features: of a table that of the first vector.
+
+    With `all_rows` the first rows of the table are compared.
+    """
+    features = settings.features
+    if features.path is None:
+        return features.dims if features.kind == "hashed" else 1
+    rows = first.open_features(features.path, features.id_column, "auto")
+    return first.count_dimensions(first.require_equal_lengths(rows) if all_rows else rows)
+
+
+class WeightedLayers(NamedTuple):
+    """WeightedLayers are the layers of a model with their weights, before there is a graph.
+
+    Attributes:
+        dims: length of the features.
+        weights_id: digest of the file of weights.
+        layers: layers with their weights.
+        output_layers: dense layers after the last one.
+    """
+
+    dims: int
+    weights_id: str
+    layers: tuple[Layer, ...]
+    output_layers: tuple[Dense, ...]
+
+
+def read_layers(settings: GraphModel) -> WeightedLayers:
+    """Read and check the weights of a model, and the first of its features. Nothing is built.
+
+    Raises:
+        ConfigError, DataError, SchemaError: see `prepare_model`.
+    """
+    dims = count_feature_dimensions(settings)
+    stored, weights_id = read_weights(settings.weights)
+    wanted = model_weight_shapes(settings.forms(), settings.final, dims)
+    if stored is None:
+        weights = random_weights(wanted, settings.seed)
+    else:
+        weights = check_weights(stored, wanted, f"weights {settings.weights}")
+    ends = make_layers(settings.forms(), settings.final, weights, dims, settings.seed)
+    return WeightedLayers(dims, weights_id, *ends)
 
 
 def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
@@ -290,11 +354,7 @@ def _fill_features(context: Any, settings: GraphModel, graph: Graph, place: str)
         dims = features.dims if features.kind == "hashed" else 1
         first.fill_generated(context, graph, features.kind, dims, settings.seed, **more)
         return {}
-    side = graph.sides.index(features.side or graph.sides[-1])
-    rows: RowSource = first.open_features(
-        features.path, features.id_column, "numeric" if graph.numeric[side] else "text"
-    )
-    dims = first.count_dimensions(rows)
+    rows, side, dims = _open_feature_table(settings, graph)
     return first.fill_from_table(context, graph, rows, side, dims, missing=features.missing, **more)
 
 

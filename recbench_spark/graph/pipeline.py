@@ -5,7 +5,6 @@ The tables are `graph_vectors`, `embeddings`, `graph_runs` and `checks`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +13,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from recbench_spark.graph.estimates import PassEstimate, estimate_passes, fit_rates, format_bytes
 from recbench_spark.graph.folders import MANIFEST, Graph
 from recbench_spark.graph.incremental import LayerFiles
 from recbench_spark.graph.message_passing import Pass, PassPlan
+from recbench_spark.graph.model_families import list_layers, list_settings, model_family
 from recbench_spark.graph.model_inputs import NIGHT_NOTE, PreparedGraphModel, read_note
 from recbench_spark.graph.runner import LayerRun, has_result, run_model
 from recbench_spark.graph.stored_graphs import files_folder, mark_used, write_graph_checks
@@ -97,33 +95,20 @@ def _record_pass(
         write_graph_checks(store, name, counts, once)
 
 
-def model_family(prepared: PreparedGraphModel) -> str:
-    """Hash the settings and weights of a model without its graph.
-
-    All nights of one model have the same hash.
-    """
-    weights = hashlib.sha256()
-    for layer in prepared.model.layers:
-        arrays = [layer.own_t, layer.pooled_t, layer.bias, layer.recurrent_t, *(layer.project or ())[:2]]
-        for array in arrays:
-            weights.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
-    for end in prepared.model.output_layers:
-        weights.update(end.weight_t.tobytes() + end.bias.tobytes())
-    return prepared.settings.key("family", "", weights.hexdigest()[:16])
-
-
 def _write_note(store: Store, prepared: PreparedGraphModel) -> None:
     """Remove the arrays of the layers of a complete model, and note where its tables are."""
     folder, root = prepared.model.folder, files_folder(store)
     _remove_layers(folder)
+    weighted = list_layers(prepared)
     note = {
         "model_id": prepared.model.model_id,
         "graph": relative_place(prepared.graph.folder, root),
         "features": relative_place(prepared.model.features, root),
-        "family": model_family(prepared),
+        "family": model_family(prepared.settings, weighted),
         "layers": len(prepared.model.layers),
         "mode": prepared.model.mode,
         "output": prepared.settings.output,
+        "settings": list_settings(prepared.settings, weighted),
     }
     write_text(join_uri(folder, NIGHT_NOTE), json.dumps(note))
 

@@ -35,7 +35,13 @@ from recbench_spark.graph.message_passing import (
     send_sums,
 )
 from recbench_spark.graph.part_sets import SEPARATE, Parts, publish_arrays
-from recbench_spark.graph.vectors import group_blocks, list_committed, number_files, read_vectors
+from recbench_spark.graph.vectors import (
+    check_file,
+    group_blocks,
+    list_committed,
+    number_files,
+    read_vectors,
+)
 from recbench_spark.kernels.graph.csr import build_halo
 from recbench_spark.kernels.graph.dense import Dense
 from recbench_spark.kernels.graph.forms import SCATTERABLE
@@ -44,6 +50,7 @@ from recbench_spark.storage import delta_files
 from recbench_spark.storage.block_arrays import (
     ArrayPart,
     has_parts,
+    is_whole,
     make_part,
     publish_parts,
     read_parts,
@@ -213,6 +220,7 @@ def run_model(
     """
     done: list[LayerRun] = []
     if has_result(graph, model):  # retention may have removed the layers before the result
+        check_result(context, graph, model)
         return done
     steps = [find_pending(graph, step) for step in plan_passes(model, graph)]
     for number, todo in enumerate(steps):
@@ -234,6 +242,18 @@ def has_result(graph: Graph, model: Model) -> bool:
     """Tell whether the table holds all vectors of a model's result."""
     last = [step for step in plan_passes(model, graph) if step.layer >= len(model.layers)]
     return not any(_has_work(find_pending(graph, step)) for step in last)
+
+
+def check_result(context: SparkContext, graph: Graph, model: Model) -> None:
+    """Compare the files of a model's result with their digests. Each file is read once, by tasks.
+
+    Raises:
+        StoreError: a file is missing or damaged; the message names it.
+    """
+    last = [step for step in plan_passes(model, graph) if step.layer >= len(model.layers)]
+    files = {number: file for step in last for number, file in find_pending(graph, step).files.items()}
+    stored = [(block, files[block.number]) for block in graph.blocks if block.number in files]
+    context.parallelize(stored, max(1, len(stored))).foreach(check_file)
 
 
 def _has_work(todo: Pending) -> bool:
@@ -395,13 +415,19 @@ def _prepare_tasks(
 def make_halos(context: SparkContext, graph: Graph) -> None:
     """Write the sources that each block needs of others, once for each graph.
 
-    Two runs at the same time write the same objects.
+    Two runs at the same time write the same objects. What an earlier run wrote is compared with its
+    digests, and written again where it is damaged.
     """
-    if all(has_parts(graph.place(name)) for name in HALO):
-        return
     blocks = context.parallelize(graph.blocks, len(graph.blocks))
+    there = all(has_parts(graph.place(name)) for name in HALO)
+    if there and all(blocks.map(partial(_has_whole_halo, graph=graph)).collect()):
+        return
     written = blocks.map(partial(_make_halo, graph=graph)).collect()
     publish_arrays(graph.folder, written, dict.fromkeys(HALO, (SEPARATE, np.uint32)))
+
+
+def _has_whole_halo(block: NodeBlock, graph: Graph) -> bool:
+    return all(is_whole(graph.place(name), block.number) for name in HALO)
 
 
 def _make_halo(block: NodeBlock, graph: Graph) -> Parts:

@@ -18,7 +18,7 @@ from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.data.identity import identity
 from recbench_spark.errors import ConfigError, StoreError, nearest
-from recbench_spark.graph.build import build_graph, default_block_count, write_node_table
+from recbench_spark.graph.build import CheckNodes, build_graph, default_block_count, write_node_table
 from recbench_spark.graph.build_inputs import open_inputs
 from recbench_spark.graph.edges import RowSource
 from recbench_spark.graph.folders import MANIFEST, Graph, read_graph
@@ -182,7 +182,13 @@ def _graph_damage(store: Store, graph: Graph) -> str:
 
 @pin_inputs()
 def ensure_graph(
-    store: Store, source: GraphSource, blocks: int | None, journal: Journal, nodes: bool = True
+    store: Store,
+    source: GraphSource,
+    blocks: int | None,
+    journal: Journal,
+    nodes: bool = True,
+    *,
+    check: CheckNodes | None = None,
 ) -> Graph:
     """Return the graph of a source. It is built once, with rows in `graphs`, `graph_nodes` and `checks`.
 
@@ -192,6 +198,7 @@ def ensure_graph(
         blocks: blocks of each side; None: by the number of edges.
         journal: receives the progress.
         nodes: true if `graph_nodes` is written.
+        check: as `build.build_graph`; not called for a graph that is there.
 
     Raises:
         ConfigError, DataError, SchemaError, StoreError: see `build.build_graph`.
@@ -201,7 +208,7 @@ def ensure_graph(
     if graph is not None:
         journal.say(f"graph {graph_id}: already built")
     else:
-        graph = _build_graph(store, source, graph_id, blocks, journal)
+        graph = _build_graph(store, source, graph_id, blocks, journal, check=check)
     # Each is written once for a graph. A killed run may not have written them.
     if nodes:
         _append_nodes(store, graph)
@@ -210,7 +217,13 @@ def ensure_graph(
 
 
 def _build_graph(
-    store: Store, source: GraphSource, graph_id: str, blocks: int | None, journal: Journal
+    store: Store,
+    source: GraphSource,
+    graph_id: str,
+    blocks: int | None,
+    journal: Journal,
+    *,
+    check: CheckNodes | None,
 ) -> Graph:
     rows, context = open_inputs(source).edges, store.spark.sparkContext
     if (warning := warn_unread_weights(source, rows)) is not None:
@@ -220,7 +233,7 @@ def _build_graph(
     with journal.stage(
         "graph", f"graph {graph_id}: build from {source.edges}", graph_id=graph_id
     ) as counts:
-        graph = _publish_graph(context, source, graph_id, folder, wanted, journal=journal)
+        graph = _publish_graph(context, source, graph_id, folder, wanted, journal=journal, check=check)
         counts |= {"nodes": graph.nodes, "edges": graph.edges}
     rate = graph.checks["edges"] / max(graph.seconds, 1e-9)
     journal.say(f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:,.0f} a second")
@@ -235,12 +248,13 @@ def _publish_graph(
     blocks: int,
     *,
     journal: Journal,
+    check: CheckNodes | None,
 ) -> Graph:
     """Build a graph in a work folder, seal it and publish it, or wait for another run that builds it."""
     with make_folder(folder, lambda: _read_stored_graph(folder) is not None, journal.say) as work:
         if work is not None:
             work.clear()
-            build_graph(context, source, graph_id, work.work, blocks)
+            build_graph(context, source, graph_id, work.work, blocks, check=check)
             require_unchanged()
             if work.lease is not None:
                 _write_graph_seal(context, work.lease.work)

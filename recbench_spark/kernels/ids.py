@@ -4,14 +4,19 @@
     floats                  the whole number they stand for; NaN is a missing id. Refused: floats not
                             whole, and from 2^53 on (float32: 2^24, float16: 2^11), where neighbours are one
     decimals                the whole number they stand for; refused if they are not whole
-    text                    unchanged, with white space and leading zeros; refused if it is not UTF-8
+    text                    unchanged, with white space and leading zeros; empty text, or blanks alone, is
+                            a missing id; refused if it is not UTF-8
     bytes                   the text that they spell in UTF-8
     booleans                `true` and `false`
     dictionaries            as their values
     anything else           refused
 
+NULL and a key that an object of JSON lacks are missing ids, too. Every other text is an id: `NULL`, `NA`
+and `nan` are what a file calls somebody, and a check of the log names them (`PLACEHOLDERS`).
+
 Fields of a text file are text, except if a column is whole floats throughout (`10.0`, as pandas writes
-whole numbers beside a missing one): these become the whole numbers, and a message says so. This module
+whole numbers beside a missing one): these become the whole numbers, NaN beside them is a missing id, and a
+message says so. This module
 applies the rule to Arrow, `data.readers.ids` to Spark; `tests/id_rule.py` is the rule that both are
 tested against.
 """
@@ -35,10 +40,29 @@ SAFE_DIGITS = 18
 CANONICAL_INTEGER = "^(0|-?[1-9][0-9]{0,17})$"
 """Text that is the only spelling of its number, which fits into 64 bits."""
 
-WHOLE_FLOAT = r"^-?(0|[1-9][0-9]*)\.0$|^-?[1-9](\.[0-9]+)?[eE]\+[0-9]{2,3}$"
-"""Whole floats as text files spell them: `10.0`, from 10^16 on `1e+16`."""
+WHOLE_FLOAT = r"^-?(0|[1-9][0-9]*)\.0$|^-?[1-9](\.[0-9]+)?[eE]\+[0-9]{2,3}$|^[nN][aA][nN]$"
+"""Whole floats as text files spell them: `10.0`, from 10^16 on `1e+16`; and NaN, which is missing."""
 
 IDS_AS_TEXT = "write ids as whole numbers or as text"
+
+PLACEHOLDERS = frozenset(
+    (
+        "null",
+        "none",
+        "nan",
+        "na",
+        "n/a",
+        "<na>",
+        "nil",
+        "undefined",
+        "unknown",
+        "anonymous",
+        "guest",
+        "\\n",
+        "-",
+    )
+)
+"""Texts, in small letters, that often stand for a missing id. They are ids; a check warns of them."""
 
 FEW = 0.01
 """Share of common ids below which two tables probably do not belong together."""
@@ -124,7 +148,15 @@ def _text_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     except pa.ArrowInvalid:
         _refuse(_find_wrong_texts(column, what))
         raise
-    return text
+    return drop_empty(text)
+
+
+def drop_empty(text: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return texts; NULL in the place of empty ones, and of blanks alone."""
+    maybe = pc.or_(pc.equal(pc.binary_length(text), 0), pc.starts_with(text, " "))
+    if not pc.any(maybe, min_count=0).as_py():
+        return text
+    return pc.if_else(pc.equal(pc.utf8_trim(text, " "), ""), pa.scalar(None, text.type), text)
 
 
 def _as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -49,7 +49,6 @@ from recbench_spark.nightly.night import (
     BenchmarkNight,
     check_model_gates,
     check_night_gates,
-    check_row_order,
 )
 from recbench_spark.nightly.standalone_runs import check_rows
 from recbench_spark.runtime.journal import Journal
@@ -376,7 +375,7 @@ def _make_run_rows(
     count_rows = rows["counts"].to_batches() if "counts" in rows else []
     checks += checks_from_counts(iter(count_rows), request.parts, lists=lists)
     checks += check_uncorrected_metrics(request.plan, night.benchmark.evaluation.draw.estimators)
-    checks += [*check_night_gates(night), *check_row_order(night), *check_model_gates(night, ready.model)]
+    checks += [*check_night_gates(night), *check_model_gates(night, ready.model)]
     return _RunRows(metrics, [rows["multiverse"]] if "multiverse" in rows else [], checks)
 
 

@@ -29,7 +29,6 @@ from recbench_spark.nightly.night import (
     BenchmarkNight,
     check_model_gates,
     check_night_gates,
-    check_row_order,
 )
 from recbench_spark.nightly.results import write_checks, write_metrics
 from recbench_spark.runtime.journal import Journal
@@ -66,7 +65,7 @@ def evaluate_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journ
             rankings, evaluation.parts, night.definition.threshold, lists=make_adapter(model).lists
         )
         checks += check_uncorrected_metrics(plan, evaluation.draw.estimators)
-        checks += [*check_night_gates(night), *check_row_order(night), *check_model_gates(night, model)]
+        checks += [*check_night_gates(night), *check_model_gates(night, model)]
         write_checks(store, run_id, checks)
         counts["warnings"] = sum(not check.passed for check in checks)
     return checks

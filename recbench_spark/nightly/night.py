@@ -55,6 +55,7 @@ from recbench_spark.nightly.split import (
 from recbench_spark.nightly.standalone_runs import STAMP_FORMAT
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.labels import UNORDERED
+from recbench_spark.protocol.manifests import check_suspects
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
@@ -249,12 +250,10 @@ def require_split(night: BenchmarkNight) -> None:
         raise StoreError(f"split {night.split_id} was removed by jobs/maintain.py meanwhile", "run again")
 
 
-def check_night_gates(night: BenchmarkNight) -> list[GateCheck]:
-    """Check the gates on facts of the split with the night's manifest."""
+def check_night_gates(night: BenchmarkNight) -> list[Check]:
+    """Check the gates on facts of the split, its suspect ids and its pairs, with the night's manifest."""
     gates = [gate for gate in night.benchmark.gates if gate.fact not in list_model_facts(night.benchmark)]
-    if not gates:
-        return []
-    return gate_checks(gates, night.manifest)
+    return [*gate_checks(gates, night.manifest), *check_suspects(night.manifest), *check_row_order(night)]
 
 
 def check_row_order(night: BenchmarkNight) -> list[Check]:

@@ -9,7 +9,7 @@ from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import ModelConfig
 from recbench_spark.evaluation.metrics.predictions import rating_metrics, user_values
 from recbench_spark.evaluation.ranking.rank import select_part_users
-from recbench_spark.nightly.night import BenchmarkNight, check_night_gates, check_row_order
+from recbench_spark.nightly.night import BenchmarkNight, check_night_gates
 from recbench_spark.nightly.results import write_checks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, USER_BLOCKS, USER_METRICS
@@ -22,7 +22,7 @@ def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journa
 
     Predictions of one part stay on the executors while they are measured: an array for each user.
     """
-    checks: list[Check] = [*check_night_gates(night), *check_row_order(night)]
+    checks = check_night_gates(night)
     for part in night.benchmark.evaluation.parts:
         title = f"{model.name}: predict {part}"
         with journal.stage("predictions", title, run_id=run_id, model=model.name) as counts:

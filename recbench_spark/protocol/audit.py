@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.kernels.arrays import Bools, Ints
+from recbench_spark.kernels.ids import PLACEHOLDERS
 from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
 from recbench_spark.protocol.pairs import OPEN_LOOP
 from recbench_spark.protocol.positions import encode_ids, id_column, id_numbers, name_parts
@@ -289,7 +290,9 @@ def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:
     # Totals of pieces add up to those of the split if no user is in two pieces.
     sums["parted"] = int((counts.column("pieces").to_numpy()[kinds == USERS] > 1).sum())
     for kind, owner in ((USERS, "users"), (ITEMS, "items")):
-        sums.update(_sum_owners(numbers[kinds == kind], owner, request.parts))
+        own = kinds == kind
+        sums.update(_sum_owners(numbers[own], owner, request.parts))
+        sums.update(_find_suspects(counts.column("id").filter(pa.array(own)), numbers[own], owner, request))
     if TRAIN in request.parts:
         sums.update(_sum_gaps(numbers[kinds == ITEMS], request))
     return sums
@@ -308,6 +311,24 @@ def _sum_owners(counts: Ints, owner: str, parts: Sequence[str]) -> dict[tuple[st
     untested = given & ~has_rows[:, ~np.array(not_tested)].any(axis=1)
     whole = {"all": len(counts), "cold": int(cold.sum()), "untested": int(untested.sum())}
     return totals | {(owner, name): n for name, n in whole.items()}
+
+
+EXTREME_SHARE = 0.1
+"""Share of a log's rows from which on one id is suspect: it may stand for all whose id is missing."""
+
+
+def _find_suspects(
+    ids: pa.ChunkedArray, counts: Ints, owner: str, request: AuditRequest
+) -> dict[tuple[str, str, str], int]:
+    """Return the rows of ids with an extreme share of the log, and of texts that stand for a missing id."""
+    rows = counts.sum(axis=1)
+    extreme = rows > EXTREME_SHARE * sum(request.rows.values())
+    placeholders = pc.is_in(pc.utf8_lower(ids), pa.array(sorted(PLACEHOLDERS))).to_numpy()
+    suspects: dict[tuple[str, str, str], int] = {}
+    for what, chosen in (("extreme", extreme), ("placeholder", placeholders)):
+        names = ids.filter(pa.array(chosen)).to_pylist()
+        suspects |= {(what, owner, name): n for name, n in zip(names, rows[chosen].tolist(), strict=True)}
+    return suspects
 
 
 def _sum_gaps(items: Ints, request: AuditRequest) -> dict[tuple[str, str], int]:

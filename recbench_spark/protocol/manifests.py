@@ -15,8 +15,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.checks import Check
 from recbench_spark.config import Split
 from recbench_spark.errors import ProtocolError
+from recbench_spark.kernels.ids import MANY
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.protocol import audit
 from recbench_spark.protocol.audit import COLUMNS, NOT_HELD_OUT, AuditRequest, PartSummary
@@ -97,6 +99,8 @@ def build_manifest(
     for name, part in parts.items():
         facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
     facts += [*_owner_facts(sums, "user", parts), *_owner_facts(sums, "item", parts)]
+    n_labelled = sum(part.rows for part in parts.values())
+    facts += [*_suspect_facts(sums, "user", n_labelled), *_suspect_facts(sums, "item", n_labelled)]
     facts += [*_drift_facts(sums, parts), *_leakage_facts(sums, parts)]
     if keeps_known:
         facts.append(Fact(OPEN_LOOP, "known_pairs", float(sums["known"]), "pairs that training knows"))
@@ -261,6 +265,44 @@ def _owner_facts(sums: Counter[Any], owner: str, parts: Parts) -> list[Fact]:
         if part != TRAIN
     ]
     return [*facts, Fact("log", f"test_only_{owner}s", float(sums[f"{owner}s", "cold"]))]
+
+
+def _suspect_facts(sums: Counter[Any], owner: str, rows: int) -> list[Fact]:
+    """Return the share of ids that have an extreme part of the log, and of texts for a missing id.
+
+    A fact stands only where there is something to tell: a log of few ids has large shares by nature.
+    """
+    facts = []
+    for what in ("extreme", "placeholder"):
+        suspects = {key[2]: n for key, n in sums.items() if key[:2] == (what, f"{owner}s")}
+        few = what == "extreme" and sums[f"{owner}s", "all"] < MANY
+        if suspects and not few:
+            names = sorted(suspects, key=lambda name: (-suspects[name], name))[:SHOWN_SUSPECTS]
+            detail = ", ".join(f"{name!r} {suspects[name]:,} rows" for name in names)
+            share = max(suspects.values()) / rows if what == "extreme" else sum(suspects.values()) / rows
+            facts.append(Fact("log", f"{what}_{owner}_share", share, f"{detail}, of {rows:,}"))
+    return facts
+
+
+SHOWN_SUSPECTS = 3
+"""Number of suspect ids that a fact names."""
+
+
+def check_suspects(facts: Iterable[Mapping[str, Any]]) -> list[Check]:
+    """Return a warning for each fact of a manifest on suspect ids."""
+    whats = {"extreme": "one id has so many rows", "placeholder": "texts that often stand for a missing id"}
+    names = {f"{what}_{owner}_share": (what, owner) for what in whats for owner in ("user", "item")}
+    checks = []
+    for row in facts:
+        if row["fact"] in names:
+            what, owner = names[row["fact"]]
+            detail = f"{whats[what]}: {row['detail']}; {SUSPECT_HINT}"
+            bound = audit.EXTREME_SHARE if what == "extreme" else 0.0
+            checks.append(Check(f"log: {what} {owner} share", row["value"], bound, "warning", detail))
+    return checks
+
+
+SUSPECT_HINT = "rows without an id are counted as missing only where the id is empty: leave such rows out"
 
 
 def _all_given_facts(sums: Counter[Any], owners: str) -> list[Fact]:

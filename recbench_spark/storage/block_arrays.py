@@ -36,6 +36,7 @@ import xxhash
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.host_files import (
     HINT_SHARED,
+    digest_content,
     make_private_file,
     open_object,
     store_object,
@@ -220,6 +221,18 @@ def remove_parts(folder: str) -> None:
 def has_parts(folder: str) -> bool:
     """Tell whether an array is complete."""
     return _read_list(folder) is not None
+
+
+def is_whole(folder: str, number: int) -> bool:
+    """Tell whether the part of a block on a folder has the bytes that were written.
+
+    A remote part is compared when it is fetched.
+    """
+    part = read_parts(folder).parts.get(number)
+    if part is None or is_remote(folder):
+        return part is not None
+    path = local_path(part_place(folder, part))
+    return path.is_file() and path.stat().st_size == part.size and digest_content(path) == part.digest
 
 
 def read_parts(folder: str) -> BlockArray:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
@@ -21,6 +23,7 @@ from recbench_spark.inputs import find_version
 from recbench_spark.storage.delta_tables import list_table_files, open_table, read_dataset
 from recbench_spark.storage.local_files import data_files, parquet_error, refuse_case
 from recbench_spark.storage.object_access import open_filesystem
+from recbench_spark.storage.partitions import find_partition
 from recbench_spark.storage.uris import is_remote
 
 
@@ -78,15 +81,20 @@ def list_delta_files(place: str | Path, partitions: Mapping[str, str] | None = N
 
 
 def open_delta(path: str) -> ds.Dataset:
-    """Open the rows of a Delta table, in the version whose identity was recorded, or in the latest.
+    """Open the rows of a Delta table or of a partition, in the version that was recorded, or in the latest.
 
     Raises:
         FallbackToSpark: only Spark supports its features.
     """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
+    partition = find_partition(path)
     try:
-        return read_dataset(path, find_version(path))
+        if partition is None:
+            return read_dataset(path, find_version(path))
+        rows = read_dataset(partition.table, find_version(path))
+        tests = [pc.field(name).cast(pa.string()) == value for name, value in partition.values.items()]
+        return rows.filter(reduce(and_, tests))
     except (DeltaError, OSError, ValueError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
 
@@ -136,9 +144,9 @@ def _read_footer(file: str, where: str) -> pq.FileMetaData:
 def _open_parquet_file(file: str) -> pq.ParquetFile:
     """Open a Parquet file: mapped from a disk of this machine, or read from an object storage."""
     if not is_remote(file):
-        return pq.ParquetFile(file, memory_map=True)
+        return pq.ParquetFile(file, memory_map=True, page_checksum_verification=True)
     system, path = open_filesystem(file)
-    return pq.ParquetFile(path, filesystem=system)
+    return pq.ParquetFile(path, filesystem=system, page_checksum_verification=True)
 
 
 def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:

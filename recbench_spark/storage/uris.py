@@ -210,6 +210,18 @@ def join_uri(place: str, *names: str) -> str:
     return "/".join((place.rstrip("/"), *names))
 
 
+def place_side(warehouse: str, model_id: str, side: str) -> str:
+    """Return the place of a model's vectors of one side; the warehouse may be its table itself.
+
+    >>> place_side("w/embeddings", "a1", "user")
+    'w/embeddings/model_id=a1/side=user'
+    """
+    table = warehouse.rstrip("/")
+    if table.rpartition("/")[2] != "embeddings":
+        table = join_uri(table, "embeddings")
+    return join_uri(table, f"model_id={model_id}", f"side={side}")
+
+
 def is_hidden(name: str) -> bool:
     """Return whether Spark skips a file or folder of this name."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)

@@ -26,7 +26,12 @@ from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.graph.build import NodeFinder
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.local_walks import map_adjacency, write_adjacency
-from recbench_spark.graph.model_inputs import build_features, describe_files, prepare_model
+from recbench_spark.graph.model_inputs import (
+    build_features,
+    describe_files,
+    ensure_checked_graph,
+    prepare_model,
+)
 from recbench_spark.graph.neighbourhoods import ensure_neighbourhoods, neighbourhood_source
 from recbench_spark.graph.pipeline import embed, open_model_work
 from recbench_spark.graph.stored_graphs import ensure_graph, split_source
@@ -117,7 +122,7 @@ def open_training_graph(
     """Build graph and features unless they exist, and a net with random weights."""
     journal = find_journal(data)
     model = GraphModel(name=name, graph=source, **{k: getattr(layers, k) for k in GraphLayers.model_fields})
-    graph = ensure_graph(data.store, source, None, journal)
+    graph = ensure_checked_graph(data.store, model, None, journal)
     place = build_features(data.store, model, graph, journal)[0]
     return map_graph_files(graph, place, layers, sampling)
 

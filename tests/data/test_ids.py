@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 
 import recbench_spark
 from recbench_spark.config import Bootstrap, CandidateDraw, Dataset
+from recbench_spark.data import arrow_files
+from recbench_spark.data.arrow_rows import encode_ids
 from recbench_spark.data.readers.logs import open_log
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import ConfigError, DataError, SchemaError
@@ -82,6 +86,10 @@ def test_values_that_are_no_ids_are_shown_by_file_and_column(spark, tmp_path: Pa
 
 FIELDS: dict[str, list[str | None]] = {
     "whole floats": ["10.0", "11.0", "-3.0", None],
+    "whole floats and NaN": ["10.0", "nan", "NaN", " ", "11.0", None],
+    "whole floats behind NaN": ["nan", "10.0", "1e+15"],
+    "nan is somebody": ["nan", "7", "NULL", "NA", None],
+    "blanks": ["a", " ", "   ", " a", None],
     "beside a half": ["10.0", "1.5", None],
     "beside an integer": ["10.0", "7", None],
     "versions": ["1.0", "1.0.1", None],
@@ -98,7 +106,10 @@ def test_fields_of_csv_mean_the_ids_of_the_rule(spark, tmp_path: Path, capsys) -
         ids = {row.user_id: row.item_id for row in read_table(spark, str(path), ["item_id"], "t").collect()}
         assert ids == {str(n): one for n, one in enumerate(id_rule.make_csv_ids(fields))}, name
         noted = "item_id is whole floats throughout" in capsys.readouterr().err
-        assert noted == (name == "whole floats")
+        assert noted == name.startswith("whole floats")
+        local = arrow_files.read_table(str(path), ["item_id"], "t").column("item_id").to_pylist()
+        assert local == id_rule.make_csv_ids(fields), name
+        capsys.readouterr()
     (tmp_path / "large.csv").write_text("user_id,item_id\n1,9007199254740992.0\n2,1.0\n")
     with pytest.raises(DataError, match=r"'item_id' is not an id .a whole number below 2.53"):
         open_log(spark, Dataset(name="log", reader="csv", path=str(tmp_path / "large.csv")))
@@ -285,3 +296,58 @@ def test_gains_ranks_and_scores_beyond_float64(spark) -> None:
     assert hit(truth, lists=frame(spark, "user_id long, item_id long, rank double", (1, 1, 1.0))) == 1
     with pytest.raises(ConfigError, match="cut-off nan"):
         recbench_spark.evaluate(truth, lists=lists, k=[float("nan")])
+
+
+# --------------------------------------------------------------------------- one rule for missing ids
+
+USERS = ["a", "", " ", None, "NA", "7", "   ", "NULL", " b"]
+"""Ids of users as a log has them: three are missing beside NULL, whatever the file is."""
+
+KNOWN = {"a", "NA", "7", "NULL", " b"}
+
+
+def write_everywhere(folder: Path) -> dict[str, str]:
+    """Write one log in every format; return reader -> path."""
+    table = pa.table({"user_id": USERS, "item_id": [f"i{n}" for n in range(len(USERS))]})
+    rows = table.to_pylist()
+    lines = [f"{row['user_id'] or ''},{row['item_id']}" for row in rows]
+    (folder / "log.csv").write_text("\n".join(["user_id,item_id", *lines]) + "\n")
+    quoted = [f'"{row["user_id"] or ""}","{row["item_id"]}"' for row in rows]
+    (folder / "quoted.csv").write_text("\n".join(["user_id,item_id", *quoted]) + "\n")
+    (folder / "log.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(table, folder / "log.parquet")
+    pq.write_table(
+        table.set_column(0, "user_id", table.column(0).dictionary_encode()), folder / "coded.parquet"
+    )
+    raw = pa.array([None if user is None else user.encode() for user in USERS])
+    pq.write_table(table.set_column(0, "user_id", raw), folder / "bytes.parquet")
+    write_deltalake(folder / "delta", table)
+    names = {"csv": ("log.csv", "quoted.csv"), "json": ("log.json",), "delta": ("delta",)}
+    names["parquet"] = ("log.parquet", "coded.parquet", "bytes.parquet")
+    return {str(folder / name): reader for reader, files in names.items() for name in files}
+
+
+def test_a_log_has_the_same_users_in_every_format(spark, tmp_path: Path) -> None:
+    for path, reader in write_everywhere(tmp_path).items():
+        rejected = open_log(spark, Dataset(name="log", reader=reader, path=path, bad_rows="reject"))
+        assert {row.user_id for row in rejected.rows.collect()} == KNOWN, path
+        assert rejected.rejected == len(USERS) - len(KNOWN), path
+        with pytest.raises(DataError, match="4 rows whose 'user_id' is not an id"):
+            open_log(spark, Dataset(name="log", reader=reader, path=path))
+
+
+def test_tables_of_both_engines_have_the_same_users_in_every_format(spark, tmp_path: Path) -> None:
+    for path, reader in write_everywhere(tmp_path).items():
+        if reader != "json":
+            local = arrow_files.read_table(path, ["user_id"], "t").column("user_id").to_pylist()
+            rows = read_table(spark, path, ["user_id"], "t").collect()
+            assert sorted(map(str, local)) == sorted(str(row.user_id) for row in rows), path
+            assert {one for one in local if one is not None} == KNOWN, path
+
+
+def test_frames_have_the_users_of_files() -> None:
+    columns = {"arrow": pa.array(USERS), "coded": pa.array(USERS).dictionary_encode()}
+    for name, users in columns.items():
+        ids = encode_ids(pa.table({"user_id": users}), "user_id", name)[1].to_pylist()
+        assert {one for one in ids if one is not None} == KNOWN
+        assert ids.count(None) == len(USERS) - len(KNOWN)

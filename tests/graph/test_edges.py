@@ -71,7 +71,7 @@ def test_the_lines_of_a_csv_file_are_read_once_however_it_is_cut(form, size, tmp
 def test_values_in_quotes_hold_marks_and_quotes_and_no_line_ends(size, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(csv_pieces, "BYTES_A_CSV_PIECE", size)
     (tmp_path / "good.csv").write_text('src,dst\n"a,1","say ""b"""\n"",x\n,y\n')
-    assert read_rows(tmp_path / "good.csv") == [("a,1", 'say "b"'), ("", "x"), (None, "y")]
+    assert read_rows(tmp_path / "good.csv") == [("a,1", 'say "b"'), (None, "x"), (None, "y")]
     (tmp_path / "bad.csv").write_text('src,dst\nx,"a\nb,c"\nd,e\n')
     with pytest.raises(DataError, match="goes over the end of a line: 'x,\"a'"):
         read_rows(tmp_path / "bad.csv")

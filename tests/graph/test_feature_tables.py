@@ -115,3 +115,38 @@ def test_names_are_found_without_the_numbers_that_a_build_removes(graph: Graph, 
     monkeypatch.setattr(build, "has_parts", opened.append)
     items = NodeFinder(graph)(hash_node_ids(pa.array(ITEMS), graph.seed), 1)
     assert len(set(items.tolist())) == len(ITEMS) and opened == []
+
+
+FAULTS = {
+    "missing": ([("a", [1.0, 2.0, 3.0])], "6 of 7 nodes of side item have none: [b-g], "),
+    "repeated": ([*VECTORS.items(), ("a", [1.0, 2.0, 3.0])], "1 ids occur more than once, e.g. a"),
+    "others": ([("u1", [1.0, 2.0, 3.0])], "none of 1 ids is one of side item: u1 "),
+    "long": ([*VECTORS.items(), ("x", [1.0])], "vectors are not as long as the first"),
+    "nan": ([*VECTORS.items(), ("x", [1.0, 2.0, float("nan")])], "vectors hold NULL, NaN or infinite"),
+}
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_features_are_checked_before_edges_are_stored(fault: str, blocks: int, tmp_path: Path) -> None:
+    rows, message = FAULTS[fault]
+    table = pa.table({"id": [name for name, _ in rows], "vector": [vector for _, vector in rows]})
+    pq.write_table(table, tmp_path / "h.parquet", row_group_size=3)
+    ends = {"src": [u for u, _ in PAIRS], "dst": [i for _, i in PAIRS]}
+    pq.write_table(pa.table(ends), tmp_path / "e.parquet")
+    source = GraphSource(edges=str(tmp_path / "e.parquet"), sides=("user", "item"))
+    opened = features.open_features(str(tmp_path / "h.parquet"), "id", "text")
+
+    def check(graph: Graph) -> None:
+        features.check_table(SC, graph, opened, 1, 3, missing="error")
+
+    folder = tmp_path / "graph"
+    with pytest.raises(DataError, match=message):
+        build_graph(SC, source, "g", folder, blocks, check=check)
+    assert read_graph(str(folder)) is None and not (folder / "src").exists()
+
+
+def test_nodes_that_may_be_without_features_pass_the_check(graph: Graph, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["a"], "vector": [[1.0, 2.0, 3.0]]}), tmp_path / "h.parquet")
+    opened = features.open_features(str(tmp_path / "h.parquet"), "id", "text")
+    features.check_table(SC, graph, opened, 1, 3, missing="zero")

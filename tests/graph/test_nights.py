@@ -119,7 +119,9 @@ def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
     assert run(*all_new, "--explain") == 0
     assert "affected are layer 1 60, layer 2 60; a full run is cheaper" in capsys.readouterr().out
     assert run(*all_new, "--explain", "--widths", "6,3") == 2
-    assert "has other layers" in capsys.readouterr().err
+    assert "layers[1].width is 3, and was 4" in capsys.readouterr().err
+    assert run(*all_new, "--explain", "--missing", "zero") == 0, "a setting without effect is no difference"
+    assert "builds the graph and its features unless they exist" in capsys.readouterr().err
     assert run(*all_new[:-1], "nothing", "--explain") == 2
     assert "no such model in" in capsys.readouterr().err
 

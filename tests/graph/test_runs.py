@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config.graph import GraphSource
@@ -132,3 +133,94 @@ def test_no_layer_stays_in_a_complete_model(tmp_path) -> None:
         (tmp_path / name).write_bytes(b"1")
     pipeline._remove_layers(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["night.json"]
+
+
+# ------------------------------------------------------------------- committed files that are damaged
+
+
+def stop_after_layer(graph: Graph, model: Model, layer: int) -> list[Path]:
+    """Run a model until a layer is committed; return the files of the first one."""
+
+    def stop(run: Any) -> None:
+        if run.layer > layer:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run_model(SC, graph, model, lambda _: "R", record=stop)
+    return sorted(Path(model.vectors).rglob("part-b*.parquet"))
+
+
+def cut(file: Path, _: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def flip_bit(file: Path, _: Path) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[raw.index(b"float16") + 20] ^= 1  # within the numbers of the first row
+    file.write_bytes(raw)
+
+
+def exchange(file: Path, other: Path) -> None:
+    one, two = file.read_bytes(), other.read_bytes()
+    file.write_bytes(two)
+    other.write_bytes(one)
+
+
+def remove(file: Path, _: Path) -> None:
+    file.unlink()
+
+
+REASON = "(damaged|vectors|names it)"
+DAMAGES = [cut, flip_bit, exchange, remove]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_layer_is_refused_by_its_name_when_a_run_goes_on(damage, graph, model) -> None:
+    files = stop_after_layer(graph, model, 1)
+    damage(files[0], files[1])
+    with pytest.raises(
+        StoreError, match=rf"({files[0].name}|{files[1].name}).* (damaged|vectors|names it)"
+    ):
+        run_model(SC, graph, model, lambda _: "R")
+
+
+@pytest.mark.parametrize("damage", [cut, exchange, remove])
+def test_a_damaged_result_is_refused_where_it_is_already_made(damage, graph, model) -> None:
+    run_model(SC, graph, model, lambda _: "R")
+    assert run_model(SC, graph, model, lambda _: "R") == []
+    files = sorted(Path(str(model.embeddings)).rglob("part-b*.parquet"))
+    damage(files[0], files[1])
+    with pytest.raises(
+        StoreError, match=rf"({files[0].name}|{files[1].name}).* (damaged|vectors|names it)"
+    ):
+        run_model(SC, graph, model, lambda _: "R")
+
+
+def test_layers_go_on_with_the_bits_of_a_run_that_nobody_stopped(graph, model) -> None:
+    stop_after_layer(graph, model, 1)
+    run_model(SC, graph, model, lambda _: "R")
+    alone = replace(model, model_id="alone", folder=f"{model.folder}-alone")
+    run_model(SC, graph, alone, lambda _: "R")
+    assert len(read_rows(model)[0]) == 120 and len(set(read_rows(model)[0])) == 60
+
+
+def test_files_of_older_versions_have_no_digest_and_are_read(graph, model) -> None:
+    files = stop_after_layer(graph, model, 1)
+    for file in files:
+        with pq.ParquetFile(file) as opened:
+            rows = opened.read()
+        pq.write_table(rows.replace_schema_metadata(None), file, store_schema=False)
+    run_model(SC, graph, model, lambda _: "R")
+    assert read_dataset(str(model.embeddings)).count_rows() == 60
+
+
+def test_damaged_sources_of_blocks_are_made_again(graph) -> None:
+    make_halos(SC, graph)
+    before = [graph.map_sources(block).tobytes() for block in graph.blocks]
+    part = sorted(Path(graph.place("need")).glob("*.npy"))[0]
+    raw = bytearray(part.read_bytes())
+    raw[-1] ^= 1
+    part.write_bytes(raw)
+    assert [graph.map_sources(block).tobytes() for block in graph.blocks] != before
+    make_halos(SC, graph)
+    assert [graph.map_sources(block).tobytes() for block in graph.blocks] == before

@@ -946,8 +946,8 @@ def test_bare_python_from_another_folder(files):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--embeddings", "a", "b", "--pairs", "p"), "USERS ITEMS; with --pairs ITEMS alone"),
-        (("--embeddings", "a", "--truth", "t"), "USERS ITEMS; with --pairs ITEMS alone"),
+        (("--embeddings", "a", "b", "--pairs", "p"), "has 2 tables, and one is needed with --pairs: items"),
+        (("--embeddings", "a", "--truth", "t"), "has one table, and two are needed: users and items"),
         (("--lists", "a", "--pairs", "p"), "--pairs is for embeddings"),
         (("--embeddings", "a", "--pairs", "p", "--truth", "t"), "hit rates and scaled MRR alone"),
     ],

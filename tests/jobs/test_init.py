@@ -143,7 +143,7 @@ def write_lines(folder: Path, name: str, *lines: str) -> Path:
     [
         ("a.csv", ("user,item,movieId", "1,2,3"), "add --item-column item or --item-column movieId"),
         ("a.txt", ("a;1,2", "b;3,4"), "',' and ';' could both separate the fields"),
-        ("a.json", ("[", '{"user": 1, "item": 2}', "]"), "is one array of JSON"),
+        ("a.json", ("[", '{"user": 1, "item": 2}', "]"), "line 1 is the beginning of an array"),
         ("a.txt", ("one", "two"), "no separator gives all lines as many fields"),
         ("a.csv", ("ann,book", "bob,film"), "add --header yes or --header no"),
         ("a.csv", ("who,what", "1,2", "2,2"), "add --user-column NAME --item-column NAME, of who: 1, 2"),

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from recbench_spark.protocol import audit
+from recbench_spark.protocol import audit, manifests
 from recbench_spark.protocol.audit import COLUMNS, AuditRequest
 from recbench_spark.storage.blocks import unpack_blocks
 
@@ -122,3 +122,41 @@ def test_a_dictionary_may_name_parts_that_no_row_is_in() -> None:
 def test_sums_do_not_end_at_64_bits() -> None:
     values = pa.array([2**63 - 1, 2**63 - 1, -(2**63), 5]).to_numpy()
     assert audit.exact_sum(values) == 2**63 - 1 + 4
+
+
+def suspect_facts(rows: Sequence[Row], pieces: int) -> dict[str, tuple[float | None, str | None]]:
+    request = AuditRequest(dict(Counter(row[4] for row in rows)), None)
+    totals = sums([table(rows[n::pieces]) for n in range(pieces)], request, 3)
+    facts = [
+        *manifests._suspect_facts(totals, "user", len(rows)),
+        *manifests._suspect_facts(totals, "item", len(rows)),
+    ]
+    return {fact.fact: (fact.value, fact.detail) for fact in facts}
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_an_id_of_an_extreme_share_is_named_in_a_log_of_many(pieces: int) -> None:
+    """A guest has 50 of 300 rows, a sixth; an empty cell was written as NULL in 12."""
+    rows: list[Row] = [(f"u{n % 119}", f"i{n % 150}", 1.0, n, "train") for n in range(238)]
+    rows += [("guest-7", f"i{n}", 1.0, n, "train") for n in range(50)]
+    rows += [("NULL", f"i{n}", 1.0, n, "test") for n in range(12)]
+    facts = suspect_facts(rows, pieces)
+    assert facts == {
+        "extreme_user_share": (50 / 300, "'guest-7' 50 rows, of 300"),
+        "placeholder_user_share": (12 / 300, "'NULL' 12 rows, of 300"),
+    }
+    stored = [{"part": "log", "fact": name, "value": v, "detail": d} for name, (v, d) in facts.items()]
+    checks = manifests.check_suspects([*stored, {"part": "log", "fact": "overlap", "value": 1.0}])
+    assert [(check.check, check.passed, check.severity) for check in checks] == [
+        ("log: extreme user share", False, "warning"),
+        ("log: placeholder user share", False, "warning"),
+    ]
+    assert "'guest-7' 50 rows, of 300" in checks[0].summary_line()
+
+
+def test_a_log_of_few_users_and_an_even_one_have_no_suspects() -> None:
+    few: list[Row] = [(f"u{n % 9}", f"i{n}", 1.0, n, "train") for n in range(200)]
+    even: list[Row] = [(f"u{n % 100}", f"i{n}", 1.0, n, "train") for n in range(1000)]
+    at_bound: list[Row] = [*even[:900], *(("u0", f"i{n}", 1.0, n, "train") for n in range(91))]
+    assert suspect_facts(few, 2) == suspect_facts(even, 2) == {}
+    assert suspect_facts(at_bound, 2).keys() == {"extreme_user_share"}, "100 of 991 is above a tenth"

@@ -103,3 +103,18 @@ def test_row_groups_are_read_in_batches(tmp_path: Path) -> None:
     assert [(piece.number, piece.rows) for piece in pieces] == [(0, 2), (1, 1)]
     batches = [batch for piece in pieces for batch in table_scans.read_row_group(piece, ["item_id"], 1)]
     assert [batch.to_pydict() for batch in batches] == [{"item_id": [n]} for n in (4, 5, 6)]
+
+
+def test_a_page_that_was_changed_is_refused_where_the_file_has_checksums(tmp_path) -> None:
+    """Files of `neighbourhoods` have them: a night reads them again as the edges of a graph."""
+    path = tmp_path / "lists.parquet"
+    options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    pq.write_table(pa.table({"node": ["n10", "n50", "n99"]}), path, write_page_checksum=True, **options)
+    footers = table_scans.read_footers([str(path)], "lists")
+    (piece,) = table_scans.list_row_groups([str(path)], footers)
+    assert sum(batch.num_rows for batch in table_scans.read_row_group(piece, ["node"], 10)) == 3
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"n50") + 1] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"lists.parquet: cannot be read: .*checksum"):
+        list(table_scans.read_row_group(piece, ["node"], 10))

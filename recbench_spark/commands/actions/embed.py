@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,14 @@ from recbench_spark.graph.build_inputs import open_inputs
 from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.graph.estimates import estimate_passes, explain_costs, fit_rates
 from recbench_spark.graph.folders import Graph
-from recbench_spark.graph.incremental_run import plan_refresh, report_drift
-from recbench_spark.graph.model_inputs import MODELS, PreparedGraphModel, describe_files, prepare_model
+from recbench_spark.graph.incremental_run import check_previous_model, plan_refresh, report_drift
+from recbench_spark.graph.model_inputs import (
+    MODELS,
+    PreparedGraphModel,
+    describe_files,
+    prepare_model,
+    read_layers,
+)
 from recbench_spark.graph.neighbourhoods import neighbourhood_source
 from recbench_spark.graph.nodes import embed_nodes
 from recbench_spark.graph.pipeline import embed, open_model_work
@@ -45,6 +52,11 @@ GENERATED_FEATURES = ("degrees", "constant", "hashed")
 
 MAX_SEARCHED_IDS = 20_000
 """Most ids among which a similar id is looked for, for a hint."""
+
+
+EXPLAINED = (
+    "--explain: builds the graph and its features unless they exist, counts on them, and runs no layer"
+)
 
 
 @pin_inputs()
@@ -71,14 +83,11 @@ def run_embedding(args: argparse.Namespace) -> int:
     files_folder(store)
     if is_catalog_schema(args.warehouse):
         check_previous(store.root, args.previous)
-    if settings is None:
-        named = (
-            split_source(store, args.split)
-            if args.split
-            else neighbourhood_source(store, args.neighbourhoods)
-        )
-        source = named.model_dump(exclude_defaults=True)
-        settings = make_settings(args, merge_documents(make_document(args), {"graph": source}))
+    settings = settings or read_source(args, store)
+    if args.previous:
+        check_previous_model(store, settings, args.previous)
+    if args.explain:
+        journal.say(EXPLAINED)
     prepared = prepare_model(store, settings, journal)
     if args.journal:
         journal.write_to(args.journal)
@@ -87,6 +96,14 @@ def run_embedding(args: argparse.Namespace) -> int:
     if args.nodes:
         return print_nodes(prepared, args.nodes)
     return compute_embeddings(args, store, prepared, journal, near)
+
+
+def read_source(args: argparse.Namespace, store: Store) -> GraphModel:
+    """Return the model of the flags over a split, or over neighbourhoods, of the warehouse."""
+    name = args.neighbourhoods
+    named = split_source(store, args.split) if args.split else neighbourhood_source(store, name)
+    source = named.model_dump(exclude_defaults=True)
+    return make_settings(args, merge_documents(make_document(args), {"graph": source}))
 
 
 def check_names(args: argparse.Namespace) -> None:
@@ -117,9 +134,10 @@ def check_previous(root: str, previous: str | None) -> None:
 
 
 def check_settings(settings: GraphModel | None, near: NearestNodes | None) -> None:
-    """Check, before Spark starts, the source of the graph where it is known, and the lists' index."""
+    """Check, before Spark starts, the known graph, features and weights, and the lists' index."""
     if settings is not None:
         check_graph_source(settings.graph)
+        read_layers(settings)
     if near is not None:
         check_nearest(near, None if settings is None else settings.graph.sides)
 
@@ -410,13 +428,19 @@ def sample_ids(graph: Graph, side: int) -> list[str]:
 
 
 def print_location(store: Store, prepared: PreparedGraphModel) -> None:
-    """Print the table of the embeddings and a query for it."""
+    """Print the table of the embeddings, a query for it, and how to measure vectors of users and items."""
     name, table = prepared.model.model_id, "embeddings"
     if prepared.model.embeddings is None:
         table = "graph_vectors"
     query = f"SELECT * FROM {table} WHERE model_id = '{name}' LIMIT 10"
     print(f"model {name}: table {table} in {store.root}; ask in SQL:")
     print(f"  {query_command(store.root, query)}")
+    if table == "embeddings" and {"user", "item"} <= set(prepared.graph.sides):
+        place = shlex.quote(store.root)
+        flags = (
+            f"--warehouse {place} --model {prepared.settings.name} --embeddings {place} --model-id {name}"
+        )
+        print(f"measure it:\n  recbench evaluate {flags} --truth TEST --train TRAIN")
 
 
 def print_nearest_location(store: Store, name: str) -> None:

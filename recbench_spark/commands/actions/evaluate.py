@@ -22,6 +22,7 @@ from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import DEFAULT_METRICS, NAME, Views
 from recbench_spark.data import arrow_files
 from recbench_spark.data.column_names import ColumnNames
+from recbench_spark.data.stored_embeddings import choose_sides, find_table
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
@@ -49,6 +50,7 @@ OUTPUT_TABLES = (USER_METRICS, METRIC_TABLE, RANKINGS, CHECKS, RUNS)
 @pin_inputs()
 def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
     """Check the flags, choose the engine, evaluate the tables, write and print the results."""
+    _take_stored_vectors(args)
     definition = check_flags(args, kind)
     choice = engines.choose_engine(
         args.engine, list(input_paths(args).values()), _side_paths(args), (args.warehouse, OUTPUT_TABLES)
@@ -131,13 +133,32 @@ def check_flags(args: argparse.Namespace, kind: str) -> Definition:
     return check_request(request, **tables).definition
 
 
+def _take_stored_vectors(args: argparse.Namespace) -> None:
+    """Put the two tables of a model of a warehouse in the place of the warehouse, or of its table.
+
+    Raises:
+        ConfigError: the warehouse has no such model, or --model-id is used with other tables.
+    """
+    place = args.embeddings[0] if len(args.embeddings or ()) == 1 else None
+    table = None if place is None else find_table(place)
+    if table is not None:
+        args.embeddings = choose_sides(table, args.model_id, ("item",) if args.pairs else ("user", "item"))
+    elif args.model_id:
+        hint = "--embeddings WAREHOUSE --model-id ID"
+        raise ConfigError(f"--model-id names a model of a warehouse, and {place or 'none'} is given", hint)
+
+
 def _check_sides(args: argparse.Namespace) -> None:
     """Check that --embeddings has two tables, or with --pairs the table of items alone."""
     count, expected = len(args.embeddings or ()), 1 if args.pairs else 2
     if args.pairs and not args.embeddings:
         raise ConfigError("--pairs is for embeddings", "--embeddings ITEMS --pairs PAIRS")
     if args.embeddings and count != expected:
-        raise ConfigError(f"--embeddings: {count} tables", "USERS ITEMS; with --pairs ITEMS alone")
+        given = "one table, and" if count == 1 else f"{count} tables, and"
+        needed = "one is needed with --pairs: items" if args.pairs else "two are needed: users and items"
+        hint = "--embeddings USERS ITEMS; --embeddings ITEMS --pairs PAIRS; or, of a warehouse with a table"
+        hint += " embeddings, --embeddings WAREHOUSE [--model-id ID]"
+        raise ConfigError(f"--embeddings has {given} {needed}", hint)
     excluded = (args.truth, args.train, args.candidates, args.metrics, args.set, args.preset)
     if args.pairs and any(excluded):
         raise ConfigError("--pairs has hit rates and scaled MRR alone", "without --truth, --train ...")

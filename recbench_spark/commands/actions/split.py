@@ -16,7 +16,7 @@ from recbench_spark.nightly.benchmark_checks import check_measures
 from recbench_spark.nightly.gates import gate_checks, gate_error
 from recbench_spark.nightly.split import identify_split, prepare_split, read_split
 from recbench_spark.placeholders import fill_placeholders
-from recbench_spark.protocol.manifests import format_manifest
+from recbench_spark.protocol.manifests import check_suspects, format_manifest
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal, write_json
 from recbench_spark.runtime.session import get_session
@@ -112,6 +112,8 @@ def print_audit(store: Store, benchmark: Benchmark, split_id: str, journal: Jour
     for check in checks:
         verdict = "passed" if check.passed else check.severity
         print(f"gate {verdict}: {check.check} is {check.observed:g} ({check.detail})")
+    for suspect in check_suspects(facts):
+        print(f"warning: {suspect.summary_line()}")
     error = gate_error(checks)
     journal.record("split", split_id=split_id, gates=len(checks), error=str(error) if error else None)
     if store.is_file_storage:

@@ -56,7 +56,7 @@ class IdColumn:
 def convert_ids(
     frame: DataFrame, name: str, where: str, *, text_file: bool = False, floats: bool = False
 ) -> IdColumn:
-    """Convert a column to ids; NULL and NaN become NULL.
+    """Convert a column to ids; NULL, NaN and texts that are empty or blanks alone become NULL.
 
     Args:
         frame: a frame with the column, and with BAD_LINE where it is from a text file.
@@ -83,8 +83,13 @@ def convert_ids(
     if isinstance(kind, T.StringType | T.BinaryType):
         bad = ~F.is_valid_utf8(raw.cast("string"))
         stored = metadata.get(ID_TYPE, kind.simpleString())
-        return IdColumn(raw.cast("string"), bad, "text in UTF-8", metadata.get(ID_KIND, "string"), stored)
+        text = _drop_empty(raw.cast("string"))
+        return IdColumn(text, bad, "text in UTF-8", metadata.get(ID_KIND, "string"), stored)
     raise SchemaError(f"{where}: column '{name}' is {kind.simpleString()}, which holds no ids", IDS_AS_TEXT)
+
+
+def _drop_empty(text: Column) -> Column:
+    return F.when(F.trim(text) != "", text)
 
 
 def _float_ids(raw: Column, kind: T.DataType, stored: str | None = None) -> IdColumn:
@@ -110,7 +115,7 @@ def _decimal_ids(raw: Column, kind: T.DecimalType) -> IdColumn:
 def _field_ids(frame: DataFrame, name: str, where: str, *, floats: bool) -> IdColumn:
     raw, metadata = column(name), frame.schema[name].metadata
     if ID_TYPE in metadata:  # the name of a folder, which Spark does not provide together with BAD_LINE
-        return IdColumn(raw, None, "text in UTF-8", metadata[ID_KIND], metadata[ID_TYPE])
+        return IdColumn(_drop_empty(raw), None, "text in UTF-8", metadata[ID_KIND], metadata[ID_TYPE])
     if floats and _is_whole_floats(frame, name):
         print(
             f"note: {where}: {name} is whole floats throughout, such as 10.0: read as whole numbers, 10",
@@ -118,7 +123,7 @@ def _field_ids(frame: DataFrame, name: str, where: str, *, floats: bool) -> IdCo
         )
         return _float_ids(raw.try_cast("double"), T.DoubleType(), f"{TEXT_FILE}, whole floats")
     bad = has_replacement(frame, name)
-    return IdColumn(raw, bad, "text in UTF-8", "text", TEXT_FILE, IN_UTF8)
+    return IdColumn(_drop_empty(raw), bad, "text in UTF-8", "text", TEXT_FILE, IN_UTF8)
 
 
 def has_replacement(frame: DataFrame, name: str) -> Column | None:
@@ -128,7 +133,8 @@ def has_replacement(frame: DataFrame, name: str) -> Column | None:
 
 def _is_whole_floats(frame: DataFrame, name: str) -> bool:
     """Check whether all fields are whole floats; for most columns the first row shows that they are not."""
-    present = frame.where(column(name).isNotNull() & F.col(BAD_LINE).isNull())
+    is_known = _drop_empty(column(name)).isNotNull() & (F.lower(column(name)) != "nan")
+    present = frame.where(is_known & F.col(BAD_LINE).isNull())
     # Spark refuses to read BAD_LINE alone, so it is read with the column.
     first = present.select(column(name).alias("id"), BAD_LINE).limit(1).collect()
     if not first or first[0]["id"] is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -11,21 +12,32 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.config import LOG_COLUMNS, TABLE_READERS, Dataset
+from recbench_spark.data.json_objects import find_bad_line
 from recbench_spark.data.paths import check_path, exists
 from recbench_spark.data.readers import published
-from recbench_spark.data.readers.files import BAD_LINE, FILE, HIDDEN, column, open_reader, read_fields
+from recbench_spark.data.readers.files import (
+    BAD_LINE,
+    FILE,
+    HIDDEN,
+    column,
+    input_files,
+    open_reader,
+    read_fields,
+)
 from recbench_spark.data.readers.json_lines import read_objects
 from recbench_spark.data.readers.movielens import read_movielens
 from recbench_spark.data.readers.netflix import read_netflix
 from recbench_spark.data.readers.parquet import read_parquet
-from recbench_spark.data.readers.paths import explain_errors, is_table, reach_storage
+from recbench_spark.data.readers.paths import explain_errors, is_table, local_path, reach_storage
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import PARTS, Checks, Value
 from recbench_spark.data.text_layouts import MOVIELENS, Layout
 from recbench_spark.data.worlds import read_world
 from recbench_spark.errors import ConfigError, DataError, nearest
+from recbench_spark.inputs import Options
 from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS
 from recbench_spark.storage.local_files import (
+    bare_name,
     refuse_misspelt,
     require_columns,
     separator,
@@ -109,9 +121,20 @@ def _read_csv(spark: SparkSession, dataset: Dataset) -> RawLog:
 def _read_json(spark: SparkSession, dataset: Dataset) -> RawLog:
     path = str(dataset.path)
     check_path(path)
-    names = list(dataset.source_names.values())
-    text = read_objects(spark, path, [*names, *dataset.attributes], dataset.options)
-    return RawLog(text.frame, path, text.line, dataset.columns, time_unit=dataset.time_unit)
+    names, strict = list(dataset.source_names.values()), dataset.bad_rows == "error"
+    text = read_objects(spark, path, names, dataset.attributes, dataset.options, strict=strict)
+    find = partial(_find_bad_object, spark, path, names, dataset.options)
+    return RawLog(text.frame, path, text.line, dataset.columns, time_unit=dataset.time_unit, find_line=find)
+
+
+def _find_bad_object(spark: SparkSession, path: str, names: Sequence[str], options: Options) -> str:
+    """Return where the first line stands that is no object with plain values, and what it is, in words."""
+    for file in input_files(spark, path, options):
+        place = local_path(file)
+        bad = None if place is None else find_bad_line(place, names)
+        if bad is not None:
+            return f"; line {bad.number:,} of {bare_name(str(place))} is {bad.what}; {bad.hint}"
+    return ""
 
 
 def _read_stored(spark: SparkSession, dataset: Dataset) -> RawLog:
@@ -162,10 +185,13 @@ def _check_log(raw: RawLog, dataset: Dataset) -> Log:
     if counts.rows == 0:
         raise DataError(f"{raw.where}: no rows")
     if dataset.bad_rows == "error":
+        if counts.problems:
+            counts.problems[-1] += raw.find_line()
         checks.refuse(counts, "correct or remove these rows, or set dataset.bad_rows to reject")
         return Log(_select_log_columns(raw.frame, raw, source_names, values, dataset), counts.rows)
     if counts.bad == counts.rows:
-        raise DataError(f"{raw.where}: no usable row: " + "; ".join(counts.problems), "look at the format")
+        problems = "; ".join(counts.problems) + raw.find_line()
+        raise DataError(f"{raw.where}: no usable row: {problems}", "look at the format")
     good_rows = raw.frame.where(checks.reason() == "")
     rows = _select_log_columns(good_rows, raw, source_names, values, dataset)
     shown = [*source_names.values(), *dataset.attributes]

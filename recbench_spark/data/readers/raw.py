@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
@@ -20,6 +20,7 @@ class RawLog:
         optional: columns of `source_names` that may be missing.
         nullable: canonical names of columns that may be NULL in some rows.
         time_unit: the unit of times that are numbers, or `timestamp`.
+        find_line: returns in words where the first bad line stands; empty where the format cannot tell.
     """
 
     frame: DataFrame
@@ -29,3 +30,4 @@ class RawLog:
     optional: tuple[str, ...] = ()
     nullable: tuple[str, ...] = ("part",)
     time_unit: str = "s"
+    find_line: Callable[[], str] = str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -22,12 +24,14 @@ from recbench_spark.data.readers.paths import explain_errors, is_table, reach_st
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.data.text_layouts import LAYOUTS, NUMBER_COLUMNS, OPTIONAL_COLUMNS, Layout
 from recbench_spark.data.trec_files import FIELDS, describe_line, find_format
+from recbench_spark.inputs import normalise_path
 from recbench_spark.storage.local_files import (
     bare_name,
     refuse_misspelt,
     require_columns,
     text_separator,
 )
+from recbench_spark.storage.partitions import find_partition
 
 
 def read_table(
@@ -86,6 +90,10 @@ def _open_table(spark: SparkSession, path: str, wanted: Sequence[str]) -> tuple[
         text = read_fields(spark, path, layout)
         return text.frame, text.line
     with explain_errors(path):
+        if (partition := find_partition(path)) is not None:
+            frame = open_reader(spark, path).format("delta").load(normalise_path(partition.table))
+            tests = [column(name).cast("string") == value for name, value in partition.values.items()]
+            return frame.where(reduce(and_, tests)), ""
         if DeltaTable.isDeltaTable(spark, path):
             return open_reader(spark, path).format("delta").load(path), ""
     return read_parquet(spark, path, wanted).drop(FILE), ""

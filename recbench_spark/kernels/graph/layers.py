@@ -17,7 +17,7 @@ is computed over the smaller vectors: W n(h) = n(W h).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,27 +97,80 @@ def check_weights(weights: Weights, wanted: Mapping[str, Shape], where: str) -> 
     """Return the weights of a model in float32. A missing bias is 0.
 
     Raises:
-        ConfigError: a weight is missing, unknown, not finite, or of another shape.
+        ConfigError: they are of more or fewer layers, or a weight is missing, unknown, not finite, or of
+            another shape.
     """
+    _check_names(weights, wanted, where)
+    return {name: _check_weight(weights.get(name), name, shape, where) for name, shape in wanted.items()}
+
+
+def _check_names(weights: Weights, wanted: Mapping[str, Shape], where: str) -> None:
+    """Refuse weights that belong to no layer of the settings, and more or fewer layers."""
+    stored = _count_entries(weights, "layers")
+    if not stored:
+        name, shape = next((name, shape) for name, shape in wanted.items() if len(shape) > 1)
+        names = ", ".join(list(weights)[:3]) or "nothing"
+        message = f"{where}: no weight {name} of shape {shape}; the weights are called {names}"
+        raise ConfigError(message, f"rename them, {PAGE}; those of PyTorch Geometric: {PYG_PAGE}")
+    for key, what in (("layers", "layers"), ("final", "dense layers at the end")):
+        stored, needed = _count_entries(weights, key), _count_entries(wanted, key)
+        if stored != needed:
+            message = (
+                f"{where} does not fit the layers: it has weights of {stored} {what}, and the settings"
+            )
+            raise ConfigError(f"{message} name {needed}", f"{key}: {stored} entries, or other weights")
     for name in weights:
         if name not in wanted:
-            raise ConfigError(f"{where}: the model has no weight {name}", nearest(name, wanted))
-    checked = {}
-    for name, shape in wanted.items():
-        if name not in weights:
-            if not (name.endswith("bias") or ".bias_" in name):
-                raise ConfigError(f"{where}: no weight {name} of shape {shape}", nearest(name, weights))
-            checked[name] = np.zeros(shape, np.float32)
-            continue
-        if tuple(weights[name].shape) != shape:
             raise ConfigError(
-                f"{where}: {name} is of shape {tuple(weights[name].shape)}, and {shape} is needed",
-                "rows are output dimensions, columns are input dimensions; see layers and features",
+                f"{where}: the model has no weight {name}", f"{nearest(name, wanted)}; {PAGE}"
             )
-        checked[name] = np.ascontiguousarray(weights[name], np.float32)
-        if not np.isfinite(checked[name]).all():
-            raise ConfigError(f"{where}: {name} holds NaN or infinite numbers")
+
+
+PAGE = "the names of each form and aggregator stand in docs/how_to/graph_embeddings.md"
+PYG_PAGE = "docs/how_to/embed_a_pyg_model.md"
+
+
+def _count_entries(names: Iterable[str], key: str) -> int:
+    """Return the number of entries of a list of settings that some weights belong to."""
+    numbers = [name.split(".")[1] for name in names if name.startswith(f"{key}.")]
+    return 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)
+
+
+def _check_weight(weight: npt.NDArray[Any] | None, name: str, shape: Shape, where: str) -> Matrix:
+    """Return a weight in float32; errors as `check_weights`."""
+    if weight is None:
+        if not (name.endswith("bias") or ".bias_" in name):
+            hint = f"{PAGE}; only a bias may be missing: it is 0"
+            raise ConfigError(f"{where}: no weight {name} of shape {shape}", hint)
+        return np.zeros(shape, np.float32)
+    stored = tuple(weight.shape)
+    if stored != shape:
+        message = f"{where} does not fit the layers: {name} is of shape {stored}, and {shape} is needed"
+        raise ConfigError(message, _explain_shape(stored, shape))
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused below
+        checked = np.ascontiguousarray(weight, np.float32)
+    bad = checked.size - int(np.isfinite(checked).sum())
+    if bad:
+        what = "beyond float32" if np.isfinite(weight).all() else "NaN or infinite"
+        hint = (
+            "the training has diverged: save the weights of an earlier step, or of a smaller learning rate"
+        )
+        raise ConfigError(f"{where}: {bad} of {checked.size} numbers of {name} are {what}", hint)
     return checked
+
+
+def _explain_shape(stored: Shape, shape: Shape) -> str:
+    """Return what another shape of a weight means for the settings."""
+    if stored == shape[::-1] and len(shape) == 2:
+        return "it is transposed: rows are output dimensions, columns are input dimensions"
+    if len(stored) != len(shape) or stored[0] != shape[0]:
+        return (
+            f"the file has {stored[0] if stored else 0} output dimensions: set the layer's width or hidden"
+        )
+    return (
+        f"a node gives {shape[1]} numbers to this layer, and the weights take {stored[1]}: give the "
+        "features of the training, or the form, join and width of its layers"
+    )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -271,6 +272,45 @@ def test_weights_are_checked_by_name_and_shape() -> None:
         layers.check_weights({k: w for k, w in weights.items() if k != "layers.0.W.weight"}, wanted, "f")
     with pytest.raises(ConfigError, match="join: add"):
         layers.model_weight_shapes((LayerForm("sage", "max", 4, 3, join="add"),), (), 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "hint"),
+    [
+        ({"layers.1.W.weight": (4, 8)}, "it has weights of 2 layers, and the settings name 1", "layers: 2"),
+        ({"final.1.weight": (2, 2)}, "2 dense layers at the end, and the settings name 1", "final: 2"),
+        ({"layers.0.W.weight": (8, 4)}, r"W.weight is of shape \(8, 4\), and \(4, 8\)", "it is transposed"),
+        (
+            {"layers.0.W.weight": (6, 8)},
+            r"W.weight is of shape \(6, 8\)",
+            "6 output dimensions: set the layer",
+        ),
+        ({"layers.0.Q.weight": (3, 9)}, r"Q.weight is of shape \(3, 9\)", "gives 5 numbers .* take 9"),
+        ({"layers.0.W.weight": float("nan")}, "2 of 32 numbers of layers.0.W.weight are NaN", "diverged"),
+        ({"layers.0.W.bias": float("inf")}, "2 of 4 numbers of layers.0.W.bias are NaN or inf", "diverged"),
+        ({"layers.0.W.bias": 1e300}, "2 of 4 numbers of layers.0.W.bias are beyond float32", "diverged"),
+    ],
+)
+def test_weights_that_do_not_fit_say_what_the_layers_need(change, message, hint) -> None:
+    wanted = layers.model_weight_shapes((LayerForm("convolve", "importance", 4, 3),), (2,), 5)
+    weights = {name: w.astype(np.float64) for name, w in layers.random_weights(wanted, 1).items()}
+    for name, value in change.items():
+        if isinstance(value, tuple):
+            weights[name] = np.zeros(value)
+        else:
+            weights[name].reshape(-1)[:2] = value
+    with pytest.raises(ConfigError, match=f"^w.safetensors.*{message}") as error:
+        layers.check_weights(weights, wanted, "w.safetensors")
+    assert re.search(hint, str(error.value.hint))
+
+
+def test_weights_of_another_library_are_refused_by_their_names() -> None:
+    wanted = layers.model_weight_shapes((LayerForm("sage", "mean", 4, 4),), (), 5)
+    with pytest.raises(
+        ConfigError, match=r"no weight layers.0.W.weight .* called convs.0.lin_l.weight"
+    ) as error:
+        layers.check_weights({"convs.0.lin_l.weight": np.zeros((4, 5))}, wanted, "w")
+    assert "embed_a_pyg_model.md" in str(error.value.hint)
 
 
 def test_random_weights_are_the_same_tomorrow() -> None:
