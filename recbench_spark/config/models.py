@@ -215,6 +215,21 @@ def make_model(document: Any, where: str) -> ModelConfig:
     return parse(chosen, {**document, "kind": kind}, f"{where}.{kind}", separator=".")
 
 
+class LearntItems(ModelConfig):
+    """Base of models with numbers for each item, which a fit draws and learns.
+
+    Attributes:
+        items: `trained`: items with training rows; those of held-out rows change nothing. `catalogue`: all
+            items of the log, as published recipes count them: sizes of tables, first random numbers and
+            drawn negatives then depend on held-out rows. Models of `models.rating` count users likewise.
+    """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"items"})
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
+
+    items: Literal["trained", "catalogue"] = "trained"
+
+
 class RandomModel(ModelConfig):
     """Random scores: a uniform number per (user, item), by hash."""
 
@@ -224,8 +239,12 @@ class RandomModel(ModelConfig):
 
 
 class PopularModel(ModelConfig):
-    """Popularity: the score of an item is its number of training interactions."""
+    """Popularity: the score of an item is its number of training interactions.
 
+    Items without one are in no list.
+    """
+
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
     kind: Literal["popular"]
 
 
@@ -237,6 +256,7 @@ class ItemKnnModel(ModelConfig):
     training row and 0 else, mean_i the mean of that column over all users, so popularity counts.
     """
 
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
     kind: Literal["item_knn"]
     scores: Literal["sum", "centred_mean"] = "sum"
     """`sum` adds cosines; `centred_mean` adds deviations from each item's mean."""
@@ -246,7 +266,7 @@ class ItemKnnModel(ModelConfig):
     """Items of a user that count; of a longer history a part is chosen by hash."""
 
 
-class AlsModel(ModelConfig):
+class AlsModel(LearntItems):
     """Spark MLlib's alternating least squares."""
 
     kind: Literal["als"]
