@@ -70,8 +70,8 @@ REVISIONS: dict[str, int] = {
     #    of held-out rows took part, and `popular` and `means` listed such items. An RBM predicts the mean
     #    of all ratings for them.
     "trained_items": 2,
-    # 2: SASRec, GRU4Rec and MemN2N leave items without relevant training rows out of the histories that they
-    #    read; before, they read the first random vectors of these.
+    # 2: SASRec, GRU4Rec and MemN2N leave items without relevant training rows out of the histories that
+    #    they read; before, they read the first random vectors of these.
     "histories": 2,
     # --- the numbers of a run
     "rankings": 1,
@@ -92,8 +92,8 @@ REVISIONS: dict[str, int] = {
     #    that the model knows.
     "learning_curves": 3,
     # Vectors of users who were held out from training, by the fold-in of learning curves.
-    # 2: where the ridge counts items (mf_bpr, lightgcn, embeddings), it counts those that the model knows, and
-    #    not all of the catalogue.
+    # 2: where the ridge counts items (mf_bpr, lightgcn, embeddings), it counts those that the model knows,
+    #    and not all of the catalogue.
     "fold_in": 2,
     # 2: implicit_als, als_wr, sgd_mf, mf_bpr and lightgcn fold these users in by their given rows; before,
     #    they gave them no list.
@@ -108,7 +108,9 @@ REVISIONS: dict[str, int] = {
     # --- replays of auctions
     # 2: revenue is in the unit of bids; before, it was too large by the largest bid.
     # 3: the check of the logged model does without minimum and shrinkage; other numbers are the same.
-    "replays": 3,
+    # 4: `multi_slot_yield` counts what other metrics count of these pairs: the reference rate where their
+    #    own is unknown or shrunken (before, 0), and in replicates the shift of the curve.
+    "replays": 4,
 }
 """The present revisions; one comment per revision, the newest last."""
 

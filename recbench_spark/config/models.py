@@ -13,6 +13,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse, shorten
 from recbench_spark.config.fold_in import FoldInRidge
+from recbench_spark.config.own_modules import import_own
 from recbench_spark.config.retrieval import AnyIndexSettings
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.extras import MissingPackageError, explain
@@ -115,7 +116,10 @@ class ModelConfig(Strict):
         """
 
 
-IMPORTABLE = "module:Class, importable from here"
+IMPORTABLE = (
+    "module:Class of a module beside the YAML file, in the working folder or on PYTHONPATH;"
+    " spark-submit on a cluster: --py-files my_models.py"
+)
 
 MODELS: dict[str, type[ModelConfig]] = {}
 """Every imported class of models, by its kind."""
@@ -171,7 +175,7 @@ def import_attribute(name: str, what: str) -> Any:
     """
     module, _, attribute = name.partition(":")
     try:
-        return getattr(import_module(module), attribute)
+        return getattr(import_own(module), attribute)
     except (Exception, SystemExit) as error:  # a module of a user may do anything while it is imported
         explained = explain(error)
         if isinstance(explained, MissingPackageError):

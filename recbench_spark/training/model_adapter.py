@@ -34,12 +34,11 @@ from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import cache_frame
 from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
 from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import scratch_folder, share_rows
+from recbench_spark.storage.shared_rows import load_parquet, scratch_folder, share_rows
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import SharedRatingLog, share_log
 from recbench_spark.training.given_rows import fold_given_rows
@@ -72,8 +71,8 @@ class SplitData:
     were held out from training and some of their rows are given. suite, logical_date: of the night, if
     there is one. journal: takes progress lines of fits with several stages. scale: `dataset.scale`, to
     which rating models clip their predictions. lease: of the model's fit, if the warehouse is a folder;
-    its work folder belongs to this run alone. typed_ids: true if ids are ordered by the type of their column,
-    and not by their values.
+    its work folder belongs to this run alone. typed_ids: true if ids are ordered by the type of their
+    column, and not by their values.
     """
 
     store: Store
@@ -124,7 +123,9 @@ class SplitData:
         order = F.col("item_id").cast("long") if whole else F.col("item_index")
         placed = known.select("item_id", order.alias("place"))
         numbered = add_dense_index(placed, F.col("place"), "item_index").drop("place")
-        return ItemTable(cache_frame(numbered), size)
+        # Written, because the frame outlives the cache of the model that asks first.
+        written = share_rows(self.store.scratch, numbered)
+        return ItemTable(load_parquet(self.spark, *written.files), size)
 
     def choose_items(self, settings: ModelConfig) -> ItemTable:
         """Return the items that a fit has vectors for, by its setting `items`."""

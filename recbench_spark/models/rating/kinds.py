@@ -125,9 +125,9 @@ class VectorModel(RatingModelConfig):
     """Base of a model of another package that returns vectors or scores: `kind: my_models:MyModel`.
 
     A subclass has a `kind` of its own, settings with defaults, and the function `fit`. It needs no Spark:
-    a task calls `fit` with the training pairs, and stores, ranks and measures what it returns. The code
-    must be importable on the driver and in tasks (`--py-files`). Raise `version` when the code changes:
-    a fit of the same settings, data and version is not repeated.
+    a task calls `fit` with the training pairs, and stores, ranks and measures what it returns. The module
+    lies beside the YAML file, in the working folder or on PYTHONPATH, or goes with `--py-files`. Raise
+    `version` when the code changes: a fit of the same settings, data and version is not repeated.
 
         class MyModel(VectorModel):
             kind: Literal["my_model"]

@@ -72,7 +72,7 @@ class FitTask:
         threads: number of threads of the fit; they change no bit.
         folder: for the files of the fit; None: the task returns its row and writes nothing.
         stored: that folder as the table `fits` stores it, relative to its root.
-        whole: true if the model has rows for all users and items of the log, also for those of held-out rows.
+        whole: true if the model has rows for all users and items of the log, held-out rows included.
         keep: true if the model and its predictions are written, beside the row.
     """
 
@@ -216,9 +216,8 @@ def _write(
 ) -> None:
     """Write the model and its predictions, and vectors of the users and items that have training rows.
 
-    Users and items whose training rows are not learnt from have zero vectors in the model; predictions of
-    pairs need them. In a ranking zeros would look like learnt vectors, so these users get no vector and thus
-    no list.
+    Users and items whose training rows are not learnt from have zero vectors in the model; predictions
+    of pairs need them. In a ranking zeros would look like learnt vectors, so these users get no list.
     """
     with tempfile.TemporaryDirectory() as folder:
         place = registry.save(fit.model, Path(folder) / MODEL)
