@@ -33,7 +33,7 @@ class ItemKnnAdapter(ModelAdapter[ItemKnnModel]):
     def fit(self, data: SplitData) -> Trained:
         """Compute the neighbours of all items; see `train_item_knn`."""
         scratch = data.scratch_folder()
-        known = data.trained_items.rows
+        known = data.training_items.rows
         return train_item_knn(data.train_rows, known, self.settings, data.threshold, scratch)
 
     def source(self, trained: Trained, data: SplitData) -> sources.NeighbourSource:

@@ -41,7 +41,7 @@ class MeansAdapter(ModelAdapter[MeansModel]):
                 rows, side[:-1], getattr(self.settings, f"{side[:-1]}_shrinkage")
             )
         users, items = biases.get("users"), biases.get("items")
-        every = data.trained_items.rows.select("item_id")
+        every = data.training_items.rows.select("item_id")
         deviation = F.lit(0.0) if items is None else F.coalesce("bias", F.lit(0.0))
         listed = every if items is None else every.join(items, "item_id", "left")
         shifted = listed.select("item_id", (F.lit(mean) + deviation).alias("bias"))

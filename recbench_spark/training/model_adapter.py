@@ -113,7 +113,7 @@ class SplitData:
         return self.items.count()
 
     @cached_property
-    def trained_items(self) -> ItemTable:
+    def training_items(self) -> ItemTable:
         """Items with training rows, numbered without a look at any other row."""
         known = self.items.where("n_train > 0")
         size = known.count()
@@ -131,7 +131,7 @@ class SplitData:
         """Return the items that a fit has vectors for, by its setting `items`."""
         if getattr(settings, "items", "trained") == "catalogue":
             return ItemTable(self.items, self.n_items)
-        return self.trained_items
+        return self.training_items
 
     @cached_property
     def known_items(self) -> KnownItems:

@@ -364,7 +364,7 @@ class PinSageAdapter(TrainedGraphModels):
         )
         sampling = Sampling((), settings.neighbour_dropout, side=0)
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
-        known = data.trained_items
+        known = data.training_items
         pairs, users = read_pairs(data, known)
         dense = find_dense_items(data, known, training.graph)
         examples = make_pair_examples(pairs, dense, training.graph.nodes, settings)

@@ -1,4 +1,4 @@
-"""A night trains the same bits, whatever items its held-out rows hold; `training/fits` tries learners."""
+"""A night trains the same bits on any items of held-out rows; `training/fits` tries the learners."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def nights(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Nights:
 
 
 def read_trained(night: Ran, kind: str) -> dict[str, Any]:
-    """What the fit has left: rows of vectors and similarities by id, and the arrays of a learner."""
+    """Rows of vectors and similarities by id, and the arrays of a learner."""
     (settings,) = (model for model in night.benchmark.models if model.name == kind)
     adapter, data = make_adapter(settings), night.night.data
     trained = adapter.load(data)

@@ -1,4 +1,4 @@
-"""What held-out rows hold reaches no fit: neither their items and users nor the order of their ids."""
+"""Items and users of held-out rows alone, and the order of their ids, reach no fit."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ ASKED: Log = [(str(7 * u), str(3 * ((u * 5) % 15)), 3.0, 0, "test") for u in ran
 """Held-out rows of known items, which all logs have."""
 
 
-def held_out(item_ids: list[str], user: str = "0") -> Log:
+def make_asked(item_ids: list[str], user: str = "0") -> Log:
     return [(user, item, 4.0, 0, "test") for item in item_ids]
 
 
 OTHERS: dict[str, Log] = {
     "no new item": [],
-    "new items": held_out(["1", "8", "100", "-4"]),
-    "other names": held_out(["zzz", "AAA", "1.5", "\u00e4"]),
-    "another order": held_out(["-4", "100", "8", "1"]),
-    "a new user": held_out(["3", "1"], user="!new"),
+    "new items": make_asked(["1", "8", "100", "-4"]),
+    "other names": make_asked(["zzz", "AAA", "1.5", "\u00e4"]),
+    "another order": make_asked(["-4", "100", "8", "1"]),
+    "a new user": make_asked(["3", "1"], user="!new"),
 }
 
 
 def fit(folder: Path, kind: str, name: str, **changes: Any) -> dict[str, Any]:
-    """All that a fit writes of training, and its predictions of the rows that all logs have."""
+    """The files of a fit, and its predictions of the rows that all logs have."""
     (folder / name).mkdir(parents=True)
     files = log_files(folder / name, rows=[*TRAIN, *ASKED, *OTHERS[name]], name=name.replace(" ", "-"))
     document = {"kind": kind, **SHORT[kind]}
