@@ -51,7 +51,9 @@ class Definition(BaseModel):
     """1 for a relevant item; relevance r; 2^r - 1; 2^(r - threshold + 1) - 1 for a relevant item only."""
     negative_grades: Literal["clip", "worst", "zero_floor", "signed"] = "clip"
     """Grades below 0: clipped at 0; DCG mapped to [0, 1] between worst and best; NDCG cut at 0; kept in
-    DCG and not in the ideal, so that NDCG can be far below 0 (and is 0 where no gain is above 0)."""
+    DCG and not in the ideal, so that NDCG can be far below 0 (and is 0 where no gain is above 0).
+    A user without a relevant item (`threshold`) follows `empty_users` under each of them, whatever its
+    gains: with an origin of 3 and a threshold of 4, one whose best grade is 3.5 has no value, or 0."""
     grade_origin: float = 0.0
     """Subtracted from the relevance before a linear or exponential gain: with 3, three stars give 0."""
     threshold: float | None = None

@@ -73,6 +73,14 @@ REVISIONS: dict[str, int] = {
     "logistic_mf": 2,
     # 2: as implicit_als, for als_wr, nsvd1 and sgd_mf; their predictions did not change.
     "rating_vectors": 2,
+    # 2: sizes of tables, first random numbers, drawn negatives and the order of items come from training
+    #    rows alone, and items without one are in no list; before, items (in models of ratings also users)
+    #    of held-out rows took part, and `popular` and `means` listed such items. An RBM predicts the mean
+    #    of all ratings for them.
+    "trained_items": 2,
+    # 2: SASRec, GRU4Rec and MemN2N leave items without relevant training rows out of the histories that
+    #    they read; before, they read the first random vectors of these.
+    "histories": 2,
     # --- the numbers of a run
     "rankings": 1,
     # 2: gains that overflow, infinite relevance and ranks from 2^53 on are refused.
@@ -88,9 +96,13 @@ REVISIONS: dict[str, int] = {
     "pairs": 2,
     "exposure": 1,
     # 2: MANDCG of a single user has no interval; before, one of length 0.
-    "learning_curves": 2,
+    # 3: sequence models leave out items that training does not know; ridges that count items, count those
+    #    that the model knows.
+    "learning_curves": 3,
     # Vectors of users who were held out from training, by the fold-in of learning curves.
-    "fold_in": 1,
+    # 2: where the ridge counts items (mf_bpr, lightgcn, embeddings), it counts those that the model knows,
+    #    and not all of the catalogue.
+    "fold_in": 2,
     # 2: implicit_als, als_wr, sgd_mf, mf_bpr and lightgcn fold these users in by their given rows; before,
     #    they gave them no list.
     "held_out_users": 2,
@@ -104,7 +116,9 @@ REVISIONS: dict[str, int] = {
     # --- replays of auctions
     # 2: revenue is in the unit of bids; before, it was too large by the largest bid.
     # 3: the check of the logged model does without minimum and shrinkage; other numbers are the same.
-    "replays": 3,
+    # 4: `multi_slot_yield` counts what other metrics count of these pairs: the reference rate where their
+    #    own is unknown or shrunken (before, 0), and in replicates the shift of the curve.
+    "replays": 4,
 }
 """The present revisions; one comment per revision, the newest last."""
 

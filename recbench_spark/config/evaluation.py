@@ -126,7 +126,9 @@ class Strata(Strict):
     """
 
     kind: Literal["equal_mass", "equal_count", "equal_width"] = "equal_mass"
-    """Strata of equal propensity mass, of equal numbers of items, or of equal width."""
+    """Strata of equal propensity mass, of equal numbers of items, or of equal width. Items of one
+    propensity share a stratum; equal mass and count cut where the running total, from the least shown items
+    on, is nearest to its share of the whole, of two equally near places at the lower one."""
     n: tuple[Annotated[int, Field(ge=2, le=10)], ...] = (2,)
     """Numbers of strata; each gives an estimate of its own."""
 

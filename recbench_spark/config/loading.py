@@ -10,6 +10,7 @@ from typing import Any
 from recbench_spark.config.base import parse, shorten
 from recbench_spark.config.benchmark import Benchmark
 from recbench_spark.config.documents import load_yaml
+from recbench_spark.config.own_modules import remember_folder
 from recbench_spark.errors import ConfigError, nearest
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -21,6 +22,7 @@ BENCHMARKS = CONF / "benchmarks"
 def load_benchmark(source: str, overrides: Sequence[str] = ()) -> Benchmark:
     """Load a benchmark file by path, or by its name under conf/benchmarks, with `a.b=value` replaced."""
     path = find_benchmark(source)
+    remember_folder(path)
     return make_benchmark(read_yaml(path, "see conf/benchmarks/demo.yaml"), overrides, str(path))
 
 

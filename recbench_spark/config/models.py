@@ -13,6 +13,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse, shorten
 from recbench_spark.config.fold_in import FoldInRidge
+from recbench_spark.config.own_modules import import_own
 from recbench_spark.config.retrieval import AnyIndexSettings
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.extras import MissingPackageError, explain
@@ -116,7 +117,10 @@ class ModelConfig(Strict):
         """
 
 
-IMPORTABLE = "module:Class, importable from here"
+IMPORTABLE = (
+    "module:Class of a module beside the YAML file, in the working folder or on PYTHONPATH;"
+    " spark-submit on a cluster: --py-files my_models.py"
+)
 
 MODELS: dict[str, type[ModelConfig]] = {}
 """Every imported class of models, by its kind."""
@@ -172,7 +176,7 @@ def import_attribute(name: str, what: str) -> Any:
     """
     module, _, attribute = name.partition(":")
     try:
-        return getattr(import_module(module), attribute)
+        return getattr(import_own(module), attribute)
     except (Exception, SystemExit) as error:  # a module of a user may do anything while it is imported
         explained = explain(error)
         if isinstance(explained, MissingPackageError):
@@ -216,6 +220,21 @@ def make_model(document: Any, where: str) -> ModelConfig:
     return parse(chosen, {**document, "kind": kind}, f"{where}.{kind}", separator=".")
 
 
+class LearntItems(ModelConfig):
+    """Base of models with numbers for each item, which a fit draws and learns.
+
+    Attributes:
+        items: `trained`: items with training rows; those of held-out rows change nothing. `catalogue`: all
+            items of the log, as published recipes count them: sizes of tables, first random numbers and
+            drawn negatives then depend on held-out rows. Models of `models.rating` count users likewise.
+    """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"items"})
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
+
+    items: Literal["trained", "catalogue"] = "trained"
+
+
 class RandomModel(ModelConfig):
     """Random scores: a uniform number per (user, item), by hash."""
 
@@ -225,8 +244,12 @@ class RandomModel(ModelConfig):
 
 
 class PopularModel(ModelConfig):
-    """Popularity: the score of an item is its number of training interactions."""
+    """Popularity: the score of an item is its number of training interactions.
 
+    Items without one are in no list.
+    """
+
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
     kind: Literal["popular"]
 
 
@@ -238,6 +261,7 @@ class ItemKnnModel(ModelConfig):
     training row and 0 else, mean_i the mean of that column over all users, so popularity counts.
     """
 
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
     kind: Literal["item_knn"]
     scores: Literal["sum", "centred_mean"] = "sum"
     """`sum` adds cosines; `centred_mean` adds deviations from each item's mean."""
@@ -247,7 +271,7 @@ class ItemKnnModel(ModelConfig):
     """Items of a user that count; of a longer history a part is chosen by hash."""
 
 
-class AlsModel(ModelConfig):
+class AlsModel(LearntItems):
     """Spark MLlib's alternating least squares."""
 
     kind: Literal["als"]

@@ -91,7 +91,7 @@ class PairFoldIn:
         unobserved_weight: alpha_0, the weight of all pairs; above 0.
         regulariser: lambda; above 0.
         frequency: nu; the ridge is lambda (n + alpha_0 items)^nu.
-        items: number of items in the ridge; None: all items that have a place in the arrays.
+        items: number of items in the ridge; None: those that training knows.
         threshold: lowest rating of a liked row; None: above 0.
     """
 

@@ -94,7 +94,7 @@ class RatingFolder(RoundedFolder):
 
         Only vectors of items in these rows are copied, so a task holds no second copy of the item side.
         """
-        used_p = _mark_known_items(self.known_i, items)
+        used_p = mark_known_items(self.known_i, items)
         chosen, place_r = np.unique(items[used_p], return_inverse=True)
         targets_r = ratings[used_p]
         if self.biases_i is not None:
@@ -139,7 +139,7 @@ class ConfidenceFolder(RoundedFolder):
 
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
         """Solve all prefixes of liked rows."""
-        used_p = _mark_known_items(self.known_i, items) & mark_relevant(ratings, self.threshold)
+        used_p = mark_known_items(self.known_i, items) & mark_relevant(ratings, self.threshold)
         liked_r = items[used_p]
 
         def solve_used(offsets: Ints) -> Floats:
@@ -165,7 +165,7 @@ class PairFolder(RoundedFolder):
         regulariser: lambda.
         frequency: nu; the ridge is lambda (n + alpha_0 items)^nu.
         threshold: lowest rating of a liked row; None: above 0.
-        items: number of items in the ridge; None: all that have a vector here, zeros included.
+        items: number of items in the ridge; None: those that training knows.
     """
 
     factors_id: Floats | Floats32
@@ -179,9 +179,9 @@ class PairFolder(RoundedFolder):
 
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
         """Solve all prefixes of liked rows."""
-        used_p = _mark_known_items(self.known_i, items) & mark_relevant(ratings, self.threshold)
+        used_p = mark_known_items(self.known_i, items) & mark_relevant(ratings, self.threshold)
         liked_r = items[used_p]
-        n_items = len(self.factors_id) if self.items is None else self.items
+        n_items = int(self.known_i.sum()) if self.items is None else self.items
 
         def solve_used(offsets: Ints) -> Floats:
             longest = _longest(offsets)
@@ -196,7 +196,8 @@ def _longest(offsets: Ints) -> int:
     return int(np.diff(offsets).max(initial=0))
 
 
-def _mark_known_items(known_i: Bools, items: Ints) -> Bools:
+def mark_known_items(known_i: Bools, items: Ints) -> Bools:
+    """Mark rows of items that training knows, (p,); -1 is none. Raise DataError for an index too large."""
     if len(items) and items.max() >= len(known_i):
         raise DataError(f"item {items.max()} lies outside the catalogue of {len(known_i)} items")
     return np.append(known_i, np.False_)[items]

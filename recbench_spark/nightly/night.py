@@ -22,6 +22,7 @@ from recbench_spark.config import (
     Evaluation,
     ModelConfig,
 )
+from recbench_spark.data.columnar import COLUMNAR_READERS
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.definitions import VERSION, Definition
@@ -150,6 +151,7 @@ class BenchmarkNight:
             dataset=self.benchmark.dataset.name,
             logical_date=self.logical_date,
             scale=self.benchmark.dataset.scale,
+            typed_ids=self.benchmark.dataset.reader in COLUMNAR_READERS,
         )
 
     def plan(self) -> MetricPlan:

@@ -11,8 +11,10 @@ import gc
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +23,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.config.loading import CONF
+from recbench_spark.config.own_modules import list_own_modules
 from recbench_spark.errors import ConfigError
 from recbench_spark.runtime import java, java_classes
 
@@ -149,6 +152,7 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
     """
     active = SparkSession.getActiveSession()
     if active is not None:
+        share_own_modules(active)
         return active
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         spark = SparkSession.builder.appName(app_name).getOrCreate()
@@ -156,7 +160,21 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
         spark = _bare_session(app_name, small)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     replace_defaults(spark, TUNED_SETTINGS)
+    share_own_modules(spark)
     return spark
+
+
+def share_own_modules(spark: SparkSession) -> None:
+    """Send users' modules from beside a YAML file or the working folder to tasks, each once a session."""
+    known = spark.sparkContext.listFiles  # type: ignore[attr-defined]
+    sent = {name.rpartition("/")[2] for name in known}
+    for place in list_own_modules():
+        if place.is_dir() and f"{place.name}.zip" not in sent:
+            base = Path(tempfile.mkdtemp(prefix="recbench-modules-")) / place.name
+            archive = shutil.make_archive(str(base), "zip", place.parent, place.name)
+            spark.sparkContext.addPyFile(archive)
+        elif place.is_file() and place.name not in sent:
+            spark.sparkContext.addPyFile(str(place))
 
 
 def replace_defaults(spark: SparkSession, settings: Mapping[str, tuple[str, str]]) -> None:

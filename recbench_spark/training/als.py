@@ -43,7 +43,8 @@ class AlsAdapter(ModelAdapter[AlsModel]):
     def fit(self, data: SplitData) -> Trained:
         """Fit MLlib's factors, and fold in users held out from training by their given rows."""
         scratch = data.scratch_folder()
-        trained = train_als(data.train_rows, data.items, self.settings, data.threshold, scratch)
+        known = data.choose_items(self.settings).rows
+        trained = train_als(data.train_rows, known, self.settings, data.threshold, scratch)
         folded = self.fold_in(trained, data)
         if folded is None:
             return trained
@@ -66,7 +67,8 @@ class AlsAdapter(ModelAdapter[AlsModel]):
         if not data.folds_users:
             return None
         scratch = data.scratch_folder()
-        return fold_in(data.given_rows, trained, data.items, self.settings, data.threshold, scratch=scratch)
+        known = data.choose_items(self.settings).rows
+        return fold_in(data.given_rows, trained, known, self.settings, data.threshold, scratch=scratch)
 
     def check_prefixes(self) -> None:
         """Check that a user with one rating has a vector. Raises ConfigError."""

@@ -23,8 +23,8 @@ class PopularAdapter(ModelAdapter[PopularModel]):
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
-        """Take the counts of the catalogue; see `train_popular`."""
-        return train_popular(data.items)
+        """Take the counts of the items with training rows; see `train_popular`."""
+        return train_popular(data.items.where("n_train > 0"))
 
 
 def train_popular(items: DataFrame) -> Trained:

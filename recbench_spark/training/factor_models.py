@@ -40,7 +40,13 @@ from recbench_spark.storage.objects import open_output
 from recbench_spark.storage.shared_arrays import replace_array
 from recbench_spark.storage.shared_rows import load_parquet, share_rows
 from recbench_spark.storage.uris import join_uri
-from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
+from recbench_spark.training.model_adapter import (
+    ItemTable,
+    ModelAdapter,
+    SplitData,
+    Trained,
+    keep_relevant,
+)
 from recbench_spark.training.multiprocess_fit import fit_as_configured, require_common_folder
 
 ROWS_A_BATCH = 1 << 14
@@ -63,12 +69,13 @@ class FactorAdapter(ModelAdapter[Any]):
         settings: Settings = self.settings
         say = find_journal(data).say
         folder = fit_folder(data, settings.processes)
-        pairs, users = read_pairs(data)
+        known = data.choose_items(settings)
+        pairs, users = read_pairs(data, known)
         say(f"model {settings.name}: {len(pairs.item):,} pairs of {pairs.users:,} users")
-        test = read_test_pairs(data, users, pairs) if settings.watch else None
+        test = read_test_pairs(data, known, users, pairs) if settings.watch else None
         final = fit_factors(pairs, settings, folder, lambda text: say(f"  {text}"), test)
         seen = np.flatnonzero(np.bincount(pairs.item, minlength=pairs.items))
-        items = with_vectors(data, "item", data.items, final[pairs.users :], chosen=seen)
+        items = with_vectors(data, "item", known.rows, final[pairs.users :], chosen=seen)
         return Trained(with_vectors(data, "user", users, final[: pairs.users]), items)
 
     def check_prefixes(self) -> None:
@@ -112,25 +119,27 @@ def collect_rows(data: SplitData, rows: DataFrame) -> pa.Table:
     return share_rows(data.store.scratch, rows).dataset().to_table()
 
 
-def read_pairs(data: SplitData) -> tuple[UserItemPairs, DataFrame]:
+def read_pairs(data: SplitData, known: ItemTable) -> tuple[UserItemPairs, DataFrame]:
     """Return relevant training pairs by dense index, and user_id, user_index of their users."""
     rows = keep_relevant(data.train_rows, data.threshold).select("user_id", "item_id").distinct()
     users = cache_frame(add_dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
-    user_e, item_e = index_pairs(data, rows, users)
+    user_e, item_e = index_pairs(data, rows, users, known)
     if not len(user_e):
         raise DataError("no training rows are relevant", "lower the relevance threshold")
-    return make_pairs(user_e, item_e, users.count(), data.n_items), users
+    return make_pairs(user_e, item_e, users.count(), known.size), users
 
 
-def read_test_pairs(data: SplitData, users: DataFrame, pairs: UserItemPairs) -> UserItemPairs:
+def read_test_pairs(
+    data: SplitData, known: ItemTable, users: DataFrame, pairs: UserItemPairs
+) -> UserItemPairs:
     """Return relevant test pairs of users with training rows, for `watch` alone."""
     rows = keep_relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
-    return make_pairs(*index_pairs(data, rows, users), pairs.users, pairs.items)
+    return make_pairs(*index_pairs(data, rows, users, known), pairs.users, pairs.items)
 
 
-def index_pairs(data: SplitData, rows: DataFrame, users: DataFrame) -> tuple[Any, Any]:
-    """Return dense indices of users and of items."""
-    pairs = rows.join(users, "user_id").join(data.items.select("item_id", "item_index"), "item_id")
+def index_pairs(data: SplitData, rows: DataFrame, users: DataFrame, known: ItemTable) -> tuple[Any, Any]:
+    """Return dense indices of users and of items; pairs of other users or items are left out."""
+    pairs = rows.join(users, "user_id").join(known.rows.select("item_id", "item_index"), "item_id")
     table = collect_rows(data, pairs.select("user_index", "item_index"))
     return table.column("user_index").to_numpy(), table.column("item_index").to_numpy()
 

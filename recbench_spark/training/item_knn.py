@@ -33,7 +33,8 @@ class ItemKnnAdapter(ModelAdapter[ItemKnnModel]):
     def fit(self, data: SplitData) -> Trained:
         """Compute the neighbours of all items; see `train_item_knn`."""
         scratch = data.scratch_folder()
-        return train_item_knn(data.train_rows, data.items, self.settings, data.threshold, scratch)
+        known = data.training_items.rows
+        return train_item_knn(data.train_rows, known, self.settings, data.threshold, scratch)
 
     def source(self, trained: Trained, data: SplitData) -> sources.NeighbourSource:
         """Return the neighbours of each item and their weights."""

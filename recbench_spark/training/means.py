@@ -41,7 +41,7 @@ class MeansAdapter(ModelAdapter[MeansModel]):
                 rows, side[:-1], getattr(self.settings, f"{side[:-1]}_shrinkage")
             )
         users, items = biases.get("users"), biases.get("items")
-        every = data.items.select("item_id")
+        every = data.training_items.rows.select("item_id")
         deviation = F.lit(0.0) if items is None else F.coalesce("bias", F.lit(0.0))
         listed = every if items is None else every.join(items, "item_id", "left")
         shifted = listed.select("item_id", (F.lit(mean) + deviation).alias("bias"))
@@ -53,10 +53,14 @@ class MeansAdapter(ModelAdapter[MeansModel]):
         Predictions are clipped to `dataset.scale` if it is given. See `ModelAdapter.predict`.
         """
         trained = self.load(data)
-        assert trained.users is not None
+        assert trained.users is not None and trained.items is not None
         biases = trained.users.select("user_id", F.col("bias").alias("user_bias"))
         known = users.join(biases, "user_id", "left").fillna({"user_bias": 0.0})
-        predictions = predict.predict_scored(known, self.source(trained, data), data.mean_rating)
+        items = data.items.select("item_id").join(
+            trained.items.select("item_id", "bias"), "item_id", "left"
+        )
+        whole = _without_vectors(items.fillna({"bias": data.mean_rating}))
+        predictions = predict.predict_scored(known, self.share_vectors(whole, data), data.mean_rating)
         if data.scale is None:
             return predictions
         low, high = (F.lit(end) for end in data.scale)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property, reduce
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +29,8 @@ from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
+from recbench_spark.indexing import add_dense_index
+from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.runtime.journal import Journal
@@ -36,18 +38,29 @@ from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, ITEMS, RUNS, SIMILA
 from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import scratch_folder, share_rows
+from recbench_spark.storage.shared_rows import load_parquet, scratch_folder, share_rows
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import SharedRatingLog, share_log
 from recbench_spark.training.given_rows import fold_given_rows
 from recbench_spark.training.registry import import_adapter
-from recbench_spark.training.sequences import order_items
 
 Settings = TypeVar("Settings", bound=ModelConfig)
 
 
 MAX_EARLIER_SPLITS = 30
 """Largest number of splits of earlier nights that a model may read."""
+
+
+class ItemTable(NamedTuple):
+    """Items that a model learns about.
+
+    Attributes:
+        rows: item_id, and item_index, which is dense and in the order of ids.
+        size: their number.
+    """
+
+    rows: DataFrame
+    size: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,7 @@ class SplitData:
     there is one. journal: takes progress lines of fits with several stages. scale: `dataset.scale`, to
     which rating models clip their predictions. lease: of the model's fit, if the warehouse is a folder;
     its work folder belongs to this run alone. asks_repeats: true if trained items are asked again.
+    typed_ids: true if ids are ordered by the type of their column, and not by their values.
     """
 
     store: Store
@@ -73,6 +87,7 @@ class SplitData:
     scale: Scale | None = None
     lease: Lease | None = None
     asks_repeats: bool = False
+    typed_ids: bool = False
 
     @property
     def threshold(self) -> float | None:
@@ -97,6 +112,27 @@ class SplitData:
     def n_items(self) -> int:
         """Number of items in the catalogue."""
         return self.items.count()
+
+    @cached_property
+    def training_items(self) -> ItemTable:
+        """Items with training rows, numbered without a look at any other row."""
+        known = self.items.where("n_train > 0")
+        size = known.count()
+        if size == self.n_items:
+            return ItemTable(self.items, size)
+        whole = not self.typed_ids and known.where(~F.col("item_id").rlike(CANONICAL_INTEGER)).isEmpty()
+        order = F.col("item_id").cast("long") if whole else F.col("item_index")
+        placed = known.select("item_id", order.alias("place"))
+        numbered = add_dense_index(placed, F.col("place"), "item_index").drop("place")
+        # Written, because the frame outlives the cache of the model that asks first.
+        written = share_rows(self.store.scratch, numbered)
+        return ItemTable(load_parquet(self.spark, *written.files), size)
+
+    def choose_items(self, settings: ModelConfig) -> ItemTable:
+        """Return the items that a fit has vectors for, by its setting `items`."""
+        if getattr(settings, "items", "trained") == "catalogue":
+            return ItemTable(self.items, self.n_items)
+        return self.training_items
 
     @cached_property
     def known_items(self) -> KnownItems:
@@ -142,10 +178,6 @@ class SplitData:
         """Return relevant rows of some parts with their times: user_id, item_id, event_time."""
         rows = keep_relevant(self.table(SPLITS).where(F.col("part").isin(*parts)), self.threshold)
         return rows.select("user_id", "item_id", "event_time")
-
-    def sequences(self, *parts: str) -> DataFrame:
-        """Return users' relevant items of some parts in the order of time; see `order_items`."""
-        return order_items(self.read_times(*parts), self.items)
 
     def _part(self, part: str) -> DataFrame:
         rows = self.table(SPLITS).where(F.col("part") == part)
@@ -296,8 +328,12 @@ class ModelAdapter(Generic[Settings]):
         assert trained.items is not None
         if type(self).load is ModelAdapter.load and (stored := self._source_from_table(data)):
             return stored
-        dims = count_dimensions(trained.items, f"model {self.settings.name}")
-        shared = share_rows(data.store.scratch, vector_rows(data.items, trained.items))
+        return self.share_vectors(trained.items, data)
+
+    def share_vectors(self, items: DataFrame, data: SplitData) -> DotSource:
+        """Write the catalogue with the vectors of these items where workers map it; return the source."""
+        dims = count_dimensions(items, f"model {self.settings.name}")
+        shared = share_rows(data.store.scratch, vector_rows(data.items, items))
         return DotSource(shared, data.n_items, dims)
 
     def _source_from_table(self, data: SplitData) -> DotSource | None:

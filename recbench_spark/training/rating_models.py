@@ -121,8 +121,9 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             raise ConfigError(f"model {self.settings.name}: {error.message}", error.hint) from None
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
-        """Return the ridge regression of the fit; that of iALS counts the items of the log."""
-        return choose_fold_in(learner_settings(self.settings), data.n_items, data.threshold)
+        """Return the ridge regression of the fit; that of iALS counts the items of its tables."""
+        items = data.choose_items(self.settings).size
+        return choose_fold_in(learner_settings(self.settings), items, data.threshold)
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
         """Return the predictions that the fit made; shuffles the held-out pairs by user.
@@ -177,6 +178,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             seed=self.settings.seed, fold=None, train=("train",), watched=watched,
             threshold=data.threshold, folder=f"{data.store.files_root}/{FIT_FILES}",
             stored=data.store.format_path(FIT_FILES),
+            whole=self.settings.items == "catalogue",
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow.dataset as ds
 import xxhash
 from torch import nn
 
@@ -22,9 +23,10 @@ from recbench_spark.models.networks.fitting import read_checkpoint
 from recbench_spark.models.networks.sequence_networks import make_network
 from recbench_spark.models.networks.sequence_tasks import embed_prefixes, read_length
 from recbench_spark.models.networks.settings import SequenceModelConfig
-from recbench_spark.models.prefix_vectors import RoundedFolder, fold_used_rows
+from recbench_spark.models.prefix_vectors import RoundedFolder, fold_used_rows, mark_known_items
 from recbench_spark.storage.host_files import open_object
 from recbench_spark.storage.objects import read_bytes
+from recbench_spark.storage.shared_arrays import SharedRows, save_array
 from recbench_spark.training.kept_weights import find_weights
 from recbench_spark.training.model_adapter import SplitData
 
@@ -48,7 +50,7 @@ class FittedNetwork:
         return module.eval()
 
 
-def find_network(data: SplitData, key: str, settings: SequenceModelConfig) -> FittedNetwork:
+def find_network(data: SplitData, key: str, settings: SequenceModelConfig, items: int) -> FittedNetwork:
     """Return the network that a fit has kept in the warehouse; the driver reads its file once.
 
     Raises:
@@ -62,7 +64,7 @@ def find_network(data: SplitData, key: str, settings: SequenceModelConfig) -> Fi
             "run a new night: it fits the model again",
         )
     digest = xxhash.xxh3_128_hexdigest(content)
-    return FittedNetwork(settings, data.n_items, place, len(content), digest)
+    return FittedNetwork(settings, items, place, len(content), digest)
 
 
 @dataclass(frozen=True)
@@ -72,40 +74,55 @@ class HistoryFoldIn:
     Attributes:
         network: the fitted network.
         threshold: lowest rating of a row that is read; None: above 0.
+        places: item_index in the catalogue, and place in the network's tables; None: they are equal.
     """
 
     network: FittedNetwork
     threshold: float | None = None
+    places: SharedRows | None = None
 
     def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> HistoryFolder:
         """Open the network in a task; the vectors of the items are in it."""
-        settings = self.network.settings
-        return HistoryFolder(self.network.open(), settings.dims, read_length(settings), self.threshold)
+        settings, place_i = self.network.settings, np.arange(len(known_i))
+        if self.places is not None:
+            arrays = self.places.arrays(_write_places)
+            place_i = np.full(len(known_i), -1)
+            place_i[arrays["item_index"]] = arrays["place"]
+        place_i = np.where(known_i, place_i, -1)
+        length = read_length(settings)
+        return HistoryFolder(self.network.open(), settings.dims, length, place_i, self.threshold)
+
+
+def _write_places(rows: ds.Dataset, folder: Path) -> None:
+    table = rows.to_table(columns=["item_index", "place"])
+    for name in table.column_names:
+        save_array(folder, name, table.column(name).to_numpy())
 
 
 @dataclass(frozen=True)
 class HistoryFolder(RoundedFolder):
     """HistoryFolder computes the vector after each row by a forward pass of the liked items up to it.
 
-    Items are read in the order in which they are given. An item that training does not know has its first
-    random vector, as in the vectors of all users.
+    Items are read in the order in which they are given, without those that training does not know.
 
     Attributes:
         module: the network in evaluation mode.
         dims: d.
         length: newest items that a vector reads.
+        place_i: (i,) place of each item of the catalogue in the network; -1: training does not know it.
         threshold: lowest rating of a row that is read; None: above 0.
     """
 
     module: nn.Module
     dims: int
     length: int
+    place_i: Ints
     threshold: float | None = None
 
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
         """Read the history of each prefix, one after the other and with one thread."""
-        used_p = (items >= 0) & mark_relevant(ratings, self.threshold)
-        read_r = items[used_p].astype(np.int64)
+        used_p = mark_known_items(self.place_i >= 0, items) & mark_relevant(ratings, self.threshold)
+        read_r = self.place_i[items[used_p]].astype(np.int64)
 
         def solve_used(bounds: Ints) -> Floats:
             vectors_rd = np.zeros((len(read_r), self.dims))

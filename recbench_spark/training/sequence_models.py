@@ -37,14 +37,14 @@ from recbench_spark.models.networks.settings import SequenceModelConfig
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import SPLITS
 from recbench_spark.storage.host_files import copy_file_to_object, digest_content
-from recbench_spark.storage.shared_arrays import flatten_lists
+from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
 from recbench_spark.storage.shared_rows import load_parquet, share_rows
 from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.factor_models import find_journal, fit_folder, with_vectors
 from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
-from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.training.model_adapter import ItemTable, ModelAdapter, SplitData, Trained
 from recbench_spark.training.sequence_fold_in import FittedNetwork, HistoryFoldIn, find_network
-from recbench_spark.training.sequences import count_order, require_times
+from recbench_spark.training.sequences import count_order, order_items, require_times
 
 BooleanArray = npt.NDArray[np.bool_]
 
@@ -63,18 +63,21 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
         """Fit the network; then compute the vectors of users with training or given rows."""
         settings, journal = self.settings, find_journal(data)
         folder = fit_folder(data, 1)
-        sequences = write_sequences(data, settings, journal)
+        known = data.choose_items(settings)
+        sequences = write_sequences(data, settings, known, journal)
         task = SequenceTask(sequences, settings)
         result = fit(task, settings.plan(), folder / "checkpoints", lambda text: journal.say(f"  {text}"))
         journal.say(f"  best epoch {result.best}, validation ndcg@10 {result.worth:.5f}; {result.stopped}")
         shutil.copyfile(folder / CHECKPOINT, folder / WEIGHTS_FILE)
         network = FittedNetwork(settings, sequences.items, *share_weights(data, folder / WEIGHTS_FILE))
-        histories = list_histories(data, settings)
+        histories = list_histories(data, settings, known.rows)
         listed = np.bincount(sequences.item, minlength=sequences.items) > 0
         return Trained(
             embed_users(histories, network, data.store.scratch),
-            make_item_rows(data, task, listed),
-            explanations=explain_users(histories, data, network, np.flatnonzero(~listed)),
+            make_item_rows(data, known.rows, task, listed),
+            explanations=explain_users(
+                histories, data, network, known.rows, unlisted=np.flatnonzero(~listed)
+            ),
         )
 
     def rank_users(self, trained: Trained, source: Source, data: SplitData) -> DataFrame | None:
@@ -91,17 +94,30 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
 
     def make_fold_in(self, data: SplitData) -> HistoryFoldIn:
         """Return the network of the fit, which reads each prefix."""
-        return HistoryFoldIn(find_network(data, self.key(data), self.settings), data.threshold)
+        known = data.choose_items(self.settings)
+        network = find_network(data, self.key(data), self.settings, known.size)
+        return HistoryFoldIn(network, data.threshold, share_places(data, known))
 
 
-def write_sequences(data: SplitData, settings: SequenceModelConfig, journal: Journal) -> Sequences:
+def share_places(data: SplitData, known: ItemTable) -> SharedRows | None:
+    """Share item_index and place in the network's tables of each item; None where they are equal."""
+    if known.size == data.n_items:
+        return None
+    places = known.rows.select("item_id", F.col("item_index").alias("place"))
+    rows = data.items.select("item_id", "item_index").join(places, "item_id")
+    return share_rows(data.store.scratch, rows.select("item_index", "place"))
+
+
+def write_sequences(
+    data: SplitData, settings: SequenceModelConfig, known: ItemTable, journal: Journal
+) -> Sequences:
     """Order the training rows in tasks, say how well times order them, and read them in this process.
 
     Raises:
         DataError: rows without a time, or no relevant training rows.
     """
     require_times(data.read_times("train", "given", "valid"), settings.name, settings.kind)
-    ordered = data.sequences("train")
+    ordered = order_items(data.read_times("train"), known.rows)
     shared = share_rows(data.store.scratch, add_dense_index(ordered, F.col("user_id"), "user_index"))
     facts = count_order(load_parquet(data.spark, *shared.files), read_length(settings))
     if not facts.users:
@@ -113,37 +129,43 @@ def write_sequences(data: SplitData, settings: SequenceModelConfig, journal: Jou
     )
     table = shared.dataset().to_table(columns=["user_index", "items"]).sort_by("user_index")
     offsets, items = flatten_lists(table.column("items").combine_chunks())
-    return Sequences(data.n_items, offsets.astype(np.int64), items.astype(np.int32))
+    return Sequences(known.size, offsets.astype(np.int64), items.astype(np.int32))
 
 
-def list_histories(data: SplitData, settings: SequenceModelConfig) -> DataFrame:
+def list_histories(data: SplitData, settings: SequenceModelConfig, items: DataFrame) -> DataFrame:
     """Return user_id, items of all users with training or given rows, as they are shown at the ranking.
+
+    Items without relevant training rows are left out: nothing of them was learnt.
 
     Raises:
         DataError: rows of the part valid are to be shown, and there are none.
     """
-    if not settings.shows_validation:
-        return data.sequences(*HISTORY).select("user_id", "items")
-    if data.read_times("valid").isEmpty():
+    parts = (*HISTORY, "valid") if settings.shows_validation else HISTORY
+    if settings.shows_validation and data.read_times("valid").isEmpty():
         raise DataError(
             f"model {settings.name}: history 'with_valid', and no relevant row is in the part valid",
             "history: train, or a split with a part valid",
         )
-    return data.sequences(*HISTORY, "valid").select("user_id", "items")
+    learnt = data.read_times("train").select("item_id").distinct()
+    shown = data.read_times(*parts).join(learnt, "item_id", "left_semi")
+    return order_items(shown, items).select("user_id", "items")
 
 
-def make_item_rows(data: SplitData, task: SequenceTask, listed: BooleanArray) -> DataFrame:
+def make_item_rows(
+    data: SplitData, items: DataFrame, task: SequenceTask, listed: BooleanArray
+) -> DataFrame:
     """Return item_id, vector, bias of items with training rows; the others have no place in a list.
 
     Args:
         data: the split.
+        items: item_id, item_index in the tables of the network.
         task: the task after the fit.
         listed: (items,) true for items with relevant training rows.
     """
     with torch.no_grad():
         vectors, biases = task.network.item_vectors().numpy(), task.network.item_biases()
     own = None if biases is None else biases.detach().numpy()
-    return with_vectors(data, "item", data.items, vectors, chosen=np.flatnonzero(listed), biases=own)
+    return with_vectors(data, "item", items, vectors, chosen=np.flatnonzero(listed), biases=own)
 
 
 def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
@@ -192,7 +214,7 @@ def make_embedding_task(network: FittedNetwork):  # type: ignore[no-untyped-def]
 
 
 def explain_users(
-    histories: DataFrame, data: SplitData, network: FittedNetwork, unlisted: Indices
+    histories: DataFrame, data: SplitData, network: FittedNetwork, items: DataFrame, *, unlisted: Indices
 ) -> DataFrame | None:
     """Return rows of `explanations` of the users that the settings list; None for models without attention.
 
@@ -203,6 +225,7 @@ def explain_users(
         histories: user_id, items.
         data: the split.
         network: the fitted network.
+        items: item_id, item_index in the tables of the network.
         unlisted: items that have no place in a list.
     """
     settings = network.settings
@@ -213,7 +236,7 @@ def explain_users(
     users, explained = len(set(settings.explain)), histories.count()
     if explained < users:
         find_journal(data).say(f"  explain: {users - explained} of {users} users have no memory")
-    names = data.items.select("item_id", "item_index")
+    names = items.select("item_id", "item_index")
     known = data.table(SPLITS).where(is_wanted & F.col("part").isin(*HISTORY)).join(names, "item_id")
     owned = known.groupBy("user_id").agg(F.collect_set("item_index").alias("owned"))
     rows = histories.join(owned, "user_id", "left").mapInArrow(

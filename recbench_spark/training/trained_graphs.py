@@ -66,7 +66,13 @@ from recbench_spark.training.factor_models import (
     with_vectors,
 )
 from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
-from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
+from recbench_spark.training.model_adapter import (
+    ItemTable,
+    ModelAdapter,
+    SplitData,
+    Trained,
+    keep_relevant,
+)
 from recbench_spark.training.multiprocess_fit import fit_as_configured
 
 EXAMPLES_FOLDER = "examples"
@@ -363,11 +369,14 @@ class PinSageAdapter(TrainedGraphModels):
         )
         sampling = Sampling((), settings.neighbour_dropout, side=0)
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
-        pairs, users = read_pairs(data)
-        dense = find_dense_items(data, training.graph)
+        known = data.training_items
+        pairs, users = read_pairs(data, known)
+        dense = find_dense_items(data, known, training.graph)
         examples = make_pair_examples(pairs, dense, training.graph.nodes, settings)
         if settings.watch:
-            query, item = pair_test_items(pairs, read_test_pairs(data, users, pairs), dense, settings.seed)
+            query, item = pair_test_items(
+                pairs, read_test_pairs(data, known, users, pairs), dense, settings.seed
+            )
             examples = examples._replace(test_query=query, test_item=item)
         band = self.band(data, over_split, training.graph) if settings.curriculum else None
         how = PairObjective(
@@ -376,7 +385,7 @@ class PinSageAdapter(TrainedGraphModels):
         )  # fmt: skip
         weights = fit_weights(data, training, examples, how, band, fit_of=(settings, folder))
         items = read_side_rows(data, self.embed_nodes(data, source, weights), "node", "item")
-        vectors = read_item_matrix(data, items, dense, training.graph.nodes)
+        vectors = read_item_matrix(data, items.join(known.rows, "item_id"), dense, training.graph.nodes)
         return Trained(with_vectors(data, "user", users, mean_vectors(pairs, vectors[dense])), items)
 
     def band(self, data: SplitData, source: GraphSource, lists: Graph) -> Band:
@@ -399,10 +408,10 @@ class PinSageAdapter(TrainedGraphModels):
         return bands._replace(node=bands.node - np.uint32(first))
 
 
-def find_dense_items(data: SplitData, graph: Graph) -> NodeIds:
-    """Return (items,) each catalogue item's dense id in the graph; -1 if the graph does not have it."""
-    table = collect_rows(data, data.items.select("item_index", "item_id"))
-    out = np.full(data.n_items, -1, np.int64)
+def find_dense_items(data: SplitData, known: ItemTable, graph: Graph) -> NodeIds:
+    """Return (items,) the dense id in the graph of each item of training; -1 if the graph lacks it."""
+    table = collect_rows(data, known.rows.select("item_index", "item_id"))
+    out = np.full(known.size, -1, np.int64)
     out[table.column("item_index").to_numpy()] = find_dense_ids(graph, table.column("item_id"), 0)
     return out
 
@@ -438,9 +447,8 @@ def pair_test_items(
 def read_item_matrix(
     data: SplitData, items: DataFrame, dense: NodeIds, nodes: int
 ) -> npt.NDArray[np.float32]:
-    """Return (nodes, d) vectors by dense id; zeros for nodes that are not in the catalogue."""
-    known = items.join(data.items.select("item_id", "item_index"), "item_id")
-    table = collect_rows(data, known.select("item_index", "vector"))
+    """Return (nodes, d) vectors of items (item_index, vector) by dense id; zeros for other nodes."""
+    table = collect_rows(data, items.select("item_index", "vector"))
     values = table.column("vector").combine_chunks().flatten().to_numpy()
     rows = values.reshape(table.num_rows, -1)
     out = np.zeros((nodes, rows.shape[1]), np.float32)

@@ -106,17 +106,18 @@ class FitPlanner:
     def make_distributed_task(self, model: AlsModel, seed: int, fold: int | None) -> FitTask:
         """Make the fit of a model that Spark distributes; only its row is stored."""
         train, held_out = self.log.divide_parts(fold)
-        document = model.model_dump(exclude={"name", "version", "provenance", "seed"})
+        document = model.model_dump(exclude={"name", "version", "provenance", "seed", "items"})
         hashed = (
             self.log.log_id,
             document,
             seed,
             train,
             held_out,
-            revisions.select_revisions(model.kind, "values"),
+            revisions.select_revisions(model.kind, *model.revised, "values"),
         )
-        fit_id = digest("distributed", *hashed, length=20)
-        return FitTask(fit_id, model.name, document, seed, fold, train, held_out, keep=False)
+        whole = model.items == "catalogue"
+        fit_id = digest("distributed", *hashed, *_name_whole(whole), length=20)
+        return FitTask(fit_id, model.name, document, seed, fold, train, held_out, keep=False, whole=whole)
 
     def plan(self, tasks: Iterable[FitTask]) -> FitPlan:
         """Make a plan with the longest fits first, so that none is waited for at the end."""
@@ -154,12 +155,19 @@ class FitPlanner:
             share_seed,
             threshold,
         )
-        fit_id = digest(*hashed, revisions.select_revisions(settings.kind, "values"), length=20)
+        whole = getattr(model, "items", "trained") == "catalogue"
+        revised = revisions.select_revisions(settings.kind, "values", "trained_items")
+        fit_id = digest(*hashed, revised, *_name_whole(whole), length=20)
         folder, stored = f"{self.store.files_root}/{FIT_FILES}", self.store.format_path(FIT_FILES)
         return FitTask(
             fit_id, model.name, document, seed, fold, train, evaluated, share, share_seed, threshold,
-            self.threads, folder, keep, stored,
+            self.threads, folder, keep, stored, whole,
         )  # fmt: skip
+
+
+def _name_whole(whole: bool) -> tuple[str, ...]:
+    """Return what the name of a fit holds of its items."""
+    return ("items of the log",) if whole else ()
 
 
 def estimate_cost(task: FitTask, log: FoldedLog) -> float:

@@ -120,6 +120,34 @@ def test_shrinkage_by_hand() -> None:
     assert replay_by_hand(shrinkage=2.0)["clicks"] == pytest.approx(float(clicks), abs=1e-7)
 
 
+SETS = [("PXY", "P"), ("PXY", ""), ("PYX", "Y")]
+"""Ads at slots 1, 2, 3 of an auction, and the clicked ones. No clicks lead from slot to slot and back."""
+
+
+def test_pairs_of_another_set_count_at_the_reference_rate() -> None:
+    """The new model shows X and Y. X stood at slots 2 and 3 alone: at slot 1 it has a third of a click.
+
+    Y stood at slot 2 once, with a click. Both were seen at two slots, so all clicks are of such pairs.
+    """
+    rows = [
+        {"auction_id": n, "query_id": "q", "ad_id": ad, "block": "main", "position": slot,
+         "clicked": int(ad in clicked)}
+        for n, (shown, clicked) in enumerate(SETS)
+        for slot, ad in enumerate(shown, 1)
+    ]  # fmt: skip
+    log = pa.Table.from_pylist(rows)
+    chances = pa.array([{"P": 0.2, "X": 0.9, "Y": 0.5}[row["ad_id"]] for row in rows])
+    model = log.select(["auction_id", "ad_id"]).append_column("probability", chances)
+    values = {
+        (row["metric"], row.get("unseen")): row["value"]
+        for row in replay(log, model, {"points": [{"main_slots": 2}]})
+        if row["model"] == "new" and not row.get("other")
+    }
+    assert values["clicks", "reference"] == pytest.approx(3 * Fraction(1, 3) + 3)
+    assert values["click_yield", "reference"] == pytest.approx(float(Fraction(4, 3)))
+    assert values["multi_slot_yield", "reference"] == values["click_yield", "reference"]
+
+
 @given(st.randoms(use_true_random=False), st.sampled_from([1, 3]))
 @settings(max_examples=12, deadline=None)
 def test_the_order_of_rows_and_of_auctions_changes_no_bit(random: Any, parts: int) -> None:

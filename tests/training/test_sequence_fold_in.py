@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -15,10 +18,13 @@ from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
 from recbench_spark.models.networks.sequences import TokenWindows, make_sequences
 from recbench_spark.storage.host_files import digest_content
+from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.sequence_fold_in import FittedNetwork, HistoryFoldIn
 from recbench_spark.training.sequence_models import CHECKPOINT
 
 ITEMS, MEMORY = 12, 4
+UNKNOWN = 10
+"""An item of no history."""
 KINDS: dict[str, dict[str, Any]] = {"sasrec": {"blocks": 1}, "gru4rec": {}, "memn2n": {"hops": 2}}
 HISTORIES = ([3, 1, 4, 1, 5, 9, 2, 6], [11], [2, 7, 0], [8, 3], [])
 RATINGS = ([5, 2, 4, 4, 5, 3, 4, 5], [5], [1, 4, 5], [1, 2], [])
@@ -38,9 +44,10 @@ def fold_in(request: pytest.FixtureRequest, tmp_path: Path) -> HistoryFoldIn:
     return HistoryFoldIn(FittedNetwork(settings, ITEMS, str(place), size, digest), 4.0)
 
 
-def fold(fold_in: HistoryFoldIn, histories: Any, ratings: Any) -> Any:
+def fold(fold_in: HistoryFoldIn, histories: Any, ratings: Any, unknown: tuple[int, ...] = ()) -> Any:
     none: Any = np.empty(0)
-    folder = fold_in.make_folder(none, none, none)
+    known_i = ~np.isin(np.arange(ITEMS), unknown)
+    folder = fold_in.make_folder(none, none, known_i)
     offsets = np.concatenate([[0], np.cumsum([len(own) for own in histories])])
     return folder.fold(
         offsets, np.concatenate(histories).astype(np.int64), np.concatenate(ratings).astype(np.float64)
@@ -81,6 +88,34 @@ def test_items_outside_the_catalogue_change_no_vector(fold_in: HistoryFoldIn) ->
     assert folded.known_p.tolist() == [False, True, True, True]
     assert np.array_equal(folded.vectors_pd[1], folded.vectors_pd[2])
     assert np.array_equal(folded.vectors_pd[3], fold(fold_in, [[3, 5]], [[5, 5]]).vectors_pd[1])
+
+
+def test_an_item_that_training_does_not_know_changes_no_bit(fold_in: HistoryFoldIn) -> None:
+    without = fold(fold_in, HISTORIES, RATINGS, unknown=(UNKNOWN,))
+    longer = [[*own, UNKNOWN] for own in HISTORIES]
+    folded = fold(fold_in, longer, [[*own, 5] for own in RATINGS], unknown=(UNKNOWN,))
+    ends = np.cumsum([len(own) for own in longer]) - 1
+    rest = np.setdiff1d(np.arange(ends[-1] + 1), ends)
+    assert np.array_equal(folded.vectors_pd[rest], without.vectors_pd)
+    assert np.array_equal(folded.known_p[rest], without.known_p)
+    for own, end in zip(HISTORIES, ends, strict=True):
+        before = folded.vectors_pd[end - 1] if own else 0
+        assert np.array_equal(folded.vectors_pd[end], np.zeros(4) + before)
+    alone = fold(fold_in, [[5]], [[5]], unknown=(5,))
+    assert alone.known_p.tolist() == [False] and not alone.vectors_pd.any()
+
+
+def test_places_in_the_network_are_those_of_trained_items(fold_in: HistoryFoldIn, tmp_path: Path) -> None:
+    """Item 0 of the catalogue is new, so item i has the place i - 1 in the network."""
+    rows = pa.table({"item_index": np.arange(1, ITEMS + 1), "place": np.arange(ITEMS)})
+    pq.write_table(rows, tmp_path / "places.parquet")
+    shared = SharedRows(tmp_path.name, (str(tmp_path / "places.parquet"),))
+    moved = dataclasses.replace(fold_in, places=shared)
+    none: Any = np.empty(0)
+    folder = moved.make_folder(none, none, np.arange(ITEMS + 1) > 0)
+    folded = folder.fold(np.array([0, 3]), np.array([4, 0, 6]), np.full(3, 5.0))
+    expected = fold(fold_in, [[3, 5]], [[5, 5]]).vectors_pd
+    assert np.array_equal(folded.vectors_pd, expected[[0, 0, 1]])
 
 
 def test_the_settings_travel_to_tasks(fold_in: HistoryFoldIn) -> None:

@@ -203,7 +203,10 @@ def _write_metric(name: str) -> str:
 def _write_best(about: About) -> str:
     low, high = about.bounds
     best = {"large": "large", "small": "small", "near 0": "near 0", "none": "no end; a fact of the data"}
-    return f"{best[about.best]}; values from {low:g} to {high:g}"
+    text = f"{best[about.best]}; values from {low:g} to {high:g}"
+    for axis, value, (least, most) in about.wider:
+        text += f"; with `{axis}: {value}` from {least:g} to {most:g}"
+    return text
 
 
 def make_definitions() -> str:

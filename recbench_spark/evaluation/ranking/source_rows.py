@@ -21,13 +21,16 @@ def vector_rows(items: DataFrame, vectors: DataFrame) -> DataFrame:
 def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame | None = None) -> DataFrame:
     """Return the catalogue with the items whose scores each item raises, the weights, and its mean.
 
+    Items without training rows are not scored.
+
     Args:
-        items: item_id, item_index.
+        items: item_id, item_index, n_train.
         similarities: item_id, neighbour_id, weight.
         means: item_id, mean: the value that entries of a history are compared with (None: 0).
     """
     index = items.select("item_id", "item_index")
-    centre = index.withColumn("mean", F.lit(0.0)) if means is None else index.join(means, "item_id", "left")
+    known = items.select("item_id", "item_index", (F.col("n_train") > 0).alias("scored"))
+    centre = known.withColumn("mean", F.lit(0.0)) if means is None else known.join(means, "item_id", "left")
     pairs = similarities.join(index, "item_id").withColumnRenamed("item_index", "item")
     entry = F.struct("item", "weight")
     by_neighbour = pairs.groupBy(F.col("neighbour_id").alias("item_id")).agg(
@@ -38,6 +41,7 @@ def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame |
     return joined.select(
         "item_id",
         "item_index",
+        "scored",
         F.transform(entries, lambda e: e["item"]).alias("speaks_for"),
         F.transform(entries, lambda e: e["weight"]).alias("weights"),
         F.coalesce("mean", F.lit(0.0)).alias("mean"),

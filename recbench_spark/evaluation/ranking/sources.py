@@ -98,7 +98,7 @@ def _dot_scorer(source: DotSource) -> Scorer:
 
 @dataclass(frozen=True)
 class NeighbourSource:
-    """Item-to-item weights; `rows` has item_index, item_id, speaks_for ARRAY<INT>, weights, mean."""
+    """Item-to-item weights; `rows` has item_index, item_id, scored, speaks_for, weights, mean."""
 
     rows: SharedRows
     n_items: int
@@ -124,13 +124,15 @@ class NeighbourSource:
         shared_arrays.save_array(folder, "weights", weights)
         bias = centring_bias(table.column("mean").to_numpy(), offsets, items, weights)
         shared_arrays.save_array(folder, "bias", bias)
+        shared_arrays.save_array(folder, "scored", table.column("scored").to_numpy())
         _save_ids(rows, self.n_items, folder)
 
 
 @lru_cache(maxsize=OPEN_MODELS)
 def _neighbour_scorer(source: NeighbourSource) -> Scorer:
     arrays = source.rows.arrays(source.build)
-    return NeighbourScorer(arrays["offsets"], arrays["items"], arrays["weights"], arrays["bias"])
+    names = ("offsets", "items", "weights", "bias", "scored")
+    return NeighbourScorer(*(arrays[name] for name in names))
 
 
 @dataclass(frozen=True)

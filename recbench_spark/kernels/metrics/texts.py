@@ -38,7 +38,8 @@ TEXTS: dict[str, MetricText] = {
         "DCG / ideal DCG; DCG is the sum of gain / log2(rank + 1) over the first k ranks; the ideal list"
         " has the relevant items first.",
         "nDCG of a user without relevant items has no value: the user is left out and counted, or counts 0"
-        f" (`empty_users: zero`). {NO_LIST}",
+        " (`empty_users: zero`), also where it has gains above 0 (`grade_origin`) and no rating from"
+        f" `threshold` on. {NO_LIST}",
         "Järvelin and Kekäläinen 2002, Cumulated gain-based evaluation of IR techniques",
     ),
     "mandcg": MetricText(
@@ -171,7 +172,9 @@ TEXTS: dict[str, MetricText] = {
     "calibration_error": MetricText(
         "expected calibration error (ECE)",
         "Sum over bins of equal mass of (rows of the bin / rows) |mean prediction - mean outcome|.",
-        "No value without rows, nor for outcomes other than 0 and 1.",
+        "No value without rows, nor for outcomes other than 0 and 1. Rows of equal prediction share a bin:"
+        " of n sorted predictions those at the places n b / bins (rounded down, from 0) are edges, an edge"
+        " belongs to the bin above it, and equal edges are one, so there may be fewer bins.",
         "Naeini, Cooper and Hauskrecht 2015, Obtaining well calibrated probabilities",
     ),
     "tpr": MetricText(

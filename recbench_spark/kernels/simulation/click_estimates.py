@@ -23,10 +23,13 @@ FIXED = (
 """Columns without slots: ads shown, ads of the first two cases, their clicks (all, main line); predicted
 clicks of unseen pairs; revenue of the first two cases; ads and clicks of pairs seen in several slots."""
 
-BY_SLOT = ("unseen", "borrowed", "reference_revenue", "slope", "main_slope", "revenue_slope")
+BY_SLOT = (
+    "unseen", "borrowed", "reference_revenue", "slope", "main_slope", "revenue_slope",
+    "multi_slot_reference", "multi_slot_slope",
+)  # fmt: skip
 """Columns with slots: unseen pairs; weight of the reference rate in estimates of seen pairs; both times the
-price; derivatives by log theta of the clicks of the second case: of all, of the main line, times the price.
-"""
+price; derivatives by log theta of the clicks of the second case: of all, of the main line, times the price;
+weight of the reference rate, and derivatives, of pairs seen in several slots alone."""
 
 NEVER_SHOWN, SAME_SLOT, OTHER_SLOT = 0, 1, 2
 """Cases of an estimate; the last two are also their places in FIXED."""
@@ -183,12 +186,12 @@ def _add_estimates(
         clicks, scaled = share * rate, scale_value(share * rate)
         sums_qc[q, 0] += one
         # The weight of the slot's reference rate: all of an unseen pair, and what shrinkage borrows.
-        if share < 1.0:
-            sums_qc[q, fixed + slot + (slots if case > 0 else 0)] += scale_value(1.0 - share)
-            sums_qc[q, fixed + 2 * slots + slot] += scale_value((1.0 - share) * price_r[r])
+        sums_qc[q, fixed + slot + (slots if case > 0 else 0)] += scale_value(1.0 - share)
+        sums_qc[q, fixed + 2 * slots + slot] += scale_value((1.0 - share) * price_r[r])
         if places_g[pair] > 1:
             sums_qc[q, 9] += one
             sums_qc[q, 10] += scaled
+            sums_qc[q, fixed + 6 * slots + slot] += scale_value(1.0 - share)
         if case == NEVER_SHOWN:
             predicted = scale_value(probability_r[r])
             sums_qc[q, 6] += predicted
@@ -199,15 +202,15 @@ def _add_estimates(
         sums_qc[q, 5] += scaled if slot < main else 0
         sums_qc[q, 8] += scale_value(clicks * price_r[r])
         if case == OTHER_SLOT and clicks > 0.0:
-            _add_slopes(sums_qc[q], log, (pair, slot, main), (clicks, mass, price_r[r]))
+            _add_slopes(sums_qc[q], log, (pair, slot, main, places_g[pair]), (clicks, mass, price_r[r]))
 
 
 @compile_kernel
 def _add_slopes(
-    row: Ints, log: Log, place: tuple[int, int, int], estimate: tuple[float, float, float]
+    row: Ints, log: Log, place: tuple[int, int, int, int], estimate: tuple[float, float, float]
 ) -> None:
     """Add the derivatives of a click estimate of the second case by each log theta."""
-    pair, slot, main = place
+    pair, slot, main, places = place
     clicks, mass, price = estimate
     shown_gs, _, theta_s, set_s = log
     slots = len(theta_s)
@@ -220,3 +223,4 @@ def _add_slopes(
         row[at] += scale_value(slope)
         row[at + slots] += scale_value(slope) if slot < main else 0
         row[at + 2 * slots] += scale_value(slope * price)
+        row[at + 4 * slots] += scale_value(slope) if places > 1 else 0

@@ -245,6 +245,7 @@ def _add_change(
     slots, lent = len(theta_s), own * (1.0 - own) / trials
     row[len(FIXED) + slots + s] -= scale_value(lent * times)
     row[len(FIXED) + 2 * slots + s] -= scale_value(lent * price)
+    row[len(FIXED) + 6 * slots + s] -= scale_value(lent * times) if places_g[pair] > 1 else 0
 
 
 @compile_kernel

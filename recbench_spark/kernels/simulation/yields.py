@@ -110,7 +110,7 @@ class ReplayedPolicy:
                 return metrics
             revenue = self._earn() * largest_bid
             return metrics | {
-                "multi_slot_yield": self.column("multi_slot_clicks") / views,
+                "multi_slot_yield": self._count_multi_slot_clicks() / views,
                 "ads_per_view": self.column("shown") / views,
                 "revenue": revenue,
                 "revenue_per_view": revenue / views,
@@ -128,6 +128,13 @@ class ReplayedPolicy:
         reference = self.column("unseen") * self.logged.reference
         total: Floats = clicks + reference[..., slots].sum(axis=-1)
         return total
+
+    def _count_multi_slot_clicks(self) -> Floats:
+        """Return clicks of pairs seen in several slots, at the reference rate where theirs is unknown."""
+        shifted = (self.column("multi_slot_slope") * self.logged.curve_shift).sum(axis=-1)
+        reference = (self.column("multi_slot_reference") * self.logged.reference).sum(axis=-1)
+        clicks: Floats = self.column("multi_slot_clicks") + shifted + reference
+        return clicks
 
     def _earn(self) -> Floats:
         """Return the revenue in units of the largest bid."""

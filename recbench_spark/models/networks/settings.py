@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from recbench_spark.config.base import Count
 from recbench_spark.config.dataset import READERS_WITHOUT_TIMES
 from recbench_spark.config.fold_in import FoldInRidge
-from recbench_spark.config.models import ModelConfig
+from recbench_spark.config.models import LearntItems, ModelConfig
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.networks.plans import TrainingPlan
 
@@ -98,14 +98,15 @@ class FittedModel(GradientModel):
         return self
 
 
-class FactorModelConfig(FittedModel):
+class FactorModelConfig(FittedModel, LearntItems):
     """FactorModelConfig holds the settings of vectors of users and items, fitted to interactions.
 
     `negatives`: negatives for each example. `shared`: so many examples share their negatives, which makes
     hundreds of them cheap. `fold_in`: ridge regression that gives new users vectors, for learning curves.
     """
 
-    added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"shared", "fold_in"}
+    added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"shared", "fold_in", "items"}
+    revised: ClassVar[tuple[str, ...]] = ("descent", "trained_items")
     unfitted: ClassVar[frozenset[str]] = frozenset({"fold_in"})
 
     dims: Annotated[int, Field(ge=1, le=2048)] = 64
@@ -135,7 +136,7 @@ class FactorModelConfig(FittedModel):
         return -(-self.batch // self.shared) if self.shared > 1 else 0
 
 
-class SequenceModelConfig(GradientModel):
+class SequenceModelConfig(GradientModel, LearntItems):
     """SequenceModelConfig holds the settings of models that read a user's items in the order of time.
 
     The last training item of each user is set aside, and the epoch is kept whose NDCG@10 on these items is
@@ -146,6 +147,8 @@ class SequenceModelConfig(GradientModel):
     negative for each item. `dropout`: share of the numbers that training sets to 0.
     """
 
+    added_later: ClassVar[frozenset[str]] = GradientModel.added_later | {"items"}
+    revised: ClassVar[tuple[str, ...]] = ("descent", "trained_items", "histories")
     fold_in_revisions: ClassVar[tuple[str, ...]] = ()
     needs_times: ClassVar[bool] = True
 

@@ -23,8 +23,7 @@ def choose_fold_in(
 
     Args:
         settings: those of the fit.
-        items: number of items in the ridge of iALS, as in the fit; None: all that have a place in the
-            arrays of the folder.
+        items: number of items in the ridge of iALS, as in the fit; None: those that training knows.
         threshold: lowest rating of a liked row, for models of pairs; None: above 0.
 
     Raises:

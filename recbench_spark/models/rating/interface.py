@@ -132,10 +132,12 @@ def check_ratings(
     *,
     n_users: int | None = None,
     n_items: int | None = None,
+    lowest: int = 0,
 ) -> Ratings:
     """Return ratings that a learner can take, or raise a DataError that names a wrong row and the reason.
 
-    `n_users` and `n_items` default to the largest index plus one. Raises DataError for columns of unequal
+    `n_users` and `n_items` default to the largest index plus one. `lowest`: smallest index, `UNSEEN` where
+    rows may have it. Raises DataError for columns of unequal
     length, no rating at all, NaN, a rating outside the scale, an index out of range.
     """
     users, items = _whole(users_r, "users"), _whole(items_r, "items")
@@ -147,8 +149,8 @@ def check_ratings(
     if not len(ratings):
         raise DataError("there is not a single rating", "check the split: this training part is empty")
     _check_values(ratings, scale)
-    n_users = _check_bounds(users, n_users, "user")
-    n_items = _check_bounds(items, n_items, "item")
+    n_users = _check_bounds(users, n_users, "user", lowest)
+    n_items = _check_bounds(items, n_items, "item", lowest)
     return Ratings(users, items, ratings, n_users, n_items, scale, times)
 
 
@@ -206,10 +208,10 @@ def _check_values(ratings: Floats, scale: Scale) -> None:
         )
 
 
-def _check_bounds(indices: Indices, size: int | None, what: str) -> int:
+def _check_bounds(indices: Indices, size: int | None, what: str, lowest: int) -> int:
     low, high = int(indices.min()), int(indices.max())
     size = high + 1 if size is None else size
-    if low < 0 or high >= size:
-        wrong = low if low < 0 else high
+    if low < lowest or high >= size:
+        wrong = low if low < lowest else high
         raise DataError(f"{what} {wrong} is not between 0 and {size - 1}", f"index {what}s from 0 on")
     return size

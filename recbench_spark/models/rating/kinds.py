@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from recbench_spark.config import ModelConfig, Seed
+from recbench_spark.config.models import LearntItems
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.means import MeansModel
 from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings
@@ -25,11 +26,11 @@ from recbench_spark.models.rating.rbm import RbmSettings
 from recbench_spark.models.rating.registry import ALL_FAMILIES, make_settings
 from recbench_spark.models.rating.sgd import SgdSettings
 
-VECTORS = ("rating_vectors",)
-"""Revision of the vectors that rank; it does not change the ratings that these kinds predict."""
+VECTORS = ("rating_vectors", "trained_items")
+"""Revisions of kinds whose vectors rank; the first one changes no rating that they predict."""
 
 
-class RatingModelConfig(ModelConfig):
+class RatingModelConfig(LearntItems):
     """A learner of `models.rating` in one task; `seed` is that of all its draws."""
 
     seed: Seed = 42
@@ -124,9 +125,9 @@ class VectorModel(RatingModelConfig):
     """Base of a model of another package that returns vectors or scores: `kind: my_models:MyModel`.
 
     A subclass has a `kind` of its own, settings with defaults, and the function `fit`. It needs no Spark:
-    a task calls `fit` with the training pairs, and stores, ranks and measures what it returns. The code
-    must be importable on the driver and in tasks (`--py-files`). Raise `version` when the code changes:
-    a fit of the same settings, data and version is not repeated.
+    a task calls `fit` with the training pairs, and stores, ranks and measures what it returns. The module
+    lies beside the YAML file, in the working folder or on PYTHONPATH, or goes with `--py-files`. Raise
+    `version` when the code changes: a fit of the same settings, data and version is not repeated.
 
         class MyModel(VectorModel):
             kind: Literal["my_model"]
@@ -152,7 +153,7 @@ class VectorModel(RatingModelConfig):
 
     def learner(self) -> VectorLearner:
         """Return the settings as a task gets them: the class by name, and the settings that fit it."""
-        mine = self.model_dump(exclude=set(ModelConfig.model_fields) | {"seed"})
+        mine = self.model_dump(exclude=set(RatingModelConfig.model_fields))
         kind = f"{type(self).__module__}:{type(self).__qualname__}"
         return VectorLearner(kind=kind, positives=self.positives, version=self.version, settings=mine)
 

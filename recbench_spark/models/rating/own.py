@@ -170,7 +170,7 @@ def fit_own(model: OwnModel, watched: Ratings | None) -> Fit:
     if watched is None:
         return Fit(model, np.zeros(0), np.zeros(0), 1)
     items = np.arange(watched.n_items)
-    check_block(model.score(watched.users_r[:1], items), len(items), f"{model.class_name}: scores")
+    check_block(model.score(np.zeros(1, np.int64), items), len(items), f"{model.class_name}: scores")
     return Fit(model, np.zeros(0), model.predict(watched.users_r, watched.items_r), 1)
 
 

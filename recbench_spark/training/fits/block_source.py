@@ -27,8 +27,8 @@ from recbench_spark.models.rating.registry import make_stored_model
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.training.fits.logs import SharedRatingLog, as_text
-from recbench_spark.training.fits.tasks import MODEL, FitTask, choose_rows
+from recbench_spark.training.fits.logs import RatingLog, SharedRatingLog, as_text
+from recbench_spark.training.fits.tasks import MODEL, FitTask, choose_rows, find_known
 
 PREFIX = "model."
 """Start of the names of the model's own arrays."""
@@ -88,21 +88,27 @@ class BlockSource:
             for name in file.files:
                 shared_arrays.save_array(folder, f"{PREFIX}{name}", file[name])
         log = self.files.open()
-        train = log.ratings(choose_rows(self.task, log)[0])
+        train_r, watched_r = choose_rows(self.task, log)
+        known = find_known(self.task, log, watched_r)
+        users = _number_seen(log.arrays["users"][train_r], log, "user_ids", known and known.users)
+        numbers = _number_seen(log.arrays["items"][train_r], log, "item_ids", known and known.items)
         order = np.argsort(log.arrays["user_ids"])
         shared_arrays.save_array(folder, "user_ids", log.arrays["user_ids"][order])
-        shared_arrays.save_array(folder, "user_rows", _number_seen(train.users_r, train.n_users)[order])
+        shared_arrays.save_array(folder, "user_rows", users[order])
         rows_i = np.full(self.catalogue.n_items, -1)
-        numbers = _number_seen(train.items_r, train.n_items)
         index = self.catalogue.find(as_text(log.arrays["item_ids"]))[0]
         rows_i[index[index >= 0]] = numbers[index >= 0]
         shared_arrays.save_array(folder, "item_rows", rows_i)
 
 
-def _number_seen(key_r: npt.NDArray[np.integer], size: int) -> Ints:
-    """Return 0 .. size - 1, with -1 where a number is in none of the rows."""
+def _number_seen(key_r: npt.NDArray[np.integer], log: RatingLog, ids: str, known: Ints | None) -> Ints:
+    """Return the row in the model of each id of the log; -1 where it is in none of the rows."""
+    size = len(log.arrays[ids])
+    place = np.full(size, -1)
+    numbers = np.arange(size) if known is None else known
+    place[numbers] = np.arange(len(numbers))
     seen: Bools = np.bincount(key_r, minlength=size) > 0
-    return np.where(seen, np.arange(size), -1)
+    return np.where(seen, place, -1)
 
 
 @lru_cache(maxsize=OPEN_MODELS)

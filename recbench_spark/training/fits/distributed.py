@@ -57,7 +57,8 @@ def _fit_and_measure(store: Store, model: AlsModel, task: FitTask, files: Shared
     rows = load_parquet(store.spark, *files.shared.files)
     train = rows.where(F.col("part").isin(*task.train)).select("user_id", "item_id", "rating")
     watched = rows.where(F.col("part").isin(*task.watched))
-    items = add_dense_index(rows.select("item_id").distinct(), F.col("item_id"), "item_index")
+    listed = rows if task.whole else train
+    items = add_dense_index(listed.select("item_id").distinct(), F.col("item_id"), "item_index")
     seeded = model.model_copy(update={"seed": task.seed})
     trained = train_als(train, items, seeded, None, scratch_folder(store.scratch))
     assert trained.users is not None and trained.items is not None

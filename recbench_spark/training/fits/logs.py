@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
-from recbench_spark.models.rating.interface import Ratings, RatingSettings, Scale, check_ratings
+from recbench_spark.models.rating.interface import UNSEEN, Ratings, RatingSettings, Scale, check_ratings
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import share_rows
@@ -54,6 +54,18 @@ class SharedRatingLog:
         return RatingLog(self.shared.arrays(build), self.parts, self.scale)
 
 
+class KnownIds(NamedTuple):
+    """Users and items that training knows, in the order of ids.
+
+    Attributes:
+        users: (u,) number of each in the log.
+        items: (i,) likewise.
+    """
+
+    users: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class RatingLog:
     """The mapped arrays of a log.
@@ -77,13 +89,43 @@ class RatingLog:
         codes = [self.parts.index(part) for part in parts]
         return np.flatnonzero(np.isin(self.arrays["parts"], codes))
 
-    def ratings(self, rows: npt.NDArray[np.int64]) -> Ratings:
-        """Return some rows as learners need them, with the users and items of the whole log."""
+    def ratings(self, rows: npt.NDArray[np.int64], known: KnownIds | None = None) -> Ratings:
+        """Return some rows as learners need them.
+
+        Args:
+            rows: numbers of the rows.
+            known: users and items that are numbered, others are `UNSEEN`; None: those of the whole log.
+        """
         arrays = self.arrays
         times = arrays["times"][rows] if "times" in arrays else None
-        sizes = {"n_users": len(arrays["user_ids"]), "n_items": len(arrays["item_ids"])}
         users, items, ratings = (arrays[name][rows] for name in ("users", "items", "ratings"))
-        return check_ratings(users, items, ratings, self.scale, times, **sizes)
+        if known is None:
+            sizes = {"n_users": len(arrays["user_ids"]), "n_items": len(arrays["item_ids"])}
+            return check_ratings(users, items, ratings, self.scale, times, **sizes)
+        sizes = {"n_users": len(known.users), "n_items": len(known.items)}
+        place_u, place_i = self.find_places(known)
+        pairs = place_u[users], place_i[items]
+        return check_ratings(*pairs, ratings, self.scale, times, **sizes, lowest=UNSEEN)
+
+    def find_places(self, known: KnownIds) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the place of each user and item of the log among the known ones; -1: it is none."""
+        sizes = len(self.arrays["user_ids"]), len(self.arrays["item_ids"])
+        places = tuple(np.full(size, UNSEEN) for size in sizes)
+        for place, ids in zip(places, known, strict=True):
+            place[ids] = np.arange(len(ids))
+        return places[0], places[1]
+
+    def list_known(self, rows: npt.NDArray[np.int64]) -> KnownIds:
+        """Return the users and items of some rows in an order that no other row decides."""
+        sides = (("user_ids", "users"), ("item_ids", "items"))
+        return KnownIds(*(_sort_ids(self.arrays[ids], np.unique(self.arrays[n][rows])) for ids, n in sides))
+
+    def sort_rows(self, rows: npt.NDArray[np.int64], known: KnownIds) -> npt.NDArray[np.int64]:
+        """Sort rows of known users and items by their places."""
+        if all((np.diff(ids) > 0).all() for ids in known):  # as in the log, whose rows are sorted
+            return rows
+        place_u, place_i = self.find_places(known)
+        return rows[np.lexsort((place_i[self.arrays["items"][rows]], place_u[self.arrays["users"][rows]]))]
 
     def with_ids(self, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
         """Return user_id, item_id, part, rating of some rows, with the original ids."""
@@ -182,10 +224,16 @@ def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times:
 def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
     """Return (r,) the index of each row's id, and the sorted distinct ids as UTF-8 bytes."""
     encoded = ids.combine_chunks().dictionary_encode()
-    values = encoded.dictionary
-    whole = bool(pc.all(pc.match_substring_regex(values, CANONICAL_INTEGER)).as_py())
-    as_bytes = np.array(values.cast(pa.binary()).to_pylist(), dtype=bytes)
-    order = np.argsort(pc.cast(values, pa.int64()).to_numpy() if whole else as_bytes, kind="stable")
+    as_bytes = np.array(encoded.dictionary.cast(pa.binary()).to_pylist(), dtype=bytes)
+    order = _sort_ids(as_bytes, np.arange(len(as_bytes)))
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     return place[encoded.indices.to_numpy()], as_bytes[order]
+
+
+def _sort_ids(ids: npt.NDArray[Any], chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Sort some of the ids, (k,): as numbers if these are whole numbers, else by UTF-8 bytes."""
+    texts = as_text(ids[chosen])
+    whole = bool(pc.all(pc.match_substring_regex(texts, CANONICAL_INTEGER)).as_py())
+    keys = pc.cast(texts, pa.int64()).to_numpy() if whole else ids[chosen]
+    return chosen[np.argsort(keys, kind="stable")]

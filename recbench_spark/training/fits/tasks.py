@@ -36,7 +36,7 @@ from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import draw_held_out
 from recbench_spark.storage.leases import hold_lease
 from recbench_spark.storage.objects import read_bytes, write_bytes
-from recbench_spark.training.fits.logs import RatingLog, SharedRatingLog, as_text
+from recbench_spark.training.fits.logs import KnownIds, RatingLog, SharedRatingLog, as_text
 
 Row = dict[str, Any]
 Rows = npt.NDArray[np.int64]
@@ -72,6 +72,7 @@ class FitTask:
         threads: number of threads of the fit; they change no bit.
         folder: for the files of the fit; None: the task returns its row and writes nothing.
         stored: that folder as the table `fits` stores it, relative to its root.
+        whole: true if the model has rows for all users and items of the log, held-out rows included.
         keep: true if the model and its predictions are written, beside the row.
     """
 
@@ -89,6 +90,7 @@ class FitTask:
     folder: str | None = None
     keep: bool = True
     stored: str = FIT_FILES
+    whole: bool = False
 
     @property
     def kind(self) -> str:
@@ -152,13 +154,14 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
         raise DataError(
             f"part {empty} has no rows", "use fewer folds, another share, or a log with more rows"
         )
-    train, watched = log.ratings(train_r), log.ratings(watched_r)
+    known = find_known(task, log, watched_r)
+    train, watched = log.ratings(train_r, known), log.ratings(watched_r, known)
     settings = registry.make_settings(task.settings, f"model {task.model}")
     fit = registry.fit(train, settings, task.seed, watched, task.threads)
     if not np.isfinite(fit.watched_p).all():
         raise DivergedError("predictions are not finite", "lower the learning rates")
     if task.folder is not None and task.keep:
-        _write(task, log, fit, train, watched_r)
+        _write(task, log, fit, train, watched_r, known=known)
     parts = log.arrays["parts"][watched_r]
     by_part = {
         log.parts[code]: measure_errors(fit.watched_p, watched, parts == code) for code in np.unique(parts)
@@ -175,13 +178,23 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
 def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
     """Return the row numbers to learn from and those to predict; no row is in both."""
     train_r = log.find_rows(task.train)
+    known = None if task.whole else log.list_known(train_r)
+    if known is not None:
+        train_r = log.sort_rows(train_r, known)
     if registry.learns_relevant(task.settings):
         ratings_r = log.arrays["ratings"][train_r]
         train_r = train_r[mark_relevant(ratings_r, task.threshold)]
     if not task.share:
         return train_r, log.find_rows(task.watched)
-    out = draw_held_out(log.ratings(train_r), task.share, task.share_seed + VALIDATION)
+    out = draw_held_out(log.ratings(train_r, known), task.share, task.share_seed + VALIDATION)
     return train_r[~out], train_r[out]
+
+
+def find_known(task: FitTask, log: RatingLog, watched_r: Rows) -> KnownIds | None:
+    """Return the users and items of the rows of training, relevant or not; None: those of the whole log."""
+    if task.whole:
+        return None
+    return log.list_known(np.setdiff1d(log.find_rows(task.train), watched_r, assume_unique=True))
 
 
 def measure_errors(
@@ -198,11 +211,13 @@ def measure_errors(
 # ------------------------------------------------------------------------------------------ files
 
 
-def _write(task: FitTask, log: RatingLog, fit: Fit, train: Ratings, watched_r: Rows) -> None:
+def _write(
+    task: FitTask, log: RatingLog, fit: Fit, train: Ratings, watched_r: Rows, *, known: KnownIds | None
+) -> None:
     """Write the model and its predictions, and vectors of the users and items that have training rows.
 
-    Users and items without training rows have zero vectors in the model; predictions of pairs need them.
-    In a ranking zeros would look like learnt vectors, so these users get no vector and thus no list.
+    Users and items whose training rows are not learnt from have zero vectors in the model; predictions
+    of pairs need them. In a ranking zeros would look like learnt vectors, so these users get no list.
     """
     with tempfile.TemporaryDirectory() as folder:
         place = registry.save(fit.model, Path(folder) / MODEL)
@@ -215,9 +230,10 @@ def _write(task: FitTask, log: RatingLog, fit: Fit, train: Ratings, watched_r: R
             USERS: ("user_id", train.users_r, model.p_ud, model.bias_u),
             ITEMS: ("item_id", train.items_r, model.q_id, model.bias_i + model.mean),
         }
-        for file, (name, key_r, rows, biases) in sides.items():
+        numbers = (None, None) if known is None else known
+        for (file, (name, key_r, rows, biases)), number in zip(sides.items(), numbers, strict=True):
             seen = np.unique(key_r)
-            ids = log.arrays[f"{name}s"][seen]
+            ids = log.arrays[f"{name}s"][seen if number is None else number[seen]]
             write_table(task.place(file), _vectors(ids, rows[seen], biases[seen], name))
 
 

@@ -57,7 +57,8 @@ def test_a_user_for_each_query_has_the_sums_of_the_query(rules: EstimateRules) -
         changed = np.zeros(by_user.shape[1], bool)
         for place in slots.values():
             changed[place] = True
-        changed[find_column("main_clicks", 3)] = changed[find_column("multi_slot_clicks", 3)] = True
+        for name in ("main_clicks", "multi_slot_clicks", "multi_slot_reference"):
+            changed[find_column(name, 3)] = True
         np.testing.assert_allclose(by_user[:, ~changed], by_query[:, ~changed], atol=1e-6)
     log_by_user = replace(part.users, corrected=False).add_log(part.counts, ONE_SET, THETA)
     log = part.log_columns(ONE_SET, np.log(THETA))
@@ -78,21 +79,24 @@ def estimate(part: AuctionPart, shown_r: Any, weight_r: Any, rules: EstimateRule
         if slot < 0:
             continue
         whole = part.counts.shown_gs[pair]
+        in_several = (whole > 0).sum() > 1
         if whole[slot] >= rules.minimum:
             trials, rate = n[pair][slot], k[pair][slot] / n[pair][slot]
         elif whole.sum() >= rules.minimum:
             trials, rate = n[pair].sum(), THETA[slot] * k[pair].sum() / (n[pair] * THETA).sum()
         else:
+            totals["multi_slot_reference"] += weight if in_several else 0
             continue
         own = trials / (trials + rules.shrinkage)
+        totals["multi_slot_reference"] += weight * (1 - own) if in_several else 0
         totals["clicks"] += weight * own * rate
         totals["main_clicks"] += weight * own * rate if slot < 2 else 0
-        totals["multi_slot_clicks"] += weight * own * rate if (whole > 0).sum() > 1 else 0
+        totals["multi_slot_clicks"] += weight * own * rate if in_several else 0
         totals["borrowed"] += weight * (1 - own)
     return totals
 
 
-SUMS = ("main_clicks", "multi_slot_clicks", "borrowed")
+SUMS = ("main_clicks", "multi_slot_clicks", "multi_slot_reference", "borrowed")
 
 
 @pytest.mark.parametrize("rules", RULES)

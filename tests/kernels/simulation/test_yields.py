@@ -16,6 +16,7 @@ SUMS = {
     "main_unseen_probability": 0.5, "revenue": 0.25, "multi_slot_clicks": 2,
     "unseen": [2, 4, 8], "borrowed": [4, 0, 8], "reference_revenue": [1, 1, 2],
     "slope": [1, -1, 2], "main_slope": [1, -1, 0], "revenue_slope": [0.5, 0, 0.5],
+    "multi_slot_reference": [1, 0, 4], "multi_slot_slope": [1, 0, 1],
 }  # fmt: skip
 REFERENCE, SHIFT = np.array([0.5, 0.25, 0.125]), np.array([0.5, 0.0, -0.25])
 LOGGED = {"clicks": 7, "click_yield": 7 / 8, "main_line_yield": 6 / 8, "multi_slot_yield": 3 / 8,
@@ -67,7 +68,8 @@ def test_a_replayed_policy_by_hand(shape: tuple[int, ...], unseen: str, clicks: 
         # Revenue: 1/4 by itself, 1/4 - 1/8 by the curve, 1/2 + 1/4 + 1/4 of unseen pairs; times the bid.
         revenue = 4 * (1 / 4 + 1 / 8 + 1)
         wanted |= {"revenue": revenue, "revenue_per_view": revenue / VIEWS}
-        wanted |= {"multi_slot_yield": 2 / VIEWS, "ads_per_view": 24 / VIEWS}
+        # 2 known clicks, 1/2 + 1/2 at the reference rate, 1/2 - 1/4 by the curve.
+        wanted |= {"multi_slot_yield": (2 + 1 + 1 / 4) / VIEWS, "ads_per_view": 24 / VIEWS}
     assert {name: np.unique(values).tolist() for name, values in metrics.items()} == {
         name: [value] for name, value in wanted.items()
     }
