@@ -361,16 +361,21 @@ def kendall_tau_b(x_m: npt.NDArray[Any], y_m: npt.NDArray[Any]) -> float:
     return int((sign_x * sign_y).sum()) / math.sqrt(untied) if untied else math.nan
 
 
+FEWEST_MODELS = 10
+"""Models from which Williams' test is used with tau. With fewer it errs: where two methods are equally good
+it says p <= .05 in 17 % of 4,000 draws with 6 models and in 8 % with 8, and in at most 5 % from 10 on."""
+
+
 def dependent_correlations(r_xy: float, r_xz: float, r_yz: float, n: int) -> tuple[float, float]:
     """Return Williams' t (Steiger 1980, eq. 7) of r_xy - r_xz and its one-tailed p with n - 3 degrees.
 
     x is the reference of both y and z (the open loop), n the number of models; a small p: y agrees
-    better with x than z does. With tau in place of Pearson's r it is an approximation. NaN
-    for n < 4 and for impossible correlations.
+    better with x than z does. Callers give tau in place of Pearson's r, which is an approximation; for few
+    models there is `agreement.swap_orders`. NaN for n < FEWEST_MODELS and for impossible correlations.
     """
     determinant = 1 - r_xy**2 - r_xz**2 - r_yz**2 + 2 * r_xy * r_xz * r_yz
     mean = (r_xy + r_xz) / 2
-    if n < 4:
+    if n < FEWEST_MODELS:
         return math.nan, math.nan
     below = 2 * (n - 1) / (n - 3) * determinant + mean**2 * (1 - r_yz) ** 3
     if not below > 0:
