@@ -173,7 +173,7 @@ RESULTS = (
 def finish_cell(plan: ComparisonPlan, key: tuple[Any, ...], sums: list[Ints]) -> pa.Table:
     """Compute the tests of all pairs of a group.
 
-    Fewer users than can show a difference (`count_fewest_users`) have no verdict, and no interval of width 0.
+    Too few users to show a difference (`count_fewest_users`) have no verdict, and no interval of width 0.
 
     Args:
         plan: runs, groups and settings.
