@@ -72,7 +72,7 @@ COMPARISONS = Table(
         TableColumn(
             "verdict",
             STRING,
-            "better, worse, equivalent, or unclear (also of too few users): the interval beside the minimum.",
+            "The interval beside the minimum: better, worse, equivalent; unclear also of too few users.",
         ),
         TableColumn("looks", INT, "Nights of different splits in the sequence, this one included."),
         TableColumn("sequence_users", LONG, "Differences of users over all these nights."),
