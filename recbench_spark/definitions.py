@@ -30,6 +30,9 @@ DrawEstimator = Literal[
 """Names of the corrections for sampled candidates; see `kernels.estimators.sampled`."""
 
 
+SAMPLED = ("uniform", "popularity")
+"""Values of the axis `candidates` under which items are drawn."""
+
 DEFAULT_TIE_SEED = 42
 """Seed of hashed ties where none is set."""
 
@@ -96,6 +99,9 @@ class Definition(BaseModel):
     """Ranked items: all not in the user's training part (at the test: nor in validation), all, the user's
     held-out ones, listed ones; the truth and items drawn uniformly, or by training popularity, among those
     the user has not seen."""
+    draw: str = ""
+    """Drawn candidates in words: how many, for each user or each held-out item, and the seed. The settings
+    of the draw fill it in; it is not set."""
 
     def to_settings(self) -> dict[str, Any]:
         """Return the axes as they are stored and hashed: an axis of `ADDED_LATER` only where it is set."""
@@ -119,7 +125,7 @@ class Definition(BaseModel):
         return ";".join([VERSION, *changed])
 
 
-ADDED_LATER = ("grade_origin", "ndcg_ties", "tie_seed")
+ADDED_LATER = ("grade_origin", "ndcg_ties", "tie_seed", "draw")
 """Axes that came later: they enter no key while they have their default, so that old keys stay."""
 
 GRADED_GAINS = ("linear", "exponential")
@@ -252,6 +258,10 @@ def _check_axes_together(definition: Definition) -> None:
 
 
 def _check_axis(axis: str, value: Any) -> None:
+    if axis == "draw":
+        raise ConfigError(
+            "definition.draw follows from the settings of the draw", "evaluation.draw, or draw="
+        )
     if axis not in Definition.model_fields:
         raise ConfigError(f"unknown axis 'definition.{axis}'", nearest(axis, Definition.model_fields))
     if isinstance(value, bool):  # pydantic takes these for 1 and 0

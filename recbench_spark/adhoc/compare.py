@@ -30,7 +30,7 @@ from recbench_spark.adhoc.compared_runs import (
     refuse_other_truth,
 )
 from recbench_spark.adhoc.options import is_single, make_bootstrap
-from recbench_spark.checks import Check
+from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Bootstrap
 from recbench_spark.data.arrow_rows import as_table, encode_ids
 from recbench_spark.data.column_names import ColumnNames
@@ -47,6 +47,7 @@ from recbench_spark.evaluation.comparison.local_comparisons import (
 )
 from recbench_spark.evaluation.result import ShownTable
 from recbench_spark.evaluation.result_views import name_figure
+from recbench_spark.kernels.comparison.significance import FEW_USERS, count_fewest_users
 from recbench_spark.kernels.metrics.about import best_when
 from recbench_spark.metric_names import Figures, read_figures, translate_name
 
@@ -317,7 +318,7 @@ def _finish(compared: ComparedRows, plan: ComparisonPlan, checks: list[Check]) -
         ShownTable(_sort_rows(rows, plan)),
         ShownTable(compared.slices),
         _name_family(rows, baseline),
-        [*checks, *_count_sides(rows)],
+        [*checks, *_count_sides(rows), *_mark_few_users(rows, plan.bootstrap.level)],
         baseline,
         plan.lower,
         settings,
@@ -371,3 +372,18 @@ def _count_sides(rows: pa.Table) -> list[Check]:
         for (model, other, part), sides in most.items()
         if any(sides)
     ]  # fmt: skip
+
+
+def _mark_few_users(rows: pa.Table, level: float) -> list[Check]:
+    """Return a warning where comparisons have too few users for their interval or their verdict."""
+    users = rows.column("users").to_pylist()
+    few = [n for n in users if n < FEW_USERS]
+    if not few:
+        return []
+    needed = count_fewest_users(level)
+    detail = (
+        f"{min(few)} in the smallest: their intervals hold the true difference less often than they say"
+    )
+    if min(few) < needed:
+        detail += f"; fewer than {needed} can show no difference at {level:g} and have no verdict"
+    return [warn_above_zero(f"comparisons over fewer than {FEW_USERS} users", len(few), detail)]

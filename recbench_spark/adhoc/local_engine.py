@@ -26,7 +26,7 @@ from recbench_spark.adhoc.options import EvaluationRequest
 from recbench_spark.adhoc.request_checks import (
     EvaluationPlan,
     check_request,
-    drawn_candidates_check,
+    drawn_candidates_checks,
     gain_checks,
 )
 from recbench_spark.checks import Check
@@ -39,14 +39,14 @@ from recbench_spark.data.arrow_rows import (
     read_id_type,
 )
 from recbench_spark.data.input_rules import value_columns
-from recbench_spark.definitions import Definition
+from recbench_spark.definitions import SAMPLED, Definition
 from recbench_spark.evaluation import ranking_counts
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, RANKED_USERS, USER_VALUES
 from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, listed, measured_batches
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.ranking.drawn_batches import draw_batches
 from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
-from recbench_spark.evaluation.ranking.request import SAMPLED, RankingRequest
+from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.result import PART, Result, ShownTable
@@ -246,8 +246,11 @@ def _add_candidates(tables: ArrowTruth, table: Any, plan: EvaluationPlan) -> pa.
     weights = np.ones(n_items, np.int64) if mode == "uniform" else tables.catalogue.n_train_i
     running = np.concatenate([[0], np.cumsum(weights)])
     drawn = pa.Table.from_batches(draw_batches(running, draw, to_batches(tables.users)))
-    tables.checks.append(drawn_candidates_check(mode, draw, n_items))
-    return _add_drawn(tables, combine_column(drawn.column("items")), uniform=mode == "uniform")
+    items = combine_column(drawn.column("items"))
+    n_u = items.value_lengths().to_numpy()
+    counts = (int(n_u.min()), float(n_u.mean()), int(n_u.max())) if len(n_u) else (0, 0.0, 0)
+    tables.checks.extend(drawn_candidates_checks(mode, draw, n_items, counts))
+    return _add_drawn(tables, items, uniform=mode == "uniform")
 
 
 def _add_given(tables: ArrowTruth, table: pa.Table) -> pa.Table:

@@ -9,11 +9,11 @@ from typing import Any, Literal, cast
 from recbench_spark.adhoc.options import EvaluationRequest, make_bootstrap, make_draw, normalize_types
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import CandidateDraw
-from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.definitions import SAMPLED, Definition, make_definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
-from recbench_spark.evaluation.ranking.request import SAMPLED, refuse_hashed_ties
+from recbench_spark.evaluation.ranking.request import refuse_hashed_ties
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 from recbench_spark.metric_names import Figures
 
@@ -69,6 +69,9 @@ def check_request(
     kind, system = select_system(lists=lists, scores=scores, embeddings=embeddings)
     request = normalize_types(request)
     definition, name = make_definition(request.preset, request.definition), request.features_name
+    draw = make_draw(request.draw) or CandidateDraw()
+    if kind == "embeddings":
+        definition = draw.add_to(definition)
     plan = MetricPlan.checked(
         cast(tuple[str, ...], request.metrics),
         cast(tuple[int, ...], request.k),
@@ -81,7 +84,6 @@ def check_request(
     check_needs(plan.metrics, train is not None, features is not None)
     check_figures(plan, request.figures)
     gain_is_explicit = request.preset is not None or "gain" in (request.definition or {})
-    draw = make_draw(request.draw) or CandidateDraw()
     return EvaluationPlan(kind, system, plan, request.similarity, draw, gain_is_explicit, request.figures)
 
 
@@ -118,10 +120,25 @@ def gain_checks(plan: EvaluationPlan, grades: Sequence[float]) -> list[Check]:
     return [warn_above_zero(GRADES_WITHOUT_GAIN, grades[-1], detail)]
 
 
-def drawn_candidates_check(mode: str, draw: CandidateDraw, n_items: int) -> Check:
-    """Return a check that records how candidates were drawn."""
-    detail = f"{mode}, {draw.n} a {draw.per}, seed {draw.seed}, of {n_items} items"
-    return Check("candidates drawn", draw.n, None, "info", detail)
+def drawn_candidates_checks(
+    mode: str, draw: CandidateDraw, n_items: int, drawn: tuple[int, float, int]
+) -> list[Check]:
+    """Return checks of the candidates that were drawn beside those that were asked.
+
+    Args:
+        mode: uniform or popularity.
+        draw: what was asked.
+        n_items: items of the catalogue.
+        drawn: candidates of the user with the fewest, their mean, and those of the user with the most.
+    """
+    low, mean, high = drawn
+    asked = f"{mode}, {draw.n} a {draw.per} asked, seed {draw.seed}, of {n_items} items"
+    detail = f"{low} to {high} a user drawn; {asked}"
+    few = "a user has fewer items outside of training and truth than were asked"
+    return [
+        Check("candidates drawn", mean, None, "info", detail),
+        warn_above_zero("drawn candidates that a user lacks", max(draw.n - low, 0), f"{few}: {detail}"),
+    ]
 
 
 def select_system(**systems: Any) -> tuple[str, Any]:

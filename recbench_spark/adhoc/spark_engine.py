@@ -19,7 +19,7 @@ from recbench_spark.adhoc.partitioned_inputs import PartitionedInputs
 from recbench_spark.adhoc.request_checks import (
     EvaluationPlan,
     check_request,
-    drawn_candidates_check,
+    drawn_candidates_checks,
     gain_checks,
 )
 from recbench_spark.checks import Check, warn_above_zero
@@ -36,7 +36,7 @@ from recbench_spark.data.external_inputs import (
 )
 from recbench_spark.data.input_rules import report_common_ids, value_columns
 from recbench_spark.data.readers.ids import convert_ids
-from recbench_spark.definitions import Definition
+from recbench_spark.definitions import SAMPLED, Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation.metrics import measuring
@@ -48,7 +48,6 @@ from recbench_spark.evaluation.ranking.candidates import Candidates
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
 from recbench_spark.evaluation.ranking.rank import ScoredModel, rank
-from recbench_spark.evaluation.ranking.request import SAMPLED
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import finish_row_checks, row_checks
@@ -324,7 +323,10 @@ def _make_candidates(
     n_items = tables.task_catalogue.lookup.n_items
     weights = share_rows(scratch, weight_rows(tables.items, mode))
     rows = draw_candidates(tables.users, weights, n_items, plan.draw)
-    tables.checks.append(drawn_candidates_check(mode, plan.draw, n_items))
+    size = F.size("items")
+    (counts,) = rows.agg(F.min(size), F.avg(size), F.max(size)).collect()
+    drawn = (counts[0] or 0, counts[1] or 0.0, counts[2] or 0)
+    tables.checks.extend(drawn_candidates_checks(mode, plan.draw, n_items, drawn))
     return Candidates(rows, drawn=mode, n_items=n_items)
 
 

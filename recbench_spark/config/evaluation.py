@@ -11,7 +11,13 @@ from pydantic import Field, field_validator, model_validator
 
 from recbench_spark.config.base import INT, MAX_CURVE, Count, Location, Name, Seed, Strict
 from recbench_spark.config.learning_curves import LearningCurve
-from recbench_spark.definitions import Definition, DrawEstimator, ExposureEstimator, make_definition
+from recbench_spark.definitions import (
+    SAMPLED,
+    Definition,
+    DrawEstimator,
+    ExposureEstimator,
+    make_definition,
+)
 from recbench_spark.errors import ConfigError, show_value
 from recbench_spark.metric_names import read_figures
 
@@ -63,6 +69,18 @@ class CandidateDraw(Strict):
         "bias_variance",
         "maximum_likelihood",
     )
+
+    def add_to(self, definition: Definition) -> Definition:
+        """Return the definition with this draw in words, where its candidates are drawn.
+
+        >>> CandidateDraw(n=10).add_to(Definition(candidates="uniform")).describe()
+        'v1;candidates=uniform;draw=10 a user without replacement, seed 42'
+        """
+        if definition.candidates not in SAMPLED:
+            return definition
+        weights = " by training rows" if definition.candidates == "popularity" else ""
+        words = f"{self.n} a {self.per}{weights} without replacement, seed {self.seed}"
+        return definition.model_copy(update={"draw": words})
 
 
 DEFAULT_METRICS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg", "auc", "coverage")
@@ -341,8 +359,8 @@ class Evaluation(Strict):
         return tuple(range(1, max(self.k) + 1)) if self.curve else self.k
 
     def resolve(self) -> Definition:
-        """Return the definition: the preset, with single axes replaced."""
-        return make_definition(self.preset, self.definition)
+        """Return the definition: the preset, with single axes replaced, and the draw of candidates."""
+        return self.draw.add_to(make_definition(self.preset, self.definition))
 
 
 @dataclass(frozen=True)

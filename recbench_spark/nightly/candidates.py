@@ -8,10 +8,10 @@ from pyspark.sql import functions as F
 from recbench_spark.data.external_inputs import group_candidates
 from recbench_spark.data.readers.published import read_negatives
 from recbench_spark.data.readers.tables import read_table
+from recbench_spark.definitions import SAMPLED
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.candidates import Candidates
 from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
-from recbench_spark.evaluation.ranking.request import SAMPLED
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.schemas import CANDIDATES, ITEMS
 from recbench_spark.storage.shared_rows import share_rows

@@ -352,9 +352,11 @@ def regression_in_words(row: Row | SimpleNamespace, code: CodeChange | None = No
     """Return a regression in words: the fall, its interval, the other night, and the change of the code."""
     at = f"@{row.k}" if row.k else ""
     value, other = format_decimals(row.value), format_decimals(row.other_value)
-    difference, low, high = (format_signed(one) for one in (row.difference, row.ci_low, row.ci_high))
+    interval = (
+        f" [{format_signed(row.ci_low)}, {format_signed(row.ci_high)}]" if row.ci_low is not None else ""
+    )
     return (
         f"{row.model}: {row.metric}{at} of {row.part} is {value}, {other} on "
-        f"{row.other_date}: {difference} [{low}, {high}], "
+        f"{row.other_date}: {format_signed(row.difference)}{interval}, "
         f"allowed {row.allowed_drop:g}{f'; the code differs, {code.words}' if code else ''}"
     )

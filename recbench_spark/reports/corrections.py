@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.comparison.agreement import compare_with_truth
+from recbench_spark.kernels.comparison.agreement import swap_orders
 from recbench_spark.kernels.comparison.significance import kendall_tau_b
 from recbench_spark.kernels.estimators.exposure import ESTIMATORS
 from recbench_spark.reports.facts import (
@@ -118,7 +118,7 @@ def _agreement_p_value(
 ) -> float | None:
     """Return the probability of so large a lead over the holdout's agreement with the truth by chance."""
     own, other, open_loop = _common_values(values, holdout, truth).T
-    return _none_if_nan(compare_with_truth(own, other, open_loop).p)
+    return _none_if_nan(swap_orders(own, other, open_loop))
 
 
 def _common_values(*estimates: dict[str, MetricEstimate]) -> npt.NDArray[np.float64]:

@@ -59,7 +59,7 @@ TERMS = {
     "verdict": (
         "Verdict",
         "better and worse: the interval excludes 0; equivalent: it lies within the smallest difference "
-        "that matters; unclear: neither.",
+        "that matters; unclear: neither, or too few users to show anything.",
     ),
     "open_loop": (
         "Open loop",

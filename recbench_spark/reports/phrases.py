@@ -175,6 +175,7 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
             "popularity": "the truth and unseen items drawn by training popularity",
         },
     ),
+    "draw": ("Items drawn", {"": "none", ANY: "{}"}),
     "curve": ("Held-out users are measured after each of their ratings", {ANY: "{}"}),
 }
 """Each axis of a definition, and each of its values, in words."""

@@ -70,7 +70,9 @@ COMPARISONS = Table(
         TableColumn("detectable", DOUBLE, "True difference that such a test finds four times in five."),
         TableColumn("minimum_difference", DOUBLE, "Smallest difference that matters.", False),
         TableColumn(
-            "verdict", STRING, "better, worse, equivalent or unclear: the interval beside the minimum."
+            "verdict",
+            STRING,
+            "The interval beside the minimum: better, worse, equivalent; unclear also of too few users.",
         ),
         TableColumn("looks", INT, "Nights of different splits in the sequence, this one included."),
         TableColumn("sequence_users", LONG, "Differences of users over all these nights."),

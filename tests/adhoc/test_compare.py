@@ -19,10 +19,11 @@ import pytest
 from scipy import stats
 
 import recbench_spark
-from recbench_spark.config import Bootstrap, Comparisons
+from recbench_spark.config import Bootstrap, Comparisons, Regression
 from recbench_spark.errors import ConfigError, DataError, RecbenchError
 from recbench_spark.evaluation.comparison.comparison import Comparison
 from recbench_spark.evaluation.comparison.comparisons import compare as compare_on_spark
+from recbench_spark.evaluation.comparison.differences import ComparisonPlan, find_regression
 from recbench_spark.evaluation.comparison.local_comparisons import make_slices
 from recbench_spark.kernels.comparison.significance import holm
 from recbench_spark.nightly.comparisons import make_plan
@@ -69,6 +70,33 @@ def test_four_users_by_hand() -> None:
     seen = (stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) * row["stderr"]
     assert row["detectable"] == pytest.approx(seen, rel=1e-12)
     assert row["verdict"] == "unclear" and row["p_holm"] == row["p_t"]
+
+
+@pytest.mark.parametrize("users", [1, 2, 5, 6, 40])
+def test_equal_differences_of_few_users_say_nothing(users: int) -> None:
+    """All hits against none: five equal signs come by chance in 2 of 32 cases, six in 2 of 64."""
+    truth = pd.DataFrame({"user_id": np.arange(users), "item_id": 1})
+    hits, misses = truth.assign(rank=1), truth.assign(item_id=2, rank=1)
+    made = recbench_spark.compare({"hits": hits, "misses": misses}, truth, metrics="hit@1", bootstrap=200)
+    row, few = read_row(made), [check for check in made.checks if "fewer than 30 users" in check.check]
+    assert row["difference"] == 1.0
+    if users < 6:
+        assert row["verdict"] == "unclear" and pd.isna(row["ci_low"]) and pd.isna(row["ci_high"])
+        assert "have no verdict" in few[0].detail and "warning: comparisons over fewer" in repr(made)
+    else:
+        assert row["verdict"] == "better" and (row["ci_low"], row["ci_high"]) == (1.0, 1.0)
+    assert [check.passed for check in few] == ([] if users == 40 else [False])
+
+
+def test_a_certain_fall_needs_users_who_can_show_it() -> None:
+    rule = Regression(metric="hit", k=1, drop=0.1, certain=True)
+    row = {"kind": "previous", "part": "test", "metric": "hit", "k": 1, "model": "als", "difference": -1.0}
+    plan = ComparisonPlan((), (), (), (), {}, Bootstrap(), rules=(rule,))
+    fallen = [
+        find_regression(plan, {**row, "users": users, "ci_low": low, "ci_high": low})
+        for users, low in ((1, None), (5, -1.0), (6, -1.0))
+    ]
+    assert fallen == [(0.1, False), (0.1, False), (0.1, True)]
 
 
 # ------------------------------------------------------------------------------------------- oracle
@@ -498,7 +526,7 @@ def test_runs_of_the_newest_common_split_are_taken(tmp_path: Path) -> None:
         ["one", "two"], warehouse=store.root, bootstrap=10
     ).differences.to_pylist()[0]
     assert (row["run_id"], row["other_run_id"], row["difference"]) == ("r1", "r2", 0.0)
-    assert row["p_t"] is None and row["verdict"] == "equivalent"
+    assert row["p_t"] is None and row["verdict"] == "unclear"  # of few users
 
 
 OLD = Published("one", revisions='{"metrics": 2, "item_knn": 2}', kind="item_knn")

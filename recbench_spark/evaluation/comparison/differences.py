@@ -7,7 +7,7 @@ Axes: u users, m models of a group, c cut-offs, r replicates, x pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -173,6 +173,8 @@ RESULTS = (
 def finish_cell(plan: ComparisonPlan, key: tuple[Any, ...], sums: list[Ints]) -> pa.Table:
     """Compute the tests of all pairs of a group.
 
+    Too few users to show a difference (`count_fewest_users`) have no verdict, and no interval of width 0.
+
     Args:
         plan: runs, groups and settings.
         key: values of CELL.
@@ -230,6 +232,8 @@ def _pair_columns(
     same_users = kernel.same_users(pair_sums)
     p_randomisation = kernel.randomisation_p(signs, same_users)
     low, high = np.where(same_users, low, student_low)[a, b], np.where(same_users, high, student_high)[a, b]
+    too_few = pairs.users[a, b] < kernel.count_fewest_users(level)
+    low, high = (np.where(too_few & ~(low < high), np.nan, end) for end in (low, high))
     estimates = {
         "value": means[a, b] / scale,
         "other_value": means[b, a] / scale,
@@ -245,6 +249,7 @@ def _pair_columns(
     }
     direction = -1.0 if metric in plan.lower else 1.0
     bounds = np.sort(np.stack([low, high], axis=1) / scale * direction, axis=1)
+    bounds[too_few] = np.nan  # which is unclear
     verdicts = [kernel.practical_verdict(x, y, plan.min_users) for x, y in bounds.tolist()]
     columns = {name: _nullable(numbers) for name, numbers in estimates.items()}
     return {**columns, "users": pa.array(pairs.users[a, b]), "verdict": pa.array(verdicts, pa.string())}
@@ -292,7 +297,7 @@ def finish_family(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     looks = [_sequential_columns(plan, row) for row in rows]
     columns |= dict(zip(("looks", "sequence_users", "sequence_low", "sequence_high"),
                         zip(*looks, strict=True), strict=True))  # fmt: skip
-    regressions = [_regression_columns(plan.rules, row, plan.lower) for row in rows]
+    regressions = [find_regression(plan, row) for row in rows]
     columns |= dict(zip(("allowed_drop", "regressed"), zip(*regressions, strict=True), strict=True))
     for name, kind, _ in ADJUSTED_COLUMNS:
         values = columns[name]
@@ -327,16 +332,16 @@ def _sequential_columns(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[f
     return 1 + (row["nights"] or 0), n, low, high
 
 
-def _regression_columns(
-    rules: Sequence[Regression], row: Mapping[str, Any], lower: Sequence[str]
-) -> tuple[float | None, bool]:
+def find_regression(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | None, bool]:
     """Return the smallest drop that a rule allows, and whether the result drops by more."""
-    applicable = [rule for rule in rules if _rule_applies(rule, row)]
+    applicable = [rule for rule in plan.rules if _rule_applies(rule, row)]
     if not applicable:
         return None, False
-    lower_is_better = row["metric"] in lower
+    lower_is_better = row["metric"] in plan.lower
     drop = row["difference"] if lower_is_better else -row["difference"]
-    certain = row["ci_low"] > 0 if lower_is_better else row["ci_high"] < 0
+    certain = row["users"] >= kernel.count_fewest_users(plan.bootstrap.level) and (
+        row["ci_low"] > 0 if lower_is_better else row["ci_high"] < 0
+    )
     violations = [drop > rule.drop and (certain or not rule.certain) for rule in applicable]
     return min(rule.drop for rule in applicable), any(violations)
 

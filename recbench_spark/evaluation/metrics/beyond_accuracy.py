@@ -33,7 +33,7 @@ OVERALL = tuple(beyond_accuracy.OVERALL)
 
 LIST_METRICS = (*OVERALL, *PER_USER)
 
-AXES = ("candidates", "duplicates")
+AXES = ("candidates", "draw", "duplicates")
 """Axes of a definition that list metrics depend on: they decide which items a list can have."""
 
 

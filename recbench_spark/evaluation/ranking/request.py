@@ -11,10 +11,6 @@ USER_CANDIDATES = ("rated", "given", "uniform", "popularity")
 """Candidate modes in which each user has own candidates."""
 
 
-SAMPLED = ("uniform", "popularity")
-"""Candidate modes in which items are drawn."""
-
-
 @dataclass(frozen=True)
 class RankingRequest:
     """Settings of a ranking.

@@ -58,8 +58,60 @@ def test_a_lead_by_hand() -> None:
         *(np.concatenate([values, missing]) for values in (own, other)), np.append(truth, 9.0)
     )
     assert (lead.tau, lead.other, lead.between, lead.models) == (1.0, 0.8, 0.8, 5)
-    assert (lead.t, lead.p) == pytest.approx(dependent_correlations(1.0, 0.8, 0.8, 5), nan_ok=True)
+    assert math.isnan(lead.t) and math.isnan(lead.p)  # of five models
+    many = agreement.compare_with_truth(np.arange(12.0), np.roll(np.arange(12.0), 1), np.arange(12.0))
+    assert (many.t, many.p) == dependent_correlations(many.tau, many.other, many.between, 12)
     assert agreement.compare_with_truth(missing, missing, missing).models == 0
+
+
+def test_swaps_of_places_by_hand() -> None:
+    """Three models, and the other method swaps the first two, so the lead is 1 - 1/3.
+
+    To exchange the places of the third changes nothing; of one of the first two: both methods tie them and
+    agree alike (lead 0); of both: the lead is -2/3. One of four ways has a lead of 2/3.
+    """
+    truth, own, other = np.array([1.0, 2, 3]), np.array([10.0, 20, 30]), np.array([2.0, 1, 3])
+    assert agreement.swap_orders(own, other, truth) == 1 / 4
+    assert agreement.swap_orders(other, own, truth) == 1.0
+    gap = np.array([math.nan])
+    longer = (np.concatenate([values, gap]) for values in (own, other, truth))
+    assert agreement.swap_orders(*longer) == 1 / 4
+    assert math.isnan(agreement.swap_orders(own, other, np.ones(3)))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=2, max_size=6))
+def test_swaps_of_places_are_counted_one_by_one(rows: list[tuple[int, int, int]]) -> None:
+    own, other, truth = (np.array(column, float) for column in zip(*rows, strict=True))
+    ranks = [scipy.stats.rankdata(values) for values in (own, other)]
+    leads = []
+    for swaps in itertools.product([False, True], repeat=len(rows)):
+        sides = [np.where(swaps, ranks[1 - n], ranks[n]) for n in (0, 1)]
+        leads.append(count_tau(sides[0], truth) - count_tau(sides[1], truth))
+    wanted = math.nan if math.isnan(leads[0]) else float(np.mean(np.array(leads) >= leads[0] - 1e-9))
+    assert agreement.swap_orders(own, other, truth) == pytest.approx(wanted, nan_ok=True)
+
+
+def test_one_swap_among_six_models_says_little_and_tests_of_correlations_are_refused() -> None:
+    truth, other = np.arange(6.0), np.array([1.0, 0, 2, 3, 4, 5])
+    assert agreement.swap_orders(truth, other, truth) == 1 / 4
+    assert math.isnan(agreement.compare_with_truth(truth, other, truth).p)
+
+
+def test_many_models_are_swapped_by_drawn_ways() -> None:
+    rng = np.random.default_rng(5)
+    truth = rng.normal(size=30)
+    near, far = truth + 0.1 * rng.normal(size=30), truth + 3 * rng.normal(size=30)
+    p = agreement.swap_orders(near, far, truth)
+    assert p == agreement.swap_orders(near, far, truth) and 1 / 4096 <= p < 0.01
+    assert agreement.swap_orders(far, near, truth) > 0.99
+
+
+def test_swaps_err_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(2)
+    draws = rng.normal(size=(400, 3, 8))
+    p = [agreement.swap_orders(truth + one, truth + other, truth) for truth, one, other in draws]
+    assert 0.02 < float(np.mean(np.array(p) <= 0.05)) < 0.08
 
 
 @pytest.mark.parametrize(

@@ -339,8 +339,8 @@ def test_dependent_correlations_by_hand() -> None:
     back, q = significance.dependent_correlations(0.3, 0.6, 0.5, 20)
     assert back == -t and p + q == pytest.approx(1)
     assert significance.dependent_correlations(0.4, 0.4, 0.9, 104) == (0.0, 0.5)
-    assert all(map(math.isnan, significance.dependent_correlations(0.4, 0.3, 0.2, 3)))
-    assert all(map(math.isnan, significance.dependent_correlations(0.9, -0.9, 1.0, 9)))
+    assert all(map(math.isnan, significance.dependent_correlations(0.4, 0.3, 0.2, 9)))
+    assert all(map(math.isnan, significance.dependent_correlations(0.9, -0.9, 1.0, 10)))
 
 
 def test_dependent_correlations_refuse_as_often_as_they_say() -> None:
