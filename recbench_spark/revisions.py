@@ -27,7 +27,9 @@ REVISIONS: dict[str, int] = {
     # --- parts of a split
     # 2: rows with the same time are sorted by id as in rankings: as numbers where all ids are whole
     #    numbers, else by bytes; before, always by bytes.
-    "splits": 2,
+    # 3: a period in days or weeks without `start` ends with the day or week of the newest row, and its
+    #    days begin at local midnight; before, it ended with that row (`anchor: last_event`).
+    "splits": 3,
     # 2: whole floats and decimals become integers; text files are decoded strictly.
     "ids": 2,
     # 2: the open loop shows all pairs outside training; before, no pair that the loop had shown.

@@ -44,7 +44,7 @@ from recbench_spark.nightly.curve_context import (
     describe_curve,
 )
 from recbench_spark.nightly.exposure import ExposureContext, build_exposure_context
-from recbench_spark.nightly.gates import GateCheck, gate_checks
+from recbench_spark.nightly.gates import GateCheck, gate_checks, select_gates
 from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key, list_switched_models
 from recbench_spark.nightly.split import (
     current_split_id,
@@ -53,6 +53,7 @@ from recbench_spark.nightly.split import (
 )
 from recbench_spark.nightly.standalone_runs import STAMP_FORMAT
 from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
@@ -250,7 +251,10 @@ def check_night_gates(night: BenchmarkNight) -> list[GateCheck]:
     gates = [gate for gate in night.benchmark.gates if gate.fact not in list_model_facts(night.benchmark)]
     if not gates:
         return []
-    return gate_checks(gates, night.manifest)
+    facts = night.manifest
+    zone = night.benchmark.dataset.zone
+    facts += [fact._asdict() for fact in list_age_facts(facts, night.logical_date, zone)]
+    return gate_checks(select_gates(gates, night.benchmark.split, facts), facts)
 
 
 def check_model_gates(night: BenchmarkNight, model: ModelConfig) -> list[GateCheck]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 
 from pyspark.errors import PythonException
@@ -36,6 +37,7 @@ from recbench_spark.protocol.manifests import (
     refuse_empty_parts,
 )
 from recbench_spark.protocol.splits import label_blocks, labels_independently, make_rule
+from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope, narrow_rows
 from recbench_spark.schemas import (
@@ -102,10 +104,13 @@ def check_open_loop(benchmark: Benchmark, definition: Definition) -> None:
         )
 
 
-def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:
+def prepare_split(
+    store: Store, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None = None
+) -> None:
     """Write a log to `splits`, `items`, `user_blocks`, `propensities`, and at last `manifests`.
 
-    A split with a manifest is complete and is not made again.
+    A split with a manifest is complete and is not made again. With a logical date the manifest has the ages
+    of the log's ends on that day.
 
     Raises:
         ProtocolError: a split without training or test rows; and all that `write_labelled_log` raises.
@@ -141,6 +146,10 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         facts = manifest.facts
         if benchmark.dataset.until:
             facts.append(_later_fact(benchmark.dataset, written.later))
+        facts += list_time_facts(part_counts, split, benchmark.dataset.zone)
+        if logical_date:
+            known = [fact._asdict() for fact in facts]
+            facts += list_age_facts(known, logical_date, benchmark.dataset.zone)
         rows = [{"split_id": split_id, **fact._asdict()} for fact in facts]
         require_unchanged()
         store.append_rows(rows, MANIFESTS, split_id)
@@ -266,7 +275,9 @@ def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str)
     ordered = numeric if tie == "item_id" else id_order([log], tie) == "numeric"
     with narrow_rows(store.spark):
         open_loop = choose_open_loop(dataset, split)
-        blocks = label_blocks(narrow, split, dataset.duplicates, n, ordered, open_loop=open_loop)
+        blocks = label_blocks(
+            narrow, split, dataset.duplicates, n, ordered, open_loop=open_loop, zone=dataset.zone
+        )
         store.append_blocks(blocks, SPLITS, split_id)
     opened.stored.unpersist()
     return LogCounts(n, numeric, later, opened.rejected, opened.describe_reasons())
