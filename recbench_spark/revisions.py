@@ -37,9 +37,16 @@ REVISIONS: dict[str, int] = {
     # 2: `valid.txt` becomes the part valid; before, it was left out.
     "lightgcn": 2,
     # 2: each file has its own header line; names of partition folders give ids and values as written.
-    "csv": 2,
+    # 3: as json.
+    "csv": 3,
+    # 2: a text of a time is no time where it names its zone by a short name (BST), which Java takes for
+    #    another place.
+    "json": 2,
+    # 2: as json.
+    "delta": 2,
     # 2: columns that only some files have are read, also floats beside whole numbers; partitions as in csv.
-    "parquet": 2,
+    # 3: as json.
+    "parquet": 3,
     # --- parts of a graph
     # 2: ids follow the rule of `ids`; those of a text file stay as written (`007` is not 7).
     "graphs": 2,

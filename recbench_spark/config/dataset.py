@@ -117,8 +117,9 @@ class Dataset(Strict):
     numbers; times from 2100 on are refused (`data.times`). `time_zone` is the zone of times without an
     offset, and of the days, weeks and months of a split's period. `bad_rows`: raise an error, or leave the
     rows out, count them and keep them in the table `rejects`. `until`: the last day of the log, in
-    `time_zone`; later rows are left out and counted. Paths, options and `until` may hold `{logical_date}` (see `placeholders`). `scale`: the lowest and the highest
-    possible rating, to which rating models clip their predictions; without it, those of the log.
+    `time_zone`; later rows are left out and counted. Paths, options and `until` may hold `{logical_date}`
+    (see `placeholders`). `scale`: the lowest and the highest possible rating, to which rating models clip
+    their predictions; without it, those of the log.
     `closed_loop`: the rows of a log with an open loop (coat, yahoo_r3) all train, as their files give them,
     or the split divides them.
     """
