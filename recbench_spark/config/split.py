@@ -297,19 +297,7 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         (max(length, step, span) > MAX_SECONDS, "length, step and window lead out of the calendar"),
         (holdout == "period" and (per_user or not split.temporal), "a period is temporal and global"),
         (holdout == "period" and not (split.start or split.length), "a period needs 'start' or 'length'"),
-        (
-            split.anchor == "calendar" and not _counts_days(split.length),
-            "anchor calendar goes with a length in d, w or mo: hours have no calendar",
-        ),
-        (
-            split.anchor == "last_event" and split.start is not None,
-            "anchor last_event: the period begins with 'start'; write its length in h for equal lengths",
-        ),
-        (
-            any(lasts and lasts.endswith("mo") for lasts in (split.length, split.step))
-            and not split.by_calendar,
-            "months have no fixed length: they go with anchor calendar and a length in d, w or mo",
-        ),
+        *_anchor_mistakes(split),
         (
             holdout == "period" and (split.valid or split.window > 0) and not split.length,
             "valid and window need the 'length' of the period",
@@ -322,5 +310,24 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         (
             bool(split.held_out) and (split.valid or split.ratio[1] > 0),
             "with held_out, validation is held_out.valid, a share of its own",
+        ),
+    ]
+
+
+def _anchor_mistakes(split: Split) -> list[tuple[bool, str]]:
+    """Return contradictions between the anchor of a period and its other settings."""
+    return [
+        (
+            split.anchor == "calendar" and not _counts_days(split.length),
+            "anchor calendar goes with a length in d, w or mo: hours have no calendar",
+        ),
+        (
+            split.anchor == "last_event" and split.start is not None,
+            "anchor last_event: the period begins with 'start'; write its length in h for equal lengths",
+        ),
+        (
+            any(lasts and lasts.endswith("mo") for lasts in (split.length, split.step))
+            and not split.by_calendar,
+            "months have no fixed length: they go with anchor calendar and a length in d, w or mo",
         ),
     ]

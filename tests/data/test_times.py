@@ -111,14 +111,14 @@ ZONED = {
 """Texts, and their hours after 2026-07-01 in UTC; None: no time."""
 
 
-def expected_micros() -> list[int | None]:
+def list_zoned_micros() -> list[int | None]:
     start = int(datetime(2026, 7, 1, tzinfo=UTC).timestamp()) * 10**6
     return [None if hours is None else start + round(hours * 3600 * 10**6) for hours in ZONED.values()]
 
 
 def test_zones_in_process() -> None:
     assert _read_times(pa.array(list(ZONED)), RowRules("s"), "log").tolist() == pytest.approx(
-        [float("nan") if one is None else one for one in expected_micros()], abs=0, nan_ok=True
+        [float("nan") if one is None else one for one in list_zoned_micros()], abs=0, nan_ok=True
     )
 
 
@@ -127,8 +127,8 @@ def test_zones_in_spark(spark) -> None:
     for zone in ("UTC", "Asia/Tokyo"):  # the texts name their own
         value = Value.time(frame, "at", "timestamp", "log", zone)
         rows = frame.select(value.column.alias("micros"), value.bad.alias("bad")).collect()
-        assert [row.micros for row in rows] == expected_micros()
-        assert [row.bad for row in rows] == [one is None for one in expected_micros()]
+        assert [row.micros for row in rows] == list_zoned_micros()
+        assert [row.bad for row in rows] == [one is None for one in list_zoned_micros()]
 
 
 def write_log(folder: Path, reader: str, times: list[Any], **settings: Any) -> Dataset:
