@@ -86,7 +86,7 @@ def make_attempts(
     store, benchmark, logical_date = night.store, night.benchmark, night.logical_date
     if todo:
         store.delete_orphans(yesterday_stamp(store))
-        prepare_split(store, benchmark, night.split_id, journal)
+        prepare_split(store, benchmark, night.split_id, journal, logical_date)
         require_truth(night)
         if night.curves is not None:
             night.curves.require_users()

@@ -1,7 +1,8 @@
-"""Placeholders `{logical_date}` in the paths of a benchmark file, filled in before anything is read.
+"""Placeholders `{logical_date}` in paths and days of a benchmark file, filled in before anything is read.
 
     models: [{name: ours, kind: lists, path: "s3://team/lists/{logical_date}"}]
     dataset: {path: "/logs/{logical_date:%Y/%m/%d}", until: "{logical_date}"}
+    split: {holdout: period, start: "{logical_date}", length: 1d}
 
 `{logical_date}` becomes 2026-01-31. A format after a colon is one of strftime, for whole days only.
 Patterns of Hadoop, such as `{a,b}`, stay as they are.
@@ -11,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from datetime import date
 from typing import Any, TypeVar
-from zoneinfo import ZoneInfo
 
-from recbench_spark.config import OFFSET, Benchmark, Dataset, Strict
+from recbench_spark.config import Benchmark, Dataset, Split, Strict, gates_with_age, parse
 from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.kernels.splits.calendar_spans import end_day
 
 S = TypeVar("S", bound=Strict)
 
@@ -31,7 +32,7 @@ PROPENSITY_FIELDS = ("path", "item_features", "user_features")
 
 
 def fill_placeholders(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
-    """Return the benchmark with every placeholder filled in.
+    """Return the benchmark with every placeholder filled in, and the default gate of a log that grows.
 
     Raises:
         ConfigError: a placeholder or format is unknown, or there is a placeholder and no night (None).
@@ -59,10 +60,27 @@ def fill_placeholders(benchmark: Benchmark, logical_date: date | None) -> Benchm
     return benchmark.model_copy(
         update={
             "dataset": dataset,
+            "gates": gates_with_age(benchmark),
+            "split": _fill_start(benchmark.split, dataset, logical_date),
             "models": tuple(fill(model, model.paths, f"models.{model.name}") for model in benchmark.models),
             "evaluation": evaluation.model_copy(update={"slices": slices, "exposure": exposure}),
         }
     )
+
+
+def _fill_start(split: Split, dataset: Dataset, day: date | None) -> Split:
+    """Return the split with its `start` in UTC: a day begins at midnight of the dataset's zone."""
+    if not isinstance(split.start, str):
+        return split
+    start = _fill_value(split.start, day, "split.start")
+    hint = 'a day such as "{logical_date}", or a time such as "{logical_date}T06:00"'
+    if "{" in start:
+        raise ConfigError(f"split.start: '{start}' is not a time", hint)
+    filled = parse(Split, split.model_dump() | {"start": start}, "split", ".")
+    try:
+        return filled.localise(dataset.zone)
+    except ValueError as error:
+        raise ConfigError(f"split.start: {error}", hint) from None
 
 
 def _fill_value(value: Any, day: date | None, where: str) -> Any:
@@ -110,15 +128,7 @@ def log_end_micros(dataset: Dataset) -> int | None:
         hint = 'a day, or "{logical_date}"'
         raise ConfigError(f"dataset.until: '{dataset.until}' is not a day like 2026-01-31", hint) from None
     try:
-        midnight = datetime.combine(day + timedelta(days=1), time(), _parse_zone(dataset.time_zone))
-        return (midnight - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        return end_day(day, dataset.zone)
     except OverflowError:
         hint = "leave dataset.until out where the log has no end"
         raise ConfigError(f"dataset.until: the calendar ends with {dataset.until}", hint) from None
-
-
-def _parse_zone(name: str) -> tzinfo:
-    if not OFFSET.fullmatch(name):
-        return ZoneInfo(name)
-    sign = -1 if name[0] == "-" else 1
-    return timezone(sign * timedelta(hours=int(name[1:3]), minutes=int(name[4:6])))

@@ -29,6 +29,8 @@ REVISIONS: dict[str, int] = {
     #    numbers, else by bytes; before, always by bytes.
     # 3: rows are labelled before duplicates are dropped, inside each part; a held-out pair that training
     #    knows is not asked. Among equal or missing times a hash keeps a row; before, the highest rating.
+    #    A period in days or weeks without `start` ends with the day or week of the newest row, and its days
+    #    begin at local midnight; before, it ended with that row (`anchor: last_event`).
     "splits": 3,
     # 2: whole floats and decimals become integers; text files are decoded strictly.
     # 3: texts that are empty or blanks alone are missing ids in all formats; before, an empty text was an
@@ -39,12 +41,17 @@ REVISIONS: dict[str, int] = {
     # 2: `valid.txt` becomes the part valid; before, it was left out.
     "lightgcn": 2,
     # 2: each file has its own header line; names of partition folders give ids and values as written.
-    "csv": 2,
+    # 3: a text of a time is no time where it names its zone by a short name (BST), which Java takes for
+    #    another place.
+    "csv": 3,
     # 2: objects whose id, rating or time is an object or an array are bad lines, and so are Python's single
-    #    quotes; before, such values were ids by their text.
+    #    quotes; before, such values were ids by their text. Times in texts as in csv.
     "json": 2,
+    # 2: times in texts as in csv.
+    "delta": 2,
     # 2: columns that only some files have are read, also floats beside whole numbers; partitions as in csv.
-    "parquet": 2,
+    # 3: times in texts as in csv.
+    "parquet": 3,
     # --- parts of a graph
     # 2: ids follow the rule of `ids`; those of a text file stay as written (`007` is not 7).
     # 3: empty texts are missing ids, as in `ids`.

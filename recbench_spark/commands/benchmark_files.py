@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 from datetime import date
 
+from recbench_spark.config import Split, make_age_gate
 from recbench_spark.data.log_columns import ChosenColumns
 from recbench_spark.data.log_files import ColumnFacts, LogFile
 
@@ -71,7 +72,7 @@ def write_benchmark(described: LogDescription) -> str:
         *_write_dataset(described),
         *_write_split(described),
     ]
-    return "\n".join([*head, RANKS + _write_evaluation(described)])
+    return "\n".join([*head, RANKS + _write_evaluation(described) + _write_gates(described)])
 
 
 def _text(text: str) -> str:
@@ -162,6 +163,18 @@ def _write_split(described: LogDescription) -> list[str]:
             "  group: global",
         ]
     return ["split:", *lines, "  ratio: [0.8, 0.0, 0.2] # train, valid, test", "  seed: 42"]
+
+
+def _write_gates(described: LogDescription) -> str:
+    """Return the section `gates`: a log with times may have stopped."""
+    if described.known_users is None:
+        return ""
+    gate = make_age_gate(Split())
+    return (
+        "gates: # warn where the log's newest row is older at the end of the night's day: did it stop?\n"
+        f"  - {{fact: {gate.fact}, part: {gate.part}, above: {gate.above:g}, action: {gate.action}}} "
+        "# in days; raise it for a log that does not grow\n"
+    )
 
 
 def _write_evaluation(described: LogDescription) -> str:

@@ -25,6 +25,7 @@ from recbench_spark.config.base import (
     Strict,
     digest,
     parse,
+    parse_duration,
     refuse_secrets,
     seconds,
 )
@@ -55,6 +56,7 @@ from recbench_spark.config.evaluation import (
 )
 from recbench_spark.config.graph import GraphModel, GraphSource
 from recbench_spark.config.learning_curves import LearningCurve
+from recbench_spark.config.living_logs import AGE_FACT, gates_with_age, make_age_gate
 from recbench_spark.config.loading import BENCHMARKS, find_benchmark, load_benchmark, make_benchmark
 from recbench_spark.config.models import (
     AlsModel,
@@ -75,6 +77,7 @@ from recbench_spark.config.searching import SearchSettings, SettingRange
 from recbench_spark.config.split import FOLD_HOLDOUTS, HOLDOUT_KEYS, NETFLIX, PROTOCOLS, HeldOut, Split
 
 __all__ = [
+    "AGE_FACT",
     "BENCHMARKS",
     "CURVE_METRIC",
     "DEFAULT_METRICS",
@@ -143,10 +146,13 @@ __all__ = [
     "WorldSettings",
     "digest",
     "find_benchmark",
+    "gates_with_age",
     "load_benchmark",
     "load_yaml",
+    "make_age_gate",
     "make_benchmark",
     "parse",
+    "parse_duration",
     "refuse_secrets",
     "seconds",
 ]

@@ -211,10 +211,13 @@ Location = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*[^\x00\s][^\x00
 """A path or URI, or the name of a column."""
 
 
-Duration = Annotated[str, Field(pattern="^[1-9][0-9]{0,11}[smhdw]$")]
-"""Seconds, minutes, hours, days or weeks: `30m`, `7d`."""
+Duration = Annotated[str, Field(pattern="^[1-9][0-9]{0,11}([smhdw]|mo)$")]
+"""Seconds, minutes, hours, days, weeks or months: `30m`, `7d`, `1mo`."""
 
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "mo": 31 * 86_400}
+"""Seconds of each unit; of a month, those of the longest one."""
+CALENDAR_UNITS = ("d", "w", "mo")
+"""Units that a calendar counts: such days can have 23 hours."""
 MAX_SECONDS = 10_000 * 366 * UNITS["d"]
 """Seconds of all years that a date can have."""
 
@@ -224,13 +227,25 @@ def make_error(message: str, hint: str) -> ValueError:
     return ValueError(f"{message}\n  hint: {hint}")
 
 
+def parse_duration(duration: str) -> tuple[int, str]:
+    """Return number and unit of a duration.
+
+    >>> parse_duration("12mo")
+    (12, 'mo')
+    """
+    number = re.match("[0-9]+", duration)
+    assert number is not None
+    return int(number[0]), duration[number.end() :]
+
+
 def seconds(duration: str) -> int:
-    """Return a duration such as `7d` in seconds.
+    """Return a duration such as `7d` in seconds; a month counts 31 days.
 
     >>> seconds("2h")
     7200
     """
-    return int(duration[:-1]) * UNITS[duration[-1]]
+    number, unit = parse_duration(duration)
+    return number * UNITS[unit]
 
 
 def require_day_text(day: Any) -> Any:

@@ -118,6 +118,12 @@ class Benchmark(Strict):
             model for model in self.models if model.measured and not isinstance(model, SwitchModel)
         )
 
+    @field_validator("split")
+    @classmethod
+    def _localise_start(cls, split: Split, info: ValidationInfo) -> Split:
+        dataset = info.data.get("dataset")
+        return split.localise(dataset.zone) if dataset else split
+
     @field_validator("models", mode="before")
     @classmethod
     def _make_models(cls, models: Any, info: ValidationInfo) -> Any:

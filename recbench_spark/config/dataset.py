@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import date, timedelta, timezone, tzinfo
 from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
@@ -115,10 +115,11 @@ class Dataset(Strict):
     empty name (`rating: ""`) says that the log has none, although a column is called so;
     `attributes` lists further columns, which are kept for slices. `time_unit` is the unit of times that are
     numbers; times from 2100 on are refused (`data.times`). `time_zone` is the zone of times without an
-    offset. `bad_rows`: raise an error, or leave the rows out, count them and keep them in the table
-    `rejects`. `until`: the last day of the log, in `time_zone`; later rows are left out and counted. Paths,
-    options and `until` may hold `{logical_date}` (see `placeholders`). `scale`: the lowest and the highest
-    possible rating, to which rating models clip their predictions; without it, those of the log.
+    offset, and of the days, weeks and months of a split's period. `bad_rows`: raise an error, or leave the
+    rows out, count them and keep them in the table `rejects`. `until`: the last day of the log, in
+    `time_zone`; later rows are left out and counted. Paths, options and `until` may hold `{logical_date}`
+    (see `placeholders`). `scale`: the lowest and the highest possible rating, to which rating models clip
+    their predictions; without it, those of the log.
     `closed_loop`: the rows of a log with an open loop (coat, yahoo_r3) all train, as their files give them,
     or the split divides them.
     """
@@ -212,6 +213,15 @@ class Dataset(Strict):
         """Return standard name -> the log's name, without the columns that the log is said not to have."""
         names = {name: self.columns.get(name, name) for name in LOG_COLUMNS}
         return {name: source for name, source in names.items() if source}
+
+    @property
+    def zone(self) -> tzinfo:
+        """The zone of `time_zone`, in which days, weeks and months begin."""
+        if not OFFSET.fullmatch(self.time_zone):
+            return ZoneInfo(self.time_zone)
+        sign = -1 if self.time_zone[0] == "-" else 1
+        hours, minutes = int(self.time_zone[1:3]), int(self.time_zone[4:6])
+        return timezone(sign * timedelta(hours=hours, minutes=minutes))
 
     @property
     def lists_negatives(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from recbench_spark.config.base import (
+    CALENDAR_UNITS,
     INT,
     MAX_SECONDS,
     Duration,
@@ -16,6 +17,7 @@ from recbench_spark.config.base import (
     Share,
     Strict,
     make_error,
+    parse_duration,
     require_day_text,
     seconds,
 )
@@ -40,7 +42,7 @@ HOLDOUT_KEYS: dict[str, tuple[str, ...]] = {
     "n": ("last_n", "n_given"),
     "folds": FOLD_HOLDOUTS,
     "fold": FOLD_HOLDOUTS,
-    **dict.fromkeys(("start", "length", "step", "window"), ("period",)),
+    **dict.fromkeys(("start", "length", "step", "window", "anchor"), ("period",)),
 }
 """Keys of a split that have a meaning only with these holdouts."""
 
@@ -79,6 +81,9 @@ class Split(Strict):
       the u1 ... u5 of MovieLens 100K.
     period: the rows from `start` on (for `length`), `window` times `step` later; without `start` the
       last `length` of the log, `window` times `step` earlier. Rows after it get the label later.
+      Days, weeks (from Monday) and months are those of the calendar of `dataset.time_zone`, and the last
+      one holds the newest row (`anchor: calendar`, their default). Hours, minutes and seconds end with
+      the newest row (`anchor: last_event`), and so do days of 24 hours where the anchor is named.
     given: nothing; the log names the part of each row.
 
     `parts`: the names of the held-out parts, among which test rows are divided by hash.
@@ -87,7 +92,7 @@ class Split(Strict):
     (keep), or nothing else is (only). With keep and only, all trained items of a user are candidates.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"open_loop", "repeats"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"open_loop", "repeats", "anchor"})
 
     protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given"] | None = None
     """Short name of a combination of order, holdout and group."""
@@ -111,10 +116,14 @@ class Split(Strict):
     """Number of folds."""
     fold: Annotated[int, Field(ge=0)] = 0
     """Fold that is the test part, from 0."""
-    start: datetime | None = None
-    """Begin of the period; without it the end of the log counts."""
+    start: datetime | str | None = None
+    """Begin of the period, such as `2026-01-31` or `{logical_date}`, in `dataset.time_zone` where it has no
+    offset; without it the end of the log counts."""
     length: Duration | None = None
-    """Length of the period, such as `7d`."""
+    """Length of the period: `12h`, `7d`, `2w` or `1mo`; `m` is a minute."""
+    anchor: Literal["calendar", "last_event"] | None = None
+    """End of a period without `start`: with the day, week or month of the newest row, or with that row. By
+    default `calendar` for lengths in d, w and mo, and `last_event` for h, m and s."""
     step: Duration | None = None
     """Distance of two windows; by default the length."""
     window: Annotated[int, Field(ge=0, le=INT)] = 0
@@ -140,16 +149,10 @@ class Split(Strict):
 
     @field_validator("start", mode="before")
     @classmethod
-    def _require_day_text(cls, start: Any) -> Any:
-        return require_day_text(start)
-
-    @field_validator("start")
-    @classmethod
-    def _convert_to_utc(cls, start: datetime | None) -> datetime | None:
-        try:
-            return start.replace(tzinfo=start.tzinfo or UTC).astimezone(UTC) if start else None
-        except OverflowError:
-            raise ValueError("no such time in UTC") from None
+    def _read_start(cls, start: Any) -> Any:
+        if isinstance(start, dict):
+            raise make_error("a mapping is no time", 'quote a placeholder: start: "{logical_date}"')
+        return start if isinstance(start, str) and "{" in start else _parse_time(require_day_text(start))
 
     @field_validator("parts")
     @classmethod
@@ -186,6 +189,17 @@ class Split(Strict):
         return self.repeats != "drop"
 
     @property
+    def by_calendar(self) -> bool:
+        """True where days, weeks and months of a period are those of a calendar."""
+        return _counts_days(self.length) and self.anchor != "last_event"
+
+    def localise(self, zone: tzinfo) -> Split:
+        """Return the split with a `start` in UTC: a time without an offset is one of the zone."""
+        if not isinstance(self.start, datetime) or self.start.tzinfo is not None:
+            return self
+        return self.model_copy(update={"start": _convert_to_utc(self.start.replace(tzinfo=zone))})
+
+    @property
     def holds_out_users(self) -> bool:
         """True where users are held out from training, and some of their rows are given."""
         return self.held_out is not None and self.held_out.of == "users"
@@ -211,10 +225,38 @@ class Split(Strict):
             "ratio": "/".join(f"{share:g}" for share in self.ratio),
             "leave_one_out": valid or "test only",
             **dict.fromkeys(FOLD_HOLDOUTS, f"{self.fold} of {self.folds} {valid}".strip()),
-            "period": f"{self.start or 'last'} {self.length or ''} window {self.window} {valid}".strip(),
+            "period": f"{self._describe_begin()} {self.length or ''} window {self.window} {valid}".strip(),
             "given": "",
         }
         return amounts.get(self.holdout, f"{self.n} {valid}".strip())
+
+    def _describe_begin(self) -> str:
+        return str(self.start or ("last calendar" if self.by_calendar else "last"))
+
+
+def _counts_days(duration: str | None) -> bool:
+    """Return whether a duration is in units of a calendar."""
+    return duration is not None and parse_duration(duration)[1] in CALENDAR_UNITS
+
+
+def _parse_time(start: Any) -> datetime | None:
+    """Return a time in UTC, or one without a zone where none is given.
+
+    Raises:
+        ValueError: it is no time, or UTC has no such time.
+    """
+    try:
+        moment = TypeAdapter(datetime | None).validate_python(start)
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"]) from None
+    return _convert_to_utc(moment) if moment and moment.tzinfo else moment
+
+
+def _convert_to_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("no such time in UTC") from None
 
 
 def _expand_protocol(document: dict[str, Any]) -> dict[str, Any]:
@@ -273,6 +315,7 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         (max(length, step, span) > MAX_SECONDS, "length, step and window lead out of the calendar"),
         (holdout == "period" and (per_user or not split.temporal), "a period is temporal and global"),
         (holdout == "period" and not (split.start or split.length), "a period needs 'start' or 'length'"),
+        *_anchor_mistakes(split),
         (
             holdout == "period" and (split.valid or split.window > 0) and not split.length,
             "valid and window need the 'length' of the period",
@@ -285,5 +328,24 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         (
             bool(split.held_out) and (split.valid or split.ratio[1] > 0),
             "with held_out, validation is held_out.valid, a share of its own",
+        ),
+    ]
+
+
+def _anchor_mistakes(split: Split) -> list[tuple[bool, str]]:
+    """Return contradictions between the anchor of a period and its other settings."""
+    return [
+        (
+            split.anchor == "calendar" and not _counts_days(split.length),
+            "anchor calendar goes with a length in d, w or mo: hours have no calendar",
+        ),
+        (
+            split.anchor == "last_event" and split.start is not None,
+            "anchor last_event: the period begins with 'start'; write its length in h for equal lengths",
+        ),
+        (
+            any(lasts and lasts.endswith("mo") for lasts in (split.length, split.step))
+            and not split.by_calendar,
+            "months have no fixed length: they go with anchor calendar and a length in d, w or mo",
         ),
     ]

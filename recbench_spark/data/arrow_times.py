@@ -21,8 +21,11 @@ import pyarrow.compute as pc
 from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS, SOURCE_COLUMNS, name_layout
 from recbench_spark.data.times import (
     HAS_DATE,
+    HAS_ZONE_NAME,
+    KNOWN_ZONE,
     LATEST,
     MICROS_PER_UNIT,
+    TIME_TEXT,
     describe_coarser_unit,
     describe_misread_times,
     time_hint,
@@ -60,8 +63,11 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
         raise SchemaError(f"{where}: column '{name}' is {kind}, not a timestamp", hint)
     refuse = partial(_refuse_bad_times, present, where=where, unit=unit, all_bad=all_bad)
     if unit == "timestamp":
-        good = pc.match_substring_regex(present, HAS_DATE).to_numpy(zero_copy_only=False)
-        refuse(good, f"'{name}' is not a timestamp such as 2026-01-31 12:00:00")
+        dated, named, known = (
+            pc.match_substring_regex(present, pattern).to_numpy(zero_copy_only=False)
+            for pattern in (HAS_DATE, HAS_ZONE_NAME, KNOWN_ZONE)
+        )
+        refuse(dated & (~named | known), f"'{name}' is not {TIME_TEXT}")
         return
     number = _parse_numbers(present)
     if number is None:

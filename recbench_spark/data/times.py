@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 MICROS_PER_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 """Microseconds per unit."""
@@ -21,6 +24,29 @@ number is said to be of another unit only where that unit puts it between FIRST_
 
 HAS_DATE = r"^\W*[0-9]{4,6}([^0-9]|$)"
 """Pattern of a text that begins with a year. Spark reads a time of day without a date as one of today."""
+
+_REGIONS = (
+    "Africa|America|Antarctica|Arctic|Asia|Atlantic|Australia|Brazil|Canada|Chile|Etc|Europe|Indian|Mexico"
+    "|Pacific|US"
+)
+_OFFSET = "[+-](?:[0-9]{1,2}(?::[0-9]{2}){0,2}|[0-9]{4}|[0-9]{6})"
+_ZONE = rf"(Z|(?:UTC|GMT)?{_OFFSET}|UTC|GMT|(?:{_REGIONS})/[A-Za-z0-9_+/-]+)"
+
+HAS_ZONE_NAME = r":[0-9.]+\s*[A-Za-z]"
+"""Pattern of a text with letters behind its time of day."""
+
+KNOWN_ZONE = rf":[0-9.]+\s*{_ZONE}\s*$"
+"""Pattern of a text whose zone is read: an offset, Z, UTC, GMT, or a region of IANA's with its city.
+
+Short names mean several zones. Java takes BST for Dhaka, AST for Alaska and SST for the Solomon Islands."""
+
+TIME_TEXT = "a timestamp such as 2026-01-31 12:00:00, or its zone is no offset, Z, UTC, GMT or full name"
+"""What is expected of a text of a time, and its fault, behind the words `is not`."""
+
+ZONE_HINT = (
+    "short names of zones mean several places: write an offset such as +01:00, Z, UTC, GMT, or a full name "
+    "such as Europe/Rome"
+)
 
 CHECKED = "times_checked"
 """Key in a column's metadata for times that came from a log that was read before: their unit is known."""
@@ -128,7 +154,46 @@ def time_hint(text: str | None, unit: str) -> str:
     return "set dataset.time_unit to s, ms or us" if unit == "timestamp" else ""
 
 
+def has_unknown_zone(text: str) -> bool:
+    """Return whether a text names a zone that is not read.
+
+    >>> has_unknown_zone("2026-07-01 12:00:00 BST"), has_unknown_zone("2026-07-01 12:00:00 Europe/Rome")
+    (True, False)
+    """
+    return bool(re.search(HAS_ZONE_NAME, text)) and not re.search(KNOWN_ZONE, text)
+
+
+def parse_zoned_time(text: str) -> int | None:
+    """Return the microseconds of a text that names its zone, as Spark reads it; None where it is no time.
+
+    A time that the clock skips is that of the offset before, one that comes twice is the first.
+    """
+    match = re.fullmatch(rf"\s*(\S.*?:[0-9.]+)\s*{_ZONE}\s*", text)
+    try:
+        wall = datetime.fromisoformat(match[1]) if match else None
+        if match is None or wall is None or wall.tzinfo is not None:
+            return None
+        return (wall.replace(tzinfo=_parse_zone(match[2])) - EPOCH) // timedelta(microseconds=1)
+    except (ValueError, OverflowError, KeyError, OSError):
+        return None
+
+
+def _parse_zone(name: str) -> tzinfo:
+    offset = re.fullmatch(f"(?:UTC|GMT)?({_OFFSET})", name)
+    if offset is None:
+        return UTC if name in ("Z", "UTC", "GMT") else ZoneInfo(name)
+    digits = offset[1][1:].replace(":", "")
+    digits = digits.zfill(len(digits) + len(digits) % 2)
+    hours, minutes, seconds = (int(digits[n : n + 2] or 0) for n in (0, 2, 4))
+    if hours > 18 or minutes > 59 or seconds > 59:
+        raise ValueError("no such offset")
+    sign = -1 if offset[1][0] == "-" else 1
+    return timezone(sign * timedelta(hours=hours, minutes=minutes, seconds=seconds))
+
+
 def _text_hint(text: str, unit: str) -> str:
+    if has_unknown_zone(text):
+        return ZONE_HINT
     if re.match(r"\W*T?[0-9]{1,2}:[0-9]", text):
         return "a time of day needs its date: write both, such as 2026-01-31 12:00:00"
     if unit != "timestamp" and re.match(r"\W*[0-9]{4}-[0-9]", text):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from recbench_spark.checks import Check
-from recbench_spark.config import Gate
+from recbench_spark.config import AGE_FACT, Gate, Split, make_age_gate
 from recbench_spark.errors import GateError
 
 
@@ -29,10 +29,25 @@ def gate_checks(gates: Sequence[Gate], facts: Iterable[Mapping[str, Any]]) -> li
 
     Args:
         gates: bounds of the benchmark file.
-        facts: rows of the manifest (part, fact, value).
+        facts: rows of the manifest (part, fact, value); of two rows of a fact the later one counts.
     """
-    values = {(row["part"], row["fact"]): row["value"] for row in facts if row["value"] is not None}
-    return [check for gate in gates for check in _check_gate(gate, values)]
+    rows = {(row["part"], row["fact"]): row for row in facts if row["value"] is not None}
+    values = {key: row["value"] for key, row in rows.items()}
+    checks = [check for gate in gates for check in _check_gate(gate, values)]
+    age = rows.get(("log", AGE_FACT))
+    return [_explain_age(check, age) if age else check for check in checks]
+
+
+def _explain_age(check: GateCheck, age: Mapping[str, Any]) -> GateCheck:
+    """Return a check of the log's age with the time of its newest row."""
+    about_age = check.check == f"log: {AGE_FACT}"
+    return replace(check, detail=f"{check.detail}; {age['detail']}") if about_age else check
+
+
+def select_gates(gates: Sequence[Gate], split: Split, facts: Iterable[Mapping[str, Any]]) -> list[Gate]:
+    """Return the gates that apply: the default one on a log's age needs times."""
+    timed = any(row["fact"] == AGE_FACT for row in facts)
+    return [gate for gate in gates if timed or gate != make_age_gate(split)]
 
 
 def _check_gate(gate: Gate, values: Mapping[tuple[str, str], float]) -> list[GateCheck]:

@@ -46,7 +46,7 @@ from recbench_spark.nightly.curve_context import (
     describe_curve,
 )
 from recbench_spark.nightly.exposure import ExposureContext, build_exposure_context
-from recbench_spark.nightly.gates import GateCheck, gate_checks
+from recbench_spark.nightly.gates import GateCheck, gate_checks, select_gates
 from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key, list_switched_models
 from recbench_spark.nightly.split import (
     current_split_id,
@@ -57,6 +57,7 @@ from recbench_spark.nightly.standalone_runs import STAMP_FORMAT
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.labels import UNORDERED
 from recbench_spark.protocol.manifests import check_suspects
+from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
@@ -255,7 +256,14 @@ def require_split(night: BenchmarkNight) -> None:
 def check_night_gates(night: BenchmarkNight) -> list[Check]:
     """Check the gates on facts of the split, its suspect ids and its pairs, with the night's manifest."""
     gates = [gate for gate in night.benchmark.gates if gate.fact not in list_model_facts(night.benchmark)]
-    return [*gate_checks(gates, night.manifest), *check_suspects(night.manifest), *check_row_order(night)]
+    zone = night.benchmark.dataset.zone
+    facts = [*night.manifest]
+    facts += [fact._asdict() for fact in list_age_facts(facts, night.logical_date, zone)]
+    return [
+        *gate_checks(select_gates(gates, night.benchmark.split, facts), facts),
+        *check_suspects(facts),
+        *check_row_order(night),
+    ]
 
 
 def check_row_order(night: BenchmarkNight) -> list[Check]:

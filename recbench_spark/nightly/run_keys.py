@@ -46,7 +46,22 @@ def hash_split(identify: InputIdentifier, benchmark: Benchmark) -> tuple[str, di
     settings["world"] = world_settings(dataset)
     # The content of a slice's table is among the inputs, so a copy at another path is the same slice.
     slices = [{**cut.model_dump(), "path": None} for cut in benchmark.evaluation.slices]
-    return digest(settings, inputs, benchmark.split.model_dump(), slices, split_revisions(dataset)), inputs
+    split = benchmark.split.model_dump(exclude={"anchor"})
+    return digest(
+        settings, inputs, split, slices, split_revisions(dataset), *list_period_keys(benchmark)
+    ), inputs
+
+
+def list_period_keys(benchmark: Benchmark) -> tuple[str, ...]:
+    """Return `calendar` where a calendar moves the instants of a period, and nothing elsewhere.
+
+    From a given `start` on, days of UTC are equally long, as they were before there were anchors. The zone
+    and the resolved `start` are among the settings.
+    """
+    split = benchmark.split
+    equal_days = split.start is not None and benchmark.dataset.time_zone in ("UTC", "+00:00")
+    months = any(lasts and lasts.endswith("mo") for lasts in (split.length, split.step))
+    return ("calendar",) if split.by_calendar and (months or not equal_days) else ()
 
 
 def uses_file_names(dataset: Dataset) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 
 from pyspark.errors import PythonException
@@ -45,6 +46,7 @@ from recbench_spark.protocol.splits import (
     labels_independently,
     make_rule,
 )
+from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope, narrow_rows
 from recbench_spark.schemas import (
@@ -132,10 +134,13 @@ def check_repeats(benchmark: Benchmark, definition: Definition) -> None:
         raise ConfigError(f"{clash}, and a learning curve has each item once", "split.repeats: drop")
 
 
-def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:
+def prepare_split(
+    store: Store, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None = None
+) -> None:
     """Write a log to `splits`, `items`, `user_blocks`, `propensities`, and at last `manifests`.
 
-    A split with a manifest is complete and is not made again.
+    A split with a manifest is complete and is not made again. With a logical date the manifest has the ages
+    of the log's ends on that day.
 
     Raises:
         ProtocolError: a split without training or test rows; and all that `write_labelled_log` raises.
@@ -144,12 +149,14 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
     if store.has(MANIFESTS, "split_id", split_id):
         journal.say(f"split {split_id}: already made")
     else:
-        _make_split(store, benchmark, split_id, journal)
+        _make_split(store, benchmark, split_id, journal, logical_date)
     for line in describe_rows(store.rows(MANIFESTS, [("split_id", "=", split_id)])):
         journal.say(f"split {split_id}: {line}")
 
 
-def _make_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:
+def _make_split(
+    store: Store, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None
+) -> None:
     split = benchmark.split
     with journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id) as counts:
         written = write_labelled_log(store, benchmark.dataset, split, split_id)
@@ -167,6 +174,10 @@ def _make_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jour
         facts = manifest.facts
         if benchmark.dataset.until:
             facts.append(_later_fact(benchmark.dataset, log.later))
+        facts += list_time_facts(part_counts, split, benchmark.dataset.zone)
+        if logical_date:
+            known = [fact._asdict() for fact in facts]
+            facts += list_age_facts(known, logical_date, benchmark.dataset.zone)
         rows = [{"split_id": split_id, **fact._asdict()} for fact in facts]
         require_unchanged()
         store.append_rows(rows, MANIFESTS, split_id)
@@ -288,7 +299,9 @@ def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str)
     ordered = numeric if tie == "item_id" else id_order([log], tie) == "numeric"
     with narrow_rows(store.spark):
         open_loop = choose_open_loop(dataset, split)
-        blocks = label_blocks(narrow, split, dataset.duplicates, n, ordered, open_loop=open_loop)
+        blocks = label_blocks(
+            narrow, split, dataset.duplicates, n, ordered, open_loop=open_loop, zone=dataset.zone
+        )
         store.append_blocks(blocks, SPLITS, split_id)
         dropped = _count_dropped(store, blocks, split_id, n)
     opened.stored.unpersist()

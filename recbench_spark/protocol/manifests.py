@@ -26,6 +26,7 @@ from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
 from recbench_spark.protocol.pairs import OPEN_LOOP
 from recbench_spark.protocol.splits import may_have_duplicates
 from recbench_spark.protocol.windows import refuse_empty
+from recbench_spark.schemas import TIME_FACTS
 from recbench_spark.storage.blocks import BLOCK_SCHEMA, Block, Blocks, chunks, count_tasks
 
 
@@ -382,8 +383,9 @@ def _count_own_future(splits: DataFrame) -> int:
 
 def format_manifest(facts: Sequence[dict[str, Any]]) -> str:
     """Format the manifest for a terminal: a row per fact, a column per part, texts below."""
-    parts = sorted({row["part"] for row in facts if row["value"] is not None}, key=_part_order)
-    names = sorted({row["fact"] for row in facts if row["value"] is not None})
+    numbers = [row for row in facts if row["value"] is not None and row["fact"] not in TEXT_FACTS]
+    parts = sorted({row["part"] for row in numbers}, key=_part_order)
+    names = sorted({row["fact"] for row in numbers})
     cells = {(row["fact"], row["part"]): row["value"] for row in facts}
     lines = [["", *parts]]
     lines += [[name, *(_format_value(cells.get((name, part))) for part in parts)] for name in names]
@@ -394,10 +396,12 @@ def format_manifest(facts: Sequence[dict[str, Any]]) -> str:
         ).rstrip()
         for line in lines
     ]
-    hashes = [
-        f"{row['part']} {row['fact']} {row['detail']}" for row in facts if row["fact"] == "content_hash"
-    ]
-    return "\n".join([*text, *sorted(hashes)])
+    texts = [f"{row['part']} {row['fact']} {row['detail']}" for row in facts if row["fact"] in TEXT_FACTS]
+    return "\n".join([*text, *sorted(texts)])
+
+
+TEXT_FACTS = ("content_hash", *TIME_FACTS)
+"""Facts that are read as text."""
 
 
 PART_ORDER = ("log", TRAIN, GIVEN, "valid", "probe", "quiz", "test", "open_loop", LATER)

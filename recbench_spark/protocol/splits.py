@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, tzinfo
 from functools import partial
 
 import numpy as np
@@ -50,6 +51,7 @@ def label_blocks(
     *,
     open_loop: OpenLoop = JOINED,
     every_fold: bool = False,
+    zone: tzinfo = UTC,
 ) -> Blocks:
     """Label the log with `part`, ids as text. Rows with a part keep it and do not count for others.
 
@@ -69,6 +71,7 @@ def label_blocks(
         numeric: true if these ids are ordered as numbers (see `data.readers.id_order`).
         open_loop: whether it is a separate log, and which of its pairs stay.
         every_fold: true if `part` is the number of the row's fold, as text: all folds in one pass.
+        zone: the zone of the days, weeks and months of a period.
 
     Raises:
         ProtocolError: a temporal split has no times, `given` has no parts, or training is empty.
@@ -86,7 +89,7 @@ def label_blocks(
         _require_times(log)
     cut = None
     if _label_method(split) == "instants":
-        cut = find_instants(log, split)
+        cut = find_instants(log, split, zone)
     rule = make_rule(split, duplicates, cut, numeric)
     rule = replace(rule, open_loop=open_loop, every_fold=every_fold)
     return _label_in_tasks(log, rule, n)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.config import Split, seconds
+from recbench_spark.config import Split
 from recbench_spark.errors import ProtocolError
 from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
+from recbench_spark.protocol.periods import find_period
 
 BUCKETS = 1 << 14
 """Counts that a pass of `find_time` collects: four passes for a log of a century in microseconds."""
 
 
-def find_instants(log: DataFrame, split: Split) -> tuple[int, int, int]:
+def find_instants(log: DataFrame, split: Split, zone: tzinfo = UTC) -> tuple[int, int, int]:
     """Find the starts of validation, test and `later`: held-out rows come after all training rows.
 
-    Only the times of rows without a part are read; Spark caches them for that time.
+    Only the times of rows without a part are read; Spark caches them for that time. Days, weeks and months
+    of a period are those of the zone.
 
     Raises:
         ProtocolError: there are no training rows, or no test rows.
@@ -33,7 +35,7 @@ def find_instants(log: DataFrame, split: Split) -> tuple[int, int, int]:
         raise ProtocolError("no rows to split", "the log has none, or all of them came with a part")
     low, high, n = facts
     if split.holdout == "period":
-        valid, start, end = _period_instants(split, high)
+        valid, start, end = find_period(split, high, zone)
     else:
         valid, start, end = _share_instants(times, split, (low, high, n))
     refuse_empty(_count_parts(times, split, (valid, start, end)), split, low, high)
@@ -85,18 +87,6 @@ def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last
     raise ProtocolError(f"no {' rows and no '.join(empty)} rows ({listed}); {span}", hint[empty[0]])
 
 
-def _period_instants(split: Split, last: int) -> tuple[int, int, int]:
-    length = microseconds(split.length) if split.length else 0
-    moved = split.window * (microseconds(split.step) if split.step else length)
-    if split.start:
-        start = (split.start - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) + moved
-        end = start + length if length else max(last, start) + 1
-    else:
-        end = last + 1 - moved
-        start = end - length
-    return start - length if split.valid else start, start, end
-
-
 def _share_instants(times: DataFrame, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:
     """Find the instants of the first validation row and the first test row in order of time.
 
@@ -135,15 +125,6 @@ def find_time(times: DataFrame, place: int, low: int, high: int) -> int:
         low += row["bucket"] * width
         high = min(high, low + width - 1)
     return low
-
-
-def microseconds(duration: str) -> int:
-    """Convert a duration such as `7d` to microseconds.
-
-    >>> microseconds("2h")
-    7200000000
-    """
-    return seconds(duration) * 1_000_000
 
 
 def _format_time(time: int) -> str:

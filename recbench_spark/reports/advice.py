@@ -27,7 +27,7 @@ ADVICE = (
     (("tied truth items",), TIES),
     (("effective rows", "strata proposed", "share of the weight", "effective rounds"), WEIGHTS),
     (("exposure:", "mean weight"), WEIGHTS),
-    (("rows", "overlap", "not in ", "users", "equal times", "future", "dropped"), DATA),
+    (("rows", "overlap", "not in ", "users", "equal times", "future", "dropped", "age_days"), DATA),
 )
 """Parts of names of checks, in the order in which they are looked for, and their advice."""
 

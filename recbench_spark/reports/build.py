@@ -44,6 +44,7 @@ from recbench_spark.reports.leaderboards import (
 )
 from recbench_spark.reports.multiverse import make_multiverse
 from recbench_spark.reports.phrases import defaults_in_words, definition_in_words, summarise
+from recbench_spark.schemas import TIME_FACTS
 
 FACT_ORDER = (
     "rows_read", "rejected_rows", "later_rows", "duplicates_dropped", "repeats_dropped", "rows", "users",
@@ -195,7 +196,9 @@ def make_manifests(manifests: pd.DataFrame, numbers: Iterable[Number]) -> tuple[
 
 def _make_manifest(split_id: str, dataset: str, split: str, rows: list[dict[str, Any]]) -> ManifestFacts:
     counts = {
-        (row["fact"], row["part"]): read_real(row["value"]) for row in rows if not is_missing(row["value"])
+        (row["fact"], row["part"]): read_real(row["value"])
+        for row in rows
+        if row["fact"] not in TIME_FACTS and not is_missing(row["value"])
     }
     order = ("log", "train", "valid", "test", "open_loop")
     parts = tuple(sorted({part for _, part in counts}, key=lambda part: order_key(part, order)))

@@ -88,6 +88,7 @@ from recbench_spark.schemas.splits import (
     RATING_PROPENSITIES,
     REJECTS,
     SPLITS,
+    TIME_FACTS,
     USER_BLOCKS,
 )
 from recbench_spark.schemas.tables import ID_TYPE, RESULT_TABLES, TABLES
@@ -159,6 +160,7 @@ __all__ = [
     "SUITE",
     "TABLES",
     "TIMESTAMP",
+    "TIME_FACTS",
     "TRIALS",
     "USER_BLOCKS",
     "USER_ID",

@@ -27,10 +27,13 @@ MANIFESTS = Table(
         SPLIT_ID,
         text_column("part", "train, valid, test ... as in splits, or log for the whole."),
         text_column("fact", "rows, users, items, rejected_rows, duplicates, overlap, content_hash ..."),
-        TableColumn("value", DOUBLE, "The count or share."),
-        TableColumn("detail", STRING, "Text facts: content hash, settings as JSON."),
+        TableColumn("value", DOUBLE, "The count, share, days of age, or microseconds since 1970."),
+        TableColumn("detail", STRING, "Text facts: content hash, settings as JSON, times."),
     ),
 )
+
+TIME_FACTS = ("newest_event", "oldest_event", "period_begin", "period_end")
+"""Facts of `manifests` that are times: microseconds as numbers, and a text in UTC and in the log's zone."""
 
 REJECTS = Table(
     "rejects",

@@ -16,7 +16,9 @@ from recbench_spark.commands.dry_runs import check_log
 from recbench_spark.config import Dataset, parse
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
 from recbench_spark.data.columnar import _convert_times
+from recbench_spark.data.readers.auction_values import RowRules, _read_times
 from recbench_spark.data.readers.logs import open_log, read_log
+from recbench_spark.data.readers.values import Value
 from recbench_spark.data.times import CHECKED, coarser_unit, guess_unit, time_hint
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 
@@ -83,9 +85,50 @@ LOGS: dict[str, tuple[str, list[Any], str, str]] = {
     "s as ms": ("ms", [IN_2021, IN_2021 + 86400], "between 1970-01-19 and 1970-01-19", "time_unit: s, by"),
     "ms as us": ("us", [IN_2021 * 1000] * 2, "between 1970-01-19 and 1970-01-19", "time_unit: ms, by"),
     "texts as s": ("s", ["2021-01-01", "2021-01-02"], "is not a time in s", "time_unit: timestamp"),
+    "short zone": ("timestamp", ["2026-07-01 12:00:00 BST"], "no offset, Z, UTC, GMT or", "Europe/Rome"),
     "s as texts": ("timestamp", [str(IN_2021)], "is not a timestamp such as", "time_unit: s, by which"),
 }  # fmt: skip
 """Unit, times, the message, and the hint."""
+
+
+ZONED = {
+    "2026-07-01 12:00:00 Z": 12, "2026-07-01 12:00:00 UTC": 12, "2026-07-01T12:00:00 GMT": 12,
+    "2026-07-01 12:00:00+01:00": 11, "2026-07-01 12:00:00 +0530": 6.5, "2026-07-01 12:00:00-7": 19,
+    "2026-07-01 12:00:00 UTC+02:00": 10, "2026-07-01 12:00:00.5 GMT-5": 17 + 0.5 / 3600,
+    "2026-07-01 12:00:00 Europe/Rome": 10, "2026-07-01 12:00:00[Europe/Rome]": None,
+    "2026-07-01 12:00:00 America/Argentina/Buenos_Aires": 15, "2026-07-01 12:00:00 US/Pacific": 19,
+    "2026-07-01 12:00:00 Etc/GMT+3": 15,  # as IANA writes it: west of Greenwich
+    "2026-03-29 02:30:00 Europe/Rome": 1.5 - 94 * 24,  # skipped: by the offset before
+    "2026-10-25 02:30:00 Europe/Rome": 0.5 + 116 * 24,  # twice: the first one
+    **dict.fromkeys(f"2026-07-01 12:00:00 {zone}" for zone in (
+        "BST", "AST", "SST", "CST", "IST", "ECT", "EST", "PST", "MST", "HST", "JST", "CET", "EET", "UT",
+        "UCT", "Zulu", "z", "GMT0", "PST8PDT", "EST5EDT", "Japan", "SystemV/PST8", "Europe/Atlantis",
+        "europe/rome", "UT+1", "+19:00", "AM",
+    )),
+    "2026-07-01 12:00:00BST": None,
+    "2026-07-01T12:00:00.250 IST": None,
+}  # fmt: skip
+"""Texts, and their hours after 2026-07-01 in UTC; None: no time."""
+
+
+def list_zoned_micros() -> list[int | None]:
+    start = int(datetime(2026, 7, 1, tzinfo=UTC).timestamp()) * 10**6
+    return [None if hours is None else start + round(hours * 3600 * 10**6) for hours in ZONED.values()]
+
+
+def test_zones_in_process() -> None:
+    assert _read_times(pa.array(list(ZONED)), RowRules("s"), "log").tolist() == pytest.approx(
+        [float("nan") if one is None else one for one in list_zoned_micros()], abs=0, nan_ok=True
+    )
+
+
+def test_zones_in_spark(spark) -> None:
+    frame = spark.createDataFrame([(text,) for text in ZONED], "at string").coalesce(1)
+    for zone in ("UTC", "Asia/Tokyo"):  # the texts name their own
+        value = Value.time(frame, "at", "timestamp", "log", zone)
+        rows = frame.select(value.column.alias("micros"), value.bad.alias("bad")).collect()
+        assert [row.micros for row in rows] == list_zoned_micros()
+        assert [row.bad for row in rows] == [one is None for one in list_zoned_micros()]
 
 
 def write_log(folder: Path, reader: str, times: list[Any], **settings: Any) -> Dataset:

@@ -239,6 +239,11 @@ def an_instant(value: Any, place: str) -> Any:
     return string
 
 
+def a_start(value: Any, place: str) -> Any:
+    """A time, or a text that may have a placeholder."""
+    return value if isinstance(value, str) and "{" in value else an_instant(value, place)
+
+
 def a_zone(value: Any, place: str) -> str:
     string = as_text(value, place)
     if string not in ZONES and not re.fullmatch(r"[+-](0\d|1[0-8]):[0-5]\d", string):
@@ -279,7 +284,7 @@ SHARE = number(0, 1)
 OPEN_SHARE = number(0, 1, above=True, below=True)
 POSITIVE = number(0, above=True)
 NOT_NEGATIVE = number(0)
-DURATION = text("[1-9][0-9]{0,11}[smhdw]")
+DURATION = text("[1-9][0-9]{0,11}([smhdw]|mo)")
 
 # ----------------------------------------------------------------------------------------- sections
 
@@ -466,11 +471,19 @@ def usual_split(split: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def duration_seconds(duration: str | None) -> int:
-    return (
-        int(duration[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}[duration[-1]]
-        if duration
-        else 0
-    )
+    lasts = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "mo": 31 * 86400}
+    return int(duration.rstrip("smhdwo")) * lasts[duration.lstrip("0123456789")] if duration else 0
+
+
+def anchor_mistake(length: str, step: str, start: Any, anchor: str | None) -> str | None:
+    counts_days = length.endswith(("d", "w", "mo"))
+    if anchor == "calendar" and not counts_days:
+        return "anchor calendar goes with d, w, mo"
+    if anchor == "last_event" and start is not None:
+        return "the period begins with 'start'"
+    if (length.endswith("mo") or step.endswith("mo")) and (anchor == "last_event" or not counts_days):
+        return "months have no fixed length"
+    return None
 
 
 def split_mistakes(split: dict[str, Any]) -> str | None:  # noqa: PLR0911, PLR0912, C901
@@ -499,8 +512,9 @@ def split_mistakes(split: dict[str, Any]) -> str | None:  # noqa: PLR0911, PLR09
         return "nothing to train on"
     if holdout == "n_given" and s["valid"]:
         return "n_given has no valid"
-    if holdout != "period" and (s.get("start") or s.get("length") or s.get("step") or s["window"]):
-        return "start, length, step, window are of a period"
+    of_period = ("start", "length", "step", "window", "anchor")
+    if holdout != "period" and any(s.get(key) for key in of_period):
+        return "start, length, step, window, anchor are of a period"
     if holdout == "period":
         if s["group"] != "global" or s["order"] != "temporal":
             return "a period is temporal and global"
@@ -509,6 +523,11 @@ def split_mistakes(split: dict[str, Any]) -> str | None:  # noqa: PLR0911, PLR09
         length, step = duration_seconds(s.get("length")), duration_seconds(s.get("step"))
         if max(length, step, length + s["window"] * (step or length)) > 10_000 * 366 * 86_400:
             return "leads out of the calendar"
+        mistake = anchor_mistake(
+            s.get("length") or "", s.get("step") or "", s.get("start"), s.get("anchor")
+        )
+        if mistake:
+            return mistake
     if held_out and (
         s["group"] != "user" or holdout not in ("ratio", "leave_one_out", "last_n", "n_given")
     ):
@@ -540,7 +559,8 @@ SPLIT = with_rule(
             "parts": part_names,
             "folds": whole(2),
             "fold": whole(0, math.inf),
-            "start": maybe(an_instant),
+            "start": maybe(a_start),
+            "anchor": maybe(choice("calendar", "last_event")),
             "length": maybe(DURATION),
             "step": maybe(DURATION),
             "window": whole(0),

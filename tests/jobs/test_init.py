@@ -250,6 +250,16 @@ def test_a_column_without_a_name_is_named_by_its_place(
     assert (columns["user_id"], columns["item_id"]) == ("userId", "movieId")
 
 
+def test_a_log_with_times_has_a_gate_on_its_age(place: Path) -> None:
+    path = write_lines(place, "a.csv", "user,item,time", "1,2,2026-01-01", "2,2,2026-01-02")
+    assert run(path) == 0
+    (gate,) = load_benchmark(str(output_file(path))).gates
+    assert (gate.fact, gate.part, gate.above, gate.action) == ("newest_age_days", "log", 2, "warn")
+    write_lines(place, "a.csv", "user,item", "1,2", "2,2")
+    assert run(path, "--force") == 0
+    assert not load_benchmark(str(output_file(path))).gates
+
+
 def test_a_later_time_without_an_offset_needs_a_zone(place: Path) -> None:
     times = [f"2026-01-0{day}T12:00:00Z" for day in range(1, 5)]
     rows = [f"{n},{n},{time}" for n, time in enumerate(times)]

@@ -12,6 +12,7 @@ import pytest
 
 from recbench_spark import cli
 from recbench_spark.commands import split
+from recbench_spark.schemas import MANIFESTS, SPLITS
 from recbench_spark.storage.store import Store
 
 ROWS = [(user, item, 3, 100 * user + 10 * item) for user in range(4) for item in range(5)]
@@ -204,3 +205,33 @@ def test_of_held_out_items_the_users_of_one_instant_are_in_that_order(spark, tmp
     assert run("--log", str(path), *flags, *held) == 0
     splits = spark.read.format("delta").load(f"{tmp_path / 'w'}/splits").where("part = 'test'").collect()
     assert {row.user_id for row in splits} == {"10"} and len(splits) > 5
+
+
+def test_the_last_day_of_a_shop_in_rome(spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of every hour; 29 March 2026 has 23 hours in Rome, and ends at 22:00 UTC."""
+    first = pd.Timestamp("2026-03-26T00:00", tz="UTC")
+    times = [first + pd.Timedelta(hours=n) for n in range(4 * 24)]
+    texts = [f"{time:%Y-%m-%dT%H:%M:%S}Z" for time in times]
+    lines = [f"u{n % 7},i{n},{text}" for n, text in enumerate(texts)]
+    path = tmp_path / "shop.csv"
+    path.write_text("\n".join(["user_id,item_id,event_time", *lines, ""]))
+    flags = ("--log", str(path), "--warehouse", str(tmp_path / "w"), "--logical-date", "2026-04-02")
+    settings = ("dataset.time_unit=timestamp", "dataset.time_zone=Europe/Rome", "dataset.until=2026-03-29")
+    period = "split={holdout: period, length: 1d, valid: true}"
+    assert run(*flags, *(word for one in (*settings, period) for word in ("--set", one))) == 0
+    printed = capsys.readouterr().out
+    local = pd.DatetimeIndex(times).tz_convert("Europe/Rome")
+    days = pd.Series(local.strftime("%Y-%m-%d")).value_counts()
+    store = Store(spark, str(tmp_path / "w"))
+    parts = {row["part"]: row["count"] for row in store.read(SPLITS).groupBy("part").count().collect()}
+    assert parts["test"] == days["2026-03-29"] == 23
+    assert parts["valid"] == days["2026-03-28"] == 24
+    assert parts["train"] == days[days.index < "2026-03-28"].sum()
+    assert "log newest_event 2026-03-29 21:00:00 UTC, 2026-03-29 23:00:00 Europe/Rome" in printed
+    assert "log period_begin 2026-03-28 23:00:00 UTC, 2026-03-29 00:00:00 Europe/Rome" in printed
+    # 22:00 UTC of 2 April ends the night's day, 97 hours after the newest row: more than two days.
+    assert f"gate warning: log: newest_age_days is {97 / 24:g} (gate: warn above 2; newest_event" in printed
+    facts = {row["fact"]: row["value"] for row in store.read(MANIFESTS).where("part = 'log'").collect()}
+    assert facts["period_covered"] == pytest.approx(22 / 23, abs=1e-9)
+    assert facts["newest_age_days"] == 97 / 24
+    assert facts["later_rows"] == (days[days.index > "2026-03-29"].sum())

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recbench_spark.config import Gate
+from recbench_spark.config import Benchmark, Gate, parse
 from recbench_spark.errors import GATE, GateError
-from recbench_spark.nightly.gates import gate_checks, gate_error
+from recbench_spark.nightly.gates import gate_checks, gate_error, select_gates
 from recbench_spark.nightly.night import check_night_gates, open_night
 from recbench_spark.nightly.standalone_runs import check_rows
+from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.schemas import RUNS
 from tests.nights import DATE, Ran, models, run, small
+
+DAY = date(2026, 3, 12)
 
 FACTS: list[dict[str, Any]] = [
     {"part": "train", "fact": "rows", "value": 80.0},
@@ -53,6 +58,56 @@ def test_only_gates_that_fail_fail_the_job() -> None:
     error = gate_error(gate_checks([warn, fail], FACTS))
     assert error is not None and error.exit_code == GATE
     assert error.message == "1 gate failed: train: rows is 80 (gate: fail above 50)"
+
+
+def growing(reader: str = "csv", **sections: Any) -> Benchmark:
+    document = {
+        "name": "b",
+        "dataset": {"name": "d", "reader": reader, "path": "/log", **sections.pop("dataset", {})},
+        "models": [{"name": "p", "kind": "popular"}],
+        **sections,
+    }
+    return fill_placeholders(parse(Benchmark, document, "test"), date(2026, 3, 12))
+
+
+OWN = {"fact": "newest_age_days", "above": 30}
+
+
+@pytest.mark.parametrize(
+    ("sections", "days"),
+    [
+        ({}, []),
+        ({"split": {"holdout": "period", "length": "1d"}}, [2]),
+        ({"split": {"holdout": "period", "length": "12h"}}, [1]),
+        ({"split": {"holdout": "period", "length": "1mo"}}, [62]),
+        ({"split": {"holdout": "period", "start": "2026-03-01", "length": "7d"}}, []),
+        ({"split": {"holdout": "period", "start": "{logical_date}", "length": "7d"}}, [14]),
+        ({"dataset": {"until": "{logical_date}"}}, [2]),
+        ({"dataset": {"path": "/log/{logical_date:%Y/%m/%d}"}}, [2]),
+        ({"dataset": {"until": "2026-03-12"}}, []),
+        ({"dataset": {"until": "{logical_date}"}, "gates": [OWN]}, [30]),
+        ({"reader": "movielens_100k", "split": {"holdout": "period", "length": "30d"}}, []),
+    ],
+)
+def test_a_log_that_grows_has_a_gate_on_its_age(sections: dict[str, Any], days: list[float]) -> None:
+    """Its file says so by `{logical_date}` or by the last period; published data sets never grow."""
+    filled = growing(**sections)
+    assert [gate.above for gate in filled.gates if gate.fact == "newest_age_days"] == days
+    assert fill_placeholders(filled, date(2030, 1, 1)) == filled
+
+
+def test_a_log_that_stopped_warns() -> None:
+    """The day of Rome ends at 23:00 UTC; 2.5 days before that is 11:00 of the 10th."""
+    filled = growing(dataset={"until": "{logical_date}", "time_zone": "Europe/Rome"})
+    newest = {"part": "log", "fact": "newest_event", "detail": "2026-03-10 11:00:00 UTC"}
+    newest["value"] = datetime(2026, 3, 10, 11, tzinfo=UTC).timestamp() * 1e6
+    rows = [newest, *(fact._asdict() for fact in list_age_facts([newest], DAY, filled.dataset.zone))]
+    (check,) = gate_checks(select_gates(filled.gates, filled.split, rows), rows)
+    assert (check.observed, check.passed, check.severity) == (2.5, False, "warning")
+    words = "gate: warn above 2; newest_event 2026-03-10 11:00:00 UTC, at the end of 2026-03-12"
+    assert check.detail == words
+    assert gate_error([check]) is None
+    assert select_gates(filled.gates, filled.split, []) == []  # a log without times
 
 
 def test_a_gate_stops_the_night_before_any_model_runs(small_night: Ran) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from datetime import date
 from typing import Any
 
 from recbench_spark.commands.dry_runs import check_log, check_slice_tables
@@ -13,10 +14,11 @@ from recbench_spark.config import Benchmark, Gate, load_benchmark, make_benchmar
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.benchmark_checks import check_measures
-from recbench_spark.nightly.gates import gate_checks, gate_error
+from recbench_spark.nightly.gates import gate_checks, gate_error, select_gates
 from recbench_spark.nightly.split import identify_split, prepare_split, read_split
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.manifests import check_suspects, format_manifest
+from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal, write_json
 from recbench_spark.runtime.session import get_session
@@ -53,8 +55,9 @@ def run(args: argparse.Namespace) -> int:
     split_id, _ = identify_split(store, benchmark)
     if store.is_file_storage and not args.journal:
         journal.write_beside(store.root, f"split-{split_id}")
-    prepare_split(store, benchmark, split_id, journal)
-    return print_audit(store, benchmark, split_id, journal)
+    day = args.logical_date or date.today()
+    prepare_split(store, benchmark, split_id, journal, day)
+    return print_audit(store, benchmark, split_id, journal, day)
 
 
 def build_benchmark(args: argparse.Namespace) -> Benchmark:
@@ -103,12 +106,13 @@ def parse_gate(text: str) -> dict[str, Any]:
     }
 
 
-def print_audit(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> int:
+def print_audit(store: Store, benchmark: Benchmark, split_id: str, journal: Journal, day: date) -> int:
     """Print the audit. Raises GateError if a gate fails."""
     facts = [row.asDict() for row in read_split(store, MANIFESTS, split_id).collect()]
+    facts += [fact._asdict() for fact in list_age_facts(facts, day, benchmark.dataset.zone)]
     print(f"split {split_id}: {benchmark.dataset.name}, {benchmark.split.describe()}")
     print(format_manifest(facts))
-    checks = gate_checks(benchmark.gates, facts)
+    checks = gate_checks(select_gates(benchmark.gates, benchmark.split, facts), facts)
     for check in checks:
         verdict = "passed" if check.passed else check.severity
         print(f"gate {verdict}: {check.check} is {check.observed:g} ({check.detail})")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.data.arrow_rows import as_double, as_long, combine_column, encode_ids, has_numeric_order
-from recbench_spark.data.times import MICROS_PER_UNIT
+from recbench_spark.data.times import MICROS_PER_UNIT, parse_zoned_time
 from recbench_spark.errors import SchemaError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
@@ -156,7 +156,7 @@ def _parse_time(text: pa.Scalar) -> int | None:
             return int(text.cast(kind).cast(pa.int64()).as_py())
         except pa.ArrowInvalid:
             continue
-    return None
+    return parse_zoned_time(text.as_py())
 
 
 def has_number_times(texts: pa.Array) -> bool:

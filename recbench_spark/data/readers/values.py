@@ -18,9 +18,12 @@ from recbench_spark.data.text_layouts import BELOW_2_53, IN_UTF8
 from recbench_spark.data.times import (
     CHECKED,
     HAS_DATE,
+    HAS_ZONE_NAME,
+    KNOWN_ZONE,
     LATEST,
     MICROS_PER_UNIT,
     STORED,
+    TIME_TEXT,
     describe_coarser_unit,
     describe_misread_times,
     time_hint,
@@ -125,11 +128,12 @@ class Value:
                 name, F.unix_micros(_shift_zone(raw.cast("timestamp"), zone)), expected="a timestamp"
             )
         if unit == "timestamp" and isinstance(data_type, T.StringType):
-            parsed = F.when(raw.rlike(HAS_DATE), raw.try_cast("timestamp"))
+            known = ~raw.rlike(HAS_ZONE_NAME) | raw.rlike(KNOWN_ZONE)
+            parsed = F.when(raw.rlike(HAS_DATE) & known, raw.try_cast("timestamp"))
             micros = F.unix_micros(
                 F.when(raw.rlike(HAS_OFFSET), parsed).otherwise(_shift_zone(parsed, zone))
             )
-            expected = "a timestamp such as 2026-01-31 12:00:00"
+            expected = TIME_TEXT
         elif unit == "timestamp":
             raise SchemaError(
                 f"{where}: column '{name}' is {data_type.simpleString()}, not a timestamp",

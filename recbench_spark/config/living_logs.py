@@ -1,0 +1,47 @@
+"""The default gate on the age of a log: one that grows, and stopped, is not scored as tonight's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recbench_spark.config.base import UNITS, seconds
+from recbench_spark.config.comparisons import Gate
+from recbench_spark.config.dataset import TABLE_READERS
+
+if TYPE_CHECKING:
+    from recbench_spark.config.benchmark import Benchmark
+    from recbench_spark.config.split import Split
+
+AGE_FACT = "newest_age_days"
+"""Fact: days from the log's newest row to the end of the night's day."""
+
+PERIODS, DAYS = 2, 2.0
+"""The age that is allowed: so many lengths of the period, and so many days where there is none."""
+
+
+def make_age_gate(split: Split) -> Gate:
+    """Return the gate that warns of a log that has stopped."""
+    length = split.length if split.holdout == "period" else None
+    days = PERIODS * seconds(length) / UNITS["d"] if length else DAYS
+    return Gate(fact=AGE_FACT, part="log", above=days, action="warn")
+
+
+def grows(benchmark: Benchmark) -> bool:
+    """Return whether a file says that its log grows: by `{logical_date}`, or by the last period of a table.
+
+    Published data sets have readers of their own, and never grow.
+    """
+    dataset, split = benchmark.dataset, benchmark.split
+    texts = (dataset.path, dataset.until, *dataset.options.values(), split.start)
+    named = any("{logical_date" in text for text in texts if isinstance(text, str))
+    return dataset.reader in TABLE_READERS and (
+        named or (split.holdout == "period" and split.start is None)
+    )
+
+
+def gates_with_age(benchmark: Benchmark) -> tuple[Gate, ...]:
+    """Return the gates of a file, and the default one for a log that grows, unless the file has its own."""
+    gates = benchmark.gates
+    if not grows(benchmark) or any(gate.fact == AGE_FACT for gate in gates):
+        return gates
+    return (*gates, make_age_gate(benchmark.split))
