@@ -51,7 +51,11 @@ def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
     """Check the flags, choose the engine, evaluate the tables, write and print the results."""
     definition = check_flags(args, kind)
     choice = engines.choose_engine(
-        args.engine, list(input_paths(args).values()), _side_paths(args), (args.warehouse, OUTPUT_TABLES)
+        args.engine,
+        list(input_paths(args).values()),
+        _side_paths(args),
+        (args.warehouse, OUTPUT_TABLES),
+        truth=args.truth,
     )
     if args.dry_run:
         check_headers(args)
