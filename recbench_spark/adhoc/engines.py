@@ -8,11 +8,14 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import pyarrow.compute as pc
+
 from recbench_spark.data import arrow_files
+from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.errors import ConfigError, FallbackToSpark
 from recbench_spark.extras import explain_missing
 from recbench_spark.schemas import Table
@@ -76,6 +79,8 @@ def choose_engine(
     paths: Sequence[str],
     embeddings: Sequence[str] = (),
     warehouse: tuple[str, Iterable[Table]] | None = None,
+    *,
+    truth: str | None = None,
 ) -> EngineChoice:
     """Choose the engine for tables by path.
 
@@ -83,6 +88,7 @@ def choose_engine(
         requested: auto, local or spark.
         paths: paths of all tables.
         embeddings: the paths of user and item embeddings among them; empty without embeddings.
+        truth: path of the truth among them; vectors of users who are not in it are not scored.
         warehouse: root, and the tables to append to; None: nothing is written.
 
     Raises:
@@ -94,7 +100,7 @@ def choose_engine(
         _check_reach(paths, warehouse)
         if requested == "local":
             return EngineChoice("local", "as requested")
-        return _choose_by_size(paths, embeddings)
+        return _choose_by_size(paths, embeddings, truth)
     except FallbackToSpark as error:
         return require_spark(requested, error)
 
@@ -120,7 +126,9 @@ def _check_reach(paths: Sequence[str], warehouse: tuple[str, Iterable[Table]] | 
         arrow_files.detect_kind(path)
 
 
-def _choose_by_size(paths: Sequence[str], embeddings: Sequence[str]) -> EngineChoice:
+def _choose_by_size(
+    paths: Sequence[str], embeddings: Sequence[str], truth: str | None = None
+) -> EngineChoice:
     large = sum(map(arrow_files.count_large_text, paths))
     if large:
         return EngineChoice("spark", f"{large:,} bytes of text, which one process would hold several times")
@@ -128,6 +136,21 @@ def _choose_by_size(paths: Sequence[str], embeddings: Sequence[str]) -> EngineCh
     total = sum(rows.values())
     if total > MOST_ROWS:
         return EngineChoice("spark", f"{total:,} rows, up to {MOST_ROWS:,} are evaluated without it")
-    if embeddings and rows[embeddings[0]] * rows[embeddings[-1]] > MOST_PAIRS:
+    most_users = MOST_PAIRS // max(rows[embeddings[-1]], 1) if embeddings else 0
+    if embeddings and _count_scored(rows, embeddings[0], truth, most_users) > most_users:
         return EngineChoice("spark", f"more than {MOST_PAIRS:,} pairs of users and items to score")
     return EngineChoice("local", f"{total:,} rows of this machine (up to {MOST_ROWS:,}), without Spark")
+
+
+def _count_scored(rows: Mapping[str, int], users: str, truth: str | None, enough: int) -> int:
+    """Return the number of users who are scored at most: those with a vector, and with a truth.
+
+    The truth is read only where its number of rows does not decide. A column of users under another name
+    leaves the number of rows.
+    """
+    scored = min(rows[users], rows.get(truth or users, rows[users]))
+    if truth is None or truth not in rows or scored <= enough:
+        return scored
+    table = ColumnNames().rename(arrow_files.open_path(truth).table, "truth")
+    known = "user_id" in table.column_names
+    return min(scored, pc.count_distinct(table.column("user_id")).as_py()) if known else scored

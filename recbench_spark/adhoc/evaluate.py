@@ -252,7 +252,10 @@ def _evaluate_paths(
 
     paths = {name: fspath(path) for name, path in tables.items()}
     sides = [path for name, path in paths.items() if name.startswith(many_models.SIDES)]
-    if engines.choose_engine(engine, list(paths.values()), sides).engine == "local":
+    if (
+        engines.choose_engine(engine, list(paths.values()), sides, truth=paths.get("truth")).engine
+        == "local"
+    ):
         try:
             return call(engines.load_engine("local"), _read_frames(paths, columns))
         except FallbackToSpark as error:

@@ -152,7 +152,7 @@ def _report_pass(journal: Journal, planned: PassEstimates, run: LayerRun) -> Non
     journal.say(
         f"layer {run.layer} {run.kind} ({run.aggregator}, plan {run.plan}): {run.nodes:,} nodes, "
         f"{run.edges / max(run.seconds, 1e-9):,.0f} edges/s, {format_bytes(run.shuffled)} shuffled, "
-        f"{run.seconds:.1f} s, {run.seconds / max(expected, 1e-9):.0%} of the predicted time"
+        f"{run.seconds:.1f} s, {run.seconds / max(expected, 1e-9):.1f} times the predicted time"
     )
     journal.record("graph_layer", **run._asdict(), predicted=expected)
 

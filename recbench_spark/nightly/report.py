@@ -73,6 +73,7 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     report = replace(report, falls=make_falls(store, regressed), has_rules=bool(benchmark.regressions))
     compared = read_compared(ask, ids, report) if benchmark.comparisons else None
     pairs = () if compared is None else reports.make_pairs_compared(compared)
+    report = report if compared is None else reports.add_tests(report, compared)
     report = reports.add_nights(report, read_history(ask, benchmark.name, logical_date, report), pairs)
     if benchmark.paradoxes:
         shown = reports.make_disagreements(*read_disagreements(store, selected))

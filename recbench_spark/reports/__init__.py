@@ -23,6 +23,7 @@ from recbench_spark.reports.nights import (
     HISTORY_COLUMNS,
     NIGHTS_SHOWN,
     add_nights,
+    add_tests,
     make_fall,
     make_pairs_compared,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "Report",
     "RetrievalFacts",
     "add_nights",
+    "add_tests",
     "board_text",
     "choose_indexes",
     "describe_code_changes",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from recbench_spark.kernels.metrics.about import about_metric
 from recbench_spark.reports.night_facts import ComparedPair, Fall, Trend
@@ -27,6 +28,10 @@ class ReportedMeasure:
     def sort_key(self, value: float) -> float:
         """Return a number that is smaller for the better value; NaN is worst."""
         return about_metric(self.metric).sort_key(value)
+
+
+VISIBLE_P = 0.05
+"""Largest p by Holm of a paired test that tells two models apart."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class LeaderboardRow:
     """A model's place on a board; `others` follow the board's `others`, None where not measured.
 
     `training_rows`: number of training items in its lists, which other models of the board cannot
-    recommend. `trend`: its last nights, None on its first one. `fell`: whether it regressed on this part.
+    recommend. `tests`: p of the paired tests of the same night, by Holm, by other model. `trend`: its last nights, None on its first one. `fell`: whether it regressed on this part.
     """
 
     position: int
@@ -88,6 +93,13 @@ class LeaderboardRow:
     training_rows: int = 0
     trend: Trend | None = None
     fell: bool = False
+    tests: Mapping[str, float] = field(default_factory=dict)
+
+    def is_open(self, other: LeaderboardRow) -> bool | None:
+        """Return whether the order of two models may be chance: by a paired test, else by intervals."""
+        if other.model in self.tests:
+            return self.tests[other.model] >= VISIBLE_P
+        return self.estimate.overlaps(other.estimate)
 
     @property
     def note(self) -> str:

@@ -50,7 +50,7 @@ TERMS = {
         "Truth",
         "A model that knows the generated world; nobody could ship it. It is an upper mark.",
     ),
-    "tie": ("~", "The interval overlaps that of the next model: their order may be chance."),
+    "tie": ("~", "No paired test tells it from the next model or, without one, their intervals overlap."),
     "holm": (
         "p by Holm",
         "Chance of a difference as large if there were none, raised for the number of tests that are made "

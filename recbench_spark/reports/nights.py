@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -21,6 +22,7 @@ from recbench_spark.reports.frame_values import (
     read_whole,
 )
 from recbench_spark.reports.night_facts import ComparedPair, Fall, NightValue, Trend
+from recbench_spark.reports.phrases import describe_leaders
 
 NIGHTS_SHOWN = 14
 PAIRS_SHOWN = 40
@@ -94,6 +96,34 @@ def _add_night(
     ends_tonight = bool(shown) and shown[-1].value == row.estimate.value
     trend = Trend(shown) if len(shown) > 1 and ends_tonight else None
     return replace(row, trend=trend, fell=(row.model, board.part) in fallen)
+
+
+def add_tests(report: Report, rows: pd.DataFrame) -> Report:
+    """Judge the orders of boards by the paired tests of the night, in marks and sentences.
+
+    Args:
+        report: facts of one split; several splits are left as they are.
+        rows: as in `make_pairs_compared`.
+    """
+    if len({board.split_id for board in report.leaderboards}) > 1:
+        return report
+    tests: dict[tuple[Any, ...], dict[str, float]] = {}
+    for row in read_records(rows, "current_comparisons", COMPARED_COLUMNS):
+        p = read_real(row["p_holm"])
+        if row["kind"] == "pair" and p is not None:
+            key = (read_text(row["part"]), _read_measure(row, "holdout"), read_text(row["model"]))
+            tests.setdefault(key, {})[read_text(row["other"])] = p
+    boards = tuple(_add_tests(board, tests) for board in report.leaderboards)
+    new = dict(zip(describe_leaders(report.leaderboards), describe_leaders(boards), strict=True))
+    summary = tuple(new.get(sentence, sentence) for sentence in report.summary)
+    return replace(report, leaderboards=boards, summary=summary)
+
+
+def _add_tests(board: Leaderboard, tests: dict[tuple[Any, ...], dict[str, float]]) -> Leaderboard:
+    rows = [replace(r, tests=tests.get((board.part, board.measure, r.model), {})) for r in board.rows]
+    opens = [*(one.is_open(other) for one, other in pairwise(rows)), None]
+    marked = (replace(row, overlaps_next=is_open) for row, is_open in zip(rows, opens, strict=True))
+    return replace(board, rows=tuple(marked))
 
 
 def make_pairs_compared(rows: pd.DataFrame) -> tuple[ComparedPair, ...]:

@@ -193,10 +193,10 @@ def _describe_board(board: Leaderboard, held: dict[str, str], outdated: Sequence
     )
     if best.model in outdated:
         sentence += ", of an earlier attempt, since its last one failed"
-    level = [row.model for row in able[1:] if best.estimate.overlaps(row.estimate)]
+    level = [row.model for row in able[1:] if best.is_open(row)]
     if level:
         others = ", ".join(level[:2]) + (f" and {len(level) - 2} more" if len(level) > 2 else "")
-        sentence += f"; the interval of {others} overlaps its own"
+        sentence += f"; its lead over {others} may be chance"
     return f"{sentence}{_describe_passed_over(passed_over, held)}."
 
 

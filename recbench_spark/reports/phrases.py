@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from recbench_spark.definitions import Definition
 from recbench_spark.kernels.metrics.about import about_metric
 from recbench_spark.reports.facts import (
+    VISIBLE_P,
     Agreement,
     Leaderboard,
     LeaderboardRow,
@@ -272,8 +273,17 @@ def summarise(
     fallen = _describe_regressions(regressions)
     if not boards:
         return (*fallen, *note, "No succeeded run to show.")
-    sentences = [_describe_leader(board, _describe_board(board, boards)) for board in boards]
-    return (*fallen, *note, *sentences, *(_describe_agreement(agreement) for agreement in agreements))
+    return (
+        *fallen,
+        *note,
+        *describe_leaders(boards),
+        *(_describe_agreement(agreement) for agreement in agreements),
+    )
+
+
+def describe_leaders(boards: Sequence[Leaderboard]) -> tuple[str, ...]:
+    """Return a sentence on the best models of each board."""
+    return tuple(_describe_leader(board, _describe_board(board, boards)) for board in boards)
 
 
 def _describe_regressions(regressions: Sequence[str]) -> tuple[str, ...]:
@@ -348,13 +358,23 @@ def _describe_lead(measure: ReportedMeasure, leader: LeaderboardRow, second: Lea
     signed = leader.estimate.value < 0 or about_metric(measure.metric).best == "near 0"
     base = 0.0 if signed else second.estimate.value
     share = f" ({100 * gap / base:.1f} %)" if base > 0 else ""
-    verdict = {
+    size = f"{gap:.4f}{share}" if gap >= 0.00005 else "less than 0.0001"
+    return f"{size} better than {second.model}; {_judge_order(leader, second)}"
+
+
+def _judge_order(leader: LeaderboardRow, second: LeaderboardRow) -> str:
+    """Say whether an order may be chance: by the paired test of both where there is one."""
+    p = leader.tests.get(second.model)
+    if p is not None:
+        size = "below 0.001" if p < 0.001 else f"{p:.2g}"
+        found = "does not tell them apart, so this order may be chance"
+        found = "tells them apart" if p < VISIBLE_P else found
+        return f"a test user by user {found} (p by Holm {size})"
+    return {
         True: "their intervals overlap, so this order may be chance",
         False: "their intervals do not overlap",
         None: "there are no intervals to judge this by",
     }[leader.estimate.overlaps(second.estimate)]
-    size = f"{gap:.4f}{share}" if gap >= 0.00005 else "less than 0.0001"
-    return f"{size} better than {second.model}; {verdict}"
 
 
 def _describe_agreement(agreement: Agreement) -> str:

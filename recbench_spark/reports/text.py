@@ -103,7 +103,10 @@ def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -
         if other.definition != board.measure.definition
     ]
     if any(row.overlaps_next for row in board.rows):
-        notes.append("~ interval overlaps that of the next model: the order of the two may be chance")
+        notes.append(
+            "~ no paired test tells it from the next model or, without one, their intervals overlap: "
+            "the order of the two may be chance"
+        )
     notes += [f"* {row.note}" for row in board.rows if row.note]
     rule = "─" * max(len(line) for line in lines)
     return [f"{title}, {level_in_words(level)}", lines[0], rule, *lines[1:], *notes]

@@ -29,6 +29,7 @@ def test_time_left() -> None:
     assert (
         progress.format_progress(250, 1000, 10.0) == "ranked 250 of 1,000 (users x models), about 30 s left"
     )
+    assert progress.format_progress(199, 1000, 90.0) == "ranked 199 of 1,000 (users x models)"
     assert "about 5 min left" in progress.format_progress(500, 1000, 300.0)
     assert "about 0 s left" in progress.format_progress(1001, 1000, 300.0)
 

@@ -144,7 +144,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     name = parse_model(output.out)
     assert run(*given, "--warehouse", str(one), "--plan", "G") == 0
     output = capsys.readouterr()
-    assert "layer 1 layer (mean, plan G)" in output.err and "of the predicted time" in output.err
+    assert "layer 1 layer (mean, plan G)" in output.err and "times the predicted time" in output.err
     assert "already built" in output.err
     result = table(one, "embeddings", name)
 

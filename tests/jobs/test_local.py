@@ -490,3 +490,17 @@ def test_a_file_of_nodes_is_text_with_an_id_a_line(tmp_path: Path) -> None:
         embed.read_lines(str(tmp_path))
     with pytest.raises(MissingError, match="no such file"):
         embed.read_lines(str(tmp_path / "none"))
+
+
+def test_auto_counts_the_users_of_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of 900 users, a truth of 2 users in 40 rows, 20 items: 40 pairs are scored, not 18,000."""
+    users, items, truth = (str(tmp_path / f"{name}.csv") for name in ("users", "items", "truth"))
+    Path(users).write_text("user_id,v\n" + "".join(f"{u},1\n" for u in range(900)))
+    Path(items).write_text("item_id,v\n" + "".join(f"{i},1\n" for i in range(20)))
+    Path(truth).write_text("user_id,item_id\n" + "".join(f"{i % 2},{i // 2}\n" for i in range(40)))
+    paths, sides = [users, items, truth], [users, items]
+    monkeypatch.setattr(engines, "MOST_PAIRS", 50)
+    assert engines.choose_engine("auto", paths, sides).engine == "spark"
+    assert engines.choose_engine("auto", paths, sides, truth=truth).engine == "local"
+    monkeypatch.setattr(engines, "MOST_PAIRS", 39)
+    assert engines.choose_engine("auto", paths, sides, truth=truth).engine == "spark"

@@ -18,7 +18,9 @@ from recbench_spark.definitions import Definition, axis_values
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.kernels.comparison.agreement import swap_orders
 from recbench_spark.reports import (
+    COMPARED_COLUMNS,
     Report,
+    add_tests,
     describe_code_changes,
     describe_flips,
     leaderboard_text,
@@ -799,3 +801,27 @@ def test_who_may_read_a_page_the_umask_says(tmp_path: Path, mask: int, mode: int
         os.umask(before)
     assert path.stat().st_mode & 0o777 == mode and path.read_text() == "<p>again"
     assert [one.name for one in path.parent.iterdir()] == ["page.html"]
+
+
+def test_a_paired_test_decides_before_overlapping_intervals() -> None:
+    """a and b: intervals overlap, p .001; b and c: p .4; c and d: no p, since the test has no freedom."""
+    facts = report(
+        *(
+            number(m, v, ci_low=v - 0.2, ci_high=v + 0.2)
+            for m, v in zip("abcd", (0.5, 0.4, 0.3, 0.2), strict=True)
+        )
+    )
+    found = {("a", "b"): 0.001, ("b", "c"): 0.4, ("c", "d"): None}
+    blank = dict.fromkeys(COMPARED_COLUMNS)
+    cell = {"kind": "pair", "part": "test", "metric": "ndcg", "k": 10, "definition": "v1"}
+    rows = [
+        {**blank, **cell, "model": model, "other": other, "p_holm": p}
+        for (model, other), p in found.items()
+    ]
+    tested = add_tests(facts, pd.DataFrame(rows, columns=list(COMPARED_COLUMNS)))
+    (board,) = tested.leaderboards
+    assert [row.overlaps_next for row in board.rows] == [False, True, True, None]
+    assert tested.summary[0].endswith(
+        "better than b; a test user by user tells them apart (p by Holm 0.001)."
+    )
+    assert "intervals overlap" in facts.summary[0]

@@ -211,7 +211,7 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(splits, log
     report = ran.outcome.failed["lacking"]
     assert "nodes of side item have none: " in report
     assert {"popular", "net", "given"} <= set(ran.outcome.leaderboard.split())
-    assert "layer 1 pool (mean, plan" in ran.remarks and "of the predicted time" in ran.remarks
+    assert "layer 1 pool (mean, plan" in ran.remarks and "times the predicted time" in ran.remarks
 
     split_id = ran.night.split_id
     splits = frame(place, "splits", split_id=split_id)

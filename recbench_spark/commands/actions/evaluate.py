@@ -53,7 +53,11 @@ def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
     _take_stored_vectors(args)
     definition = check_flags(args, kind)
     choice = engines.choose_engine(
-        args.engine, list(input_paths(args).values()), _side_paths(args), (args.warehouse, OUTPUT_TABLES)
+        args.engine,
+        list(input_paths(args).values()),
+        _side_paths(args),
+        (args.warehouse, OUTPUT_TABLES),
+        truth=args.truth,
     )
     if args.dry_run:
         check_headers(args)

@@ -128,6 +128,6 @@ def print_results(outcome: NightOutcome) -> None:
     if outcome.report_path:
         print(f"report: {link_place(outcome.report_path)}")
     print("ask in SQL:")
-    for line in outcome.sql_lines:
+    for line in outcome.sql_lines[:1]:  # the result file and the report have all
         print(f"  {line}")
     sys.stdout.flush()

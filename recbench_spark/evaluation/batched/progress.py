@@ -17,6 +17,10 @@ from pathlib import Path
 LOOK_SECONDS, TELL_SECONDS = 1.0, 10.0
 
 
+STEADY_SHARE = 0.2
+"""Share of the pairs that must be finished before the time left is predicted."""
+
+
 def record_progress(folder: str, task: int, pairs: int) -> None:
     """Record the number of finished pairs of a task. Errors of the disk are ignored."""
     if not folder:
@@ -83,9 +87,13 @@ def _report_until(
 
 
 def format_progress(pairs: int, total: int, seconds: float) -> str:
-    """Describe the finished share and the time left at the current speed."""
+    """Describe the finished share, and the time left at the mean speed once that is steady.
+
+    The first tasks also start workers and compile kernels, so nothing is predicted from them.
+    """
+    finished = f"ranked {min(pairs, total):,} of {total:,} (users x models)"
+    if pairs < STEADY_SHARE * total:
+        return finished
     left = seconds * max(total - pairs, 0) / pairs
     unit, size = ("min", 60) if left >= 90 else ("s", 1)
-    return (
-        f"ranked {min(pairs, total):,} of {total:,} (users x models), about {left / size:.0f} {unit} left"
-    )
+    return f"{finished}, about {left / size:.0f} {unit} left"
