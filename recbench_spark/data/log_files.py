@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from recbench_spark.data.arrow_files import open_dataset
 from recbench_spark.data.column_names import LOG_NAMES, strip_name
 from recbench_spark.data.paths import check_path
 from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS
-from recbench_spark.errors import ConfigError, DataError, show_value
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, show_value
 from recbench_spark.storage.local_files import (
     HEAD_BYTES,
     bare_name,
@@ -28,9 +30,11 @@ from recbench_spark.storage.local_files import (
     read_head,
     split_line,
 )
+from recbench_spark.storage.table_scans import query_delta
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow.dataset as ds
 
 SEPARATORS = ("::", "\t", ",", ";", "|")
 TYPED = re.compile(r".+:(token|float)(_seq)?")
@@ -167,7 +171,17 @@ def _open_folder(place: Path, separator: str | None, header: bool | None) -> Log
 
 
 def _open_stored(place: Path, reader: str) -> LogFile:
-    return LogFile(str(place), reader, tuple(open_dataset(str(place), reader).schema.names))
+    return LogFile(str(place), reader, tuple(_open_rows(str(place), reader).schema.names))
+
+
+def _open_rows(path: str, reader: str) -> ds.Dataset | pa.RecordBatchReader:
+    """Open Parquet or Delta; a table of Delta whose files alone are not its rows can be read once."""
+    try:
+        return open_dataset(path, reader)
+    except FallbackToSpark:
+        if reader != "delta":
+            raise
+    return query_delta(path)
 
 
 def _open_text(place: Path, separator: str | None, header: bool | None) -> LogFile:
@@ -371,7 +385,11 @@ def _connect(log: LogFile) -> Iterator[duckdb.DuckDBPyConnection]:
 def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
     """Give a connection the log as the view `log`; fields of text files are text."""
     if log.reader in ("parquet", "delta"):
-        connection.register("log", open_dataset(log.path, log.reader))
+        rows = _open_rows(log.path, log.reader)
+        once = isinstance(rows, pa.RecordBatchReader)
+        connection.register("rows" if once else "log", rows)
+        if once:
+            connection.execute("CREATE TABLE log AS SELECT * FROM rows")
         return
     path = _quote_path(log.path)
     if log.reader == "json":
