@@ -6,13 +6,15 @@ says it.
 
 from __future__ import annotations
 
+import codecs
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -22,11 +24,17 @@ from recbench_spark.data.paths import check_path
 from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, show_value
 from recbench_spark.storage.local_files import (
+    BLANKS,
     HEAD_BYTES,
+    TO_UTF8,
+    WIDE,
+    WIDE_MARKS,
     bare_name,
     describe_content,
+    find_undecoded,
     has_delta_log,
     head_lines,
+    read_chunks,
     read_head,
     split_line,
 )
@@ -69,6 +77,7 @@ class LogFile:
         names: the columns, as the reader calls them; none for a reader with a layout of its own.
         options: `dataset.options`.
         roles: our name -> the column, where the name of the file says it.
+        note: a sentence about its encoding, where it is not UTF-8.
     """
 
     path: str
@@ -76,6 +85,12 @@ class LogFile:
     names: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     roles: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def has_names(self) -> bool:
+        """True where the columns have names of their own."""
+        return self.options.get("header") != "false"
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,9 @@ class ColumnFacts:
         lowest, highest: of the numbers; None where there are none.
         first, last: of the times.
         offsets: times that are text and name their zone.
+        hundredths: numbers with two decimals at most, as ratings have.
+        dates: texts that look like a date, in another order than 2026-01-31.
+        formats: patterns of Spark by which all these dates are read.
         samples: some values.
     """
 
@@ -105,6 +123,9 @@ class ColumnFacts:
     first: str | None
     last: str | None
     offsets: int = 0
+    hundredths: int = 0
+    dates: int = 0
+    formats: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
 
     @property
@@ -122,17 +143,25 @@ class ColumnFacts:
         """True where all values are ISO dates or times."""
         return self.present > 0 and self.days == self.present and not self.is_stored_time
 
+    @property
+    def is_other_date(self) -> bool:
+        """True where all values are dates in another form than ISO."""
+        return self.present > 0 and self.dates == self.present and not self.days
+
 
 # ------------------------------------------------------------------------------------------ format
 
 
-def open_log_file(path: str, separator: str | None = None, *, header: bool | None = None) -> LogFile:
+def open_log_file(
+    path: str, separator: str | None = None, *, header: bool | None = None, encoding: str | None = None
+) -> LogFile:
     """Find out how a file or folder of this machine is read.
 
     Args:
         path: the file; or a folder of MovieLens, of Parquet or Delta, or of one of SPLITS.
         separator: the separator of fields, where the caller knows it.
         header: whether the first line has the names.
+        encoding: the encoding of its text, where the caller knows it.
 
     Raises:
         MissingError: nothing is there. ConfigError: the first lines leave open how it is read.
@@ -145,16 +174,26 @@ def open_log_file(path: str, separator: str | None = None, *, header: bool | Non
     check_path(path)
     place = Path(path).absolute()
     if place.is_dir():
-        return _open_folder(place, separator, header)
+        return _open_folder(place, _TextSettings(separator, header, encoding))
     kind = describe_content(str(place))[0]
+    if "UTF-16" in kind:
+        raise DataError(f"{path} is {kind}", TO_UTF8)
     if kind == "Parquet":
         return _open_stored(place, "parquet")
     if kind not in ("text", "compressed with gzip") and "TREC" not in kind:
         raise DataError(f"{path} is {kind or 'not text'}", "write it as CSV or Parquet")
-    return _open_text(place, separator, header)
+    return _open_text(place, _TextSettings(separator, header, encoding))
 
 
-def _open_folder(place: Path, separator: str | None, header: bool | None) -> LogFile:
+class _TextSettings(NamedTuple):
+    """What the caller knows of a text file; None: it is to be found out."""
+
+    separator: str | None
+    header: bool | None
+    encoding: str | None
+
+
+def _open_folder(place: Path, given: _TextSettings) -> LogFile:
     if has_delta_log(place):
         return _open_stored(place, "delta")
     for reader, patterns in SPLITS.items():
@@ -163,7 +202,7 @@ def _open_folder(place: Path, separator: str | None, header: bool | None) -> Log
     known = dict.fromkeys(name for names in MOVIELENS.values() for name in names)
     files = [file for file in sorted(place.iterdir()) if bare_name(file.name) in known]
     if files:
-        return _open_text(files[0], separator, header)
+        return _open_text(files[0], given)
     if any(place.rglob("*.parquet")):
         return _open_stored(place, "parquet")
     names = ", ".join(file.name for file in sorted(place.iterdir())[:10])
@@ -184,24 +223,37 @@ def _open_rows(path: str, reader: str) -> ds.Dataset | pa.RecordBatchReader:
     return query_delta(path)
 
 
-def _open_text(place: Path, separator: str | None, header: bool | None) -> LogFile:
-    lines = _read_first_lines(place)
+def _open_text(place: Path, given: _TextSettings) -> LogFile:
+    encoding, note = _find_encoding(place, given.encoding)
+    lines = _read_first_lines(place, encoding)
     if lines[0].lstrip().startswith("{"):
+        if encoding:
+            raise DataError(f"{place}: {note}", f"JSON is UTF-8: iconv -f {encoding} -t UTF-8 FILE")
         return LogFile(str(place), "json")
     if lines[0].lstrip().startswith("["):
         raise DataError(f"{place} is one array of JSON", "write an object in each line: jq -c '.[]'")
+    log = _open_known(place) or _open_fields(place, lines, given)
+    return replace(log, options={**log.options, "encoding": encoding}, note=note) if encoding else log
+
+
+def _open_known(place: Path) -> LogFile | None:
+    """Return the log of a file whose name says its layout."""
     layout = LAYOUTS.get(bare_name(place.name))
-    if layout and layout.names and "rating" in layout.names:
-        places = {name: f"_c{n}" for n, name in enumerate(layout.names)}
-        options = {"sep": layout.separator, "header": "false", "quote": ""}
-        return LogFile(str(place), "csv", tuple(places.values()), options, places)
-    sep = separator or find_separator(lines, place)
+    if not layout or not layout.names or "rating" not in layout.names:
+        return None
+    places = {name: f"_c{n}" for n, name in enumerate(layout.names)}
+    options = {"sep": layout.separator, "header": "false", "quote": ""}
+    return LogFile(str(place), "csv", tuple(places.values()), options, places)
+
+
+def _open_fields(place: Path, lines: Sequence[str], given: _TextSettings) -> LogFile:
+    sep = given.separator or find_separator(lines, place)
     fields = [split_line(line, sep) for line in lines]
     if len(fields[0]) < 2:
         raise ConfigError(
-            f"{place}: one field in a line separated by {sep!r}", "add --separator, such as ';'"
+            f"{place}: one field in a line separated by {sep!r}", "add --separator, such as ';' or blanks"
         )
-    has_names = has_header(fields, place) if header is None else header
+    has_names = has_header(fields, place) if given.header is None else given.header
     usual = "\t" if bare_name(place.name).endswith(".tsv") else ","
     options = {} if sep == usual else {"sep": sep}
     if has_names:
@@ -212,6 +264,33 @@ def _open_text(place: Path, separator: str | None, header: bool | None) -> LogFi
         raise _make_matrix_error(place)
     names = tuple(f"_c{n}" for n in range(len(fields[0])))
     return LogFile(str(place), "csv", names, {**options, "header": "false"})
+
+
+def _find_encoding(place: Path, given: str | None) -> tuple[str, str]:
+    """Return the encoding of a text that is not UTF-8, and a sentence about it; else two empty texts.
+
+    Raises:
+        ConfigError: the caller's encoding is not known here. DataError: it is UTF-16 or UTF-32.
+    """
+    if read_head(str(place)).startswith(WIDE_MARKS) or (given or "").lower().startswith(WIDE):
+        raise DataError(f"{place} is text in UTF-16 or UTF-32", TO_UTF8)
+    if given is not None:
+        try:
+            name = codecs.lookup(given).name
+        except LookupError:
+            raise ConfigError(f"--encoding {given} is not known", "such as cp1252 or ISO-8859-1") from None
+        return ("", "") if name == "utf-8" else (given, f"read as {given}, as --encoding says")
+    found = find_undecoded(str(place))
+    if found is None:
+        return "", ""
+    rest = any(set(chunk) & NOT_CP1252 for chunk in read_chunks(str(place)))
+    encoding = "ISO-8859-1" if rest else "cp1252"
+    where = f"byte 0x{found[1]:02X} in line {found[0]:,}"
+    return encoding, f"{where} is not UTF-8: read as {encoding}; --encoding names another"
+
+
+NOT_CP1252 = frozenset({0x81, 0x8D, 0x8F, 0x90, 0x9D})
+"""Bytes that mean nothing in cp1252, the usual encoding of Windows."""
 
 
 def _name_columns(fields: Sequence[str]) -> tuple[str, ...]:
@@ -233,11 +312,11 @@ def _make_matrix_error(place: Path) -> DataError:
     return DataError(f"{place} is a matrix with a row for each user, and no log", hint)
 
 
-def _read_first_lines(place: Path) -> list[str]:
+def _read_first_lines(place: Path, encoding: str) -> list[str]:
     if place.name.endswith(".bz2"):
         raise DataError(f"{place}: files compressed with bzip2 are not looked at", "unpack it, or use gzip")
     head = read_head(str(place))
-    lines = head_lines(head)
+    lines = head_lines(head, encoding or "utf-8")
     if not lines:
         raise DataError(f"{place}: no lines", "check the path")
     whole = lines[:-1] if len(head) == HEAD_BYTES else lines  # the last one is cut off
@@ -257,11 +336,14 @@ def find_separator(lines: Sequence[str], place: Path) -> str:
         return str(usual if usual in fits else fits[0])
     if not fits and all(len(line.split()) >= MATRIX_WIDTH for line in lines):
         raise _make_matrix_error(place)
+    blanks = {len(split_line(line, BLANKS)) for line in lines}
+    if not fits and len(blanks) == 1 and blanks != {1}:
+        return BLANKS
     shown = " and ".join(map(repr, fits))
     what = (
         f"{shown} could both separate the fields" if fits else "no separator gives all lines as many fields"
     )
-    raise ConfigError(f"{place}: {what}: {lines[0][:120]!r}", "add --separator, such as ';'")
+    raise ConfigError(f"{place}: {what}: {lines[0][:120]!r}", "add --separator, such as ';' or blanks")
 
 
 def has_header(fields: Sequence[Sequence[str]], place: Path) -> bool:
@@ -300,24 +382,84 @@ def profile_columns(log: LogFile) -> tuple[int, int, list[ColumnFacts]]:
         distinct = "approx_count_distinct(" if _count_bytes(log.path) > EXACT_BYTES else "count(DISTINCT "
         parts = ", ".join(_write_aggregates(name, distinct) for name in types)
         row = connection.sql(f"SELECT count(*), {parts} FROM log").fetchall()[0]
-        broken = _count_broken_lines(connection) if log.reader == "csv" else 0
+        broken = _count_broken_lines(connection, log) if log.reader == "csv" else 0
         samples = connection.sql("SELECT * FROM log LIMIT 1000").fetchall()
+        dated = [name for n, name in enumerate(types) if row[1 + n * FACTS] == row[n * FACTS + FACTS] != 0]
+        formats = {name: _find_formats(connection, name) for name in dated}
     columns = []
     for n, (name, stored) in enumerate(types.items()):
         facts = row[1 + n * FACTS : 1 + (n + 1) * FACTS]
         values = dict.fromkeys(str(one[n]) for one in samples if one[n] not in (None, ""))
         kind = "" if stored == "VARCHAR" else stored
         columns.append(replace(ColumnFacts(name, kind, *facts), samples=tuple(values)[:3]))
+        columns[-1] = replace(columns[-1], formats=formats.get(name, ()))
     return int(row[0]), broken, columns
 
 
-FACTS = 10
+FACTS = 12
 EXACT_BYTES = 1 << 26
 """Bytes of a file up to which different values are counted; beyond it they are estimated."""
 
 
-def _count_broken_lines(connection: duckdb.DuckDBPyConnection) -> int:
+def find_no_ratings(log: LogFile, name: str) -> tuple[float, int] | None:
+    """Return a value of ratings that usually means "no rating", and its rows; None where there is none.
+
+    It is 0, -1, 99 or the like, the lowest or highest value, with a gap to all others.
+    """
+    query = f"""
+        WITH rows AS (SELECT try_cast({_quote(name)} AS DOUBLE) AS r FROM log),
+        ends AS (SELECT min(r) AS low, max(r) AS high FROM rows)
+        SELECT low, min(r) FILTER (r > low), count(*) FILTER (r = low), high, max(r) FILTER (r < high),
+        count(*) FILTER (r = high) FROM rows, ends WHERE isfinite(r) GROUP BY low, high"""
+    with _connect(log) as connection:
+        found = connection.sql(query).fetchall()
+    if not found or found[0][1] in (None, found[0][3]):  # two values at most: a label
+        return None
+    low, second, lows, high, before, highs = found[0]
+    if low in (0, -1, -99, -999) and second - low >= 1 and high > 1:
+        return low, lows
+    return (high, highs) if high in (99, 999, 9999) and high - before >= 10 else None
+
+
+def _find_formats(connection: duckdb.DuckDBPyConnection, name: str) -> tuple[str, ...]:
+    """Return the patterns of Spark by which all dates of a column are read."""
+    text = f"nullif({_quote(name)}, '')"
+    counts = ", ".join(f"count(try_strptime({text}, {_quote_text(one)}))" for one in TIME_FORMATS.values())
+    present, *read = connection.sql(f"SELECT count({text}), {counts} FROM log").fetchall()[0]
+    return tuple(java for java, n in zip(TIME_FORMATS, read, strict=True) if n == present)
+
+
+_DAYS = {
+    "M/d/yyyy": "%m/%d/%Y",
+    "d/M/yyyy": "%d/%m/%Y",
+    "M-d-yyyy": "%m-%d-%Y",
+    "d-M-yyyy": "%d-%m-%Y",
+    "d.M.yyyy": "%d.%m.%Y",
+    "yyyy/M/d": "%Y/%m/%d",
+}
+_HOURS = {
+    "": "",
+    " H:mm": " %H:%M",
+    " H:mm:ss": " %H:%M:%S",
+    " h:mm a": " %I:%M %p",
+    " h:mm:ss a": " %I:%M:%S %p",
+}
+TIME_FORMATS = {java + hour: own + _HOURS[hour] for java, own in _DAYS.items() for hour in _HOURS}
+"""Patterns of times by Spark (`timestampFormat`), and the same ones by DuckDB."""
+
+OTHER_DATE = (
+    "^[0-9]{1,2}[/.-][0-9]{1,2}[/.-][0-9]{2,4}([ T,]|$)|^[0-9]{4}[/.][0-9]{1,2}[/.][0-9]{1,2}|"
+    "^([A-Za-z]{3,9},? )?([0-9]{1,2} )?(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* .*[0-9]{4}$"
+)
+"""Pattern of a date in another form than 2026-01-31."""
+
+
+def _count_broken_lines(connection: duckdb.DuckDBPyConnection, log: LogFile) -> int:
     """Return the number of lines that the pass over all rows, the only one before, left out."""
+    if log.options.get("sep") == BLANKS:
+        return int(
+            connection.sql(f"SELECT count(*) FROM fields WHERE len(x) <> {len(log.names)}").fetchall()[0][0]
+        )
     return int(connection.sql("SELECT count(DISTINCT line) FROM reject_errors").fetchall()[0][0])
 
 
@@ -344,20 +486,24 @@ def _write_aggregates(name: str, distinct: str) -> str:
             f"CAST(min({time}) AS VARCHAR)",
             f"CAST(max({time}) AS VARCHAR)",
             f"count({time}) FILTER (regexp_matches({text}, '{OFFSET}'))",
+            f"count({number}) FILTER (regexp_full_match({text}, '-?[0-9]+([.][0-9]{{1,2}}0*)?'))",
+            f"count({text}) FILTER (regexp_matches({text}, '{OTHER_DATE}'))",
         ]
     )
 
 
-def share_known_users(log: LogFile, user: str, time: str) -> float:
+def share_known_users(log: LogFile, user: str, time: str, pattern: str = "") -> float:
     """Return the share of the users of the last fifth of the rows, by time, who have earlier rows too.
 
-    It is 0 where no row is later than the others.
+    It is 0 where no row is later than the others. `pattern`: that of Spark by which times are read.
 
     Raises:
         DataError: the file cannot be read.
     """
     text = f"CAST({_quote(time)} AS VARCHAR)"
     moment = f"coalesce(try_cast({text} AS DOUBLE), epoch(try_cast({text} AS TIMESTAMP)))"
+    if pattern:
+        moment = f"epoch(try_strptime({text}, {_quote_text(TIME_FORMATS[pattern])}))"
     query = f"""
         WITH rows AS (SELECT {_quote(user)} AS u, {moment} AS t FROM log),
         users AS (SELECT min(t) AS first, max(t) AS last FROM rows GROUP BY u),
@@ -373,13 +519,41 @@ def _connect(log: LogFile) -> Iterator[duckdb.DuckDBPyConnection]:
     """Connect to a new database with the log as the view `log`; its errors become DataErrors."""
     import duckdb  # noqa: PLC0415
 
-    with duckdb.connect(":memory:", config={"threads": "2"}) as connection:
+    with (
+        duckdb.connect(":memory:", config={"threads": "2"}) as connection,
+        tempfile.TemporaryDirectory(prefix="recbench-init-") as folder,
+    ):
         try:
-            _register(connection, log)
+            _register(connection, _write_utf8(log, Path(folder, bare_name(log.path))))
             yield connection
         except duckdb.Error as error:
             message = f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}"
             raise DataError(message, "write it as Parquet, or as CSV in UTF-8") from None
+
+
+def _write_utf8(log: LogFile, copy: Path) -> LogFile:
+    """Return a log whose text is UTF-8: itself, or a copy of it."""
+    if "encoding" not in log.options:
+        return log
+    decoder = codecs.getincrementaldecoder(log.options["encoding"])(errors="replace")
+    with copy.open("w", encoding="utf-8", newline="") as stream:
+        for chunk in read_chunks(log.path):
+            stream.write(decoder.decode(chunk))
+        stream.write(decoder.decode(b"", final=True))
+    return replace(log, path=str(copy))
+
+
+def _register_blanks(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
+    """Give a connection a log whose fields are separated by blanks, as the view `log`."""
+    call = (
+        f"read_csv({_quote_path(log.path)}, delim = '\x01', quote = '', escape = '', auto_detect = false, "
+        f"columns = {{'line': 'VARCHAR'}}, header = {log.options.get('header', 'true')})"
+    )
+    bare = r"regexp_replace(line, '^\s+|\s+$', '', 'g')"
+    split = rf"SELECT regexp_split_to_array({bare}, '\s+') AS x FROM {call} WHERE {bare} <> ''"
+    connection.execute(f"CREATE VIEW fields AS {split}")
+    names = ", ".join(f"x[{n}] AS {_quote(name)}" for n, name in enumerate(log.names, 1))
+    connection.execute(f"CREATE VIEW log AS SELECT {names} FROM fields WHERE len(x) = {len(log.names)}")
 
 
 def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
@@ -390,6 +564,9 @@ def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
         connection.register("rows" if once else "log", rows)
         if once:
             connection.execute("CREATE TABLE log AS SELECT * FROM rows")
+        return
+    if log.options.get("sep") == BLANKS:
+        _register_blanks(connection, log)
         return
     path = _quote_path(log.path)
     if log.reader == "json":

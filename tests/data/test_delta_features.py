@@ -16,9 +16,12 @@ from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.storage.table_scans import list_delta_files, query_delta
 from tests.delta_features import ROWS, write_mapped, write_plain
 
-V3 = {"minReaderVersion": 3, "minWriterVersion": 7} | dict.fromkeys(
-    ("readerFeatures", "writerFeatures"), ["columnMapping"]
-)
+V3 = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 7,
+    "readerFeatures": ["columnMapping"],
+    "writerFeatures": ["columnMapping"],
+}
 
 
 def delete_second_row() -> dict[str, Any]:

@@ -110,7 +110,12 @@ def _read_json(spark: SparkSession, dataset: Dataset) -> RawLog:
     path = str(dataset.path)
     check_path(path)
     names = list(dataset.source_names.values())
-    text = read_objects(spark, path, [*names, *dataset.attributes], dataset.options)
+    options = {key.lower(): value for key, value in dataset.options.items()}
+    # Spark finds the ends of lines in another encoding only where it is told what ends them.
+    ends = (
+        {"lineSep": "\n"} if "linesep" not in options and {"encoding", "charset"} & options.keys() else {}
+    )
+    text = read_objects(spark, path, [*names, *dataset.attributes], {**ends, **dataset.options})
     return RawLog(text.frame, path, text.line, dataset.columns, time_unit=dataset.time_unit)
 
 
@@ -180,7 +185,9 @@ def _log_values(raw: RawLog, source_names: dict[str, str], dataset: Dataset) -> 
         "user_id": lambda name: Value.ids(frame, name, where, text_file=text, floats=floats),
         "item_id": lambda name: Value.ids(frame, name, where, text_file=text, floats=floats),
         "rating": lambda name: Value.number(frame, name, where),
-        "event_time": lambda name: Value.time(frame, name, raw.time_unit, where, dataset.time_zone),
+        "event_time": lambda name: Value.time(
+            frame, name, raw.time_unit, where, dataset.time_zone, pattern=dataset.time_format
+        ),
         "part": Value.part,
     }
     return {name: makers[name](source) for name, source in source_names.items()}
