@@ -331,19 +331,26 @@ def find_separator(lines: Sequence[str], place: Path) -> str:
     """
     widths = {sep: {len(split_line(line, sep)) for line in lines} for sep in SEPARATORS}
     fits = [sep for sep, counts in widths.items() if len(counts) == 1 and counts != {1}]
+    blanks = {len(split_line(line, BLANKS)) for line in lines}
+    if len(blanks) == 1 and blanks != {1} and (not fits or _are_padded(fits, lines)):
+        if max(blanks) >= MATRIX_WIDTH:
+            raise _make_matrix_error(place)
+        return BLANKS
     usual = {".csv": ",", ".tsv": "\t", ".inter": "\t"}.get(Path(bare_name(place.name)).suffix)
     if usual in fits or len(fits) == 1:
         return str(usual if usual in fits else fits[0])
-    if not fits and all(len(line.split()) >= MATRIX_WIDTH for line in lines):
-        raise _make_matrix_error(place)
-    blanks = {len(split_line(line, BLANKS)) for line in lines}
-    if not fits and len(blanks) == 1 and blanks != {1}:
-        return BLANKS
     shown = " and ".join(map(repr, fits))
     what = (
         f"{shown} could both separate the fields" if fits else "no separator gives all lines as many fields"
     )
     raise ConfigError(f"{place}: {what}: {lines[0][:120]!r}", "add --separator, such as ';' or blanks")
+
+
+def _are_padded(fits: Sequence[str], lines: Sequence[str]) -> bool:
+    """Return whether tabs alone would separate fields, and leave blanks at their ends."""
+    return list(fits) == ["\t"] and any(
+        field != field.strip() for line in lines for field in line.split("\t")
+    )
 
 
 def has_header(fields: Sequence[Sequence[str]], place: Path) -> bool:

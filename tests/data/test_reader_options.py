@@ -222,7 +222,7 @@ def test_fields_separated_by_blanks(spark: object, tmp_path: Path) -> None:
     for day, text in (("1", "user_id item_id\n1 2\n"), ("2", "user_id item_id\n3 4\n5 6 7\n")):
         (folder / f"day={day}").mkdir(parents=True)
         (folder / f"day={day}" / "a.csv").write_text(text)
-    with pytest.raises(DataError, match="1 lines that are not 2 fields separated by blanks, e.g. '5 6 7'"):
+    with pytest.raises(DataError, match="1 lines that are not 2 fields separated by blanks"):
         open_rows(spark, folder, {"sep": "blanks"}, attributes=("day",))
     rows = open_rows(spark, folder, {"sep": "blanks"}, attributes=("day",), bad_rows="reject")
     assert rows == [("1", "2", 1.0, None), ("3", "4", 1.0, None)]
