@@ -31,7 +31,7 @@ from recbench_spark.storage.local_files import (
     WIDE_MARKS,
     bare_name,
     describe_content,
-    find_undecoded,
+    describe_undecoded,
     has_delta_log,
     head_lines,
     read_chunks,
@@ -280,13 +280,12 @@ def _find_encoding(place: Path, given: str | None) -> tuple[str, str]:
         except LookupError:
             raise ConfigError(f"--encoding {given} is not known", "such as cp1252 or ISO-8859-1") from None
         return ("", "") if name == "utf-8" else (given, f"read as {given}, as --encoding says")
-    found = find_undecoded(str(place))
-    if found is None:
+    found = describe_undecoded(str(place))
+    if not found:
         return "", ""
     rest = any(set(chunk) & NOT_CP1252 for chunk in read_chunks(str(place)))
     encoding = "ISO-8859-1" if rest else "cp1252"
-    where = f"byte 0x{found[1]:02X} in line {found[0]:,}"
-    return encoding, f"{where} is not UTF-8: read as {encoding}; --encoding names another"
+    return encoding, f"{found[0]}: read as {encoding}; --encoding names another"
 
 
 NOT_CP1252 = frozenset({0x81, 0x8D, 0x8F, 0x90, 0x9D})
@@ -331,10 +330,10 @@ def find_separator(lines: Sequence[str], place: Path) -> str:
     """
     widths = {sep: {len(split_line(line, sep)) for line in lines} for sep in SEPARATORS}
     fits = [sep for sep, counts in widths.items() if len(counts) == 1 and counts != {1}]
+    if not fits and all(len(line.split()) >= MATRIX_WIDTH for line in lines):
+        raise _make_matrix_error(place)
     blanks = {len(split_line(line, BLANKS)) for line in lines}
     if len(blanks) == 1 and blanks != {1} and (not fits or _are_padded(fits, lines)):
-        if max(blanks) >= MATRIX_WIDTH:
-            raise _make_matrix_error(place)
         return BLANKS
     usual = {".csv": ",", ".tsv": "\t", ".inter": "\t"}.get(Path(bare_name(place.name)).suffix)
     if usual in fits or len(fits) == 1:

@@ -11,6 +11,8 @@ import pytest
 from recbench_spark import cli
 from recbench_spark.commands import init
 from recbench_spark.config import Dataset, load_benchmark
+from recbench_spark.data.arrow_files import read_table
+from recbench_spark.errors import DataError
 
 FIRST = 1_262_304_000
 
@@ -251,3 +253,10 @@ def test_values_that_usually_mean_no_rating(
     assert run(tmp_path / "log.csv") == 0
     for text in (capsys.readouterr().out, (tmp_path / "own.yaml").read_text()):
         assert (f"Rating {code} usually means no rating" in text) if code else "no rating;" not in text
+
+
+def test_tables_of_other_systems_name_the_byte(tmp_path: Path) -> None:
+    path = write(tmp_path, ["user_id,item_id", "ann,a", "José,b"], "truth.csv", "cp1252")
+    with pytest.raises(DataError, match="byte 0xE9 in line 3 is not UTF-8") as error:
+        read_table(str(path), ["user_id", "item_id"], "truth")
+    assert "cp1252" in error.value.hint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,11 +21,12 @@ from recbench_spark.data.readers.parquet import read_parquet
 from recbench_spark.data.readers.paths import explain_errors, is_table, reach_storage
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import PARTS, Checks, Value
-from recbench_spark.data.text_layouts import MOVIELENS, Layout
+from recbench_spark.data.text_layouts import IN_UTF8, MOVIELENS, Layout
 from recbench_spark.data.worlds import read_world
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS
 from recbench_spark.storage.local_files import (
+    describe_undecoded,
     refuse_misspelt,
     require_columns,
     separator,
@@ -166,6 +167,8 @@ def _check_log(raw: RawLog, dataset: Dataset) -> Log:
     counts = checks.count()
     if counts.rows == 0:
         raise DataError(f"{raw.where}: no rows")
+    if counts.hint == IN_UTF8:
+        counts = replace(counts, problems=[*counts.problems, *describe_undecoded(raw.where)])
     if dataset.bad_rows == "error":
         checks.refuse(counts, "correct or remove these rows, or set dataset.bad_rows to reject")
         return Log(_select_log_columns(raw.frame, raw, source_names, values, dataset), counts.rows)
