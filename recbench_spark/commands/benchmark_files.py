@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import date
 
 from recbench_spark.data.log_columns import ChosenColumns
-from recbench_spark.data.log_files import ColumnFacts, LogFile
+from recbench_spark.data.log_files import LogFile
+from recbench_spark.data.log_values import ColumnFacts
 
 
 @dataclass(frozen=True)

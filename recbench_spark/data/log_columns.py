@@ -13,7 +13,8 @@ from typing import NoReturn
 import numpy as np
 
 from recbench_spark.data.column_names import LOG_NAMES, strip_name
-from recbench_spark.data.log_files import TIME_FORMATS, ColumnFacts, LogFile
+from recbench_spark.data.log_files import LogFile
+from recbench_spark.data.log_values import TIME_FORMATS, ColumnFacts
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, describe_misread_times, guess_unit
 from recbench_spark.errors import ConfigError, DataError, nearest
 
@@ -80,10 +81,10 @@ def choose_columns(
         message = f"{log.path}: no column is known to be {' or '.join(missing)}"
         raise ConfigError(message, _describe_missing(missing, columns))
     for role, find in (("event_time", _find_time), ("rating", _find_rating)):
-        found = find(log, free) if role not in chosen and names.get(role) != NONE else None
-        if found is not None:
-            chosen[role] = found
-            free = [column for column in free if column.name != found.name]
+        column = find(log, free) if role not in chosen and names.get(role) != NONE else None
+        if column is not None:
+            chosen[role] = column
+            free = [one for one in free if one.name != column.name]
     chosen = {role: chosen[role] for role in FLAGS if role in chosen}
     _refuse_twice(chosen)
     _refuse_words(chosen.get("rating"))

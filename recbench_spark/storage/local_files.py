@@ -255,8 +255,8 @@ def find_undecoded(path: str) -> tuple[int, int] | None:
 
 def describe_undecoded(path: str) -> list[str]:
     """Return a sentence about the first byte of a local file that is not UTF-8; nothing where all is."""
-    found = find_undecoded(path) if Path(path).is_file() else None
-    return [] if found is None else [f"byte 0x{found[1]:02X} in line {found[0]:,} is not UTF-8"]
+    place = find_undecoded(path) if Path(path).is_file() else None
+    return [] if place is None else [f"byte 0x{place[1]:02X} in line {place[0]:,} is not UTF-8"]
 
 
 def read_chunks(path: str) -> Iterator[bytes]:

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from recbench_spark.data import arrow_files
-from recbench_spark.data.log_files import open_log_file, profile_columns
+from recbench_spark.data.log_files import open_log_file
+from recbench_spark.data.log_values import profile_columns
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.storage.table_scans import list_delta_files, query_delta
 from tests.delta_features import ROWS, write_mapped, write_plain

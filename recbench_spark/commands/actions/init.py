@@ -18,10 +18,10 @@ from recbench_spark.config import make_benchmark
 from recbench_spark.config.base import NAME
 from recbench_spark.config.documents import load_yaml
 from recbench_spark.data.log_columns import FLAGS, ChosenColumns, choose_columns, may_be_rating
-from recbench_spark.data.log_files import (
+from recbench_spark.data.log_files import open_log_file
+from recbench_spark.data.log_values import (
     ColumnFacts,
     find_no_ratings,
-    open_log_file,
     profile_columns,
     share_known_users,
 )
