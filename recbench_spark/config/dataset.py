@@ -51,10 +51,10 @@ default. A unit without effect is refused.
 
 
 FILE_OPTIONS = (
-    "ignoreCorruptFiles", "ignoreMissingFiles", "modifiedAfter", "modifiedBefore", "pathGlobFilter",
+    "ignoreMissingFiles", "modifiedAfter", "modifiedBefore", "pathGlobFilter",
     "recursiveFileLookup",
 )  # fmt: skip
-"""Options of all of Spark's readers of files."""
+"""Options of all readers of files."""
 
 CLOSED_LOOP_READERS = ("coat", "yahoo_r3")
 """Readers of two logs: one of the closed loop, which no file divides, and one of an open loop."""
@@ -69,7 +69,8 @@ READER_OPTIONS = {
     "json": (
         "encoding", "charset", "lineSep", "timestampFormat", "allowComments", "allowUnquotedFieldNames",
         "allowSingleQuotes", "allowNumericLeadingZeros", "allowNonNumericNumbers",
-        "allowBackslashEscapingAnyCharacter", "allowUnquotedControlChars", *FILE_OPTIONS,
+        "allowBackslashEscapingAnyCharacter", "allowUnquotedControlChars", "ignoreCorruptFiles",
+        *FILE_OPTIONS,
     ),
     "parquet": ("mergeSchema", "datetimeRebaseMode", "int96RebaseMode", *FILE_OPTIONS),
     "delta": ("versionAsOf", "timestampAsOf"),
@@ -95,6 +96,7 @@ UNUSED_OPTIONS = {
     **dict.fromkeys(("enforceSchema", "columnPruning"), _OWN_HEADER),
     **dict.fromkeys(("readChangeFeed", "readChangeData", "startingVersion", "startingTimestamp",
                      "endingVersion", "endingTimestamp"), _FEED),
+    "ignoreCorruptFiles": "every file is looked at first; remove those that are damaged",
     "inputBufferSize": "it changes nothing that is read",
 }  # fmt: skip
 """Options of Spark that change nothing here -> what to set instead, or why; they are refused."""

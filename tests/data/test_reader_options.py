@@ -41,7 +41,7 @@ CSV: dict[str, Case] = {
 
 JSON: dict[str, Case] = {
     "encoding": ("ISO-8859-1", b'{"u": "caf\xe9", "i": 2}\n', {}),
-    "charset": ("ISO-8859-1", b'{"u": "caf\xe9", "i": 2}\n', {}),
+    "charset": ("cp1252", b'{"u": "caf\xe9", "i": 2}\n', {}),
     "lineSep": ("|", '{"u": 1, "i": 2}|{"u": 3, "i": 4}', {}),
     "timestampFormat": ("MM/dd/yyyy", '{"u": 1, "i": 2, "t": "03/14/2015"}\n', {}),
     "allowComments": ("true", '{"u": 1, /* a */ "i": 2}\n', {}),
@@ -65,9 +65,11 @@ FILES = {
     "recursiveFileLookup": "true",
     "modifiedAfter": "2090-01-01T00:00:00",
     "modifiedBefore": "1990-01-01T00:00:00",
-    "ignoreCorruptFiles": "true",
     "ignoreMissingFiles": "true",
+    "ignoreCorruptFiles": "true",
 }
+
+CASES = [(reader, option) for reader in ("csv", "json") for option in FILE_OPTIONS]
 
 
 def read(
@@ -109,11 +111,12 @@ def test_an_option_of_text_has_an_effect(spark: object, tmp_path: Path, reader: 
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     without, used = (read(spark, reader, path, {**beside, **more}) for more in ({}, {option: value}))
     assert used != without
+    if option in ("encoding", "charset"):
+        assert "café" in str(used)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("reader", ["csv", "json"])
-@pytest.mark.parametrize("option", FILES)
+@pytest.mark.parametrize(("reader", "option"), [("json", "ignoreCorruptFiles"), *CASES])
 def test_an_option_of_files_has_an_effect(spark: object, tmp_path: Path, reader: str, option: str) -> None:
     line = {"csv": "u,i\n1,2\n", "json": '{"u": 1, "i": 2}\n'}[reader]
     for name in ("a", "b"):
@@ -139,9 +142,7 @@ def test_an_option_of_files_has_an_effect(spark: object, tmp_path: Path, reader:
 def test_options_of_parquet_have_an_effect(spark: object, tmp_path: Path) -> None:
     rows = {"u": [1], "i": [2], "t": pa.array([-14_830_974_000_000_000], pa.timestamp("us", "UTC"))}
     pq.write_table(pa.table(rows), tmp_path / "int96.parquet", use_deprecated_int96_timestamps=True)
-    footer = {"org.apache.spark.version": "2.4.8"}
-    old = pa.table(rows).replace_schema_metadata(footer)
-    pq.write_table(old, tmp_path / "micros.parquet")
+    pq.write_table(pa.table(rows), tmp_path / "micros.parquet")
     for option, name in (("int96RebaseMode", "int96"), ("datetimeRebaseMode", "micros")):
         path = tmp_path / f"{name}.parquet"
         both = [read(spark, "parquet", path, {option: mode}) for mode in ("LEGACY", "CORRECTED")]
@@ -167,10 +168,14 @@ def test_options_of_delta_have_an_effect(spark: object, tmp_path: Path) -> None:
 
 
 def test_each_accepted_option_is_tried() -> None:
-    tried = {"csv": {*CSV}, "json": {*JSON}, **{reader: {*one} for reader, one in TYPED.items()}}
+    tried = {
+        "csv": {*CSV},
+        "json": {*JSON, "ignoreCorruptFiles"},
+        **{reader: {*one} for reader, one in TYPED.items()},
+    }
     for reader, accepted in READER_OPTIONS.items():
         assert {*accepted} - {*FILE_OPTIONS} == tried[reader], reader
-    assert {*FILE_OPTIONS} == {*FILES}
+    assert {*FILE_OPTIONS, "ignoreCorruptFiles"} == {*FILES}
 
 
 def test_options_without_an_effect_are_refused() -> None:

@@ -376,7 +376,7 @@ def _column_mistakes(dataset: dict[str, Any]) -> str | None:
     return None
 
 
-FILE_OPTIONS = """ ignorecorruptfiles ignoremissingfiles modifiedafter modifiedbefore pathglobfilter
+FILE_OPTIONS = """ ignoremissingfiles modifiedafter modifiedbefore pathglobfilter
     recursivefilelookup"""
 OPTIONS = {
     "csv": """sep delimiter encoding charset quote escape comment header ignoreleadingwhitespace
@@ -385,7 +385,7 @@ OPTIONS = {
     + FILE_OPTIONS,
     "json": """encoding charset linesep timestampformat allowcomments allowunquotedfieldnames
     allowsinglequotes allownumericleadingzeros allownonnumericnumbers allowbackslashescapinganycharacter
-    allowunquotedcontrolchars"""
+    allowunquotedcontrolchars ignorecorruptfiles"""
     + FILE_OPTIONS,
     "parquet": "mergeschema datetimerebasemode int96rebasemode" + FILE_OPTIONS,
     "delta": "versionasof timestampasof",

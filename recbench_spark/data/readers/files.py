@@ -58,6 +58,17 @@ def column(name: str) -> Column:
 # --- text ---
 
 
+def allow_encodings(spark: SparkSession, options: Mapping[str, str]) -> None:
+    """Let a session read all encodings of Java where options name one that Spark alone does not take."""
+    named = {value.lower() for name, value in options.items() if name.lower() in ("encoding", "charset")}
+    if named - SPARK_ENCODINGS:
+        spark.conf.set("spark.sql.legacy.javaCharsets", "true")
+
+
+SPARK_ENCODINGS = frozenset({"iso-8859-1", "us-ascii", "utf-16", "utf-16be", "utf-16le", "utf-32", "utf-8"})
+"""Encodings that Spark 4 takes without a setting."""
+
+
 def keeps_replacements(spark: SparkSession) -> bool:
     """Check whether U+FFFD in text files is an intended character."""
     return spark.conf.get(REPLACEMENT, None) == "keep"
@@ -80,6 +91,7 @@ def read_fields(
     reader_options = _normalise_options(options or {})
     settings = {**layout.options(), "header": str(layout.names is None).lower(), **reader_options}
     refuse_packed_text(path)
+    allow_encodings(spark, reader_options)
     if settings["sep"].lower() == BLANKS:
         return _read_blank_fields(spark, path, settings)
     with explain_errors(path):

@@ -13,7 +13,15 @@ from pyspark.sql import types as T
 from recbench_spark.config import LOG_COLUMNS, TABLE_READERS, Dataset
 from recbench_spark.data.paths import check_path, exists
 from recbench_spark.data.readers import published
-from recbench_spark.data.readers.files import BAD_LINE, FILE, HIDDEN, column, open_reader, read_fields
+from recbench_spark.data.readers.files import (
+    BAD_LINE,
+    FILE,
+    HIDDEN,
+    allow_encodings,
+    column,
+    open_reader,
+    read_fields,
+)
 from recbench_spark.data.readers.json_lines import read_objects
 from recbench_spark.data.readers.movielens import read_movielens
 from recbench_spark.data.readers.netflix import read_netflix
@@ -112,6 +120,7 @@ def _read_json(spark: SparkSession, dataset: Dataset) -> RawLog:
     check_path(path)
     names = list(dataset.source_names.values())
     options = {key.lower(): value for key, value in dataset.options.items()}
+    allow_encodings(spark, options)
     # Spark finds the ends of lines in another encoding only where it is told what ends them.
     ends = (
         {"lineSep": "\n"} if "linesep" not in options and {"encoding", "charset"} & options.keys() else {}
