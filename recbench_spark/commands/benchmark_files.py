@@ -9,7 +9,8 @@ from datetime import date
 
 from recbench_spark.config import Split, make_age_gate
 from recbench_spark.data.log_columns import ChosenColumns
-from recbench_spark.data.log_files import ColumnFacts, LogFile
+from recbench_spark.data.log_files import LogFile
+from recbench_spark.data.log_values import ColumnFacts
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class LogDescription:
         chosen: the columns of users, items, ratings and times; None for a folder that is divided already.
         known_users: share of the users of the last fifth, by time, with earlier rows; None without times.
         time_zone: the caller's zone of times without an offset.
+        no_rating: a value that usually means "no rating", and its rows.
     """
 
     name: str
@@ -37,6 +39,7 @@ class LogDescription:
     chosen: ChosenColumns | None = None
     known_users: float | None = None
     time_zone: str | None = None
+    no_rating: tuple[float, int] | None = None
 
 
 FEW_KNOWN = 0.5
@@ -96,6 +99,10 @@ def _write_dataset(described: LogDescription) -> list[str]:
     lines += [f'    {role}: "" # none: a column of this name is not read' for role in chosen.unread]
     if "rating" not in chosen.columns:
         lines.append("    # no rating: every row counts as 1")
+    if described.no_rating:
+        lines.append(f"    # {describe_no_rating(*described.no_rating)}")
+    if log.note:
+        lines.append(f"  # {log.note}")
     if log.options:
         lines.append("  options: # of Spark's reader")
         lines += [f"    {key}: {_text(value)}" for key, value in log.options.items()]
@@ -109,6 +116,11 @@ def _write_dataset(described: LogDescription) -> list[str]:
         one = others[0]
         lines.append(f"  # attributes: [{_text(one.name)}] # kept for slices; it has {_comment(one)}")
     return lines
+
+
+def describe_no_rating(code: float, rows: int) -> str:
+    """Return a sentence about a value that usually means that there is no rating."""
+    return f"Rating {code:g} ({rows:,} rows) usually means no rating; it counts as any other."
 
 
 def _count_bad_rows(described: LogDescription, chosen: ChosenColumns) -> str:
@@ -186,13 +198,14 @@ def _write_evaluation(described: LogDescription) -> str:
         lines.append("  definition: {candidates: given} # the negatives that the files list")
     rating = chosen.columns.get("rating") if chosen else None
     if rating is not None and rating.distinct > 1:
-        middle = _choose_threshold(rating)
+        middle = _choose_threshold(rating, described.no_rating)
         lines.append(f"  # definition: {{threshold: {middle:g}}} # only ratings from here on are relevant")
     lines += ["  slices:", "    - {key: popularity, of: popularity}", "headline: ndcg@10", ""]
     return "\n".join(lines)
 
 
-def _choose_threshold(rating: ColumnFacts) -> float:
+def _choose_threshold(rating: ColumnFacts, no_rating: tuple[float, int] | None) -> float:
     """Return a rating near four fifths of the scale, for a comment."""
     assert rating.lowest is not None and rating.highest is not None
-    return round(2 * (0.8 * rating.highest + 0.2 * max(rating.lowest, 0))) / 2
+    highest = 10.0 if no_rating and no_rating[0] == rating.highest else rating.highest  # Jester's 99
+    return round(2 * (0.8 * highest + 0.2 * max(rating.lowest, 0))) / 2

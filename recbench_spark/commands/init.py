@@ -4,10 +4,11 @@
     python jobs/init.py --log events.csv --dry-run
     python jobs/init.py --log reviews.jsonl --item-column parent_asin --time-unit ms --output books.yaml
 
-CSV, TSV and other separators (gzip or not), `::`, RecBole's .inter, an object of JSON in each line,
+CSV, TSV and other separators (gzip or not), blanks, `::`, RecBole's .inter, an object of JSON in each line,
 Parquet, Delta; folders of MovieLens, Coat, Yahoo R3, LightGCN and NCF. It prints which columns it took for
 users, items, ratings and times, with their values. Where two columns or two units of time are plausible it
-chooses none, and names the flag that does. It needs no Spark.
+chooses none, and names the flag that does. What may be a rating or a time is taken, or asked for by a flag.
+It needs no Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +28,17 @@ def parser() -> cli.Parser:
     flags.add_argument("--time-column", metavar="NAME", help="column of event_time, or none")
     flags.add_argument("--time-unit", choices=["s", "ms", "us", "timestamp"], help="unit of the times")
     flags.add_argument("--time-zone", help="zone of times without an offset, such as Europe/Rome (UTC)")
-    flags.add_argument("--separator", metavar="TEXT", help="separator of fields, such as ';' or '\\t'")
+    flags.add_argument(
+        "--time-format",
+        metavar="PATTERN",
+        help="pattern of times that are text, such as 'MM/dd/yyyy HH:mm'",
+    )
+    flags.add_argument(
+        "--separator",
+        metavar="TEXT",
+        help="separator of fields, such as ';', '\\t' or blanks (one or several)",
+    )
+    flags.add_argument("--encoding", help="encoding of text that is not UTF-8, such as cp1252")
     flags.add_argument("--header", choices=["yes", "no"], help="whether the first line has names")
     flags.add_argument("--name", help="name of the benchmark (default: that of the file)")
     flags.add_argument("--output", metavar="FILE", help="benchmark file (default: NAME.yaml)")

@@ -21,6 +21,7 @@ from recbench_spark.config.base import (
     make_error,
 )
 from recbench_spark.errors import nearest
+from recbench_spark.storage.local_files import BLANKS, TO_UTF8, WIDE
 
 OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 """A time zone without a name: +02:00."""
@@ -50,36 +51,55 @@ default. A unit without effect is refused.
 
 
 FILE_OPTIONS = (
-    "ignoreCorruptFiles", "ignoreMissingFiles", "modifiedAfter", "modifiedBefore", "pathGlobFilter",
+    "ignoreMissingFiles", "modifiedAfter", "modifiedBefore", "pathGlobFilter",
     "recursiveFileLookup",
 )  # fmt: skip
-"""Options of all of Spark's readers of files."""
+"""Options of all readers of files."""
 
 CLOSED_LOOP_READERS = ("coat", "yahoo_r3")
 """Readers of two logs: one of the closed loop, which no file divides, and one of an open loop."""
 
 READER_OPTIONS = {
     "csv": (
-        "sep", "delimiter", "encoding", "charset", "quote", "escape", "comment", "header", "inferSchema",
-        "preferDate", "enforceSchema", "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "nullValue",
-        "nanValue", "positiveInf", "negativeInf", "dateFormat", "timestampFormat", "timestampNTZFormat",
-        "timeFormat", "enableDateTimeParsingFallback", "maxColumns", "maxCharsPerColumn", "mode",
-        "columnNameOfCorruptRecord", "multiLine", "charToEscapeQuoteEscaping", "samplingRatio",
-        "emptyValue", "locale", "lineSep", "inputBufferSize", "timeZone", "unescapedQuoteHandling",
-        "columnPruning", "compression", "codec", "extension",
+        "sep", "delimiter", "encoding", "charset", "quote", "escape", "comment", "header",
+        "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "nullValue", "emptyValue", "timestampFormat",
+        "maxColumns", "maxCharsPerColumn", "multiLine", "charToEscapeQuoteEscaping", "lineSep",
+        "unescapedQuoteHandling", *FILE_OPTIONS,
     ),
     "json": (
-        "encoding", "charset", "compression", "codec", "extension", "lineSep", "allowComments",
-        "allowUnquotedFieldNames", "allowSingleQuotes", "allowNumericLeadingZeros",
-        "allowNonNumericNumbers", "allowBackslashEscapingAnyCharacter", "allowUnquotedControlChars",
+        "encoding", "charset", "lineSep", "timestampFormat", "allowComments", "allowUnquotedFieldNames",
+        "allowSingleQuotes", "allowNumericLeadingZeros", "allowNonNumericNumbers",
+        "allowBackslashEscapingAnyCharacter", "allowUnquotedControlChars", "ignoreCorruptFiles",
+        *FILE_OPTIONS,
     ),
-    "parquet": ("mergeSchema", "datetimeRebaseMode", "int96RebaseMode"),
-    "delta": (
-        "versionAsOf", "timestampAsOf", "readChangeFeed", "readChangeData", "startingVersion",
-        "startingTimestamp", "endingVersion", "endingTimestamp",
-    ),
+    "parquet": ("mergeSchema", "datetimeRebaseMode", "int96RebaseMode", *FILE_OPTIONS),
+    "delta": ("versionAsOf", "timestampAsOf"),
 }  # fmt: skip
-"""Options of Spark's readers (Spark 4.2, Delta 4.4); Spark ignores an unknown name without a word."""
+"""Options of Spark's readers (Spark 4.2, Delta 4.4) that change what is read; all others are refused."""
+
+BLANKS_OPTIONS = ("sep", "delimiter", "encoding", "charset", "comment", "header", *FILE_OPTIONS)
+"""Options beside `sep: blanks`: fields that blanks separate have no quotes."""
+
+_AS_TEXT = "every field is read as text, and converted by its role"
+_WRITTEN = "it is of writers; readers go by the name of a file"
+_FEED = "a feed of changes is no log: it has deleted rows; read the table, or a version of it (versionAsOf)"
+_OWN_HEADER = "each file is read by its own header, and lines of another width are bad rows"
+_OWN_ZONE = "set dataset.time_zone, and timestampFormat where times are text"
+
+UNUSED_OPTIONS = {
+    **dict.fromkeys(("inferSchema", "preferDate", "samplingRatio", "nanValue", "positiveInf", "negativeInf",
+                     "locale"), _AS_TEXT),
+    **dict.fromkeys(("dateFormat", "timestampNTZFormat", "timeFormat", "enableDateTimeParsingFallback",
+                     "timeZone"), _OWN_ZONE),
+    **dict.fromkeys(("compression", "codec", "extension"), _WRITTEN),
+    **dict.fromkeys(("mode", "columnNameOfCorruptRecord"), "set dataset.bad_rows: error or reject"),
+    **dict.fromkeys(("enforceSchema", "columnPruning"), _OWN_HEADER),
+    **dict.fromkeys(("readChangeFeed", "readChangeData", "startingVersion", "startingTimestamp",
+                     "endingVersion", "endingTimestamp"), _FEED),
+    "ignoreCorruptFiles": "every file is looked at first; remove those that are damaged",
+    "inputBufferSize": "it changes nothing that is read",
+}  # fmt: skip
+"""Options of Spark that change nothing here -> what to set instead, or why; they are refused."""
 
 
 class WorldSettings(Strict):
@@ -153,7 +173,7 @@ class Dataset(Strict):
     columns: dict[str, SourceName] = {}
     attributes: tuple[Location, ...] = ()
     options: dict[str, str] = {}
-    """Options of the reader, such as `{delimiter: ";"}`."""
+    """Options of the reader, such as `{delimiter: ";"}`; those that change nothing are refused."""
     time_unit: Literal["s", "ms", "us", "timestamp"] = "s"
     time_zone: str = "UTC"
     bad_rows: Literal["error", "reject"] = "error"
@@ -265,13 +285,44 @@ class Dataset(Strict):
 
     @model_validator(mode="after")
     def _check_option_names(self) -> Dataset:
-        known = (*READER_OPTIONS.get(self.reader, ()), *FILE_OPTIONS)
+        known = READER_OPTIONS.get(self.reader, ())
+        if self.separates_by_blanks:
+            known = BLANKS_OPTIONS
         lower = {name.lower() for name in known}
+        unused = {name.lower(): why for name, why in UNUSED_OPTIONS.items()}
         for name in self.options:
+            if name.lower() in unused and name.lower() not in lower:
+                message = f"options: {name} has no effect on reader '{self.reader}'"
+                raise make_error(message, f"leave it out: {unused[name.lower()]}")
             # A name with a dot is a setting of the file system, such as fs.s3a.endpoint.
             if name.lower() not in lower and "." not in name:
-                raise make_error(f"options: reader '{self.reader}' has no '{name}'", nearest(name, known))
+                with_blanks = " with sep: blanks" if self.separates_by_blanks else ""
+                message = f"options: reader '{self.reader}'{with_blanks} has no '{name}'"
+                raise make_error(message, nearest(name, known))
         return self
+
+    @model_validator(mode="after")
+    def _check_option_values(self) -> Dataset:
+        options = {name.lower(): value for name, value in self.options.items()}
+        if self.time_format and self.time_unit != "timestamp":
+            message = f"options: timestampFormat has no effect on times in {self.time_unit}"
+            raise make_error(message, "set dataset.time_unit: timestamp")
+        wide = [options[name] for name in ("encoding", "charset") if name in options]
+        lines = self.reader == "csv" and options.get("multiline", "").lower() != "true"
+        if lines and any(name.lower().startswith(WIDE) for name in wide):
+            raise make_error(f"options: lines of {wide[0]} are not found", TO_UTF8)
+        return self
+
+    @property
+    def separates_by_blanks(self) -> bool:
+        """True where one or several blanks separate the fields of a text file."""
+        options = {name.lower(): value for name, value in self.options.items()}
+        return BLANKS in (options.get("sep", "").lower(), options.get("delimiter", "").lower())
+
+    @property
+    def time_format(self) -> str:
+        """Pattern of times that are text; empty where they are ISO."""
+        return {name.lower(): value for name, value in self.options.items()}.get("timestampformat", "")
 
     @model_validator(mode="after")
     def _require_path(self) -> Dataset:

@@ -51,6 +51,7 @@ from recbench_spark.storage.local_files import (
     DAMAGED,
     HEAD_BYTES,
     bare_name,
+    describe_undecoded,
     has_delta_log,
     is_text,
     list_folder,
@@ -95,7 +96,7 @@ def read_table(
     names = stored.table.column_names
     require_columns(names, columns_required, where, path)
     refuse_misspelt(names, OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ()), where)
-    problems = _Problems(where)
+    problems = _Problems(where, path)
     problems.lines(stored.bad_lines, stored.line)
     fields, arrays = [], []
     for name in names:
@@ -314,8 +315,8 @@ UNPACKED_BYTES = 1 << 24
 class _Problems:
     """Collects the problems of a table's values, in the words of `readers.values.Checks`."""
 
-    def __init__(self, where: str) -> None:
-        self.where, self.messages, self.hint = where, list[str](), ""
+    def __init__(self, where: str, path: str) -> None:
+        self.where, self.path, self.messages, self.hint = where, path, list[str](), ""
 
     def lines(self, bad: Sequence[str], expected: str) -> None:
         """Add lines with another number of fields."""
@@ -339,6 +340,7 @@ class _Problems:
     def refuse(self) -> None:
         """Raise DataError where a problem was added."""
         if self.messages:
+            self.messages += describe_undecoded(self.path) if self.hint == IN_UTF8 else []
             hint = self.hint or "correct or remove these rows"
             raise DataError(f"{self.where}: " + "; ".join(self.messages), hint)
 

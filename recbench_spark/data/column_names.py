@@ -42,7 +42,7 @@ LOG_NAMES: Mapping[str, tuple[str, ...]] = {
                 "trackid", "songid", "artistid", "bookid", "isbn", "gameid", "recipeid", "articleid",
                 "newsid", "courseid", "jobid"),
     "rating": ("rating", "ratings", "relevance", "overall", "stars", "score", "weight", "playcount",
-               "plays"),
+               "plays", "label", "bookrating", "userrating", "reviewrating", "reviewscore", "starrating"),
     "event_time": ("eventtime", "timestamp", "time", "datetime", "date", "ts", "unixreviewtime",
                    "reviewtime", "createdat", "ratingtimestamp", "ratingtime", "timestampms",
                    "checkintime"),

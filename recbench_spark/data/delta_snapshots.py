@@ -17,14 +17,12 @@ import pyarrow.compute as pc
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.inputs import Options, time_travel_options
-from recbench_spark.storage.delta_tables import open_table
+from recbench_spark.storage.delta_tables import MAPPING, open_table
 from recbench_spark.storage.partitions import find_partition
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame
-
-MAPPING = "delta.columnMapping.mode"
 
 READING_PREFIXES = ("delta.columnMapping.", "__CHAR_VARCHAR_TYPE_STRING")
 """Prefixes of column metadata that change how files are read; comments, for example, do not."""

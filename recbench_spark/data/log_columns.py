@@ -14,7 +14,8 @@ import numpy as np
 
 from recbench_spark.data.column_names import LOG_NAMES, strip_name
 from recbench_spark.data.json_objects import find_bad_line
-from recbench_spark.data.log_files import SAMPLE, ColumnFacts, LogFile
+from recbench_spark.data.log_files import SAMPLE, LogFile
+from recbench_spark.data.log_values import TIME_FORMATS, ColumnFacts
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, describe_misread_times, guess_unit
 from recbench_spark.errors import ConfigError, DataError, nearest
 
@@ -40,6 +41,7 @@ class ChosenColumns:
         unit_reason: a sentence that says why it is this unit.
         has_offsets: whether times that are text name their zone.
         unread: our names of columns that are there, and that the caller goes without.
+        time_format: value of `timestampFormat`; empty where times are read without one.
     """
 
     columns: Mapping[str, ColumnFacts]
@@ -47,18 +49,26 @@ class ChosenColumns:
     unit_reason: str
     has_offsets: bool
     unread: tuple[str, ...] = ()
+    time_format: str = ""
 
 
 def choose_columns(
-    log: LogFile, columns: Sequence[ColumnFacts], names: Mapping[str, str], unit: str | None = None
+    log: LogFile,
+    columns: Sequence[ColumnFacts],
+    names: Mapping[str, str],
+    unit: str | None = None,
+    time_format: str | None = None,
 ) -> ChosenColumns:
     """Choose the columns of users, items, ratings and times.
+
+    What may be a rating or a time is chosen or refused, never passed over.
 
     Args:
         log: the file.
         columns: the facts of its columns.
         names: our name -> the caller's name, or NONE.
         unit: the caller's unit of times.
+        time_format: the caller's pattern of times.
 
     Raises:
         ConfigError: two columns could be the same one, none could be a user or an item, or times have no
@@ -66,10 +76,17 @@ def choose_columns(
     """
     choice = {role: _choose_column(log, columns, role, names.get(role)) for role in FLAGS}
     chosen = {role: column for role, column in choice.items() if column is not None}
+    free = [column for column in columns if column.name not in {one.name for one in chosen.values()}]
     missing = [role for role in ("user_id", "item_id") if role not in chosen]
     if missing:
         message = f"{log.path}: no column is known to be {' or '.join(missing)}"
         raise ConfigError(message, _describe_missing(missing, columns))
+    for role, find in (("event_time", _find_time), ("rating", _find_rating)):
+        column = find(log, free) if role not in chosen and names.get(role) != NONE else None
+        if column is not None:
+            chosen[role] = column
+            free = [one for one in free if one.name != column.name]
+    chosen = {role: chosen[role] for role in FLAGS if role in chosen}
     _refuse_nested(log, [chosen[role] for role in ("user_id", "item_id")])
     _refuse_twice(chosen)
     _refuse_words(chosen.get("rating"))
@@ -79,6 +96,10 @@ def choose_columns(
         return ChosenColumns(chosen, None, "", has_offsets=False, unread=tuple(own))
     time = chosen["event_time"]
     has_offsets = time.is_time_text and time.offsets == time.days
+    pattern = _choose_format(log, time, time_format)
+    if pattern:
+        reason = f"dates such as {time.samples[0]}, by {pattern}"
+        return ChosenColumns(chosen, "timestamp", reason, False, tuple(own), pattern)
     fitting, reason = read_unit(time, unit)
     return ChosenColumns(chosen, fitting, reason, has_offsets, tuple(own))
 
@@ -104,24 +125,124 @@ def _choose_column(
         shown = " and ".join(column.name for column in plausible)
         flags = " or ".join(f"{FLAGS[role]} {column.name}" for column in plausible)
         raise ConfigError(f"{log.path}: {shown} could both be {role}", f"add {flags}")
-    if role == "event_time" and not plausible:
-        return _choose_by_values(similar, columns)
+    if similar and not plausible and role == "rating":
+        _refuse_words(similar[0])
     return plausible[0] if plausible else None
 
 
-def _choose_by_values(similar: Sequence[ColumnFacts], columns: Sequence[ColumnFacts]) -> ColumnFacts | None:
-    """Return the one column of dates, where none has the name of a time."""
+# ------------------------------------------------------------------- what has another name
+
+
+def _find_time(log: LogFile, free: Sequence[ColumnFacts]) -> ColumnFacts | None:
+    """Return the one column of dates, or of epoch times without a name, where none is called a time.
+
+    Raises:
+        ConfigError: a column may be a time, and it is not sure.
+    """
+    similar = [column for column in free if strip_name(column.name) in LOG_NAMES["event_time"]]
     if similar:
         _refuse_text(similar[0])
-    times = [column for column in columns if column.is_stored_time or column.is_time_text]
-    return times[0] if len(times) == 1 else None
+    dates = [one for one in free if one.is_stored_time or one.is_time_text or one.is_other_date]
+    epochs = [one for one in free if _is_epoch(one)]
+    named = [one for one in free if one.is_numeric and TIME_NAME.search(strip_name(one.name))]
+    sure = dates or [one for one in epochs if not log.has_names]
+    if len(sure) == 1:
+        return sure[0]
+    _ask(log, "event_time", sure or epochs or named)
+    return None
+
+
+TIME_NAME = re.compile(
+    "(time|date|timestamp|stamp)$|^(time|date|ts)|(created|updated|visited|watched)(at)?$"
+)
+"""Pattern of names that times may have, in the form of `strip_name`."""
+
+
+def _is_epoch(column: ColumnFacts) -> bool:
+    """Return whether all values are whole numbers that one unit puts between 1990 and 2099."""
+    if not column.is_numeric or column.whole != column.numbers:
+        return False
+    units = {guess_unit(end) for end in (column.lowest, column.highest) if end is not None}
+    return len(units) == 1 and None not in units
+
+
+def _find_rating(log: LogFile, free: Sequence[ColumnFacts]) -> ColumnFacts | None:
+    """Return the one column of numbers whose name ends as ratings' do.
+
+    Raises:
+        ConfigError: a column may be a rating, and it is not sure.
+    """
+    sure = [one for one in free if one.is_numeric and strip_name(one.name).endswith(RATING_ENDS)]
+    if len(sure) == 1:
+        return sure[0]
+    named = [one for one in free if RATING_NAME.search(strip_name(one.name)) and not _is_id(one)]
+    numbers = [] if log.has_names else [one for one in free if may_be_rating(one)]
+    _ask(log, "rating", sure or named or numbers)
+    return None
+
+
+RATING_ENDS = ("rating", "ratings", "stars", "score")
+
+RATING_NAME = re.compile(
+    "rating|stars|score|label|grade|vote|like|feedback|preference|thumb|click|(plays|hours|weight|ratio)$|"
+    "(?<!dis)(?<!ac)count$"
+)
+"""Pattern of names that ratings may have, in the form of `strip_name`."""
+
+
+def _is_id(column: ColumnFacts) -> bool:
+    return strip_name(column.name).endswith("id") or (not column.numbers and column.distinct > MOST_GRADES)
+
+
+MOST_GRADES = 201
+"""Different values that ratings have at most, where nothing but values speaks for them."""
+
+
+def may_be_rating(column: ColumnFacts) -> bool:
+    """Return whether values are numbers as ratings are: few, small, and two decimals at most."""
+    if not column.is_numeric or column.lowest is None or column.highest is None:
+        return False
+    is_small = column.lowest >= -10 and column.highest <= 100
+    return is_small and column.hundredths == column.numbers and 1 < column.distinct <= MOST_GRADES
+
+
+def _ask(log: LogFile, role: str, columns: Sequence[ColumnFacts]) -> None:
+    """Refuse to pass over columns that may have a role; the hint has the flag."""
+    if columns:
+        shown = "; ".join(f"{one.name} ({', '.join(one.samples[:2])})" for one in columns[:4])
+        flags = " or ".join(f"{FLAGS[role]} {name}" for name in (*(one.name for one in columns[:4]), NONE))
+        raise ConfigError(f"{log.path}: {role} may be {shown}", f"add {flags}")
+
+
+def _choose_format(log: LogFile, time: ColumnFacts, given: str | None) -> str:
+    """Return the pattern of times that are dates in another order; empty where none is needed.
+
+    Raises:
+        ConfigError: no pattern or more than one reads all of them, or the file stores no text.
+    """
+    if given is None and not time.is_other_date:
+        return ""
+    pattern = re.sub(r"([MdHh])\1", r"\1", given) if given is not None else None
+    if pattern is not None and pattern not in TIME_FORMATS:
+        raise ConfigError(f"--time-format {given} is not known", nearest(pattern, TIME_FORMATS))
+    if log.reader not in ("csv", "json"):
+        _refuse_text(time)
+    if pattern in time.formats:
+        return str(pattern)
+    if pattern is not None or not time.formats:
+        _refuse_text(time)
+    if len(time.formats) > 1:
+        flags = " or ".join(f"--time-format '{one}'" for one in time.formats)
+        message = f"{time.name} has {', '.join(time.samples)}: a day and a month, or a month and a day"
+        raise ConfigError(message, f"add {flags}")
+    return time.formats[0]
 
 
 def _may_be(role: str, column: ColumnFacts) -> bool:
     """Return whether the values of a column fit a role."""
     if role == "rating":
         return column.is_numeric
-    is_time = column.is_stored_time or column.is_time_text
+    is_time = column.is_stored_time or column.is_time_text or column.is_other_date
     return column.is_numeric or is_time if role == "event_time" else not is_time
 
 
@@ -232,7 +353,10 @@ def _make_unit_error(name: str, ends: tuple[float, float]) -> ConfigError:
 
 
 def _refuse_text(time: ColumnFacts) -> NoReturn:
-    hint = f"write times as 2026-01-31 12:00:00 or as numbers, or add {FLAGS['event_time']} {NONE}"
+    hint = (
+        f"write times as 2026-01-31 12:00:00 or as numbers; or add --time-format PATTERN, such as "
+        f"'MM/dd/yyyy HH:mm:ss', or {FLAGS['event_time']} {NONE}"
+    )
     shown = ", ".join(time.samples) or "nothing"
     raise ConfigError(f"{time.name} has {shown}, which are no times that a night reads", hint)
 

@@ -1,51 +1,54 @@
-"""Look at the file of a log before anything is configured: format, separator, header, values of columns.
+"""Look at the file of a log before anything is configured: format, encoding, separator, header.
 
-It needs no Spark, and reads the file once. What the first lines leave open is refused, with the flag that
+It needs no Spark. What the first lines leave open is refused, with the flag that
 says it.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
 
 from recbench_spark.data.arrow_files import open_dataset
 from recbench_spark.data.column_names import LOG_NAMES, strip_name
-from recbench_spark.data.json_objects import check_first_lines, open_unmarked
+from recbench_spark.data.json_objects import check_first_lines
 from recbench_spark.data.paths import check_path
 from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS
-from recbench_spark.errors import ConfigError, DataError, show_value
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, show_value
 from recbench_spark.storage.local_files import (
+    BLANKS,
     HEAD_BYTES,
+    TO_UTF8,
+    WIDE,
+    WIDE_MARKS,
     bare_name,
     describe_content,
+    describe_undecoded,
     has_delta_log,
     head_lines,
+    read_chunks,
     read_head,
     split_line,
 )
+from recbench_spark.storage.table_scans import query_delta
 
 if TYPE_CHECKING:
-    import duckdb
+    import pyarrow.dataset as ds
 
 SEPARATORS = ("::", "\t", ",", ";", "|")
 TYPED = re.compile(r".+:(token|float)(_seq)?")
 """A name in the header of RecBole."""
 
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
-OFFSET = "(Z|[+-][0-9]{2}:?[0-9]{2})$"
-"""The end of a time that names its zone."""
-
 MATRIX_WIDTH = 20
 """Numbers in each line from which a file without names is a matrix and no log."""
-
-SAMPLE = 20_000
-"""Objects of JSON whose keys are the columns."""
 
 SPLITS = {
     "coat": ("train.ascii", "test.ascii"),
@@ -66,6 +69,7 @@ class LogFile:
         names: the columns, as the reader calls them; none for a reader with a layout of its own.
         options: `dataset.options`.
         roles: our name -> the column, where the name of the file says it.
+        note: a sentence about its encoding, where it is not UTF-8.
     """
 
     path: str
@@ -73,63 +77,27 @@ class LogFile:
     names: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     roles: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ColumnFacts:
-    """Facts about the values of a column.
-
-    Attributes:
-        name: the name.
-        stored: type in the file; empty for text.
-        present, distinct: numbers of values, and of different ones (of a large file within some percent).
-        whole, numbers, days: values that are whole numbers, numbers, and begin with a date.
-        lowest, highest: of the numbers; None where there are none.
-        first, last: of the times.
-        offsets: times that are text and name their zone.
-        samples: some values.
-    """
-
-    name: str
-    stored: str
-    present: int
-    distinct: int
-    whole: int
-    numbers: int
-    days: int
-    lowest: float | None
-    highest: float | None
-    first: str | None
-    last: str | None
-    offsets: int = 0
-    samples: tuple[str, ...] = ()
+    note: str = ""
 
     @property
-    def is_numeric(self) -> bool:
-        """True where all values are numbers."""
-        return self.present > 0 and self.numbers == self.present and not self.is_stored_time
-
-    @property
-    def is_stored_time(self) -> bool:
-        """True for timestamps and dates that the file stores as such."""
-        return self.stored.startswith(("TIMESTAMP", "DATE"))
-
-    @property
-    def is_time_text(self) -> bool:
-        """True where all values are ISO dates or times."""
-        return self.present > 0 and self.days == self.present and not self.is_stored_time
+    def has_names(self) -> bool:
+        """True where the columns have names of their own."""
+        return self.options.get("header") != "false"
 
 
 # ------------------------------------------------------------------------------------------ format
 
 
-def open_log_file(path: str, separator: str | None = None, *, header: bool | None = None) -> LogFile:
+def open_log_file(
+    path: str, separator: str | None = None, *, header: bool | None = None, encoding: str | None = None
+) -> LogFile:
     """Find out how a file or folder of this machine is read.
 
     Args:
         path: the file; or a folder of MovieLens, of Parquet or Delta, or of one of SPLITS.
         separator: the separator of fields, where the caller knows it.
         header: whether the first line has the names.
+        encoding: the encoding of its text, where the caller knows it.
 
     Raises:
         MissingError: nothing is there. ConfigError: the first lines leave open how it is read.
@@ -142,16 +110,26 @@ def open_log_file(path: str, separator: str | None = None, *, header: bool | Non
     check_path(path)
     place = Path(path).absolute()
     if place.is_dir():
-        return _open_folder(place, separator, header)
+        return _open_folder(place, _TextSettings(separator, header, encoding))
     kind = describe_content(str(place))[0]
+    if "UTF-16" in kind:
+        raise DataError(f"{path} is {kind}", TO_UTF8)
     if kind == "Parquet":
         return _open_stored(place, "parquet")
     if kind not in ("text", "compressed with gzip") and "TREC" not in kind:
         raise DataError(f"{path} is {kind or 'not text'}", "write it as CSV or Parquet")
-    return _open_text(place, separator, header)
+    return _open_text(place, _TextSettings(separator, header, encoding))
 
 
-def _open_folder(place: Path, separator: str | None, header: bool | None) -> LogFile:
+class _TextSettings(NamedTuple):
+    """Settings of a text file that the caller knows; None: it is to be found out."""
+
+    separator: str | None
+    header: bool | None
+    encoding: str | None
+
+
+def _open_folder(place: Path, given: _TextSettings) -> LogFile:
     if has_delta_log(place):
         return _open_stored(place, "delta")
     for reader, patterns in SPLITS.items():
@@ -160,7 +138,7 @@ def _open_folder(place: Path, separator: str | None, header: bool | None) -> Log
     known = dict.fromkeys(name for names in MOVIELENS.values() for name in names)
     files = [file for file in sorted(place.iterdir()) if bare_name(file.name) in known]
     if files:
-        return _open_text(files[0], separator, header)
+        return _open_text(files[0], given)
     if any(place.rglob("*.parquet")):
         return _open_stored(place, "parquet")
     names = ", ".join(file.name for file in sorted(place.iterdir())[:10])
@@ -168,26 +146,49 @@ def _open_folder(place: Path, separator: str | None, header: bool | None) -> Log
 
 
 def _open_stored(place: Path, reader: str) -> LogFile:
-    return LogFile(str(place), reader, tuple(open_dataset(str(place), reader).schema.names))
+    return LogFile(str(place), reader, tuple(open_rows(str(place), reader).schema.names))
 
 
-def _open_text(place: Path, separator: str | None, header: bool | None) -> LogFile:
-    lines = _read_first_lines(place)
+def open_rows(path: str, reader: str) -> ds.Dataset | pa.RecordBatchReader:
+    """Open Parquet or Delta; a table of Delta whose files alone are not its rows can be read once."""
+    try:
+        return open_dataset(path, reader)
+    except FallbackToSpark:
+        if reader != "delta":
+            raise
+    return query_delta(path)
+
+
+def _open_text(place: Path, given: _TextSettings) -> LogFile:
+    encoding, note = _find_encoding(place, given.encoding)
+    lines = _read_first_lines(place, encoding)
     if lines[0].lstrip().startswith(("{", "[")):
+        if encoding:
+            raise DataError(f"{place}: {note}", f"JSON is UTF-8: iconv -f {encoding} -t UTF-8 FILE")
         check_first_lines(str(place), most=1)
         return LogFile(str(place), "json")
+    log = _open_known(place) or _open_fields(place, lines, given)
+    return replace(log, options={**log.options, "encoding": encoding}, note=note) if encoding else log
+
+
+def _open_known(place: Path) -> LogFile | None:
+    """Return the log of a file whose name says its layout."""
     layout = LAYOUTS.get(bare_name(place.name))
-    if layout and layout.names and "rating" in layout.names:
-        places = {name: f"_c{n}" for n, name in enumerate(layout.names)}
-        options = {"sep": layout.separator, "header": "false", "quote": ""}
-        return LogFile(str(place), "csv", tuple(places.values()), options, places)
-    sep = separator or find_separator(lines, place)
+    if not layout or not layout.names or "rating" not in layout.names:
+        return None
+    places = {name: f"_c{n}" for n, name in enumerate(layout.names)}
+    options = {"sep": layout.separator, "header": "false", "quote": ""}
+    return LogFile(str(place), "csv", tuple(places.values()), options, places)
+
+
+def _open_fields(place: Path, lines: Sequence[str], given: _TextSettings) -> LogFile:
+    sep = given.separator or find_separator(lines, place)
     fields = [split_line(line, sep) for line in lines]
     if len(fields[0]) < 2:
         raise ConfigError(
-            f"{place}: one field in a line separated by {sep!r}", "add --separator, such as ';'"
+            f"{place}: one field in a line separated by {sep!r}", "add --separator, such as ';' or blanks"
         )
-    has_names = has_header(fields, place) if header is None else header
+    has_names = has_header(fields, place) if given.header is None else given.header
     usual = "\t" if bare_name(place.name).endswith(".tsv") else ","
     options = {} if sep == usual else {"sep": sep}
     if has_names:
@@ -198,6 +199,32 @@ def _open_text(place: Path, separator: str | None, header: bool | None) -> LogFi
         raise _make_matrix_error(place)
     names = tuple(f"_c{n}" for n in range(len(fields[0])))
     return LogFile(str(place), "csv", names, {**options, "header": "false"})
+
+
+def _find_encoding(place: Path, given: str | None) -> tuple[str, str]:
+    """Return the encoding of a text that is not UTF-8, and a sentence about it; else two empty texts.
+
+    Raises:
+        ConfigError: the caller's encoding is not known here. DataError: it is UTF-16 or UTF-32.
+    """
+    if read_head(str(place)).startswith(WIDE_MARKS) or (given or "").lower().startswith(WIDE):
+        raise DataError(f"{place} is text in UTF-16 or UTF-32", TO_UTF8)
+    if given is not None:
+        try:
+            name = codecs.lookup(given).name
+        except LookupError:
+            raise ConfigError(f"--encoding {given} is not known", "such as cp1252 or ISO-8859-1") from None
+        return ("", "") if name == "utf-8" else (given, f"read as {given}, as --encoding says")
+    problem = describe_undecoded(str(place))
+    if not problem:
+        return "", ""
+    rest = any(set(chunk) & NOT_CP1252 for chunk in read_chunks(str(place)))
+    encoding = "ISO-8859-1" if rest else "cp1252"
+    return encoding, f"{problem[0]}: read as {encoding}; --encoding names another"
+
+
+NOT_CP1252 = frozenset({0x81, 0x8D, 0x8F, 0x90, 0x9D})
+"""Bytes that mean nothing in cp1252, the usual encoding of Windows."""
 
 
 def _name_columns(fields: Sequence[str]) -> tuple[str, ...]:
@@ -219,11 +246,11 @@ def _make_matrix_error(place: Path) -> DataError:
     return DataError(f"{place} is a matrix with a row for each user, and no log", hint)
 
 
-def _read_first_lines(place: Path) -> list[str]:
+def _read_first_lines(place: Path, encoding: str) -> list[str]:
     if place.name.endswith(".bz2"):
         raise DataError(f"{place}: files compressed with bzip2 are not looked at", "unpack it, or use gzip")
     head = read_head(str(place))
-    lines = head_lines(head)
+    lines = head_lines(head, encoding or "utf-8")
     if not lines:
         raise DataError(f"{place}: no lines", "check the path")
     whole = lines[:-1] if len(head) == HEAD_BYTES else lines  # the last one is cut off
@@ -238,16 +265,26 @@ def find_separator(lines: Sequence[str], place: Path) -> str:
     """
     widths = {sep: {len(split_line(line, sep)) for line in lines} for sep in SEPARATORS}
     fits = [sep for sep, counts in widths.items() if len(counts) == 1 and counts != {1}]
+    if not fits and all(len(line.split()) >= MATRIX_WIDTH for line in lines):
+        raise _make_matrix_error(place)
+    blanks = {len(split_line(line, BLANKS)) for line in lines}
+    if len(blanks) == 1 and blanks != {1} and (not fits or _are_padded(fits, lines)):
+        return BLANKS
     usual = {".csv": ",", ".tsv": "\t", ".inter": "\t"}.get(Path(bare_name(place.name)).suffix)
     if usual in fits or len(fits) == 1:
         return str(usual if usual in fits else fits[0])
-    if not fits and all(len(line.split()) >= MATRIX_WIDTH for line in lines):
-        raise _make_matrix_error(place)
     shown = " and ".join(map(repr, fits))
     what = (
         f"{shown} could both separate the fields" if fits else "no separator gives all lines as many fields"
     )
-    raise ConfigError(f"{place}: {what}: {lines[0][:120]!r}", "add --separator, such as ';'")
+    raise ConfigError(f"{place}: {what}: {lines[0][:120]!r}", "add --separator, such as ';' or blanks")
+
+
+def _are_padded(fits: Sequence[str], lines: Sequence[str]) -> bool:
+    """Return whether tabs alone would separate fields, and leave blanks at their ends."""
+    return list(fits) == ["\t"] and any(
+        field != field.strip() for line in lines for field in line.split("\t")
+    )
 
 
 def has_header(fields: Sequence[Sequence[str]], place: Path) -> bool:
@@ -270,142 +307,3 @@ def has_header(fields: Sequence[Sequence[str]], place: Path) -> bool:
 
 def _is_value(text: str) -> bool:
     return bool(re.fullmatch(r"\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?\s*", text) or re.match(DATE, text))
-
-
-# ------------------------------------------------------------------------------------------ values
-
-
-def profile_columns(log: LogFile) -> tuple[int, int, list[ColumnFacts]]:
-    """Return the numbers of rows and of broken lines of CSV, and what the values of each column are.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    with _connect(log) as connection:
-        types = {row[0]: str(row[1]) for row in connection.sql("DESCRIBE log").fetchall()}
-        distinct = "approx_count_distinct(" if _count_bytes(log.path) > EXACT_BYTES else "count(DISTINCT "
-        parts = ", ".join(_write_aggregates(name, distinct) for name in types)
-        row = connection.sql(f"SELECT count(*), {parts} FROM log").fetchall()[0]
-        broken = _count_broken_lines(connection) if log.reader == "csv" else 0
-        samples = connection.sql("SELECT * FROM log LIMIT 1000").fetchall()
-    columns = []
-    for n, (name, stored) in enumerate(types.items()):
-        facts = row[1 + n * FACTS : 1 + (n + 1) * FACTS]
-        values = dict.fromkeys(str(one[n]) for one in samples if one[n] not in (None, ""))
-        kind = "" if stored == "VARCHAR" else stored
-        columns.append(replace(ColumnFacts(name, kind, *facts), samples=tuple(values)[:3]))
-    return int(row[0]), broken, columns
-
-
-FACTS = 10
-EXACT_BYTES = 1 << 26
-"""Bytes of a file up to which different values are counted; beyond it they are estimated."""
-
-
-def _count_broken_lines(connection: duckdb.DuckDBPyConnection) -> int:
-    """Return the number of lines that the pass over all rows, the only one before, left out."""
-    return int(connection.sql("SELECT count(DISTINCT line) FROM reject_errors").fetchall()[0][0])
-
-
-def _count_bytes(path: str) -> int:
-    place = Path(path)
-    return sum(file.stat().st_size for file in (place.rglob("*") if place.is_dir() else [place]))
-
-
-def _write_aggregates(name: str, distinct: str) -> str:
-    """Return the SQL of the facts of a column, in the order of `ColumnFacts`."""
-    text = f"nullif(CAST({_quote(name)} AS VARCHAR), '')"
-    number = f"try_cast({text} AS DOUBLE)"
-    is_time = f"regexp_matches({text}, '{DATE}')"
-    time = f"CASE WHEN {is_time} THEN try_cast({text} AS TIMESTAMP) END"
-    return ", ".join(
-        [
-            f"count({text})",
-            f"{distinct}{text})",
-            f"count(*) FILTER (regexp_full_match({text}, '-?[0-9]+'))",
-            f"count({number}) FILTER (isfinite({number}))",
-            f"count({time})",
-            f"min({number}) FILTER (isfinite({number}))",
-            f"max({number}) FILTER (isfinite({number}))",
-            f"CAST(min({time}) AS VARCHAR)",
-            f"CAST(max({time}) AS VARCHAR)",
-            f"count({time}) FILTER (regexp_matches({text}, '{OFFSET}'))",
-        ]
-    )
-
-
-def share_known_users(log: LogFile, user: str, time: str) -> float:
-    """Return the share of the users of the last fifth of the rows, by time, who have earlier rows too.
-
-    It is 0 where no row is later than the others.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    text = f"CAST({_quote(time)} AS VARCHAR)"
-    moment = f"coalesce(try_cast({text} AS DOUBLE), epoch(try_cast({text} AS TIMESTAMP)))"
-    query = f"""
-        WITH rows AS (SELECT {_quote(user)} AS u, {moment} AS t FROM log),
-        users AS (SELECT min(t) AS first, max(t) AS last FROM rows GROUP BY u),
-        cut AS (SELECT quantile_disc(t, 0.8) AS t FROM rows)
-        SELECT count(*) FILTER (first <= cut.t) / nullif(count(*), 0) FROM users, cut WHERE last > cut.t"""
-    with _connect(log) as connection:
-        share = connection.sql(query).fetchall()[0][0]
-    return float(share or 0.0)
-
-
-@contextmanager
-def _connect(log: LogFile) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Connect to a new database with the log as the view `log`; its errors become DataErrors."""
-    import duckdb  # noqa: PLC0415
-
-    is_json = log.reader == "json"
-    with (
-        duckdb.connect(":memory:", config={"threads": "2"}) as connection,
-        open_unmarked(log.path) if is_json else nullcontext(log.path) as place,
-    ):
-        try:
-            _register(connection, replace(log, path=place))
-            yield connection
-        except duckdb.Error as error:
-            message = f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}"
-            raise DataError(message, "write it as Parquet, or as CSV in UTF-8") from None
-
-
-def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
-    """Give a connection the log as the view `log`; fields of text files are text."""
-    if log.reader in ("parquet", "delta"):
-        connection.register("log", open_dataset(log.path, log.reader))
-        return
-    path = _quote_path(log.path)
-    if log.reader == "json":
-        call = f"read_json({path}, format = 'newline_delimited', records = true, ignore_errors = true"
-        keys = [
-            row[0]
-            for row in connection.sql(f"DESCRIBE SELECT * FROM {call}, sample_size = {SAMPLE})").fetchall()
-        ]
-        texts = ", ".join(f"{_quote_text(key)}: 'VARCHAR'" for key in keys)
-        call += f", columns = {{{texts}}})"
-    else:
-        sep = log.options.get("sep") or ("\t" if bare_name(log.path).endswith(".tsv") else ",")
-        quote = log.options.get("quote", '"')
-        names = "{" + ", ".join(f"{_quote_text(name)}: 'VARCHAR'" for name in log.names) + "}"
-        header = log.options.get("header", "true")
-        call = (
-            f"read_csv({path}, delim = {_quote_text(sep)}, header = {header}, auto_detect = false, "
-            f"quote = '{quote}', escape = '{quote}', columns = {names}, store_rejects = true)"
-        )
-    connection.execute(f"CREATE VIEW log AS SELECT * FROM {call}")
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _quote_path(path: str) -> str:
-    """Return SQL of the path of one file: DuckDB takes `*`, `?` and `[` for wildcards elsewhere."""
-    return _quote_text(re.sub(r"([*?[])", r"[\1]", path))
-
-
-def _quote_text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -64,8 +64,8 @@ TEXT_NOTES = {ID_KIND: "text", ID_TYPE: TEXT_FILE}
 """Metadata of ids that a reader extracts itself from the lines of a text file."""
 
 IN_UTF8 = (
-    "the file is in another encoding: iconv -f ISO-8859-1 -t UTF-8 FILE, or, of a log, dataset.options "
-    "encoding: ISO-8859-1; "
+    "the file is in another encoding: iconv -f cp1252 -t UTF-8 FILE, or, of a log, dataset.options "
+    "{encoding: cp1252}, ISO-8859-1 or what it is; "
     f"where U+FFFD is meant: --conf {REPLACEMENT}=keep"
 )
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from recbench_spark.errors import StoreError
+from recbench_spark.errors import FallbackToSpark, StoreError
 from recbench_spark.storage.object_access import delta_options
 from recbench_spark.storage.object_errors import repeat_if_cut, storage_error
 from recbench_spark.storage.objects import LISTED_AT_ONCE, list_behind, stat_in_turn
@@ -49,6 +49,12 @@ if TYPE_CHECKING:
 
 UNSUPPORTED_CHARACTERS = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
 """Characters that `deltalake` does not accept in the name of a table's folder."""
+
+MAPPING = "delta.columnMapping.mode"
+"""Property of a table whose columns have other names in its files, or ids."""
+
+PLAIN_FEATURES = frozenset({"timestampNtz", "variantType", "variantType-preview"})
+"""Features of Delta that leave the rows to the files: names, types and deletions are what they say."""
 
 _plain_folders: dict[str, Path] = {}
 """Real folder -> the private folder with a link to its log."""
@@ -193,12 +199,26 @@ def hold_table(
         yield table
 
 
+def list_features(table: DeltaTable) -> list[str]:
+    """Return the features of a table whose files alone are not its rows, in order; mostly none."""
+    mode = table.metadata().configuration.get(MAPPING, "none")
+    features = {*(table.protocol().reader_features or ())} - PLAIN_FEATURES - {"columnMapping"}
+    return sorted(features | ({f"columnMapping by {mode}"} if mode != "none" else set()))
+
+
 def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
-    """Open the rows of a table without reading them yet; arguments and errors as `open_table`."""
+    """Open the rows of a table without reading them yet; arguments and errors as `open_table`.
+
+    Raises:
+        FallbackToSpark: features by which the files alone are not the rows.
+    """
     system = None
     if _has_odd_name(place):
         system = fs.SubTreeFileSystem(str(_real_folder(place)), fs.LocalFileSystem())
     with hold_table(place, version) as table:
+        features = list_features(table)
+        if features:
+            raise FallbackToSpark(f"{place} has features of Delta that are Spark's: {', '.join(features)}")
         if is_object_storage(place):
             system = open_small_files(table, str(place))
         return table.to_pyarrow_dataset(filesystem=system)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -141,8 +141,14 @@ def head_lines(head: bytes, encoding: str = "utf-8", comment: str = "") -> list[
     return [line for line in lines if not comment or not line.startswith(comment)]
 
 
+BLANKS = "blanks"
+"""Name of a separator: one or several blanks, of which tabs are some."""
+
+
 def split_line(line: str, sep: str) -> list[str]:
     """Return the fields of a line, without quotes."""
+    if sep == BLANKS:
+        return line.split()
     if len(sep) != 1:
         return line.split(sep)
     return next(csv.reader([line], delimiter=sep), [])
@@ -227,7 +233,60 @@ def trec_kind(lines: Sequence[str]) -> str | None:
     return "qrels" if all(is_judgement) else None
 
 
+def find_undecoded(path: str) -> tuple[int, int] | None:
+    """Return line and value of the first byte of a text file that is not UTF-8; None where there is none.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    line, rest = 1, b""
+    for chunk in read_chunks(path):
+        block = rest + chunk
+        try:
+            block.decode()
+            rest = b""
+        except UnicodeDecodeError as error:
+            if error.end < len(block) or error.reason != "unexpected end of data":
+                return line + block[: error.start].count(b"\n"), block[error.start]
+            block, rest = block[: error.start], block[error.start :]
+        line += block.count(b"\n")
+    return (line, rest[0]) if rest else None
+
+
+def describe_undecoded(path: str) -> list[str]:
+    """Return a sentence about the first byte of a local file that is not UTF-8; nothing where all is."""
+    place = find_undecoded(path) if Path(path).is_file() else None
+    return [] if place is None else [f"byte 0x{place[1]:02X} in line {place[0]:,} is not UTF-8"]
+
+
+def read_chunks(path: str) -> Iterator[bytes]:
+    """Yield the bytes of a text file, unpacked. The caller holds one chunk.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        with pa.input_stream(path) as stream:
+            while chunk := bytes(stream.read(CHUNK_BYTES)):
+                yield chunk
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot be read: {str(error).splitlines()[0][:200]}", DAMAGED) from None
+
+
+CHUNK_BYTES = 1 << 20
+"""Bytes of a text file that are decoded at once."""
+
+WIDE = ("utf-16", "utf-32")
+"""Encodings in which the end of a line is more than one byte: no reader of lines finds it."""
+
+WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+"""First bytes of text in these encodings."""
+
+TO_UTF8 = "write it in UTF-8: iconv -f UTF-16 -t UTF-8 FILE"
+
 MAGIC = {
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
     b"PAR1": "Parquet",
     b"\x1f\x8b": "compressed with gzip",
     b"BZh": "compressed with bzip2",
@@ -247,7 +306,9 @@ def describe_content(path: str) -> tuple[str, str]:
         head = file.read(HEAD_BYTES)
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
     if kind:
-        return kind, "give its name the ending of its format, or write it as Parquet or CSV"
+        return kind, _find_hint(
+            kind, "give its name the ending of its format, or write it as Parquet or CSV"
+        )
     lines = head_lines(head)
     if not head or b"\x00" in head or not lines:
         return ("empty" if not head else "", DAMAGED)
@@ -269,7 +330,12 @@ def refuse_packed_text(path: str) -> None:
         head = file.read(8)
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
     if kind:
-        raise DataError(f"{path}: cannot be read: it is {kind}", "give its name the ending of its format")
+        hint = _find_hint(kind, "give its name the ending of its format")
+        raise DataError(f"{path}: cannot be read: it is {kind}", hint)
+
+
+def _find_hint(kind: str, otherwise: str) -> str:
+    return TO_UTF8 if "UTF-16" in kind else otherwise
 
 
 # --------------------------------------------------------------------------------------- columns

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from recbench_spark.errors import DataError, FallbackToSpark, StoreError
 from recbench_spark.inputs import find_version
-from recbench_spark.storage.delta_tables import list_table_files, open_table, read_dataset
+from recbench_spark.storage.delta_tables import list_features, list_table_files, open_table, read_dataset
 from recbench_spark.storage.local_files import data_files, parquet_error, refuse_case
 from recbench_spark.storage.object_access import open_filesystem
 from recbench_spark.storage.partitions import find_partition
@@ -72,7 +72,8 @@ def list_delta_files(place: str | Path, partitions: Mapping[str, str] | None = N
     try:
         table = open_table(place, find_version(str(place)))
         if table.protocol().min_reader_version > 1:
-            raise FallbackToSpark(f"{place} uses Delta features that are not read here", "export Parquet")
+            named = ", ".join(list_features(table)) or "those of newer readers"
+            raise FallbackToSpark(f"{place} uses Delta features that are not read here: {named}", EXPORT)
         files = sorted(list_table_files(table, place, partitions))
     except (DeltaError, StoreError) as error:
         raise FallbackToSpark(f"cannot read {place}: {error}", "is it a Delta table?") from None
@@ -97,6 +98,32 @@ def open_delta(path: str) -> ds.Dataset:
         return rows.filter(reduce(and_, tests))
     except (DeltaError, OSError, ValueError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
+
+
+def query_delta(path: str) -> pa.RecordBatchReader:
+    """Read the rows of a Delta table once, by an engine that knows deleted rows and renamed columns.
+
+    Raises:
+        DataError: it does not know the table's features; the message names them.
+    """
+    from deltalake import QueryBuilder  # noqa: PLC0415
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    try:
+        table = open_table(path)
+        # The engine looks for names alone: columns of files that have only the ids would be NULL.
+        if BY_ID in list_features(table):
+            raise DataError(f"{path} has a feature of Delta that only Spark reads: {BY_ID}", EXPORT)
+        rows = QueryBuilder().register("log", table).execute("SELECT * FROM log")
+        return pa.RecordBatchReader.from_stream(rows)
+    except (DeltaError, OSError, ValueError) as error:
+        message = f"{path}: only Spark reads this table of Delta: {str(error).splitlines()[0][:200]}"
+        raise DataError(message, EXPORT) from None
+
+
+BY_ID = "columnMapping by id"
+
+EXPORT = "write its rows, or a part of them, as Parquet with Spark"
 
 
 # -------------------------------------------------------------------------------------- Parquet

@@ -449,7 +449,7 @@ def test_options_of_readers_and_plain_uris_are_no_secrets() -> None:
     options = {
         "sep": "|",
         "header": "true",
-        "timestampFormat": "yyyy",
+        "nullValue": "-",
         "pathGlobFilter": "*.csv",
         "quote": "",
     }

@@ -381,27 +381,30 @@ def _column_mistakes(dataset: dict[str, Any]) -> str | None:
     return None
 
 
-FILE_OPTIONS = """ignorecorruptfiles ignoremissingfiles modifiedafter modifiedbefore pathglobfilter
+FILE_OPTIONS = """ ignoremissingfiles modifiedafter modifiedbefore pathglobfilter
     recursivefilelookup"""
 OPTIONS = {
-    "csv": """sep delimiter encoding charset quote escape comment header inferschema preferdate
-    enforceschema ignoreleadingwhitespace ignoretrailingwhitespace nullvalue nanvalue positiveinf
-    negativeinf dateformat timestampformat timestampntzformat timeformat enabledatetimeparsingfallback
-    maxcolumns maxcharspercolumn mode columnnameofcorruptrecord multiline chartoescapequoteescaping
-    samplingratio emptyvalue locale linesep inputbuffersize timezone unescapedquotehandling columnpruning
-    compression codec extension""",
-    "json": """encoding charset compression codec extension linesep allowcomments allowunquotedfieldnames
+    "csv": """sep delimiter encoding charset quote escape comment header ignoreleadingwhitespace
+    ignoretrailingwhitespace nullvalue emptyvalue timestampformat maxcolumns maxcharspercolumn multiline
+    chartoescapequoteescaping linesep unescapedquotehandling"""
+    + FILE_OPTIONS,
+    "json": """encoding charset linesep timestampformat allowcomments allowunquotedfieldnames
     allowsinglequotes allownumericleadingzeros allownonnumericnumbers allowbackslashescapinganycharacter
-    allowunquotedcontrolchars""",
-    "parquet": "mergeschema datetimerebasemode int96rebasemode",
-    "delta": """versionasof timestampasof readchangefeed readchangedata startingversion startingtimestamp
-    endingversion endingtimestamp""",
+    allowunquotedcontrolchars ignorecorruptfiles"""
+    + FILE_OPTIONS,
+    "parquet": "mergeschema datetimerebasemode int96rebasemode" + FILE_OPTIONS,
+    "delta": "versionasof timestampasof",
 }
+BLANKS_OPTIONS = "sep delimiter encoding charset comment header" + FILE_OPTIONS
 
 
 def list_strange_options(dataset: dict[str, Any]) -> list[str]:
-    """List options that Spark's reader would not know; one with a dot is of the file system."""
-    known = {*FILE_OPTIONS.split(), *OPTIONS.get(dataset["reader"], "").split()}
+    """List options that change nothing; one with a dot is of the file system."""
+    options = {name.lower(): value for name, value in dataset.get("options", {}).items()}
+    blanks = "blanks" in (str(options.get("sep")).lower(), str(options.get("delimiter")).lower())
+    known = {*(BLANKS_OPTIONS if blanks else OPTIONS.get(dataset["reader"], "")).split()}
+    if dataset.get("time_unit") != "timestamp":
+        known -= {"timestampformat"}
     return [name for name in dataset.get("options", {}) if name.lower() not in known and "." not in name]
 
 

@@ -100,7 +100,11 @@ def write_times(folder: Path, times: list[object]) -> Path:
         ([FIRST, FIRST * 1000, FIRST * 1000], "no unit puts all of it"),
         ([20140517, 20140518, 20141231], "dates such as 20260131, or seconds of 1970"),
         ([FIRST * 10**9] * 3, "divide them by 1000, then --time-unit us"),
-        (["05/04/2014", "06/04/2014", "07/04/2014"], "which are no times that a night reads"),
+        (
+            ["05/04/2014", "06/04/2014", "07/04/2014"],
+            "add --time-format 'M/d/yyyy' or --time-format 'd/M/yyyy'",
+        ),
+        (["05/04/2014", "06/04/2014", "2014-04-07"], "which are no times that a night reads"),
         (["10:30", "10:31", "10:32"], "which are no times that a night reads"),
     ],
 )
@@ -147,7 +151,7 @@ def write_lines(folder: Path, name: str, *lines: str) -> Path:
         ("a.txt", ("one", "two"), "no separator gives all lines as many fields"),
         ("a.csv", ("ann,book", "bob,film"), "add --header yes or --header no"),
         ("a.csv", ("who,what", "1,2", "2,2"), "add --user-column NAME --item-column NAME, of who: 1, 2"),
-        ("a.csv", ("user,item,Rating", "1,2,good"), "a night reads the column Rating as rating"),
+        ("a.csv", ("user,item,Rating", "1,2,good"), "Rating has good: 0 of 1 values are finite numbers"),
         ("train.ascii", (" ".join("0" * 30), " ".join("5" * 30)), "is a matrix with a row for each user"),
     ],
 )

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from recbench_spark.commands.benchmark_files import LogDescription, night_command, write_benchmark
+from recbench_spark.commands.benchmark_files import (
+    LogDescription,
+    describe_no_rating,
+    night_command,
+    write_benchmark,
+)
 from recbench_spark.commands.logs import name_log
 from recbench_spark.config import make_benchmark
 from recbench_spark.config.base import NAME
 from recbench_spark.config.documents import load_yaml
-from recbench_spark.data.log_columns import FLAGS, ChosenColumns, choose_columns
-from recbench_spark.data.log_files import ColumnFacts, open_log_file, profile_columns, share_known_users
+from recbench_spark.data.log_columns import FLAGS, ChosenColumns, choose_columns, may_be_rating
+from recbench_spark.data.log_files import open_log_file
+from recbench_spark.data.log_values import (
+    ColumnFacts,
+    find_no_ratings,
+    profile_columns,
+    share_known_users,
+)
 from recbench_spark.errors import OK, ConfigError, DataError
 
 
@@ -39,7 +51,7 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescrip
     """Look at the log, and print what was taken for users, items, ratings and times."""
     separator = args.separator.replace("\\t", "\t") if args.separator else None
     header = None if args.header is None else args.header == "yes"
-    log = open_log_file(args.log, separator, header=header)
+    log = open_log_file(args.log, separator, header=header, encoding=args.encoding)
     if not log.names and log.reader != "json":
         print(f"{log.path}: a folder of the reader {log.reader}, divided already")
         return LogDescription(name, output, log)
@@ -47,14 +59,23 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescrip
     if not rows:
         raise DataError(f"{log.path}: no rows", "check the path")
     flags = {role: getattr(args, flag[2:].replace("-", "_")) for role, flag in FLAGS.items()}
-    chosen = choose_columns(log, columns, {role: one for role, one in flags.items() if one}, args.time_unit)
+    names = {role: one for role, one in flags.items() if one}
+    chosen = choose_columns(log, columns, names, args.time_unit, args.time_format)
     print(describe_choice(log.path, rows, columns, chosen))
     if broken:
         print(f"{broken:,} lines are no rows of {len(columns)} fields")
+    if log.note:
+        print(log.note)
+    rating = chosen.columns.get("rating")
+    no_rating = find_no_ratings(log, rating.name) if rating else None
+    if no_rating:
+        print(f"{describe_no_rating(*no_rating)} Where it does, leave these rows out of the file.")
     known = None
     if "event_time" in chosen.columns:
         user, time = (chosen.columns[role].name for role in ("user_id", "event_time"))
-        known = share_known_users(log, user, time)
+        known = share_known_users(log, user, time, chosen.time_format)
+    if chosen.time_format:
+        log = replace(log, options={**log.options, "timestampFormat": chosen.time_format})
     return LogDescription(
         name,
         output,
@@ -64,6 +85,7 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescrip
         tuple(columns),
         chosen,
         known_users=known,
+        no_rating=no_rating,
         time_zone=args.time_zone,
     )
 
@@ -79,10 +101,20 @@ def describe_choice(path: str, rows: int, columns: Sequence[ColumnFacts], chosen
         "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)) for line in table
     ]
     taken = {column.name for column in chosen.columns.values()}
-    rest = [column.name for column in columns if column.name not in taken]
+    rest = [_describe_rest(column, chosen) for column in columns if column.name not in taken]
     notes = [f"unit of times: {chosen.unit}; {chosen.unit_reason}"] if chosen.unit else []
     notes += [f"not taken: {', '.join(rest[:20])}"] if rest else []
+    if not chosen.unit:
+        notes.append("no times: rows are split at random, by hash")
     return "\n".join([f"{path}: {rows:,} rows", *(line.rstrip() for line in lines), *notes])
+
+
+def _describe_rest(column: ColumnFacts, chosen: ChosenColumns) -> str:
+    """Return the name of a column that was not taken; with its flag where its values may be ratings."""
+    if "rating" in chosen.columns or not may_be_rating(column):
+        return column.name
+    ends = f"{_format(column.lowest)} to {_format(column.highest)}"
+    return f"{column.name} ({ends}; as ratings: {FLAGS['rating']} {column.name})"
 
 
 def _describe_column(column: ColumnFacts) -> tuple[str, ...]:

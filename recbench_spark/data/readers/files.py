@@ -23,6 +23,7 @@ from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.inputs import Options, find_version, time_travel_options
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.local_files import (
+    BLANKS,
     HEAD_BYTES,
     cut_names,
     head_lines,
@@ -57,6 +58,17 @@ def column(name: str) -> Column:
 # --- text ---
 
 
+def allow_encodings(spark: SparkSession, options: Mapping[str, str]) -> None:
+    """Let a session read all encodings of Java where options name one that Spark alone does not take."""
+    named = {value.lower() for name, value in options.items() if name.lower() in ("encoding", "charset")}
+    if named - SPARK_ENCODINGS:
+        spark.conf.set("spark.sql.legacy.javaCharsets", "true")
+
+
+SPARK_ENCODINGS = frozenset({"iso-8859-1", "us-ascii", "utf-16", "utf-16be", "utf-16le", "utf-32", "utf-8"})
+"""Encodings that Spark 4 takes without a setting."""
+
+
 def keeps_replacements(spark: SparkSession) -> bool:
     """Check whether U+FFFD in text files is an intended character."""
     return spark.conf.get(REPLACEMENT, None) == "keep"
@@ -79,6 +91,9 @@ def read_fields(
     reader_options = _normalise_options(options or {})
     settings = {**layout.options(), "header": str(layout.names is None).lower(), **reader_options}
     refuse_packed_text(path)
+    allow_encodings(spark, reader_options)
+    if settings["sep"].lower() == BLANKS:
+        return _read_blank_fields(spark, path, settings)
     with explain_errors(path):
         files = input_files(spark, path, settings)
     groups = [list[str]()]
@@ -98,6 +113,48 @@ def read_fields(
         _report_comments(spark, path, settings["comment"])
     lines = dict.fromkeys(text.line for text in texts)
     return TextFrame(union_by_name([text.frame for text in texts]), " or ".join(lines))
+
+
+NO_SEPARATOR = "\x01"
+"""A character that no text has: with it a line is one field."""
+
+
+def _read_blank_fields(spark: SparkSession, path: str, settings: Mapping[str, str]) -> TextFrame:
+    """Read fields separated by one or several blanks; names stand in the first line, or are places.
+
+    Raises:
+        SchemaError: files begin with different names. DataError: they have no lines.
+    """
+    whole = {**settings, "sep": NO_SEPARATOR, "quote": "", "columnPruning": "false"}
+    with explain_errors(path):
+        files = input_files(spark, path, settings)
+    parts = partition_names(path, files)
+    schema = T.StructType([T.StructField(name, T.StringType()) for name in ("line", *parts)])
+    heads = {
+        file: head_lines(_read_file_head(spark, file), settings["encoding"], settings.get("comment", ""))
+        for file in files
+    }
+    first = {tuple(lines[0].split()): file for file, lines in heads.items() if lines}
+    if not first:
+        raise DataError(f"{path}: no lines", "check the path")
+    names = next(iter(first))
+    if settings["header"].lower() == "true":
+        if len(first) > 1:
+            raise SchemaError(f"{path}: files begin with different names", "the same line in every file")
+    else:
+        names = tuple(f"_c{n}" for n in range(len(names)))
+    lines = _add_file(spark.read.options(**whole).schema(schema).csv(escape_path(path)))
+    lines = note_partitions(lines, parts).where(F.col("line").rlike(r"\S"))
+    return TextFrame(cut_blanks(lines, names, parts), f"{len(names)} fields separated by blanks")
+
+
+def cut_blanks(lines: DataFrame, names: Sequence[str | None], others: Sequence[str] = ()) -> DataFrame:
+    """Cut `line` at blanks into columns, with BAD_LINE and FILE; fields without a name are left out."""
+    fields = F.split(F.trim(F.regexp_replace("line", r"\s+", " ")), " ")
+    is_good = F.size(fields) == len(names)
+    columns = [F.when(is_good, F.get(fields, n)).alias(name) for n, name in enumerate(names) if name]
+    bad = F.when(~is_good, F.col("line")).alias(BAD_LINE)
+    return lines.select(*columns, *map(column, others), bad, FILE)
 
 
 def union_by_name(frames: Sequence[DataFrame]) -> DataFrame:
@@ -324,11 +381,7 @@ def read_lines(spark: SparkSession, path: str, *, whole: bool = False, names: st
 
 def read_blanks(spark: SparkSession, path: str, names: Sequence[str | None]) -> DataFrame:
     """Read fields separated by blanks as text, with BAD_LINE and FILE; those without a name are left."""
-    lines = read_lines(spark, path)
-    fields = F.split(F.trim(F.regexp_replace("line", r"\s+", " ")), " ")
-    is_good = F.size(fields) == len(names)
-    columns = [F.when(is_good, F.get(fields, n)).alias(name) for n, name in enumerate(names) if name]
-    return lines.select(*columns, F.when(~is_good, F.col("line")).alias(BAD_LINE), FILE)
+    return cut_blanks(read_lines(spark, path), names)
 
 
 def _add_file(frame: DataFrame) -> DataFrame:

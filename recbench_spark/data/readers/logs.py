@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from recbench_spark.data.readers.files import (
     BAD_LINE,
     FILE,
     HIDDEN,
+    allow_encodings,
     column,
     input_files,
     open_reader,
@@ -31,13 +32,14 @@ from recbench_spark.data.readers.parquet import read_parquet
 from recbench_spark.data.readers.paths import explain_errors, is_table, local_path, reach_storage
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import PARTS, Checks, Value
-from recbench_spark.data.text_layouts import MOVIELENS, Layout
+from recbench_spark.data.text_layouts import IN_UTF8, MOVIELENS, Layout
 from recbench_spark.data.worlds import read_world
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.inputs import Options
 from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS
 from recbench_spark.storage.local_files import (
     bare_name,
+    describe_undecoded,
     refuse_misspelt,
     require_columns,
     separator,
@@ -121,8 +123,15 @@ def _read_csv(spark: SparkSession, dataset: Dataset) -> RawLog:
 def _read_json(spark: SparkSession, dataset: Dataset) -> RawLog:
     path = str(dataset.path)
     check_path(path)
+    names = list(dataset.source_names.values())
+    options = {key.lower(): value for key, value in dataset.options.items()}
+    allow_encodings(spark, options)
+    # Spark finds the ends of lines in another encoding only where it is told what ends them.
+    ends = (
+        {"lineSep": "\n"} if "linesep" not in options and {"encoding", "charset"} & options.keys() else {}
+    )
     names, strict = list(dataset.source_names.values()), dataset.bad_rows == "error"
-    text = read_objects(spark, path, names, dataset.attributes, dataset.options, strict=strict)
+    text = read_objects(spark, path, names, dataset.attributes, {**ends, **dataset.options}, strict=strict)
     find = partial(_find_bad_object, spark, path, names, dataset.options)
     return RawLog(text.frame, path, text.line, dataset.columns, time_unit=dataset.time_unit, find_line=find)
 
@@ -184,6 +193,8 @@ def _check_log(raw: RawLog, dataset: Dataset) -> Log:
     counts = checks.count()
     if counts.rows == 0:
         raise DataError(f"{raw.where}: no rows")
+    if counts.hint == IN_UTF8:
+        counts = replace(counts, problems=[*counts.problems, *describe_undecoded(raw.where)])
     if dataset.bad_rows == "error":
         if counts.problems:
             counts.problems[-1] += raw.find_line()
@@ -206,7 +217,9 @@ def _log_values(raw: RawLog, source_names: dict[str, str], dataset: Dataset) -> 
         "user_id": lambda name: Value.ids(frame, name, where, text_file=text, floats=floats),
         "item_id": lambda name: Value.ids(frame, name, where, text_file=text, floats=floats),
         "rating": lambda name: Value.number(frame, name, where),
-        "event_time": lambda name: Value.time(frame, name, raw.time_unit, where, dataset.time_zone),
+        "event_time": lambda name: Value.time(
+            frame, name, raw.time_unit, where, dataset.time_zone, pattern=dataset.time_format
+        ),
         "part": Value.part,
     }
     return {name: makers[name](source) for name, source in source_names.items()}

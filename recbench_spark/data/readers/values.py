@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -115,10 +116,13 @@ class Value:
         return Value(name, number.try_cast("bigint"), unreadable | ~fits, "a whole number")
 
     @staticmethod
-    def time(frame: DataFrame, name: str, unit: str, where: str, zone: str = "UTC") -> Value:
+    def time(
+        frame: DataFrame, name: str, unit: str, where: str, zone: str = "UTC", *, pattern: str = ""
+    ) -> Value:
         """Convert a timestamp, or a number in the unit, to microseconds since 1970 UTC.
 
-        A time without an offset (text, TIMESTAMP_NTZ, DATE) is a local time of the zone.
+        A time without an offset (text, TIMESTAMP_NTZ, DATE) is a local time of the zone. `pattern`: the one
+        of texts (`timestampFormat`).
         """
         raw, data_type = column(name), frame.schema[name].dataType
         if isinstance(data_type, T.TimestampType):
@@ -127,6 +131,9 @@ class Value:
             return Value(
                 name, F.unix_micros(_shift_zone(raw.cast("timestamp"), zone)), expected="a timestamp"
             )
+        if pattern:
+            read = _read_pattern(raw, pattern, zone)
+            return Value(name, read, raw.isNotNull() & read.isNull(), f"a timestamp by {pattern}")
         if unit == "timestamp" and isinstance(data_type, T.StringType):
             known = ~raw.rlike(HAS_ZONE_NAME) | raw.rlike(KNOWN_ZONE)
             parsed = F.when(raw.rlike(HAS_DATE) & known, raw.try_cast("timestamp"))
@@ -223,6 +230,13 @@ def _as_double(frame: DataFrame, name: str, where: str) -> Column:
 def _find_hint(value: Value, example: str | None) -> str:
     """Return the advice for bad rows of a column: a fixed hint, or one made from an example."""
     return value.hint or (value.make_hint(example) if value.make_hint else "")
+
+
+def _read_pattern(raw: Column, pattern: str, zone: str) -> Column:
+    """Return microseconds of texts by a pattern of Spark; one without an offset is of the zone."""
+    parsed = F.try_to_timestamp(raw, F.lit(pattern))
+    has_offset = re.search("[XxZzVO]", re.sub("'[^']*'", "", pattern))
+    return F.unix_micros(parsed if has_offset else _shift_zone(parsed, zone))
 
 
 def _shift_zone(parsed: Column, zone: str) -> Column:
