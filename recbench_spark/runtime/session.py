@@ -166,7 +166,7 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
 
 def share_own_modules(spark: SparkSession) -> None:
     """Send users' modules from beside a YAML file or the working folder to tasks, each once a session."""
-    known = spark.sparkContext.listFiles  # type: ignore[attr-defined]
+    known = spark.sparkContext.listFiles
     sent = {name.rpartition("/")[2] for name in known}
     for place in list_own_modules():
         if place.is_dir() and f"{place.name}.zip" not in sent:
