@@ -80,7 +80,8 @@ class LeaderboardRow:
     """A model's place on a board; `others` follow the board's `others`, None where not measured.
 
     `training_rows`: number of training items in its lists, which other models of the board cannot
-    recommend. `tests`: p of the paired tests of the same night, by Holm, by other model. `trend`: its last nights, None on its first one. `fell`: whether it regressed on this part.
+    recommend. `tests`: p of the paired tests of the same night, by Holm, by other model. `trend`: its last
+    nights, None on its first one. `fell`: whether it regressed on this part.
     """
 
     position: int

@@ -27,6 +27,12 @@ BAR_WIDTH = 24
 MAX_COLUMNS = 3
 NAME_WIDTH = 24
 
+OPEN_ORDER = (
+    "~ no paired test tells it from the next model or, without one, their intervals overlap: "
+    "the order of the two may be chance"
+)
+"""Note on the mark of rows whose order may be chance."""
+
 
 def leaderboard_text(report: Report) -> str:
     """Return the leaderboards for a terminal: one table for each part, then the failed checks."""
@@ -103,10 +109,7 @@ def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -
         if other.definition != board.measure.definition
     ]
     if any(row.overlaps_next for row in board.rows):
-        notes.append(
-            "~ no paired test tells it from the next model or, without one, their intervals overlap: "
-            "the order of the two may be chance"
-        )
+        notes.append(OPEN_ORDER)
     notes += [f"* {row.note}" for row in board.rows if row.note]
     rule = "─" * max(len(line) for line in lines)
     return [f"{title}, {level_in_words(level)}", lines[0], rule, *lines[1:], *notes]
