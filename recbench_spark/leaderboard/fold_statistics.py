@@ -78,6 +78,8 @@ class PairedFolds(NamedTuple):
 def compare_folds(one: Mapping[int, float], other: Mapping[int, float]) -> PairedFolds | None:
     """Compare two runs fold by fold. Returns None for fewer than two folds, or for different folds.
 
+    Equal differences in all folds leave no spread to judge by: t and p are NaN, or 0 and 1 if all are 0.
+
     >>> found = compare_folds({0: 3.0, 1: 5.0, 2: 7.0}, {0: 2.0, 1: 3.0, 2: 4.0})
     >>> found.mean, round(found.t, 3), round(found.p, 3)
     (2.0, 3.464, 0.074)
@@ -87,8 +89,6 @@ def compare_folds(one: Mapping[int, float], other: Mapping[int, float]) -> Paire
     differences = np.array([one[fold] - other[fold] for fold in sorted(one)])
     mean, error = float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(len(differences)))
     if error == 0:
-        return PairedFolds(
-            differences, mean, float(np.copysign(np.inf, mean)) if mean else 0.0, float(not mean)
-        )
+        return PairedFolds(differences, mean, *((np.nan, np.nan) if mean else (0.0, 1.0)))
     t = mean / error
     return PairedFolds(differences, mean, t, float(2 * stdtr(len(differences) - 1, -abs(t))))

@@ -130,6 +130,13 @@ def test_another_run_that_is_better_on_every_fold() -> None:
     assert not judge_run(blind[0], make_published_board(*blind)).under_tuned
 
 
+def test_equal_differences_of_folds_say_nothing() -> None:
+    pair = compare_folds({0: 2.0, 1: 3.0}, {0: 1.0, 1: 2.0})
+    assert pair is not None and pair.mean == 1.0 and np.isnan(pair.t) and np.isnan(pair.p)
+    same = compare_folds({0: 2.0, 1: 3.0}, {0: 2.0, 1: 3.0})
+    assert same is not None and (same.mean, same.t, same.p) == (0.0, 0.0, 1.0)
+
+
 def test_the_paired_table_by_hand() -> None:
     folds = {"a": (3.0, 5.0, 7.0), "b": (2.0, 3.0, 4.0), "c": (2.0, 3.0, 5.0)}
     entries = [ours(name, 1.0, fold_values=dict(enumerate(of))) for name, of in folds.items()]
