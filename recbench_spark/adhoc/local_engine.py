@@ -229,6 +229,9 @@ def _row_checks(tables: ArrowTruth, rows: pa.Table, definition: Definition, *, l
     unknown = int((find_indices(rows.column("item_id"), items) < 0).sum())
     lost = int((find_indices(distinct_ids([rows.column("user_id")]), tables.user_ids) < 0).sum())
     checks = ranking_counts.row_checks(counts["listed"], counts["twice"], unknown, lost)
+    if "rank" in rows.column_names:
+        gaps = ranking_counts.count_gaps(user_r, rows.column("rank").to_numpy())
+        checks += ranking_counts.gap_checks(gaps, definition)
     trained = counts["trained"] if lists and tables.train_pairs is not None else None
     return ranking_counts.finish_row_checks(checks, definition, trained)
 

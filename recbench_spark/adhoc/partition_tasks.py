@@ -26,6 +26,7 @@ from recbench_spark.data.arrow_rows import IDS_TYPE, combine_column, distinct_id
 from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.request import RankingRequest
+from recbench_spark.evaluation.ranking_counts import count_gaps
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
@@ -148,6 +149,8 @@ def count_rows(values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batch
     sums = {"truth dropped": truth[1], "train dropped": dropped, **_user_counts(tables)}
     n = len(items)
     sums |= count_pairs(user_r * n + item_r, pairs.user_r * n + pairs.item_r)
+    if "rank" in rows.column_names:
+        sums["gaps"] = count_gaps(user_r, rows.column("rank").to_numpy())
     yield pa.RecordBatch.from_pylist([{"sums": list(sums.items())}], schema=COUNT_SCHEMA)
 
 

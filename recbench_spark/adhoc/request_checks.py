@@ -69,6 +69,8 @@ def check_request(
     kind, system = select_system(lists=lists, scores=scores, embeddings=embeddings)
     request = normalize_types(request)
     definition, name = make_definition(request.preset, request.definition), request.features_name
+    if kind != "lists" or "rank" not in list_columns(system):
+        definition = definition.without_ranks()
     plan = MetricPlan.checked(
         cast(tuple[str, ...], request.metrics),
         cast(tuple[int, ...], request.k),
@@ -83,6 +85,11 @@ def check_request(
     gain_is_explicit = request.preset is not None or "gain" in (request.definition or {})
     draw = make_draw(request.draw) or CandidateDraw()
     return EvaluationPlan(kind, system, plan, request.similarity, draw, gain_is_explicit, request.figures)
+
+
+def list_columns(table: Any) -> list[str]:
+    """Return the names of a table's columns, whatever kind of frame it is."""
+    return [str(name) for name in getattr(table, "column_names", getattr(table, "columns", table))]
 
 
 def check_figures(plan: MetricPlan, figures: Figures) -> None:

@@ -51,7 +51,7 @@ from recbench_spark.evaluation.ranking.rank import ScoredModel, rank
 from recbench_spark.evaluation.ranking.request import SAMPLED
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking_counts import finish_row_checks, row_checks
+from recbench_spark.evaluation.ranking_counts import finish_row_checks, gap_checks, row_checks
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.metric_names import Figures
@@ -309,6 +309,7 @@ def _row_checks(tables: SparkTruth, plan: EvaluationPlan) -> list[Check]:
     # Without training items the catalogue is unknown, so no item can be called unknown.
     unknown = tables.partitioned.item_counts["lost"] if trained else 0
     checks = row_checks(sums["listed"], sums["twice"], unknown, users.n[0] - users.common)
+    checks += gap_checks(sums.get("gaps"), plan.definition)
     return finish_row_checks(checks, plan.definition, sums["trained"] if plan.lists and trained else None)
 
 

@@ -12,6 +12,7 @@ from recbench_spark.checks import TRAINING_ROWS, Check, warn_above_zero
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS
+from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -110,6 +111,36 @@ def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> lis
         warn_above_zero("list rows of unknown items", unknown_items, "they keep their place"),
         Check("listed users without truth", lost, None, "info", "not averaged"),
     ]
+
+
+GAPS = "gaps between ranks"
+"""Name of the check that counts the places of lists for which no row is given."""
+
+
+def count_gaps(user_r: Ints, rank_r: Ints) -> int:
+    """Count the places without a row before the last rank of each user.
+
+    Rows of one rank take as many places as there are.
+    """
+    order = np.lexsort((rank_r, user_r))
+    user, rank = user_r[order], rank_r[order]
+    place = np.arange(len(user))
+    new_user = np.append(True, user[1:] != user[:-1])[: len(user)]
+    new_rank = new_user | np.append(True, rank[1:] != rank[:-1])[: len(user)]
+    start = np.maximum.accumulate(np.where(new_user, place, 0))
+    first = np.maximum.accumulate(np.where(new_rank, place, 0)) - start
+    gaps = np.zeros(int(new_user.sum()), np.int64)
+    np.maximum.at(gaps, np.cumsum(new_user) - 1, rank - 1 - first)
+    return int(gaps.sum())
+
+
+def gap_checks(gaps: int | None, definition: Definition) -> list[Check]:
+    """Make the check of gaps between given ranks; None: no ranks are given."""
+    if gaps is None:
+        return []
+    if definition.gaps == "close":
+        return [Check(GAPS, gaps, None, "info", "items move up into them (gaps=close)")]
+    return [warn_above_zero(GAPS, gaps, "these places stay empty: rows may have been left out (gaps=keep)")]
 
 
 def finish_row_checks(

@@ -33,7 +33,7 @@ OVERALL = tuple(beyond_accuracy.OVERALL)
 
 LIST_METRICS = (*OVERALL, *PER_USER)
 
-AXES = ("candidates", "duplicates")
+AXES = ("candidates", "duplicates", "gaps")
 """Axes of a definition that list metrics depend on: they decide which items a list can have."""
 
 
@@ -64,13 +64,13 @@ def list_values(
 
 
 def _item_vectors(items_n: npt.NDArray[np.int64], facts: Facts) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Return the row of each listed item among the distinct ones (-1 stays -1), and their vectors."""
+    """Return the row of each listed item among the distinct ones (below 0 stays), and their vectors."""
     source = facts.features
     if source is None:
         raise ConfigError("diversity needs vectors of the items", "give features (--features PATH)")
     mapped = source.rows.arrays(source.build)["vectors"]
     distinct = np.unique(items_n[items_n >= 0])
-    row_n = np.where(items_n >= 0, np.searchsorted(distinct, items_n), -1)
+    row_n = np.where(items_n >= 0, np.searchsorted(distinct, items_n), items_n)
     return row_n, mapped[distinct].astype(np.float64)
 
 
