@@ -22,6 +22,7 @@ from recbench_spark.data.arrow_rows import distinct_ids, find_indices, read_id_t
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import USERS
+from recbench_spark.evaluation.ranking_counts import truth_in_train_check
 from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
@@ -123,7 +124,12 @@ class ArrowTruth:
 
 
 def make_arrow_truth(
-    truth: pa.Table, train: pa.Table | None, extra: pa.Table, definition: Definition
+    truth: pa.Table,
+    train: pa.Table | None,
+    extra: pa.Table,
+    definition: Definition,
+    *,
+    masked: bool = False,
 ) -> ArrowTruth:
     """Build the ground truth and the catalogue from the caller's tables.
 
@@ -132,6 +138,7 @@ def make_arrow_truth(
         train: user_id, item_id, or None.
         extra: a typed table whose items belong to the catalogue too.
         definition: treatment of duplicates, and the relevance threshold.
+        masked: training items are no candidates.
 
     Raises:
         SchemaError, DataError: unusable rows; tables without common ids.
@@ -155,6 +162,8 @@ def make_arrow_truth(
         pairs.append(part)
     if trained is not None:
         checks += _train_overlap_checks(trained, rows)
+        known = count_common_pairs(pairs[0], pairs[1], len(ids))
+        checks.append(truth_in_train_check(known, len(pairs[0].user_r), masked=masked))
     return replace(_assemble_truth(rows, users, ids, pairs, checks), grades=grades)
 
 
@@ -209,6 +218,12 @@ def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[I
         order = known[np.lexsort((-value_r[known], pair_r[known]))]
     order = order[first]
     return InteractionPairs(user_r[order], item_r[order], value_r[order]), len(first) - len(order)
+
+
+def count_common_pairs(truth: InteractionPairs, trained: InteractionPairs, items: int) -> int:
+    """Count the pairs of the truth that are training pairs; both number the same users and items."""
+    pairs = (part.user_r * items + part.item_r for part in (truth, trained))
+    return int(np.isin(*pairs).sum())
 
 
 def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check:

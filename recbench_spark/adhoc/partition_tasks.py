@@ -18,6 +18,7 @@ from recbench_spark.adhoc.ground_truth import (
     CatalogueItems,
     InteractionPairs,
     build_user_table,
+    count_common_pairs,
     count_pairs,
     distinct_pairs,
     popularity_labels,
@@ -148,6 +149,7 @@ def count_rows(values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batch
     yield _item_counts(items, (item_r, pairs.item_r, truth[0].item_r))
     sums = {"truth dropped": truth[1], "train dropped": dropped, **_user_counts(tables)}
     n = len(items)
+    sums |= {"truth pairs": len(truth[0].user_r), "truth trained": count_common_pairs(truth[0], pairs, n)}
     sums |= count_pairs(user_r * n + item_r, pairs.user_r * n + pairs.item_r)
     if "rank" in rows.column_names:
         sums["gaps"] = count_gaps(user_r, rows.column("rank").to_numpy())

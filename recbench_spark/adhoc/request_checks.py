@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, Literal, cast
 
 from recbench_spark.adhoc.options import EvaluationRequest, make_bootstrap, make_draw, normalize_types
@@ -46,6 +47,11 @@ class EvaluationPlan:
         return self.kind == "lists"
 
     @property
+    def masked(self) -> bool:
+        """Return whether training items are no candidates."""
+        return not self.lists and self.definition.candidates in ("unseen", *SAMPLED)
+
+    @property
     def candidates(self) -> str | None:
         """Return the candidate mode of embeddings; None for lists and scores, which are the candidates."""
         return self.definition.candidates if self.kind == "embeddings" else None
@@ -69,7 +75,7 @@ def check_request(
     kind, system = select_system(lists=lists, scores=scores, embeddings=embeddings)
     request = normalize_types(request)
     definition, name = make_definition(request.preset, request.definition), request.features_name
-    if kind != "lists" or "rank" not in list_columns(system):
+    if kind != "lists" or not _has_ranks(system):
         definition = definition.without_ranks()
     plan = MetricPlan.checked(
         cast(tuple[str, ...], request.metrics),
@@ -87,9 +93,10 @@ def check_request(
     return EvaluationPlan(kind, system, plan, request.similarity, draw, gain_is_explicit, request.figures)
 
 
-def list_columns(table: Any) -> list[str]:
-    """Return the names of a table's columns, whatever kind of frame it is."""
-    return [str(name) for name in getattr(table, "column_names", getattr(table, "columns", table))]
+def _has_ranks(table: Any) -> bool:
+    """Return whether lists have ranks, whatever kind of frame they are; a path may have them."""
+    names = getattr(table, "column_names", getattr(table, "columns", table))
+    return isinstance(table, str | PathLike) or "rank" in [str(name) for name in names]
 
 
 def check_figures(plan: MetricPlan, figures: Figures) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,20 @@ from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Bootstrap, Views, digest
 from recbench_spark.data.external_inputs import (
     CheckedRows,
+    FrameSides,
     check_common_ids,
     check_input_rows,
     convert_embeddings,
     convert_rows,
     count_dimensions,
-    describe_sides,
     group_candidates,
 )
-from recbench_spark.data.input_rules import report_common_ids, value_columns
+from recbench_spark.data.input_rules import (
+    name_known_items,
+    report_common_ids,
+    report_unknown_truth,
+    value_columns,
+)
 from recbench_spark.data.readers.ids import convert_ids
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
@@ -51,7 +56,12 @@ from recbench_spark.evaluation.ranking.rank import ScoredModel, rank
 from recbench_spark.evaluation.ranking.request import SAMPLED
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking_counts import finish_row_checks, gap_checks, row_checks
+from recbench_spark.evaluation.ranking_counts import (
+    finish_row_checks,
+    gap_checks,
+    row_checks,
+    truth_in_train_check,
+)
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.metric_names import Figures
@@ -85,6 +95,10 @@ def evaluate(
     rows = None if vectors else _convert_list_rows(plan)
     inputs = convert_log(truth, train, plan.definition)
     tables = make_truth_tables(inputs, rows or vectors[-1], plan.definition, folder)
+    if train is not None:
+        sums = tables.partitioned.sums
+        known = sums["truth trained"], sums["truth pairs"]
+        tables.checks.append(truth_in_train_check(*known, masked=plan.masked))
     tables.checks.extend(
         [*_overlap_checks(tables, vectors, plan.kind), *gain_checks(plan, inputs.truth.ranges["rating"])]
     )
@@ -229,7 +243,7 @@ def _train_overlap_checks(partitioned: PartitionedInputs, inputs: TypedInputs) -
     checks, overlaps = [], (partitioned.user_overlap("train"), partitioned.item_overlap("train", "truth"))
     for name, overlap in zip(IDS, overlaps, strict=True):
         names = (name, ("train", "truth"))
-        sides = partial(describe_sides, inputs.train.rows, inputs.truth.rows, *names)
+        sides = FrameSides(inputs.train.rows, inputs.truth.rows, *names)
         checks += report_common_ids(overlap, sides, *names, must=False)
     return checks
 
@@ -268,16 +282,30 @@ def _overlap_checks(tables: SparkTruth, vectors: tuple[DataFrame, ...], kind: st
     if vectors:
         checks = check_common_ids(vectors[0], tables.users, *names)
     else:
-        sides = partial(describe_sides, tables.system, truth, *names)
+        sides = FrameSides(tables.system, truth, *names)
         checks = report_common_ids(tables.partitioned.user_overlap("listed"), sides, *names, must=True)
     names = ("item_id", (kind, "truth" if train is None else "train and truth"))
     logged = cast_ids_to_text(truth.select(*IDS))
     if train is not None:
         logged = logged.unionByName(cast_ids_to_text(train.rows.select(*IDS)))
     overlap = tables.partitioned.item_overlap("listed", "known")
-    return checks + report_common_ids(
-        overlap, partial(describe_sides, tables.system, logged, *names), *names, must=train is not None
-    )
+    sides = FrameSides(tables.system, logged, *names)
+    checks += report_common_ids(overlap, sides, *names, must=train is not None)
+    return checks + _truth_checks(tables, kind)
+
+
+def _truth_checks(tables: SparkTruth, kind: str) -> list[Check]:
+    """Check that the truth's items are in the catalogue of the vectors, or of training and rows."""
+    train, system = tables.inputs.train, tables.system.select("item_id")
+    if train is None and kind != "embeddings":
+        return []
+    by_vectors = kind == "embeddings"
+    known = name_known_items(kind)
+    if not by_vectors and train is not None:
+        system = system.unionByName(cast_ids_to_text(train.rows.select(*IDS)).select("item_id"))
+    overlap = tables.partitioned.item_overlap("truth", "listed" if by_vectors else "learned")
+    sides = FrameSides(tables.inputs.truth.rows, system, "item_id", ("truth", known))
+    return report_unknown_truth(overlap, sides, known)
 
 
 # ------------------------------------------------------------------------------------- ranking

@@ -7,6 +7,7 @@ Spark's frames. Errors have the same words as Spark's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,14 @@ from recbench_spark.data.input_rules import (
 )
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.kernels.arrays import Ints
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, IdArray, IdOverlap, as_ids, decode_dictionary
+from recbench_spark.kernels.ids import (
+    CANONICAL_INTEGER,
+    IdArray,
+    IdOverlap,
+    as_ids,
+    decode_dictionary,
+    respell,
+)
 from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
 from recbench_spark.storage.shared_arrays import flatten_lists
 
@@ -360,19 +368,45 @@ def check_common_ids(
         sources: the names of both tables in messages, then the types in which their ids were stored.
         must: whether it is an error that no id is common (see `external_inputs.check_common_ids`).
     """
-    unique = [distinct_ids([ids]) for ids in (left, right)]
-    common = pc.sum(pc.is_in(unique[0], value_set=unique[1]), min_count=0).as_py()
-    counts = [
-        pc.sum(pc.match_substring_regex(ids, CANONICAL_INTEGER), min_count=0).as_py() for ids in unique
-    ]
-    overlap = IdOverlap((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
+    sides = ArrowSides(distinct_ids([left]), distinct_ids([right]), name, sources)
+    return report_common_ids(sides.count_common(), sides, name, sources[:2], must=must)
 
-    def sides() -> tuple[IdArray, IdArray]:
-        return _describe_side(unique[0], name, sources[0], sources[2]), _describe_side(
-            unique[1], name, sources[1], sources[3]
+
+@dataclass(frozen=True)
+class ArrowSides:
+    """Distinct ids of two columns, as `kernels.ids.IdSides`.
+
+    Attributes:
+        left, right: text.
+        name: user_id or item_id.
+        sources: as in `check_common_ids`.
+    """
+
+    left: pa.Array
+    right: pa.Array
+    name: str
+    sources: tuple[str, str, str, str]
+
+    def count_common(self) -> IdOverlap:
+        """Count the ids of both sides, and those in common."""
+        unique = self.left, self.right
+        common = pc.sum(pc.is_in(self.left, value_set=self.right), min_count=0).as_py()
+        numbers = (pc.match_substring_regex(ids, CANONICAL_INTEGER) for ids in unique)
+        counts = [pc.sum(found, min_count=0).as_py() for found in numbers]
+        return IdOverlap((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
+
+    def count_respelled(self, changes: Sequence[str]) -> IdOverlap:
+        """Count the ids in common after changes of `SPELLINGS`."""
+        left, right = (pc.unique(respell(ids, changes)) for ids in (self.left, self.right))
+        return replace(self, left=left, right=right).count_common()
+
+    def read_examples(self) -> tuple[IdArray, IdArray]:
+        """Return the smallest three ids of each side."""
+        first, second, *kinds = self.sources
+        return (
+            _describe_side(self.left, self.name, first, kinds[0]),
+            _describe_side(self.right, self.name, second, kinds[1]),
         )
-
-    return report_common_ids(overlap, sides, name, sources[:2], must=must)
 
 
 def _describe_side(ids: pa.Array, name: str, what: str, kind: str) -> IdArray:

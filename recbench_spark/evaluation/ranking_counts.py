@@ -105,12 +105,37 @@ def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[
 
 def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> list[Check]:
     """Make the checks of the rows of lists or scores; `lost`: their users without truth."""
+    empty = Check(NO_ROWS, 1, 0, "warning", "no user has a row: all numbers are those of empty lists")
     return [
+        *([] if rows else [empty]),
         Check("list rows", rows, None, "info", "rows read"),
         warn_above_zero("duplicate list rows", duplicates, "the best-ranked one is kept"),
         warn_above_zero("list rows of unknown items", unknown_items, "they keep their place"),
         Check("listed users without truth", lost, None, "info", "not averaged"),
     ]
+
+
+NO_ROWS = "lists without rows"
+"""Name of the check of lists or scores that are empty throughout."""
+
+TRUTH_IN_TRAIN = "truth rows that are training rows"
+"""Name of the check that counts pairs of the truth that the training rows hold as well."""
+
+
+def truth_in_train_check(known: int, pairs: int, *, masked: bool) -> Check:
+    """Make the check of truth rows that are training rows.
+
+    Args:
+        known: pairs of the truth that are training pairs.
+        pairs: pairs of the truth.
+        masked: training items are no candidates.
+    """
+    share = f"all {pairs}" if known == pairs else f"{known} of {pairs}"
+    if masked:
+        detail = f"{share}: training items are no candidates (candidates=unseen), so these are misses"
+        return warn_above_zero(TRUTH_IN_TRAIN, known, detail)
+    limit = 0.0 if known == pairs else None
+    return Check(TRUTH_IN_TRAIN, known, limit, "info" if limit is None else "warning", share)
 
 
 GAPS = "gaps between ranks"
