@@ -67,7 +67,7 @@ class CatalogueItems:
 class ArrowCatalogue:
     """The catalogue: all items in the order of their ids, which decides ties.
 
-    ids: (i,) text; n_train_i: (i,) training users; n_users: users with training rows, at least 1
+    ids: (i,) text; n_train_i: (i,) training users; n_users: users with training rows
     """
 
     ids: pa.Array
@@ -161,7 +161,7 @@ def make_arrow_truth(
         checks.append(check_dropped_rows(name, dropped, definition))
         pairs.append(part)
     if trained is not None:
-        checks += _train_overlap_checks(trained, rows)
+        checks += [*_train_overlap_checks(trained, rows), *empty_train_checks(trained.num_rows)]
         known = count_common_pairs(pairs[0], pairs[1], len(ids))
         checks.append(truth_in_train_check(known, len(pairs[0].user_r), masked=masked))
     return replace(_assemble_truth(rows, users, ids, pairs, checks), grades=grades)
@@ -239,6 +239,12 @@ def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check
     return warn_above_zero(f"{name}: duplicate rows", dropped, "the highest relevance is kept")
 
 
+def empty_train_checks(rows: int) -> list[Check]:
+    """Return a warning where there are no training rows."""
+    detail = "novelty and mean_popularity are not defined, and no item is known from training"
+    return [] if rows else [warn_above_zero("train without rows", 1, detail)]
+
+
 def _train_overlap_checks(trained: pa.Table, rows: pa.Table) -> list[Check]:
     checks = []
     for name in IDS:
@@ -257,7 +263,7 @@ def _assemble_truth(
         np.zeros(len(ids), np.int64) if trained is None else np.bincount(trained.item_r, minlength=len(ids))
     )
     n_users = 0 if trained is None else int(np.count_nonzero(np.bincount(trained.user_r)))
-    catalogue = ArrowCatalogue(ids, n_train_i, max(n_users, 1))
+    catalogue = ArrowCatalogue(ids, n_train_i, n_users)
     truth_users = distinct_ids([rows.column("user_id")])
     items = CatalogueItems(ids, np.arange(len(ids)), None if trained is None else catalogue.label_i)
     blocks = build_user_table(truth_users, truth, trained or NO_PAIRS, items)

@@ -13,7 +13,7 @@ from recbench_spark.config import CandidateDraw
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
+from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
 from recbench_spark.evaluation.ranking.request import SAMPLED, refuse_hashed_ties
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 from recbench_spark.metric_names import Figures
@@ -123,11 +123,25 @@ def gain_checks(plan: EvaluationPlan, grades: Sequence[float]) -> list[Check]:
         grades: the lowest and the highest relevance of the truth; empty where it has none.
     """
     graded = len(grades) and (grades[0] != grades[-1] or grades[-1] != 1) and grades[-1] > 0
-    if plan.has_explicit_gain or not graded or not {"ndcg"} & {*plan.metric_plan.metrics}:
+    by_rank = {*plan.metric_plan.metrics} - {*LIST_METRICS}
+    if plan.has_explicit_gain or not graded or not by_rank:
         return []
+    if "ndcg" not in by_rank:
+        return _binary_checks(plan.definition, grades)
     detail = (
         f"the truth has grades up to {grades[-1]:g}, and each relevant item counts 1: write "
         "definition.gain=linear (or exponential) for grades, definition.gain=binary where 1 is meant"
+    )
+    return [warn_above_zero(GRADES_WITHOUT_GAIN, grades[-1], detail)]
+
+
+def _binary_checks(definition: Definition, grades: Sequence[float]) -> list[Check]:
+    """Return a warning where all grades above 0 are relevant alike, without a chosen threshold."""
+    if definition.threshold is not None or grades[0] <= 0 or grades[0] == grades[-1]:
+        return []
+    detail = (
+        f"the truth has grades from {grades[0]:g} to {grades[-1]:g}, and all are relevant alike: write "
+        "definition.threshold=4 (or the grade that you mean), definition.gain=binary where all are meant"
     )
     return [warn_above_zero(GRADES_WITHOUT_GAIN, grades[-1], detail)]
 

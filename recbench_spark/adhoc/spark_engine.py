@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.adhoc.ground_truth import check_dropped_rows
+from recbench_spark.adhoc.ground_truth import check_dropped_rows, empty_train_checks
 from recbench_spark.adhoc.options import EvaluationRequest, make_bootstrap
 from recbench_spark.adhoc.partition_tasks import LISTED, TRAIN, TRUTH, TaskCatalogue
 from recbench_spark.adhoc.partitioned_inputs import PartitionedInputs
@@ -98,6 +98,7 @@ def evaluate(
     if train is not None:
         sums = tables.partitioned.sums
         known = sums["truth trained"], sums["truth pairs"]
+        tables.checks += empty_train_checks(inputs.train.n if inputs.train else 0)
         tables.checks.append(truth_in_train_check(*known, masked=plan.masked))
     tables.checks.extend(
         [*_overlap_checks(tables, vectors, plan.kind), *gain_checks(plan, inputs.truth.ranges["rating"])]

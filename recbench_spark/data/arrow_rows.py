@@ -20,6 +20,7 @@ from recbench_spark.checks import Check
 from recbench_spark.data.column_names import names_ids
 from recbench_spark.data.input_rules import (
     EXACT_LIMIT,
+    WHOLE_NUMBER,
     check_width,
     refuse_different_widths,
     refuse_unusable,
@@ -227,14 +228,15 @@ def mask_unusable(name: str, column: pa.Array) -> npt.NDArray[np.bool_]:
 def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
     """Convert a column to float64; a text that is no number becomes NULL.
 
-    With `exact`, a whole number beyond 2^53 becomes NULL, too.
+    With `exact`, a whole number beyond 2^53 becomes NULL, too, also as a text.
 
     Raises:
         SchemaError: a type that holds no numbers.
     """
     kind = column.type
     if is_text(kind):
-        return _parse_numbers(column)
+        number = _parse_numbers(column)
+        return pc.if_else(find_inexact(column, number), None, number) if exact else number
     if pa.types.is_decimal(kind):
         number = column.cast(pa.string()).cast(pa.float64())  # Arrow's direct cast can be wrong by one bit
         exact = exact and not kind.scale
@@ -249,6 +251,12 @@ def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
     else:
         raise SchemaError(f"{name} is {kind}, not a number", f"give {name} as a number")
     return pc.if_else(pc.less(pc.abs(number), EXACT_LIMIT), number, None) if exact else number
+
+
+def find_inexact(column: pa.Array, number: pa.Array) -> pa.Array:
+    """Return true for texts that are whole numbers of 2^53 and more, where float64 merges some."""
+    whole = pc.match_substring_regex(pc.ascii_trim_whitespace(column.cast(pa.string())), WHOLE_NUMBER)
+    return pc.and_(whole, pc.fill_null(pc.greater_equal(pc.abs(number), EXACT_LIMIT), False))
 
 
 def as_long(column: pa.Array, name: str) -> pa.Array:

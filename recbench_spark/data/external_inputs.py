@@ -14,6 +14,7 @@ from recbench_spark.checks import Check
 from recbench_spark.data.input_rules import (
     EXACT_LIMIT,
     VALUE_TYPES,
+    WHOLE_NUMBER,
     check_width,
     refuse_different_widths,
     refuse_unusable,
@@ -129,6 +130,9 @@ def _convert_value(rows: DataFrame, name: str, kind: str) -> Column:
     if kind == "double":
         exact = isinstance(stored, T.LongType) or (isinstance(stored, T.DecimalType) and not stored.scale)
         number = raw.try_cast("double")
+        if isinstance(stored, T.StringType):
+            large = F.trim(raw).rlike(WHOLE_NUMBER) & (F.abs(number) >= EXACT_LIMIT)
+            return F.when(~F.coalesce(large, F.lit(False)), number)
         return F.when(F.abs(number) < EXACT_LIMIT, number) if exact else number
     if isinstance(stored, T.FloatType | T.DoubleType | T.DecimalType):
         return F.when(raw == F.floor(raw), raw.try_cast("bigint"))

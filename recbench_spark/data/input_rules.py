@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from recbench_spark.checks import Check
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.ids import FEW, IdOverlap, IdSides, refuse_other_spelling
-from recbench_spark.schemas import require_names
+from recbench_spark.schemas import IDS, require_names
 
 VALUE_TYPES = {"rank": "long", "score": "double"}
 
 EXACT_LIMIT = float(1 << 53)
 """First whole number from which on float64 cannot represent every whole number."""
+
+WHOLE_NUMBER = r"^[+-]?[0-9]{16,}$"
+"""Pattern of a text, without the blanks around it, that is a whole number and may be beyond 2^53."""
 
 
 def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
@@ -33,11 +36,18 @@ def refuse_unusable(wrong: Mapping[str, int], what: str) -> None:
         if n:
             raise DataError(
                 f"{what}: {n} rows whose {name} is {_describe_unusable(name)}",
-                "leave these rows out, or mend the system that wrote them",
+                MISSING_ID if name in IDS else "leave these rows out, or mend the system that wrote them",
             )
 
 
+MISSING_ID = (
+    "leave these rows out; to count a place as a miss, give it an id that no other item has, such as 'none'"
+)
+
+
 def _describe_unusable(name: str) -> str:
+    if name in IDS:
+        return "NULL, NaN or an empty field"
     if name == "rank":
         return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 merges ranks"
     return "NULL, NaN, infinite or, of whole numbers, beyond 2^53"

@@ -91,7 +91,7 @@ def checks_from_counts(batches: Batches, parts: Sequence[str], *, lists: bool = 
 def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[Check]:
     if row is None:
         return [Check(f"{part}: users", 0, None, "warning", "no user has truth in this part")]
-    ties = "ties are broken by item id; see ties=expected"
+    ties = f"{row['tied']} of {row['truth']} items; ties are broken by item id, see ties=expected"
     return [
         Check(f"{part}: users", row["users"], None, "info", "users in the truth"),
         Check(f"{part}: users without relevant items", row["barren"], None, "info",
@@ -105,7 +105,7 @@ def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[
 
 def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> list[Check]:
     """Make the checks of the rows of lists or scores; `lost`: their users without truth."""
-    empty = Check(NO_ROWS, 1, 0, "warning", "no user has a row: all numbers are those of empty lists")
+    empty = Check(NO_ROWS, 1, 0, "warning", "no user has a row: coverage is 0, gini undefined")
     return [
         *([] if rows else [empty]),
         Check("list rows", rows, None, "info", "rows read"),

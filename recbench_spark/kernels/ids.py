@@ -321,10 +321,14 @@ def refuse_other_spelling(overlap: IdOverlap, sides: IdSides) -> None:
     """
     if overlap.numbers == overlap.n:  # whole numbers have one spelling
         return
-    if not _meet_respelled(overlap, sides.count_respelled(tuple(SPELLINGS))):
+    every = sides.count_respelled(tuple(SPELLINGS))
+    if not every.common or every.share < max(MEET, 10 * overlap.share):
         return
-    single = (change for change in SPELLINGS if _meet_respelled(overlap, sides.count_respelled((change,))))
-    changes = next(((change,) for change in single), tuple(SPELLINGS))
+    changes = tuple(SPELLINGS)
+    for change in reversed(SPELLINGS):  # the gentlest changes stay
+        fewer = tuple(other for other in changes if other != change)
+        if fewer and sides.count_respelled(fewer).common >= every.common:
+            changes = fewer
     meeting, (left, right) = sides.count_respelled(changes), sides.read_examples()
     common = f"{overlap.common} ids" if overlap.common else "no id"
     without = " and ".join(filter(None, [", ".join(changes[:-1]), changes[-1]]))
@@ -334,7 +338,3 @@ def refuse_other_spelling(overlap: IdOverlap, sides: IdSides) -> None:
         f"  {left.describe()}\n  {right.describe()}",
         f"spell ids alike in both tables: they differ in {without}",
     )
-
-
-def _meet_respelled(overlap: IdOverlap, respelled: IdOverlap) -> bool:
-    return bool(respelled.common) and respelled.share >= max(MEET, 10 * overlap.share)

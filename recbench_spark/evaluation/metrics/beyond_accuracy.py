@@ -77,11 +77,14 @@ def _item_vectors(items_n: npt.NDArray[np.int64], facts: Facts) -> tuple[npt.NDA
 # ------------------------------------------------------------------------------- metrics of all lists
 
 
-def overall_values(histogram: pa.Table, names: Sequence[str], ks: Sequence[int], n_items: int) -> pa.Table:
-    """Compute the metrics of all lists of one part: part, metric, k, value.
+def overall_values(
+    part: str, histogram: pa.Table, names: Sequence[str], ks: Sequence[int], n_items: int
+) -> pa.Table:
+    """Compute the metrics of all lists of one part: part, metric, k, value (NULL where it is undefined).
 
     Args:
-        histogram: part, c (index in `ks`), times (lists that an item is in), items (number of such items).
+        part: held-out part.
+        histogram: c (index in `ks`), times (lists that an item is in), items (number of such items).
         names: names from OVERALL.
         ks: cut-offs.
         n_items: number of items in the catalogue, at least 1.
@@ -92,8 +95,8 @@ def overall_values(histogram: pa.Table, names: Sequence[str], ks: Sequence[int],
         times_x, items_x = times[c == at], items[c == at]
         shown = times_x.tolist(), items_x.tolist(), n_items
         value = {name: beyond_accuracy.OVERALL[name](*shown) for name in names}
-        rows += [(histogram.column("part")[0].as_py(), name, k, float(value[name])) for name in names]
+        rows += [(part, name, k, float(value[name])) for name in names]
     columns = zip(*rows, strict=True)
     kinds = (pa.string(), pa.string(), pa.int32(), pa.float64())
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    arrays = [pa.array(column, kind, from_pandas=True) for column, kind in zip(columns, kinds, strict=True)]
     return pa.table(arrays, names=["part", "metric", "k", "value"])

@@ -176,8 +176,7 @@ def overall_rows(plan: MetricPlan, n_items: int, histogram: pa.Table) -> pa.Tabl
         users = pc.sum(part_rows.filter(is_user_count).column("items")).as_py() or 0
         items = part_rows.filter(pc.invert(is_user_count)).group_by(["part", "c", "times"])
         merged = items.aggregate([("items", "sum")]).rename_columns(["part", "c", "times", "items"])
-        if merged.num_rows:
-            values = beyond_accuracy.overall_values(merged, plan.overall, plan.ks, max(n_items, 1))
-            constants = {"definition": definition, "estimator": HOLDOUT, "n": users}
-            rows += [{**row, **constants} for row in values.to_pylist()]
+        values = beyond_accuracy.overall_values(part, merged, plan.overall, plan.ks, max(n_items, 1))
+        constants = {"definition": definition, "estimator": HOLDOUT, "n": users}
+        rows += [{**row, **constants} for row in values.to_pylist()]
     return pa.Table.from_pylist(rows, METRIC_ROWS)

@@ -37,7 +37,7 @@ class SplitCatalogue:
     @cached_property
     def n_users(self) -> int:
         """Return the number of users with training rows, at least 1."""
-        return max(self.train_users.count(), 1)
+        return self.train_users.count()
 
     def facts(self, names: Sequence[str]) -> Facts:
         """Return the inputs of these metrics that tasks need."""
@@ -103,11 +103,15 @@ def compute_overall(
 
     # Spark reads the kind of the function from these annotations; a partial does not show them.
     def measure(histogram: pa.Table) -> pa.Table:
-        return overall_values(histogram, metric_names, cuts, n_items)
+        return overall_values(histogram.column("part")[0].as_py(), histogram, metric_names, cuts, n_items)
 
     values = _histogram(rankings, catalogue.items, cuts).groupBy("part").applyInArrow(measure, _VALUES)
     users = rankings.groupBy("part").agg(F.count_if(F.size("top_items") > 0).alias("n"))
-    return values.join(users, "part")
+    nothing = [F.struct(F.lit(name).alias("metric"), F.lit(k).alias("k")) for name in names for k in ks]
+    wanted = users.select("part", "n", F.inline(F.array(*nothing)))
+    # Of empty lists coverage is 0, and Gini is not defined.
+    value = F.when(F.col("metric") == "coverage", F.coalesce("value", F.lit(0.0))).otherwise(F.col("value"))
+    return wanted.join(values, ["part", "metric", "k"], "left").withColumn("value", value)
 
 
 _VALUES = "part STRING, metric STRING, k INT, value DOUBLE"

@@ -65,9 +65,11 @@ def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floa
     Args:
         offsets: (u + 1,), the entries of user u are `offsets[u]:offsets[u + 1]`.
         count_n: training users of each listed item; below 0: a place without an item, which is left out.
-        users: training users, at least 1.
+        users: training users; without any the value is NaN.
         ks: cut-offs.
     """
+    if not users:
+        return np.full((len(offsets) - 1, len(ks)), np.nan)
     share = np.clip(count_n, 1, users) / users
     return mean_at_cutoffs(offsets, np.where(count_n < 0, np.nan, -np.log2(share)), ks)
 
@@ -79,6 +81,8 @@ def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int])
     float64 (u, c); NaN for a user without a list. A mean: blind to one unknown item among hits. Args
     as for `novelty`. Source: Yin et al. 2012, "Challenging the long tail recommendation", as a share.
     """
+    if not users:
+        return np.full((len(offsets) - 1, len(ks)), np.nan)
     share = np.clip(count_n, 0, users) / users
     return mean_at_cutoffs(offsets, np.where(count_n < 0, np.nan, share), ks)
 
