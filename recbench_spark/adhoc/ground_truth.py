@@ -222,8 +222,8 @@ def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[I
 
 def count_common_pairs(truth: InteractionPairs, trained: InteractionPairs, items: int) -> int:
     """Count the pairs of the truth that are training pairs; both number the same users and items."""
-    pairs = (part.user_r * items + part.item_r for part in (truth, trained))
-    return int(np.isin(*pairs).sum())
+    truth_p, trained_p = (part.user_r * items + part.item_r for part in (truth, trained))
+    return int(np.isin(truth_p, trained_p).sum())
 
 
 def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check:

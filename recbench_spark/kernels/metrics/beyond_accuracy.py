@@ -97,7 +97,7 @@ def mean_at_cutoffs(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats
     for rows, place in _blocks(offsets, ks, 1):
         filled = (place >= 0) & ~np.isnan(value_n[place])
         running = np.cumsum(np.where(filled, value_n[place], 0.0), axis=1)
-        out[rows] = _at(running, np.cumsum(filled, axis=1), length[rows], ks, at_least=1)
+        out[rows] = _at(running, np.cumsum(filled, axis=1, dtype=np.int64), length[rows], ks, at_least=1)
     return out
 
 
@@ -137,7 +137,10 @@ def _one_minus_pairs(
     out = np.full((len(length), len(ks)), np.nan)
     for rows, place in _blocks(offsets, ks, width):
         items_uk = np.where(place >= 0, items[place], -2)
-        running, filled = np.cumsum(similar(items_uk), axis=1), np.cumsum(items_uk > -2, axis=1)
+        running, filled = (
+            np.cumsum(similar(items_uk), axis=1),
+            np.cumsum(items_uk > -2, axis=1, dtype=np.int64),
+        )
         shown = _take_at(filled, length[rows], ks)
         pairs = shown * (shown - 1) / 2
         # _at divides by the number of shown entries; a mean over pairs needs the number of pairs.
@@ -159,7 +162,7 @@ def _blocks(offsets: Ints, ks: Sequence[int], width: int) -> Iterator[tuple[slic
 
 def _at(running_uk: Floats, filled_uk: Ints, length_u: Ints, ks: Sequence[int], *, at_least: int) -> Floats:
     """Return running sums at min(k, length), divided by the entries; NaN below `at_least` entries."""
-    total, shown = (_take_at(sums, length_u, ks) for sums in (running_uk, filled_uk))
+    total, shown = _take_at(running_uk, length_u, ks), _take_at(filled_uk, length_u, ks)
     mean: Floats = np.full(total.shape, np.nan)
     return np.divide(total, shown, out=mean, where=shown >= at_least)
 
