@@ -95,6 +95,9 @@ class Definition(BaseModel):
     """Seed of hashed ties."""
     duplicates: Literal["drop", "error"] = "drop"
     """A (user, item) twice in a list or in the truth: kept once and counted, or refused."""
+    gaps: Literal["keep", "close"] = "keep"
+    """A rank that is given is the place that the user saw, and a missing rank is a place without a known
+    item; or ranks only order the list, and items move up."""
     candidates: Literal["unseen", "all", "rated", "given", "uniform", "popularity"] = "unseen"
     """Ranked items: all not in the user's training part (at the test: nor in validation), all, the user's
     held-out ones, listed ones; the truth and items drawn uniformly, or by training popularity, among those
@@ -109,6 +112,10 @@ class Definition(BaseModel):
             name for name in ADDED_LATER if getattr(self, name) == type(self).model_fields[name].default
         }
         return self.model_dump(exclude=unset)
+
+    def without_ranks(self) -> Definition:
+        """Return the definition for inputs in which no rank is given: there are no gaps to name."""
+        return self.model_copy(update={"gaps": "keep"})
 
     def describe(self, axes: Iterable[str] | None = None) -> str:
         """Return `v1`, followed by the axes that differ from the defaults.
@@ -125,7 +132,7 @@ class Definition(BaseModel):
         return ";".join([VERSION, *changed])
 
 
-ADDED_LATER = ("grade_origin", "ndcg_ties", "tie_seed", "draw")
+ADDED_LATER = ("grade_origin", "ndcg_ties", "tie_seed", "draw", "gaps")
 """Axes that came later: they enter no key while they have their default, so that old keys stay."""
 
 GRADED_GAINS = ("linear", "exponential")
@@ -142,7 +149,7 @@ LENSKIT: dict[str, Any] = {
 }
 """Axes of LensKit 2025; since 2026 a user without truth is left out, except of precision."""
 
-PRESETS: dict[str, dict[str, Any]] = {
+_AXES: dict[str, dict[str, Any]] = {
     "recbench": {},
     "recbole": {},
     "replay": {"auc_ties": "id_descending", "auc_by": "listed_pairs", "ties": "id_descending"},
@@ -178,6 +185,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "ndcg_ties": "expected",
     },
     "implicit": {"precision_by": "min_k_relevant"},
+}
+
+PLACES = ("recbench", "rectools")
+"""Presets for which a given rank is a place. The other libraries take scores, or lists in their order."""
+
+PRESETS: dict[str, dict[str, Any]] = {
+    name: axes if name in PLACES else {**axes, "gaps": "close"} for name, axes in _AXES.items()
 }
 """Axes in which another library differs from the defaults; `docs/presets.md` shows each in numbers.
 

@@ -96,6 +96,12 @@ REVISIONS: dict[str, int] = {
     # 2: corrected values use the definition's own formula; a definition without one gives none.
     # 3: before, a user's last bit depended on the other users of the batch.
     "sampled": 3,
+    # Runs whose threshold float32 or float16 rounds down, such as .7.
+    # 2: a grade that is the threshold in float32 or float16 reaches it; before, it was below.
+    "thresholds": 2,
+    # Lists of another system.
+    # 2: a given rank is a place (`gaps=keep`); before, items moved up into gaps and for repeated rows.
+    "lists": 2,
     # 2: squared errors, logarithms and weights have a relative error of 1e-12, log-loss has one clip;
     #    before, they had steps of 2^-40.
     "values": 2,

@@ -25,7 +25,7 @@ from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap, CandidateDraw, Views
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.errors import ConfigError, FallbackToSpark, show_value
-from recbench_spark.evaluation.result import Result
+from recbench_spark.evaluation.result import Result, add_warnings
 
 if TYPE_CHECKING:
     from recbench_spark.adhoc.engines import EngineCalls
@@ -190,7 +190,7 @@ def _call_engine(tables: Mapping[str, Any], engine: str, call: EngineCall, colum
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     check = Check(COLUMNS_TAKEN, len(notes), None, "info", "; ".join(notes))
-    return replace(result, checks=[*result.checks, check]) if notes else result
+    return add_warnings(replace(result, checks=[*result.checks, check]) if notes else result)
 
 
 def _choose_and_call(

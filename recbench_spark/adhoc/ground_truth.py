@@ -22,6 +22,7 @@ from recbench_spark.data.arrow_rows import distinct_ids, find_indices, read_id_t
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import USERS
+from recbench_spark.evaluation.ranking_counts import truth_in_train_check
 from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
@@ -66,7 +67,7 @@ class CatalogueItems:
 class ArrowCatalogue:
     """The catalogue: all items in the order of their ids, which decides ties.
 
-    ids: (i,) text; n_train_i: (i,) training users; n_users: users with training rows, at least 1
+    ids: (i,) text; n_train_i: (i,) training users; n_users: users with training rows
     """
 
     ids: pa.Array
@@ -123,7 +124,12 @@ class ArrowTruth:
 
 
 def make_arrow_truth(
-    truth: pa.Table, train: pa.Table | None, extra: pa.Table, definition: Definition
+    truth: pa.Table,
+    train: pa.Table | None,
+    extra: pa.Table,
+    definition: Definition,
+    *,
+    masked: bool = False,
 ) -> ArrowTruth:
     """Build the ground truth and the catalogue from the caller's tables.
 
@@ -132,6 +138,7 @@ def make_arrow_truth(
         train: user_id, item_id, or None.
         extra: a typed table whose items belong to the catalogue too.
         definition: treatment of duplicates, and the relevance threshold.
+        masked: training items are no candidates.
 
     Raises:
         SchemaError, DataError: unusable rows; tables without common ids.
@@ -154,7 +161,9 @@ def make_arrow_truth(
         checks.append(check_dropped_rows(name, dropped, definition))
         pairs.append(part)
     if trained is not None:
-        checks += _train_overlap_checks(trained, rows)
+        checks += [*_train_overlap_checks(trained, rows), *empty_train_checks(trained.num_rows)]
+        known = count_common_pairs(pairs[0], pairs[1], len(ids))
+        checks.append(truth_in_train_check(known, len(pairs[0].user_r), masked=masked))
     return replace(_assemble_truth(rows, users, ids, pairs, checks), grades=grades)
 
 
@@ -211,6 +220,12 @@ def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[I
     return InteractionPairs(user_r[order], item_r[order], value_r[order]), len(first) - len(order)
 
 
+def count_common_pairs(truth: InteractionPairs, trained: InteractionPairs, items: int) -> int:
+    """Count the pairs of the truth that are training pairs; both number the same users and items."""
+    truth_p, trained_p = (part.user_r * items + part.item_r for part in (truth, trained))
+    return int(np.isin(truth_p, trained_p).sum())
+
+
 def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check:
     """Return the check that counts rows whose pair stands twice in a table.
 
@@ -222,6 +237,12 @@ def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check
             f"{name}: {dropped} duplicate (user_id, item_id) rows", "remove them, or set duplicates=drop"
         )
     return warn_above_zero(f"{name}: duplicate rows", dropped, "the highest relevance is kept")
+
+
+def empty_train_checks(rows: int) -> list[Check]:
+    """Return a warning where there are no training rows."""
+    detail = "novelty and mean_popularity are not defined, and no item is known from training"
+    return [] if rows else [warn_above_zero("train without rows", 1, detail)]
 
 
 def _train_overlap_checks(trained: pa.Table, rows: pa.Table) -> list[Check]:
@@ -242,7 +263,7 @@ def _assemble_truth(
         np.zeros(len(ids), np.int64) if trained is None else np.bincount(trained.item_r, minlength=len(ids))
     )
     n_users = 0 if trained is None else int(np.count_nonzero(np.bincount(trained.user_r)))
-    catalogue = ArrowCatalogue(ids, n_train_i, max(n_users, 1))
+    catalogue = ArrowCatalogue(ids, n_train_i, n_users)
     truth_users = distinct_ids([rows.column("user_id")])
     items = CatalogueItems(ids, np.arange(len(ids)), None if trained is None else catalogue.label_i)
     blocks = build_user_table(truth_users, truth, trained or NO_PAIRS, items)

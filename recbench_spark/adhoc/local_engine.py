@@ -38,7 +38,7 @@ from recbench_spark.data.arrow_rows import (
     find_indices,
     read_id_type,
 )
-from recbench_spark.data.input_rules import value_columns
+from recbench_spark.data.input_rules import name_known_items, report_unknown_truth, value_columns
 from recbench_spark.definitions import SAMPLED, Definition
 from recbench_spark.evaluation import ranking_counts
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, RANKED_USERS, USER_VALUES
@@ -83,7 +83,7 @@ def evaluate(
     system = _convert_system(plan.kind, plan.system)
     train_table = None if train is None else as_table(train, "train")
     tables = ground_truth.make_arrow_truth(
-        as_table(truth, "truth"), train_table, system[-1], plan.definition
+        as_table(truth, "truth"), train_table, system[-1], plan.definition, masked=plan.masked
     )
     tables.checks.extend([*_overlap_checks(tables, system, plan.kind), *gain_checks(plan, tables.grades)])
     with nullcontext(Path()) if plan.candidates is None and features is None else _scratch() as folder:
@@ -143,7 +143,21 @@ def _overlap_checks(tables: ArrowTruth, system: tuple[pa.Table, ...], kind: str)
     sides = (kind, name, read_id_type(last, "item_id"), tables.stored["item_id"])
     logged = pa.chunked_array([tables.log_items])
     must = tables.train_pairs is not None
-    return checks + arrow_rows.check_common_ids(last.column("item_id"), logged, "item_id", sides, must=must)
+    checks += arrow_rows.check_common_ids(last.column("item_id"), logged, "item_id", sides, must=must)
+    return checks + _truth_checks(tables, last, kind)
+
+
+def _truth_checks(tables: ArrowTruth, last: pa.Table, kind: str) -> list[Check]:
+    """Check that the truth's items are in the catalogue of the vectors, or of training and rows."""
+    if tables.train_pairs is None and kind != "embeddings":
+        return []
+    known, ids = name_known_items(kind), [last.column("item_id")]
+    if kind != "embeddings" and tables.train_pairs is not None:
+        ids.append(tables.catalogue.ids.filter(pa.array(tables.catalogue.n_train_i > 0)))
+    kinds = tables.stored["item_id"], read_id_type(last, "item_id")
+    truth = distinct_ids([combine_column(tables.users.column("item_ids")).flatten()])
+    sides = arrow_rows.ArrowSides(truth, distinct_ids(ids), "item_id", ("truth", known, *kinds))
+    return report_unknown_truth(sides.count_common(), sides, known)
 
 
 # ------------------------------------------------------------------------------------------- ranking
@@ -229,6 +243,9 @@ def _row_checks(tables: ArrowTruth, rows: pa.Table, definition: Definition, *, l
     unknown = int((find_indices(rows.column("item_id"), items) < 0).sum())
     lost = int((find_indices(distinct_ids([rows.column("user_id")]), tables.user_ids) < 0).sum())
     checks = ranking_counts.row_checks(counts["listed"], counts["twice"], unknown, lost)
+    if "rank" in rows.column_names:
+        gaps = ranking_counts.count_gaps(user_r, rows.column("rank").to_numpy())
+        checks += ranking_counts.gap_checks(gaps, definition)
     trained = counts["trained"] if lists and tables.train_pairs is not None else None
     return ranking_counts.finish_row_checks(checks, definition, trained)
 

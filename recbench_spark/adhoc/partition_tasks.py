@@ -18,6 +18,7 @@ from recbench_spark.adhoc.ground_truth import (
     CatalogueItems,
     InteractionPairs,
     build_user_table,
+    count_common_pairs,
     count_pairs,
     distinct_pairs,
     popularity_labels,
@@ -26,6 +27,7 @@ from recbench_spark.data.arrow_rows import IDS_TYPE, combine_column, distinct_id
 from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.request import RankingRequest
+from recbench_spark.evaluation.ranking_counts import count_gaps
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
@@ -147,7 +149,10 @@ def count_rows(values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batch
     yield _item_counts(items, (item_r, pairs.item_r, truth[0].item_r))
     sums = {"truth dropped": truth[1], "train dropped": dropped, **_user_counts(tables)}
     n = len(items)
+    sums |= {"truth pairs": len(truth[0].user_r), "truth trained": count_common_pairs(truth[0], pairs, n)}
     sums |= count_pairs(user_r * n + item_r, pairs.user_r * n + pairs.item_r)
+    if "rank" in rows.column_names:
+        sums["gaps"] = count_gaps(user_r, rows.column("rank").to_numpy())
     yield pa.RecordBatch.from_pylist([{"sums": list(sums.items())}], schema=COUNT_SCHEMA)
 
 

@@ -107,6 +107,7 @@ class PartitionedInputs:
         """Count the items of each side and of two sides, and those whose ids are whole numbers."""
         number, sides = F.col("item_id").rlike(CANONICAL_INTEGER), {side: F.col(side) > 0 for side in SIDES}
         sides["known"] = sides["train"] | sides["truth"]
+        sides["learned"] = sides["train"] | sides["listed"]
         tests: dict[str, Column] = {
             **sides,
             **{f"{side} numbers": test & number for side, test in sides.items()},
@@ -114,6 +115,8 @@ class PartitionedInputs:
         tests |= {
             "listed known": sides["listed"] & sides["known"],
             "train truth": sides["train"] & sides["truth"],
+            "truth listed": sides["truth"] & sides["listed"],
+            "truth learned": sides["truth"] & sides["learned"],
         }
         lost = F.coalesce(F.sum(F.when(~sides["known"], F.col("listed"))), F.lit(0)).alias("lost")
         counts = (F.count_if(test).alias(name) for name, test in tests.items())

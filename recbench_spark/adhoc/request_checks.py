@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, Literal, cast
 
 from recbench_spark.adhoc.options import EvaluationRequest, make_bootstrap, make_draw, normalize_types
@@ -12,7 +13,7 @@ from recbench_spark.config import CandidateDraw
 from recbench_spark.definitions import SAMPLED, Definition, make_definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
+from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
 from recbench_spark.evaluation.ranking.request import refuse_hashed_ties
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 from recbench_spark.metric_names import Figures
@@ -46,6 +47,11 @@ class EvaluationPlan:
         return self.kind == "lists"
 
     @property
+    def masked(self) -> bool:
+        """Return whether training items are no candidates."""
+        return not self.lists and self.definition.candidates in ("unseen", *SAMPLED)
+
+    @property
     def candidates(self) -> str | None:
         """Return the candidate mode of embeddings; None for lists and scores, which are the candidates."""
         return self.definition.candidates if self.kind == "embeddings" else None
@@ -72,6 +78,8 @@ def check_request(
     draw = make_draw(request.draw) or CandidateDraw()
     if kind == "embeddings":
         definition = draw.add_to(definition)
+    if kind != "lists" or not _has_ranks(system):
+        definition = definition.without_ranks()
     plan = MetricPlan.checked(
         cast(tuple[str, ...], request.metrics),
         cast(tuple[int, ...], request.k),
@@ -85,6 +93,12 @@ def check_request(
     check_figures(plan, request.figures)
     gain_is_explicit = request.preset is not None or "gain" in (request.definition or {})
     return EvaluationPlan(kind, system, plan, request.similarity, draw, gain_is_explicit, request.figures)
+
+
+def _has_ranks(table: Any) -> bool:
+    """Return whether lists have ranks, whatever kind of frame they are; a path may have them."""
+    names = getattr(table, "column_names", getattr(table, "columns", table))
+    return isinstance(table, str | PathLike) or "rank" in [str(name) for name in names]
 
 
 def check_figures(plan: MetricPlan, figures: Figures) -> None:
@@ -111,8 +125,11 @@ def gain_checks(plan: EvaluationPlan, grades: Sequence[float]) -> list[Check]:
         grades: the lowest and the highest relevance of the truth; empty where it has none.
     """
     graded = len(grades) and (grades[0] != grades[-1] or grades[-1] != 1) and grades[-1] > 0
-    if plan.has_explicit_gain or not graded or not {"ndcg"} & {*plan.metric_plan.metrics}:
+    by_rank = {*plan.metric_plan.metrics} - {*LIST_METRICS}
+    if plan.has_explicit_gain or not graded or not by_rank:
         return []
+    if "ndcg" not in by_rank:
+        return _binary_checks(plan.definition, grades)
     detail = (
         f"the truth has grades up to {grades[-1]:g}, and each relevant item counts 1: write "
         "definition.gain=linear (or exponential) for grades, definition.gain=binary where 1 is meant"
@@ -139,6 +156,17 @@ def drawn_candidates_checks(
         Check("candidates drawn", mean, None, "info", detail),
         warn_above_zero("drawn candidates that a user lacks", max(draw.n - low, 0), f"{few}: {detail}"),
     ]
+
+
+def _binary_checks(definition: Definition, grades: Sequence[float]) -> list[Check]:
+    """Return a warning where all grades above 0 are relevant alike, without a chosen threshold."""
+    if definition.threshold is not None or grades[0] <= 0 or grades[0] == grades[-1]:
+        return []
+    detail = (
+        f"the truth has grades from {grades[0]:g} to {grades[-1]:g}, and all are relevant alike: write "
+        "definition.threshold=4 (or the grade that you mean), definition.gain=binary where all are meant"
+    )
+    return [warn_above_zero(GRADES_WITHOUT_GAIN, grades[-1], detail)]
 
 
 def select_system(**systems: Any) -> tuple[str, Any]:

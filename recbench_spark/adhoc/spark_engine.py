@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.adhoc.ground_truth import check_dropped_rows
+from recbench_spark.adhoc.ground_truth import check_dropped_rows, empty_train_checks
 from recbench_spark.adhoc.options import EvaluationRequest, make_bootstrap
 from recbench_spark.adhoc.partition_tasks import LISTED, TRAIN, TRUTH, TaskCatalogue
 from recbench_spark.adhoc.partitioned_inputs import PartitionedInputs
@@ -26,15 +26,20 @@ from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Bootstrap, Views, digest
 from recbench_spark.data.external_inputs import (
     CheckedRows,
+    FrameSides,
     check_common_ids,
     check_input_rows,
     convert_embeddings,
     convert_rows,
     count_dimensions,
-    describe_sides,
     group_candidates,
 )
-from recbench_spark.data.input_rules import report_common_ids, value_columns
+from recbench_spark.data.input_rules import (
+    name_known_items,
+    report_common_ids,
+    report_unknown_truth,
+    value_columns,
+)
 from recbench_spark.data.readers.ids import convert_ids
 from recbench_spark.definitions import SAMPLED, Definition
 from recbench_spark.errors import DataError
@@ -50,7 +55,12 @@ from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_
 from recbench_spark.evaluation.ranking.rank import ScoredModel, rank
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking_counts import finish_row_checks, row_checks
+from recbench_spark.evaluation.ranking_counts import (
+    finish_row_checks,
+    gap_checks,
+    row_checks,
+    truth_in_train_check,
+)
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.metric_names import Figures
@@ -84,6 +94,11 @@ def evaluate(
     rows = None if vectors else _convert_list_rows(plan)
     inputs = convert_log(truth, train, plan.definition)
     tables = make_truth_tables(inputs, rows or vectors[-1], plan.definition, folder)
+    if train is not None:
+        sums = tables.partitioned.sums
+        known = sums["truth trained"], sums["truth pairs"]
+        tables.checks.extend(empty_train_checks(inputs.train.n if inputs.train else 0))
+        tables.checks.append(truth_in_train_check(*known, masked=plan.masked))
     tables.checks.extend(
         [*_overlap_checks(tables, vectors, plan.kind), *gain_checks(plan, inputs.truth.ranges["rating"])]
     )
@@ -228,7 +243,7 @@ def _train_overlap_checks(partitioned: PartitionedInputs, inputs: TypedInputs) -
     checks, overlaps = [], (partitioned.user_overlap("train"), partitioned.item_overlap("train", "truth"))
     for name, overlap in zip(IDS, overlaps, strict=True):
         names = (name, ("train", "truth"))
-        sides = partial(describe_sides, inputs.train.rows, inputs.truth.rows, *names)
+        sides = FrameSides(inputs.train.rows, inputs.truth.rows, *names)
         checks += report_common_ids(overlap, sides, *names, must=False)
     return checks
 
@@ -267,16 +282,30 @@ def _overlap_checks(tables: SparkTruth, vectors: tuple[DataFrame, ...], kind: st
     if vectors:
         checks = check_common_ids(vectors[0], tables.users, *names)
     else:
-        sides = partial(describe_sides, tables.system, truth, *names)
+        sides = FrameSides(tables.system, truth, *names)
         checks = report_common_ids(tables.partitioned.user_overlap("listed"), sides, *names, must=True)
     names = ("item_id", (kind, "truth" if train is None else "train and truth"))
     logged = cast_ids_to_text(truth.select(*IDS))
     if train is not None:
         logged = logged.unionByName(cast_ids_to_text(train.rows.select(*IDS)))
     overlap = tables.partitioned.item_overlap("listed", "known")
-    return checks + report_common_ids(
-        overlap, partial(describe_sides, tables.system, logged, *names), *names, must=train is not None
-    )
+    sides = FrameSides(tables.system, logged, *names)
+    checks += report_common_ids(overlap, sides, *names, must=train is not None)
+    return checks + _truth_checks(tables, kind)
+
+
+def _truth_checks(tables: SparkTruth, kind: str) -> list[Check]:
+    """Check that the truth's items are in the catalogue of the vectors, or of training and rows."""
+    train, system = tables.inputs.train, tables.system.select("item_id")
+    if train is None and kind != "embeddings":
+        return []
+    by_vectors = kind == "embeddings"
+    known = name_known_items(kind)
+    if not by_vectors and train is not None:
+        system = system.unionByName(cast_ids_to_text(train.rows.select(*IDS)).select("item_id"))
+    overlap = tables.partitioned.item_overlap("truth", "listed" if by_vectors else "learned")
+    sides = FrameSides(tables.inputs.truth.rows, system, "item_id", ("truth", known))
+    return report_unknown_truth(overlap, sides, known)
 
 
 # ------------------------------------------------------------------------------------- ranking
@@ -308,6 +337,7 @@ def _row_checks(tables: SparkTruth, plan: EvaluationPlan) -> list[Check]:
     # Without training items the catalogue is unknown, so no item can be called unknown.
     unknown = tables.partitioned.item_counts["lost"] if trained else 0
     checks = row_checks(sums["listed"], sums["twice"], unknown, users.n[0] - users.common)
+    checks += gap_checks(sums.get("gaps"), plan.definition)
     return finish_row_checks(checks, plan.definition, sums["trained"] if plan.lists and trained else None)
 
 

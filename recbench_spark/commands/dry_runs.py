@@ -67,7 +67,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
         f"models      {', '.join(f'{model.name} ({model.kind})' for model in benchmark.models)}",
         f"metrics     {', '.join(evaluation.metrics)} at {', '.join(map(str, evaluation.cutoffs))}",
         f"parts       {', '.join(evaluation.parts)}",
-        f"definition  {evaluation.resolve().describe()}",
+        f"definition  {benchmark.definition.describe()}",
         *describe_curves(benchmark),
         *inputs,
         f"code        recbench-spark {__version__}",

@@ -25,6 +25,7 @@ from recbench_spark.config.models import (
 from recbench_spark.config.retrieval import Retrieval
 from recbench_spark.config.searching import SearchSettings
 from recbench_spark.config.split import FOLD_HOLDOUTS, Split
+from recbench_spark.definitions import Definition
 
 
 class Benchmark(Strict):
@@ -105,6 +106,13 @@ class Benchmark(Strict):
             if wrong:
                 raise ValueError(message)
         return self
+
+    @property
+    def definition(self) -> Definition:
+        """The definition of the metrics; only lists of another system can have ranks with gaps."""
+        definition = self.evaluation.resolve()
+        lists = any(isinstance(model, ListsModel) for model in self.models)
+        return definition if lists else definition.without_ranks()
 
     @property
     def switches(self) -> tuple[SwitchModel, ...]:

@@ -33,6 +33,7 @@ from recbench_spark.data.digests import content_identity
 from recbench_spark.data.paths import check_path, exists, may_be_table
 from recbench_spark.data.text_layouts import (
     BELOW_2_53,
+    FINITE_TEXT,
     IN_UTF8,
     LAYOUTS,
     NUMBER_COLUMNS,
@@ -391,8 +392,12 @@ def _convert_number(raw: pa.Array, name: str, where: str, problems: _Problems) -
         good &= np.abs(values) < 2.0**53
     if whole:
         good &= values == np.floor(values)
+    elif arrow_rows.is_text(raw.type):
+        inexact = pc.fill_null(arrow_rows.find_inexact(raw, number), False).to_numpy(zero_copy_only=False)
+        good &= ~inexact
     bad = present & ~good
-    expected = "a whole number" if whole else BELOW_2_53 if exact else "a finite number"
+    number_text = FINITE_TEXT if arrow_rows.is_text(raw.type) else "a finite number"
+    expected = "a whole number" if whole else BELOW_2_53 if exact else number_text
     problems.values(name, raw, bad, expected)
     if not whole:
         return pa.field(name, pa.float64()), number

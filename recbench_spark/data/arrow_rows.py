@@ -7,6 +7,7 @@ Spark's frames. Errors have the same words as Spark's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from recbench_spark.checks import Check
 from recbench_spark.data.column_names import names_ids
 from recbench_spark.data.input_rules import (
     EXACT_LIMIT,
+    WHOLE_NUMBER,
     check_width,
     refuse_different_widths,
     refuse_unusable,
@@ -26,7 +28,14 @@ from recbench_spark.data.input_rules import (
 )
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.kernels.arrays import Ints
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, IdArray, IdOverlap, as_ids, decode_dictionary
+from recbench_spark.kernels.ids import (
+    CANONICAL_INTEGER,
+    IdArray,
+    IdOverlap,
+    as_ids,
+    decode_dictionary,
+    respell,
+)
 from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
 from recbench_spark.storage.shared_arrays import flatten_lists
 
@@ -219,14 +228,15 @@ def mask_unusable(name: str, column: pa.Array) -> npt.NDArray[np.bool_]:
 def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
     """Convert a column to float64; a text that is no number becomes NULL.
 
-    With `exact`, a whole number beyond 2^53 becomes NULL, too.
+    With `exact`, a whole number beyond 2^53 becomes NULL, too, also as a text.
 
     Raises:
         SchemaError: a type that holds no numbers.
     """
     kind = column.type
     if is_text(kind):
-        return _parse_numbers(column)
+        number = _parse_numbers(column)
+        return pc.if_else(find_inexact(column, number), None, number) if exact else number
     if pa.types.is_decimal(kind):
         number = column.cast(pa.string()).cast(pa.float64())  # Arrow's direct cast can be wrong by one bit
         exact = exact and not kind.scale
@@ -241,6 +251,12 @@ def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
     else:
         raise SchemaError(f"{name} is {kind}, not a number", f"give {name} as a number")
     return pc.if_else(pc.less(pc.abs(number), EXACT_LIMIT), number, None) if exact else number
+
+
+def find_inexact(column: pa.Array, number: pa.Array) -> pa.Array:
+    """Return true for texts that are whole numbers of 2^53 and more, where float64 merges some."""
+    whole = pc.match_substring_regex(pc.ascii_trim_whitespace(column.cast(pa.string())), WHOLE_NUMBER)
+    return pc.and_(whole, pc.fill_null(pc.greater_equal(pc.abs(number), EXACT_LIMIT), False))
 
 
 def as_long(column: pa.Array, name: str) -> pa.Array:
@@ -360,19 +376,45 @@ def check_common_ids(
         sources: the names of both tables in messages, then the types in which their ids were stored.
         must: whether it is an error that no id is common (see `external_inputs.check_common_ids`).
     """
-    unique = [distinct_ids([ids]) for ids in (left, right)]
-    common = pc.sum(pc.is_in(unique[0], value_set=unique[1]), min_count=0).as_py()
-    counts = [
-        pc.sum(pc.match_substring_regex(ids, CANONICAL_INTEGER), min_count=0).as_py() for ids in unique
-    ]
-    overlap = IdOverlap((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
+    sides = ArrowSides(distinct_ids([left]), distinct_ids([right]), name, sources)
+    return report_common_ids(sides.count_common(), sides, name, sources[:2], must=must)
 
-    def sides() -> tuple[IdArray, IdArray]:
-        return _describe_side(unique[0], name, sources[0], sources[2]), _describe_side(
-            unique[1], name, sources[1], sources[3]
+
+@dataclass(frozen=True)
+class ArrowSides:
+    """Distinct ids of two columns, as `kernels.ids.IdSides`.
+
+    Attributes:
+        left, right: text.
+        name: user_id or item_id.
+        sources: as in `check_common_ids`.
+    """
+
+    left: pa.Array
+    right: pa.Array
+    name: str
+    sources: tuple[str, str, str, str]
+
+    def count_common(self) -> IdOverlap:
+        """Count the ids of both sides, and those in common."""
+        unique = self.left, self.right
+        common = pc.sum(pc.is_in(self.left, value_set=self.right), min_count=0).as_py()
+        numbers = (pc.match_substring_regex(ids, CANONICAL_INTEGER) for ids in unique)
+        counts = [pc.sum(found, min_count=0).as_py() for found in numbers]
+        return IdOverlap((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
+
+    def count_respelled(self, changes: Sequence[str]) -> IdOverlap:
+        """Count the ids in common after changes of `SPELLINGS`."""
+        left, right = (pc.unique(respell(ids, changes)) for ids in (self.left, self.right))
+        return replace(self, left=left, right=right).count_common()
+
+    def read_examples(self) -> tuple[IdArray, IdArray]:
+        """Return the smallest three ids of each side."""
+        first, second, *kinds = self.sources
+        return (
+            _describe_side(self.left, self.name, first, kinds[0]),
+            _describe_side(self.right, self.name, second, kinds[1]),
         )
-
-    return report_common_ids(overlap, sides, name, sources[:2], must=must)
 
 
 def _describe_side(ids: pa.Array, name: str, what: str, kind: str) -> IdArray:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -15,6 +15,7 @@ from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.input_rules import (
     EXACT_LIMIT,
     VALUE_TYPES,
+    WHOLE_NUMBER,
     check_width,
     refuse_different_widths,
     refuse_unusable,
@@ -23,7 +24,7 @@ from recbench_spark.data.input_rules import (
 from recbench_spark.data.readers.ids import IdColumn, convert_ids
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, IdArray, IdOverlap
+from recbench_spark.kernels.ids import CANONICAL_INTEGER, LETTER_CASE, SPELLINGS, IdArray, IdOverlap
 from recbench_spark.schemas import ID_TYPE, IDS
 from recbench_spark.storage.spark_types import cast_ids_to_text, require
 
@@ -130,6 +131,9 @@ def _convert_value(rows: DataFrame, name: str, kind: str) -> Column:
     if kind == "double":
         exact = isinstance(stored, T.LongType) or (isinstance(stored, T.DecimalType) and not stored.scale)
         number = raw.try_cast("double")
+        if isinstance(stored, T.StringType):
+            large = F.trim(raw).rlike(WHOLE_NUMBER) & (F.abs(number) >= EXACT_LIMIT)
+            return F.when(~F.coalesce(large, F.lit(False)), number)
         return F.when(F.abs(number) < EXACT_LIMIT, number) if exact else number
     if isinstance(stored, T.FloatType | T.DoubleType | T.DecimalType):
         return F.when(raw == F.floor(raw), raw.try_cast("bigint"))
@@ -289,16 +293,39 @@ def check_common_ids(
     Raises:
         DataError: no id is common; the message shows three ids of each side and both types.
     """
-    overlap = _count_common_ids(left, right, name)
-    sides = partial(describe_sides, left, right, name, what)
-    return report_common_ids(overlap, sides, name, what, must=must)
+    sides = FrameSides(left, right, name, what)
+    return report_common_ids(_count_common_ids(left, right, name), sides, name, what, must=must)
 
 
-def describe_sides(
-    left: DataFrame, right: DataFrame, name: str, what: tuple[str, str]
-) -> tuple[IdArray, IdArray]:
-    """Read example ids of two frames for messages; arguments as in `check_common_ids`."""
-    return _describe_side(left, what[0], name), _describe_side(right, what[1], name)
+@dataclass(frozen=True)
+class FrameSides:
+    """Two frames with ids, as `kernels.ids.IdSides`; attributes as in `check_common_ids`."""
+
+    left: DataFrame
+    right: DataFrame
+    name: str
+    what: tuple[str, str]
+
+    def count_respelled(self, changes: Sequence[str]) -> IdOverlap:
+        """Count the ids in common after changes of `SPELLINGS`. The distinct ids of both are shuffled."""
+        ids = _respell(F.col(self.name).cast("string"), changes).alias(self.name)
+        return _count_common_ids(self.left.select(ids), self.right.select(ids), self.name)
+
+    def read_examples(self) -> tuple[IdArray, IdArray]:
+        """Return the smallest three ids of each side."""
+        return (
+            _describe_side(self.left, self.what[0], self.name),
+            _describe_side(self.right, self.what[1], self.name),
+        )
+
+
+def _respell(ids: Column, changes: Sequence[str]) -> Column:
+    """Return the column that `kernels.ids.respell` returns for Arrow."""
+    for change in changes:
+        pattern, text = SPELLINGS[change]
+        java = re.sub(r"\\(\d)", r"$\1", text)
+        ids = F.lower(ids) if change == LETTER_CASE else F.regexp_replace(ids, pattern, java)
+    return ids
 
 
 def _count_common_ids(left: DataFrame, right: DataFrame, name: str) -> IdOverlap:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from recbench_spark.checks import Check
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.ids import FEW, IdArray, IdOverlap
-from recbench_spark.schemas import require_names
+from recbench_spark.kernels.ids import FEW, IdOverlap, IdSides, refuse_other_spelling
+from recbench_spark.schemas import IDS, require_names
 
 VALUE_TYPES = {"rank": "long", "score": "double"}
 
 EXACT_LIMIT = float(1 << 53)
 """First whole number from which on float64 cannot represent every whole number."""
+
+WHOLE_NUMBER = r"^[+-]?[0-9]{16,}$"
+"""Pattern of a text, without the blanks around it, that is a whole number and may be beyond 2^53."""
 
 
 def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
@@ -33,11 +36,18 @@ def refuse_unusable(wrong: Mapping[str, int], what: str) -> None:
         if n:
             raise DataError(
                 f"{what}: {n} rows whose {name} is {_describe_unusable(name)}",
-                "leave these rows out, or mend the system that wrote them",
+                MISSING_ID if name in IDS else "leave these rows out, or mend the system that wrote them",
             )
 
 
+MISSING_ID = (
+    "leave these rows out; to count a place as a miss, give it an id that no other item has, such as 'none'"
+)
+
+
 def _describe_unusable(name: str) -> str:
+    if name in IDS:
+        return "NULL, NaN or an empty field"
     if name == "rank":
         return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 merges ranks"
     return "NULL, NaN, infinite or, of whole numbers, beyond 2^53"
@@ -65,17 +75,49 @@ def check_width(shortest: int, longest: int, rows: int, not_null: int, distinct:
 
 
 def report_common_ids(
-    overlap: IdOverlap,
-    sides: Callable[[], tuple[IdArray, IdArray]],
-    name: str,
-    what: tuple[str, str],
-    *,
-    must: bool,
+    overlap: IdOverlap, sides: IdSides, name: str, what: tuple[str, str], *, must: bool
 ) -> list[Check]:
-    """Report the result of `check_common_ids`; `sides` reads example ids where they are needed."""
+    """Report the result of `check_common_ids`.
+
+    Raises:
+        DataError: no id is common, or hardly any, and they would meet in another spelling.
+    """
     if not (overlap.fails(must) or overlap.few):
         return []
-    left, right = sides()
-    overlap.refuse(left, right, must)
+    refuse_other_spelling(overlap, sides)
+    left, right = sides.read_examples()
+    if overlap.fails(must):
+        overlap.refuse(left, right)
     apart, detail = 1 - overlap.share, overlap.describe(left, right)
     return [Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", detail)]
+
+
+def name_known_items(kind: str) -> str:
+    """Return words for the items that an evaluation knows: of vectors, or of training and the rows."""
+    return "item embeddings" if kind == "embeddings" else f"train and {kind}"
+
+
+MOST = 0.5
+"""Share of the truth's items that may be unknown without a warning."""
+
+
+def report_unknown_truth(overlap: IdOverlap, sides: IdSides, known: str) -> list[Check]:
+    """Report how many items of the truth are in a known catalogue.
+
+    Args:
+        overlap: of the items of the truth and of the catalogue, in this order.
+        sides: as in `report_common_ids`.
+        known: words for the catalogue.
+
+    Raises:
+        DataError: none of them is.
+    """
+    what = ("truth", known)
+    if checks := report_common_ids(overlap, sides, "item_id", what, must=True):
+        return checks
+    unknown = 1 - overlap.common / max(overlap.n[0], 1) if min(overlap.n) else 0.0
+    if unknown <= MOST:
+        return []
+    left, right = sides.read_examples()
+    detail = f"most items of the truth cannot be found; {overlap.describe(left, right)}"
+    return [Check(f"item_id of truth not in {known}", unknown, MOST, "warning", detail)]

@@ -122,4 +122,6 @@ OPTIONAL_COLUMNS = {
 }
 """Columns that a table may lack, and that change results where it has them."""
 
+FINITE_TEXT = "a finite number, below 2^53 where it is whole"
+
 BELOW_2_53 = "a number below 2^53, where float64 tells whole numbers apart"

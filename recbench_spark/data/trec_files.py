@@ -7,6 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.data.input_rules import EXACT_LIMIT, WHOLE_NUMBER
+from recbench_spark.data.text_layouts import BELOW_2_53
 from recbench_spark.data.text_lines import StoredTable
 from recbench_spark.errors import DataError
 from recbench_spark.storage.local_files import head_lines, read_head, trec_kind
@@ -70,6 +72,15 @@ def read_trec(path: str) -> pa.Table:
 
 def _convert(path: str, name: str, texts: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
-        return pc.cast(texts, TYPES[name]) if name in TYPES else texts
+        if name not in TYPES:
+            return texts
+        numbers = pc.cast(texts, TYPES[name])
+        inexact = pc.and_(
+            pc.match_substring_regex(texts, WHOLE_NUMBER), pc.greater_equal(pc.abs(numbers), EXACT_LIMIT)
+        )
+        if pc.any(inexact, min_count=0).as_py():
+            example = texts.filter(inexact)[0].as_py()
+            raise DataError(f"{path}: {name} is not {BELOW_2_53}, e.g. '{example}'", "give smaller numbers")
+        return numbers
     except pa.ArrowException as error:
         raise DataError(f"{path}: {name}: {error}", "give numbers") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
@@ -56,6 +56,19 @@ def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame) -> list[Che
     unknown_users = rows.join(users.select("user_id"), "user_id", "left_anti")
     lost = unknown_users.select("user_id").distinct().count()
     return row_checks(n_rows, n_rows - n_pairs, unknown_items, lost)
+
+
+def count_gaps(rows: DataFrame) -> int | None:
+    """Count the places without a row before the last rank of each user; None without ranks.
+
+    Shuffles the rows by user.
+    """
+    if "rank" not in rows.columns:
+        return None
+    place = F.rank().over(Window.partitionBy("user_id").orderBy("rank"))
+    gaps = rows.select("user_id", (F.col("rank") - place).alias("gaps")).groupBy("user_id")
+    total = gaps.agg(F.max("gaps").alias("gaps")).agg(F.sum("gaps")).first()
+    return int(total[0] or 0) if total else 0
 
 
 def count_training_items_in_lists(rows: DataFrame, train: DataFrame) -> Check:

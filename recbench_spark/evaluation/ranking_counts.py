@@ -12,6 +12,7 @@ from recbench_spark.checks import TRAINING_ROWS, Check, warn_above_zero
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS
+from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -90,7 +91,7 @@ def checks_from_counts(batches: Batches, parts: Sequence[str], *, lists: bool = 
 def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[Check]:
     if row is None:
         return [Check(f"{part}: users", 0, None, "warning", "no user has truth in this part")]
-    ties = "ties are broken by item id; see ties=expected"
+    ties = f"{row['tied']} of {row['truth']} items; ties are broken by item id, see ties=expected"
     return [
         Check(f"{part}: users", row["users"], None, "info", "users in the truth"),
         Check(f"{part}: users without relevant items", row["barren"], None, "info",
@@ -104,12 +105,67 @@ def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[
 
 def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> list[Check]:
     """Make the checks of the rows of lists or scores; `lost`: their users without truth."""
+    empty = Check(NO_ROWS, 1, 0, "warning", "no user has a row: coverage is 0, gini undefined")
     return [
+        *([] if rows else [empty]),
         Check("list rows", rows, None, "info", "rows read"),
         warn_above_zero("duplicate list rows", duplicates, "the best-ranked one is kept"),
         warn_above_zero("list rows of unknown items", unknown_items, "they keep their place"),
         Check("listed users without truth", lost, None, "info", "not averaged"),
     ]
+
+
+NO_ROWS = "lists without rows"
+"""Name of the check of lists or scores that are empty throughout."""
+
+TRUTH_IN_TRAIN = "truth rows that are training rows"
+"""Name of the check that counts pairs of the truth that the training rows hold as well."""
+
+
+def truth_in_train_check(known: int, pairs: int, *, masked: bool) -> Check:
+    """Make the check of truth rows that are training rows.
+
+    Args:
+        known: pairs of the truth that are training pairs.
+        pairs: pairs of the truth.
+        masked: training items are no candidates.
+    """
+    share = f"all {pairs}" if known == pairs else f"{known} of {pairs}"
+    if masked:
+        detail = f"{share}: training items are no candidates (candidates=unseen), so these are misses"
+        return warn_above_zero(TRUTH_IN_TRAIN, known, detail)
+    limit = 0.0 if known == pairs else None
+    return Check(TRUTH_IN_TRAIN, known, limit, "info" if limit is None else "warning", share)
+
+
+GAPS = "gaps between ranks"
+"""Name of the check that counts the places of lists for which no row is given."""
+
+
+def count_gaps(user_r: Ints, rank_r: Ints) -> int:
+    """Count the places without a row before the last rank of each user.
+
+    Rows of one rank take as many places as there are.
+    """
+    order = np.lexsort((rank_r, user_r))
+    user, rank = user_r[order], rank_r[order]
+    place = np.arange(len(user))
+    new_user = np.append(True, user[1:] != user[:-1])[: len(user)]
+    new_rank = new_user | np.append(True, rank[1:] != rank[:-1])[: len(user)]
+    start = np.maximum.accumulate(np.where(new_user, place, 0))
+    first = np.maximum.accumulate(np.where(new_rank, place, 0)) - start
+    gaps = np.zeros(int(new_user.sum()), np.int64)
+    np.maximum.at(gaps, np.cumsum(new_user) - 1, rank - 1 - first)
+    return int(gaps.sum())
+
+
+def gap_checks(gaps: int | None, definition: Definition) -> list[Check]:
+    """Make the check of gaps between given ranks; None: no ranks are given."""
+    if gaps is None:
+        return []
+    if definition.gaps == "close":
+        return [Check(GAPS, gaps, None, "info", "items move up into them (gaps=close)")]
+    return [warn_above_zero(GAPS, gaps, "these places stay empty: rows may have been left out (gaps=keep)")]
 
 
 def finish_row_checks(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from functools import reduce, wraps
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,11 +125,12 @@ class Result:
 
     def __repr__(self) -> str:
         """Return the numbers of this process as text; Spark computes nothing for it."""
-        failed = sum(not check.passed for check in self.checks)
-        state = f"{len(self.checks)} checks, {failed} did not pass"
+        failed = [check for check in self.checks if not check.passed]
+        state = f"{len(self.checks)} checks, {len(failed)} did not pass"
+        warnings = "".join(f"\n{line}" for line in list_warnings(self.checks))
         if not isinstance(self.metrics, ShownTable):
-            return f"Result of Spark ({state}); to_pandas() computes it"
-        return f"{self.to_pandas().to_string(index=False, na_rep='')}\n{state}"
+            return f"Result of Spark ({state}); to_pandas() computes it{warnings}"
+        return f"{self.to_pandas().to_string(index=False, na_rep='')}\n{state}{warnings}"
 
     def _repr_html_(self) -> str:
         """Return the numbers and the checks that did not pass, as a notebook shows them."""
@@ -142,8 +143,8 @@ class ShownTable:
     Functions that accept only a `pyarrow.Table` need the attribute `table`, or `pyarrow.table(this)`.
     """
 
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
+    def __init__(self, table: pa.Table, notes: Sequence[str] = ()) -> None:
+        self.table, self.notes = table, notes
 
     def show(self, n: int = 20, truncate: bool | int = True) -> None:
         """Print the first rows.
@@ -158,6 +159,7 @@ class ShownTable:
             print(rows.to_string(index=False, na_rep="NULL"))
         if len(self.table) > n:
             print(f"only the first {n} of {len(self.table):,} rows")
+        print("".join(f"{note}\n" for note in self.notes), end="")
 
     def toArrow(self) -> pa.Table:  # noqa: N802 (as Spark calls it)
         """Return the table, like a Spark frame."""
@@ -199,6 +201,28 @@ class ShownTable:
     def __repr__(self) -> str:
         """Return the representation of the table."""
         return repr(self.table)
+
+
+def list_warnings(checks: Sequence[Check]) -> list[str]:
+    """Return a line for each check that did not pass."""
+    return [f"warning: {check.summary_line()}" for check in checks if not check.passed]
+
+
+def add_warnings(result: Result) -> Result:
+    """Return a result whose numbers are shown with the checks that did not pass."""
+    notes = list_warnings(result.checks)
+    if isinstance(result.metrics, ShownTable):
+        return replace(result, metrics=ShownTable(result.metrics.table, notes))
+    metrics, show = result.metrics, result.metrics.show
+
+    @wraps(show)
+    def show_all(*args: Any, **options: Any) -> None:
+        show(*args, **options)
+        print("".join(f"{note}\n" for note in notes), end="")
+
+    if notes:
+        metrics.show = show_all
+    return result
 
 
 def to_arrow(rows: DataFrame | ShownTable | pa.Table) -> pa.Table:

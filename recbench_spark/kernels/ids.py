@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -69,6 +70,33 @@ FEW = 0.01
 
 MANY = 100
 """Smallest number of ids of a side for which such a small share means anything."""
+
+MEET = 0.1
+"""Share of ids in common from which a change of their spelling shows that the tables belong together."""
+
+LETTER_CASE = "capital letters"
+"""The change of spelling that makes capital letters small; `SPELLINGS` has no pattern for it."""
+
+SPELLINGS: dict[str, tuple[str, str]] = {
+    "blanks around ids": (r"^[\s\p{Z}\x{feff}\x{200b}]+|[\s\p{Z}\x{feff}\x{200b}]+$", ""),
+    "quotes": (r"[\"'`]+", ""),
+    "a point and zeros behind": (r"\.0+$", ""),
+    LETTER_CASE: ("", ""),
+    "separators": (r"[\s_./:|#-]+", ""),
+    "zeros in front": (r"(^|[^0-9])0+([0-9])", "\\1\\2"),
+}
+"""What two spellings of one id may differ in: a pattern and what stands for it, in order of use."""
+
+
+def respell(ids: pa.Array, changes: Sequence[str]) -> pa.Array:
+    """Return ids as text without what these changes of `SPELLINGS` take away."""
+    for change in changes:
+        pattern, text = SPELLINGS[change]
+        if change == LETTER_CASE:
+            ids = pc.utf8_lower(ids)
+        else:
+            ids = pc.replace_substring_regex(ids, pattern, text)
+    return ids
 
 
 def float_id_rule(bits: int) -> str:
@@ -287,7 +315,7 @@ class IdOverlap:
     @property
     def few(self) -> bool:
         """True if so few ids are common that the tables hardly belong together."""
-        return self.share < FEW and min(self.n) >= MANY
+        return self.share < FEW and (min(self.n) >= MANY or not self.common)
 
     def fails(self, must: bool) -> bool:
         """Return true if nothing is common although the ids must match, or because they cannot match."""
@@ -298,12 +326,47 @@ class IdOverlap:
         numbers = f"{self.common} ids in common, of {self.n[0]} and {self.n[1]}"
         return f"{numbers}; {left.describe()}; {right.describe()}"
 
-    def refuse(self, left: IdArray, right: IdArray, must: bool) -> None:
-        """Raise DataError if the overlap fails."""
-        if self.fails(must):
-            sides = f"{left.describe()}\n  {right.describe()}"
-            raise DataError(
-                f"{left.what} and {right.what} have no id in common\n  {sides}",
-                "spell ids alike in both tables: the whole number 7 and the text '7' are one id, 'u7' and "
-                "'007' are others",
-            )
+    def refuse(self, left: IdArray, right: IdArray) -> None:
+        """Raise DataError: the ids do not meet."""
+        raise DataError(
+            f"{left.what} and {right.what} have no id in common\n  {left.describe()}\n  {right.describe()}",
+            "spell ids alike in both tables: the whole number 7 and the text '7' are one id, 'u7' and "
+            "'007' are others",
+        )
+
+
+class IdSides(Protocol):
+    """Two columns of ids, which are read again only where hardly any id is common."""
+
+    def read_examples(self) -> tuple[IdArray, IdArray]:
+        """Return three ids of each side."""
+
+    def count_respelled(self, changes: Sequence[str]) -> IdOverlap:
+        """Count the ids in common after changes of `SPELLINGS`."""
+
+
+def refuse_other_spelling(overlap: IdOverlap, sides: IdSides) -> None:
+    """Refuse ids that hardly meet and would meet in another spelling.
+
+    Raises:
+        DataError: which spelling, and three ids of each side.
+    """
+    if overlap.numbers == overlap.n:  # whole numbers have one spelling
+        return
+    every = sides.count_respelled(tuple(SPELLINGS))
+    if not every.common or every.share < max(MEET, 10 * overlap.share):
+        return
+    changes = tuple(SPELLINGS)
+    for change in reversed(SPELLINGS):  # the gentlest changes stay
+        fewer = tuple(other for other in changes if other != change)
+        if fewer and sides.count_respelled(fewer).common >= every.common:
+            changes = fewer
+    meeting, (left, right) = sides.count_respelled(changes), sides.read_examples()
+    common = f"{overlap.common} ids" if overlap.common else "no id"
+    without = " and ".join(filter(None, [", ".join(changes[:-1]), changes[-1]]))
+    raise DataError(
+        f"{left.what} and {right.what} have {common} in common, "
+        f"and {meeting.common} of {min(meeting.n)} without {without}\n"
+        f"  {left.describe()}\n  {right.describe()}",
+        f"spell ids alike in both tables: they differ in {without}",
+    )

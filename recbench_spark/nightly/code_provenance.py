@@ -13,6 +13,7 @@ from recbench_spark.config import Benchmark, Dataset, ModelConfig, parse
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.inputs import OLD_IDENTITY
+from recbench_spark.kernels.ranking.rankings import list_roundings
 from recbench_spark.schemas import RUNS
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConf
     names += ["sampled"] if definition.candidates == "uniform" and evaluation.draw.estimators else []
     names += ["exposure"] if evaluation.exposure else []
     names += ["learning_curves"] if evaluation.learning_curve else []
+    if definition.threshold is not None and list_roundings(definition.threshold):
+        names.append("thresholds")
     if benchmark.split.holds_out_users and model.folds_given_rows:
         names += model.fold_in_revisions
     return split_revisions(benchmark.dataset) | revisions.select_revisions(*names)

@@ -168,7 +168,7 @@ def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Benchm
     require_jars(store.spark, store.root)
     split_id, inputs = identify_split(store, benchmark)
     inputs |= {name: identity(store.spark, path) for name, path in evaluation_paths(benchmark).items()}
-    return BenchmarkNight(store, benchmark, benchmark.evaluation.resolve(), split_id, inputs, logical_date)
+    return BenchmarkNight(store, benchmark, benchmark.definition, split_id, inputs, logical_date)
 
 
 @contextmanager

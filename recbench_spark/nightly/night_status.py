@@ -130,7 +130,7 @@ def is_done(store: ArrowStore, benchmark: Benchmark, day: date) -> bool:
     inputs |= {
         name: arrow_files.identity(path) for name, path in run_keys.evaluation_paths(benchmark).items()
     }
-    definition = benchmark.evaluation.resolve()
+    definition = benchmark.definition
     filters = [("suite", "=", benchmark.name), ("logical_date", "=", day), ("status", "=", "succeeded")]
     rows = store.rows(RUNS, filters, ["model", "run_key"])
     done = {(row["model"], row["run_key"]) for row in rows}

@@ -198,7 +198,7 @@ def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
         "dataset": benchmark.dataset.name,
         "metric": metric,
         "estimator": HOLDOUT,
-        "definition": describe_metric(benchmark.evaluation, benchmark.evaluation.resolve(), metric),
+        "definition": describe_metric(benchmark.evaluation, benchmark.definition, metric),
     }
     conditions = " AND ".join([at, *(f"{name} = {_sql_string(value)}" for name, value in chosen.items())])
     columns = "part, estimator, definition, position, model, value"

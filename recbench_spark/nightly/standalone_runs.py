@@ -53,7 +53,7 @@ def publish_standalone(store: Store | ArrowStore, result: Result, run: dict[str,
         frames.append((result.rankings, RANKINGS))
     store.append_all([(_add_run_id(rows, run_id), table) for rows, table in frames])
     store.append_rows(check_rows(run_id, checks), CHECKS)
-    row = _standalone_row(run, result.truth, result.checks)
+    row = _standalone_row(run, result.truth, result.checks, (run["model_kind"],))
     require_unchanged()  # inputs may be read during the writes; the row of `runs` makes them visible
     store.append_rows([make_run_row(row, run_id, run["started_at"])], RUNS)
     store.end_runs()

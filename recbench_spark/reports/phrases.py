@@ -65,6 +65,10 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "grade_origin": ("Grade of an item", {"0.0": "its relevance", ANY: "its relevance minus {}"}),
     "threshold": ("Relevant", {"None": "relevance above 0", ANY: "relevance of at least {}"}),
+    "gaps": (
+        "Ranks that are given",
+        {"keep": "are places that the user saw, with gaps", "close": "order a list, without gaps"},
+    ),
     "discount": (
         "Discount of a rank",
         {

@@ -170,7 +170,11 @@ RANKINGS = Table(
         *RANK_COLUMNS,
         TableColumn("drawn", INT, "Negatives drawn uniformly for the user; NULL: not such a draw."),
         TableColumn("pool", LONG, "Items they were drawn from: neither training nor truth of the user."),
-        TableColumn("top_items", array_type(STRING), "The first max(k) items, if lists are requested."),
+        TableColumn(
+            "top_items",
+            array_type(STRING),
+            "The items at the first max(k) places, if requested; NULL: an empty place.",
+        ),
         TableColumn(
             "slices",
             map_type(STRING, array_type(STRING)),

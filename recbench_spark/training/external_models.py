@@ -20,7 +20,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation import checks
 from recbench_spark.evaluation.ranking.rank import GivenRows, RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking_counts import refuse_duplicates
+from recbench_spark.evaluation.ranking_counts import gap_checks, refuse_duplicates
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
@@ -84,6 +84,7 @@ def row_checks(
         DataError: duplicates, if the definition says that they are an error.
     """
     results = checks.list_checks(rows, users, items)
+    results += gap_checks(checks.count_gaps(rows), definition)
     if definition.duplicates == "error":
         refuse_duplicates(results)
     return results if train is None else [*results, checks.count_training_items_in_lists(rows, train)]

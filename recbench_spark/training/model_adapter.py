@@ -27,6 +27,7 @@ from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.predict import mean_rating
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
+from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.indexing import add_dense_index
@@ -463,4 +464,4 @@ def make_adapter(settings: ModelConfig) -> ModelAdapter[ModelConfig]:
 
 def keep_relevant(frame: DataFrame, threshold: float | None) -> DataFrame:
     """Keep rows whose rating is at least the threshold (None: above 0)."""
-    return frame.where(F.col("rating") > 0 if threshold is None else F.col("rating") >= threshold)
+    return frame.where(is_relevant(F.col("rating"), threshold))

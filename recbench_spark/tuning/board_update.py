@@ -131,7 +131,7 @@ def collect_nightly_entries(
         MissingError: no night of this benchmark has measured the headline.
     """
     metric, evaluation = benchmark.headline.partition("@")[0], benchmark.evaluation
-    definition = make_metric_plan(evaluation, evaluation.resolve()).describe(metric)
+    definition = make_metric_plan(evaluation, benchmark.definition).describe(metric)
     store.install_views()
     rows = store.spark.table("latest_metrics").where(
         headline_filter(benchmark) & (F.col("suite") == benchmark.name) & (F.col("part") == "test")

@@ -124,7 +124,7 @@ MANY = pd.concat([TIED.assign(item_id=item) for item in "abc"])
 WARNED: dict[str, tuple[pd.DataFrame, pd.DataFrame, str]] = {
     "nobody has a list": (TRUTH, LISTS.assign(user_id="nobody", rank=range(1, 6)), "have no id in common"),
     "some have none": (TRUTH, LISTS[LISTS.user_id != "u3"], "test: users without output: 1 "),
-    "all tied": (TRUTH, MANY, "test: tied truth items: 1 (ties are broken by item id; see ties=expected)"),
+    "all tied": (TRUTH, MANY, "test: tied truth items: 1 "),
     "a pair twice in a list": (TRUTH, pd.concat([LISTS, LISTS[:2]]), "duplicate list rows: 2 "),
     "a pair twice in the truth": (pd.concat([TRUTH, TRUTH[:1]]), LISTS, "test: duplicate rows: 1 "),
     "grades": (TRUTH.assign(relevance=[1, 2, 3, 4, 5]), LISTS, f"{GRADES_WITHOUT_GAIN}: 5 "),
@@ -161,8 +161,11 @@ def test_grades_are_told_once_with_both_lines(call: Any) -> None:
 
     (detail,) = read_grade_details()
     assert "definition.gain=linear" in detail and "definition.gain=binary" in detail
-    for options in ({"definition": {"gain": "binary"}}, {"preset": "ranx"}, {"metrics": ["recall"]}):
+    for options in ({"definition": {"gain": "binary"}}, {"preset": "ranx"}):
         assert not read_grade_details(**options)
+    (detail,) = read_grade_details(metrics=["recall"])
+    assert "grades from 1 to 5" in detail and "definition.threshold" in detail
+    assert not read_grade_details(metrics=["recall"], definition={"threshold": 4})
     ones = recbench_spark.evaluate(TRUTH.assign(relevance=1.0), lists=LISTS).checks
     assert all(check.check != GRADES_WITHOUT_GAIN for check in ones)
 

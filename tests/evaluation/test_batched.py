@@ -251,7 +251,7 @@ def test_how_often_items_are_listed_by_hand(known_items) -> None:
     users_with_list = rows.filter(pc.less(rows.column("c"), 0)).column("items").to_pylist()
     assert users_with_list == [3]
     overall = beyond_accuracy.overall_values(
-        rows.filter(pc.greater_equal(rows.column("c"), 0)), ("coverage", "gini"), (1, 3), 3
+        "test", rows.filter(pc.greater_equal(rows.column("c"), 0)), ("coverage", "gini"), (1, 3), 3
     )
     values = {(row["metric"], row["k"]): row["value"] for row in overall.to_pylist()}
     # Gini of (0, 1, 2): (0 * -2 + 1 * 0 + 2 * 2) / (3 * 3); of (1, 1, 3): (-2 + 0 + 6) / (3 * 5).

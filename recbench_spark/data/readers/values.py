@@ -12,10 +12,11 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.data.input_rules import EXACT_LIMIT, WHOLE_NUMBER
 from recbench_spark.data.readers.files import BAD_LINE, FILE, column
 from recbench_spark.data.readers.ids import convert_ids, has_replacement
 from recbench_spark.data.readers.paths import explain_errors
-from recbench_spark.data.text_layouts import BELOW_2_53, IN_UTF8
+from recbench_spark.data.text_layouts import BELOW_2_53, FINITE_TEXT, IN_UTF8
 from recbench_spark.data.times import (
     CHECKED,
     HAS_DATE,
@@ -96,9 +97,14 @@ class Value:
         """Convert to a finite float64; with `exact`, refuse whole numbers that float64 cannot represent."""
         number = _as_double(frame, name, where)
         unreadable = column(name).isNotNull() & number.isNull()
-        exact = exact and _may_exceed_float64(frame.schema[name].dataType)
-        finite = F.abs(number) < F.lit(2.0**53 if exact else float("inf"))
-        return Value(name, number, unreadable | ~finite, BELOW_2_53 if exact else "a finite number")
+        kind = frame.schema[name].dataType
+        finite, expected = F.abs(number) < F.lit(float("inf")), "a finite number"
+        if exact and isinstance(kind, T.StringType):
+            finite &= ~(F.trim(column(name)).rlike(WHOLE_NUMBER) & (F.abs(number) >= F.lit(EXACT_LIMIT)))
+            expected = FINITE_TEXT
+        elif exact and _may_exceed_float64(kind):
+            finite, expected = F.abs(number) < F.lit(EXACT_LIMIT), BELOW_2_53
+        return Value(name, number, unreadable | ~finite, expected)
 
     @staticmethod
     def within(frame: DataFrame, name: str, where: str, low: float, expected: str) -> Value:

@@ -428,7 +428,7 @@ def add_rewards(rankings: DataFrame, rewards: DataFrame) -> DataFrame:
     entry = F.struct("place", F.coalesce("reward", F.lit(0.0)).alias("reward"))
     grouped = joined.groupBy(*user).agg(
         F.sort_array(F.collect_list(entry)).alias("entries"),
-        F.count_if(F.col("reward").isNull()).alias("unknown_rewards"),
+        F.count_if(F.col("reward").isNull() & F.col("item_id").isNotNull()).alias("unknown_rewards"),
     )
     all_rewards = F.coalesce(F.transform("entries", lambda e: e["reward"]), F.array().cast("array<double>"))
     n = F.size("item_ids")

@@ -33,7 +33,7 @@ OVERALL = tuple(beyond_accuracy.OVERALL)
 
 LIST_METRICS = (*OVERALL, *PER_USER)
 
-AXES = ("candidates", "draw", "duplicates")
+AXES = ("candidates", "draw", "duplicates", "gaps")
 """Axes of a definition that list metrics depend on: they decide which items a list can have."""
 
 
@@ -64,24 +64,27 @@ def list_values(
 
 
 def _item_vectors(items_n: npt.NDArray[np.int64], facts: Facts) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Return the row of each listed item among the distinct ones (-1 stays -1), and their vectors."""
+    """Return the row of each listed item among the distinct ones (below 0 stays), and their vectors."""
     source = facts.features
     if source is None:
         raise ConfigError("diversity needs vectors of the items", "give features (--features PATH)")
     mapped = source.rows.arrays(source.build)["vectors"]
     distinct = np.unique(items_n[items_n >= 0])
-    row_n = np.where(items_n >= 0, np.searchsorted(distinct, items_n), -1)
+    row_n = np.where(items_n >= 0, np.searchsorted(distinct, items_n), items_n)
     return row_n, mapped[distinct].astype(np.float64)
 
 
 # ------------------------------------------------------------------------------- metrics of all lists
 
 
-def overall_values(histogram: pa.Table, names: Sequence[str], ks: Sequence[int], n_items: int) -> pa.Table:
-    """Compute the metrics of all lists of one part: part, metric, k, value.
+def overall_values(
+    part: str, histogram: pa.Table, names: Sequence[str], ks: Sequence[int], n_items: int
+) -> pa.Table:
+    """Compute the metrics of all lists of one part: part, metric, k, value (NULL where it is undefined).
 
     Args:
-        histogram: part, c (index in `ks`), times (lists that an item is in), items (number of such items).
+        part: held-out part.
+        histogram: c (index in `ks`), times (lists that an item is in), items (number of such items).
         names: names from OVERALL.
         ks: cut-offs.
         n_items: number of items in the catalogue, at least 1.
@@ -92,8 +95,8 @@ def overall_values(histogram: pa.Table, names: Sequence[str], ks: Sequence[int],
         times_x, items_x = times[c == at], items[c == at]
         shown = times_x.tolist(), items_x.tolist(), n_items
         value = {name: beyond_accuracy.OVERALL[name](*shown) for name in names}
-        rows += [(histogram.column("part")[0].as_py(), name, k, float(value[name])) for name in names]
+        rows += [(part, name, k, float(value[name])) for name in names]
     columns = zip(*rows, strict=True)
     kinds = (pa.string(), pa.string(), pa.int32(), pa.float64())
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    arrays = [pa.array(column, kind, from_pandas=True) for column, kind in zip(columns, kinds, strict=True)]
     return pa.table(arrays, names=["part", "metric", "k", "value"])

@@ -57,7 +57,7 @@ def _look_up_lists(known: ItemLookup, threshold: float | None, batch: pa.RecordB
     offsets, relevance = flatten_lists(batch.column("relevance"))
     before = np.concatenate([[0], np.cumsum(mark_relevant(relevance, threshold))])
     bounds = pa.array(flatten_lists(batch.column("top_items"))[0], pa.int32())
-    item_n, count_n = known.find(batch.column("top_items").flatten())
+    item_n, count_n = _find_listed(known, batch.column("top_items").flatten())
     columns = {
         **{name: batch.column(name) for name in ("user_id", "part", "user_key")},
         "n_relevant": pa.array(np.diff(before[offsets]), pa.int32()),
@@ -65,6 +65,15 @@ def _look_up_lists(known: ItemLookup, threshold: float | None, batch: pa.RecordB
         "item_index": pa.ListArray.from_arrays(bounds, pa.array(item_n)),
     }
     return pa.RecordBatch.from_pydict(columns, schema=LISTS_WITH_COUNTS)
+
+
+def _find_listed(known: ItemLookup, ids: pa.Array) -> tuple[Ints, Ints]:
+    """Return what `ItemLookup.find` does; -2 and -1 for a place without an item (NULL)."""
+    item_n, count_n = known.find(pc.fill_null(ids, ""))
+    if not ids.null_count:
+        return item_n, count_n
+    empty = ids.is_null().to_numpy(zero_copy_only=False)
+    return np.where(empty, -2, item_n), np.where(empty, -1, count_n)
 
 
 def listing_batches(known: ItemLookup, ks: Sequence[int], batches: Batches) -> Batches:
@@ -86,7 +95,7 @@ def listing_batches(known: ItemLookup, ks: Sequence[int], batches: Batches) -> B
 def _listing_counts(known: ItemLookup, ks: Sequence[int], users: pa.RecordBatch) -> tuple[Ints, Ints]:
     """Return keys (item_index * cut-offs + index of the item's first cut-off) and their counts."""
     offsets = flatten_lists(users.column("top_items"))[0]
-    item_n, _ = known.find(users.column("top_items").flatten())
+    item_n, _ = _find_listed(known, users.column("top_items").flatten())
     place_n = np.arange(len(item_n)) - np.repeat(offsets[:-1], np.diff(offsets))
     first_n = np.searchsorted(np.asarray(ks), place_n, side="right")
     counted = (item_n >= 0) & (first_n < len(ks))
@@ -167,8 +176,7 @@ def overall_rows(plan: MetricPlan, n_items: int, histogram: pa.Table) -> pa.Tabl
         users = pc.sum(part_rows.filter(is_user_count).column("items")).as_py() or 0
         items = part_rows.filter(pc.invert(is_user_count)).group_by(["part", "c", "times"])
         merged = items.aggregate([("items", "sum")]).rename_columns(["part", "c", "times", "items"])
-        if merged.num_rows:
-            values = beyond_accuracy.overall_values(merged, plan.overall, plan.ks, max(n_items, 1))
-            constants = {"definition": definition, "estimator": HOLDOUT, "n": users}
-            rows += [{**row, **constants} for row in values.to_pylist()]
+        values = beyond_accuracy.overall_values(part, merged, plan.overall, plan.ks, max(n_items, 1))
+        constants = {"definition": definition, "estimator": HOLDOUT, "n": users}
+        rows += [{**row, **constants} for row in values.to_pylist()]
     return pa.Table.from_pylist(rows, METRIC_ROWS)

@@ -27,6 +27,7 @@ from recbench_spark.kernels import resampling, sums
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import predictions as values
 from recbench_spark.kernels.metrics import roc
+from recbench_spark.kernels.ranking.rankings import raise_to_bounds
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.kernels.sums import Sums
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -361,9 +362,13 @@ def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
     offsets, p, y = _read_arrays(batch)
     binary = bool(((y == 0) | (y == 1)).all())
     parts = roc.gauc_parts(offsets, p, y) if binary else np.zeros((batch.num_rows, 2))
+    raised = raise_to_bounds(p, cuts.thresholds)
     binned = (
-        values.user_bin_sums(offsets, edges, p, y, names).reshape(batch.num_rows, -1)
-        for edges, names in ((cuts.quantiles, QUANTILE_SUMS), (cuts.thresholds, THRESHOLD_SUMS))
+        values.user_bin_sums(offsets, edges, placed, y, names).reshape(batch.num_rows, -1)
+        for edges, placed, names in (
+            (cuts.quantiles, p, QUANTILE_SUMS),
+            (cuts.thresholds, raised, THRESHOLD_SUMS),
+        )
     )
     return np.concatenate([values.user_sums(offsets, p, y), np.nan_to_num(parts), *binned], axis=1)
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.evaluation.metrics.beyond_accuracy import Facts, overall_values
+from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 
@@ -36,7 +37,7 @@ class SplitCatalogue:
     @cached_property
     def n_users(self) -> int:
         """Return the number of users with training rows, at least 1."""
-        return max(self.train_users.count(), 1)
+        return self.train_users.count()
 
     def facts(self, names: Sequence[str]) -> Facts:
         """Return the inputs of these metrics that tasks need."""
@@ -57,19 +58,19 @@ def count_listed_items(
         threshold: relevance from which an item is relevant; None: above 0.
 
     Returns:
-        user_id, part, user_key, n_relevant; counts and item_index (-1: not in the catalogue), arrays
-        in the order of the list.
+        user_id, part, user_key, n_relevant; counts and item_index (-1: not in the catalogue, -2: no item),
+        arrays in the order of the list.
     """
-    relevant = F.filter("relevance", lambda r: r > 0 if threshold is None else r >= threshold)
+    relevant = F.filter("relevance", lambda r: is_relevant(r, threshold))
     user = ("user_id", "part", "user_key", "n_relevant")
     places = rankings.withColumn("n_relevant", F.size(relevant)).select(
         *user, F.posexplode("top_items").alias("place", "item_id")
     )
     catalogue_items = catalogue.items.select("item_id", "n_train", "item_index")
-    joined = places.join(catalogue_items, "item_id", "left")
+    joined = places.join(catalogue_items, "item_id", "left")  # NULL: a place without an item
     numbers = (
-        F.coalesce("n_train", F.lit(0)).cast("long"),
-        F.coalesce("item_index", F.lit(-1)).cast("long"),
+        F.coalesce("n_train", F.when(F.col("item_id").isNull(), -1).otherwise(0)).cast("long"),
+        F.coalesce("item_index", F.when(F.col("item_id").isNull(), -2).otherwise(-1)).cast("long"),
     )
     entry = F.struct("place", numbers[0].alias("n_train"), numbers[1].alias("item_index"))
     lists = joined.groupBy(*user).agg(F.sort_array(F.collect_list(entry)).alias("entries"))
@@ -102,11 +103,15 @@ def compute_overall(
 
     # Spark reads the kind of the function from these annotations; a partial does not show them.
     def measure(histogram: pa.Table) -> pa.Table:
-        return overall_values(histogram, metric_names, cuts, n_items)
+        return overall_values(histogram.column("part")[0].as_py(), histogram, metric_names, cuts, n_items)
 
     values = _histogram(rankings, catalogue.items, cuts).groupBy("part").applyInArrow(measure, _VALUES)
     users = rankings.groupBy("part").agg(F.count_if(F.size("top_items") > 0).alias("n"))
-    return values.join(users, "part")
+    nothing = [F.struct(F.lit(name).alias("metric"), F.lit(k).alias("k")) for name in names for k in ks]
+    wanted = users.select("part", "n", F.inline(F.array(*nothing)))
+    # Of empty lists coverage is 0, and Gini is not defined.
+    value = F.when(F.col("metric") == "coverage", F.coalesce("value", F.lit(0.0))).otherwise(F.col("value"))
+    return wanted.join(values, ["part", "metric", "k"], "left").withColumn("value", value)
 
 
 _VALUES = "part STRING, metric STRING, k INT, value DOUBLE"

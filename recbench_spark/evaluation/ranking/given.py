@@ -113,7 +113,9 @@ def _ranking_rows(batch: pa.RecordBatch, ranked: list_kernel.RankedLists) -> pa.
 
 
 def _item_ids(batch: pa.RecordBatch, keys: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the original ids of keys in the batch's lists."""
+    """Return the original ids of keys in the batch's lists; NULL for an empty place."""
     distinct, first = np.unique(flatten_lists(batch.column("list_items"))[1], return_index=True)
-    places = first[np.searchsorted(distinct, keys)] if len(distinct) else np.zeros(0, np.int64)
-    return batch.column("list_ids").flatten().take(pa.array(places))
+    known = keys != list_kernel.NO_KEY
+    places = np.zeros(len(keys), np.int64)
+    places[known] = first[np.searchsorted(distinct, keys[known])]
+    return batch.column("list_ids").flatten().take(pa.array(places, mask=~known))

@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 
 from recbench_spark.evaluation.ranking.candidates import Candidates, add_candidates
 from recbench_spark.evaluation.ranking.given import rank_batches
+from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
@@ -168,9 +169,7 @@ def _or_empty(column: Column, kind: str) -> Column:
 
 def _relevant_history(threshold: float | None) -> Column:
     """Return the training items whose rating makes them relevant."""
-    if threshold is None:
-        return F.expr("filter(train_items, (x, n) -> train_ratings[n] > 0)")
-    return F.expr(f"filter(train_items, (x, n) -> train_ratings[n] >= {float(threshold)!r}D)")
+    return F.filter("train_items", lambda _, n: is_relevant(F.col("train_ratings")[n], threshold))
 
 
 # ------------------------------------------------------------------------------- lists of other systems

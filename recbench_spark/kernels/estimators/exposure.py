@@ -495,7 +495,8 @@ def pool_factor(metric: str, ks: Sequence[int], definition: Definition, mean_xc:
 def correction_weights(estimator: str, weight: Floats, settings: EstimatorSettings) -> Floats:
     """Return the weights of dr, switch_dr and dros in place of w, the same for lists and logged rounds."""
     if estimator == "switch_dr":
-        weight = np.where(weight <= settings.switch, weight, 0.0)
+        # Chances of float32 give weights of its precision: 1 / .01 is 100.0000022.
+        weight = np.where(weight.astype(np.float32) <= np.float32(settings.switch), weight, 0.0)
     if estimator == "dros":
         weight = settings.shrink * weight / (weight**2 + settings.shrink)
     return weight

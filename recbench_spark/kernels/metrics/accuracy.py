@@ -39,7 +39,10 @@ ROUNDED = 1e-12
 CELLS = 1 << 18
 """Users x ranks computed at once: 2 MB of float64 stay in the second-level cache."""
 
-COMMON_AXES = ("users", "empty_users", "threshold", "ties", "tie_seed", "duplicates", "candidates", "draw")
+COMMON_AXES = (
+    *("users", "empty_users", "threshold", "ties", "tie_seed", "duplicates", "gaps", "candidates"),
+    "draw",
+)
 
 METRICS: dict[str, Metric] = {}
 """Every metric by name."""

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.metrics.about import NOT_NEGATIVE, About, register
+
+Number = TypeVar("Number", np.int64, np.float64)
 
 CELLS = 1 << 20
 """Number of cells computed at once: users x places x (dimensions or places)."""
@@ -60,12 +64,14 @@ def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floa
 
     Args:
         offsets: (u + 1,), the entries of user u are `offsets[u]:offsets[u + 1]`.
-        count_n: training users of each listed item.
-        users: training users, at least 1.
+        count_n: training users of each listed item; below 0: a place without an item, which is left out.
+        users: training users; without any the value is NaN.
         ks: cut-offs.
     """
+    if not users:
+        return np.full((len(offsets) - 1, len(ks)), np.nan)
     share = np.clip(count_n, 1, users) / users
-    return mean_at_cutoffs(offsets, -np.log2(share), ks)
+    return mean_at_cutoffs(offsets, np.where(count_n < 0, np.nan, -np.log2(share)), ks)
 
 
 @popularity_metric("mean_popularity", About("small", place=150))
@@ -75,16 +81,23 @@ def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int])
     float64 (u, c); NaN for a user without a list. A mean: blind to one unknown item among hits. Args
     as for `novelty`. Source: Yin et al. 2012, "Challenging the long tail recommendation", as a share.
     """
-    return mean_at_cutoffs(offsets, np.clip(count_n, 0, users) / users, ks)
+    if not users:
+        return np.full((len(offsets) - 1, len(ks)), np.nan)
+    share = np.clip(count_n, 0, users) / users
+    return mean_at_cutoffs(offsets, np.where(count_n < 0, np.nan, share), ks)
 
 
 def mean_at_cutoffs(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats:
-    """Return the mean of the first min(k, length) values of each list, float64 (u, c); NaN if empty."""
+    """Return the mean of the first min(k, length) values of each list, float64 (u, c); NaN if empty.
+
+    NaN among the values is a place without one.
+    """
     length = np.diff(offsets)
     out = np.full((len(length), len(ks)), np.nan)
     for rows, place in _blocks(offsets, ks, 1):
-        running = np.cumsum(np.where(place >= 0, value_n[place], 0.0), axis=1)
-        out[rows] = _at(running, length[rows], ks, at_least=1)
+        filled = (place >= 0) & ~np.isnan(value_n[place])
+        running = np.cumsum(np.where(filled, value_n[place], 0.0), axis=1)
+        out[rows] = _at(running, np.cumsum(filled, axis=1, dtype=np.int64), length[rows], ks, at_least=1)
     return out
 
 
@@ -99,7 +112,8 @@ def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequ
 
     Args:
         offsets: (u + 1,), bounds of the lists.
-        items: (n,), rows of `vector_id`; -1: an item without a vector, as one of zeros.
+        items: (n,), rows of `vector_id`; -1: an item without a vector, as one of zeros; -2: a place without
+            an item, which is left out.
         vector_id: (i, d), of any length.
         ks: cut-offs.
     """
@@ -122,11 +136,15 @@ def _one_minus_pairs(
     length = np.diff(offsets)
     out = np.full((len(length), len(ks)), np.nan)
     for rows, place in _blocks(offsets, ks, width):
-        running = np.cumsum(similar(np.where(place >= 0, items[place], -1)), axis=1)
-        shown = np.minimum(length[rows, None], ks)
+        items_uk = np.where(place >= 0, items[place], -2)
+        running, filled = (
+            np.cumsum(similar(items_uk), axis=1),
+            np.cumsum(items_uk > -2, axis=1, dtype=np.int64),
+        )
+        shown = _take_at(filled, length[rows], ks)
         pairs = shown * (shown - 1) / 2
         # _at divides by the number of shown entries; a mean over pairs needs the number of pairs.
-        total = _at(running, length[rows], ks, at_least=2) * shown
+        total = _at(running, filled, length[rows], ks, at_least=2) * shown
         out[rows] = 1.0 - np.divide(total, pairs, out=np.full(total.shape, np.nan), where=pairs > 0)
     return out
 
@@ -142,12 +160,18 @@ def _blocks(offsets: Ints, ks: Sequence[int], width: int) -> Iterator[tuple[slic
         yield rows, np.where(place < offsets[1:][rows, None], place, -1)
 
 
-def _at(running_uk: Floats, length_u: Ints, ks: Sequence[int], *, at_least: int) -> Floats:
-    """Return running sums at min(k, length), divided by it; NaN below `at_least` entries."""
-    shown = np.minimum(length_u[:, None], np.asarray(ks, dtype=np.int64))
-    total = np.take_along_axis(running_uk, np.maximum(shown, 1) - 1, axis=1)
+def _at(running_uk: Floats, filled_uk: Ints, length_u: Ints, ks: Sequence[int], *, at_least: int) -> Floats:
+    """Return running sums at min(k, length), divided by the entries; NaN below `at_least` entries."""
+    total, shown = _take_at(running_uk, length_u, ks), _take_at(filled_uk, length_u, ks)
     mean: Floats = np.full(total.shape, np.nan)
     return np.divide(total, shown, out=mean, where=shown >= at_least)
+
+
+def _take_at(running_uk: npt.NDArray[Number], length_u: Ints, ks: Sequence[int]) -> npt.NDArray[Number]:
+    """Return running sums of each list at its first min(k, length) places; 0 for an empty list."""
+    place = np.minimum(length_u[:, None], np.asarray(ks, dtype=np.int64))
+    taken = np.take_along_axis(running_uk, np.maximum(place, 1) - 1, axis=1)
+    return np.where(place > 0, taken, 0).astype(running_uk.dtype)
 
 
 @overall_metric("coverage", About(place=80, wide=True))

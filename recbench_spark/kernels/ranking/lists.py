@@ -1,5 +1,8 @@
 """`Rankings` from given lists (or score tables): sort, drop duplicates, find the truth items.
 
+With `gaps=keep` a given rank is the place that the user saw. A place without a row counts as one with an
+unknown item, and only rows that a mask takes out let others move up.
+
 Axes: u users, n list entries, p truth items, m masked items; b users of a block x l places of their
 longest list. Lists of similar length are padded to one matrix and sorted row by row, which stays in
 the cache; one sort of all entries at once is several times slower.
@@ -30,6 +33,9 @@ EXACT = 1 << 53
 
 NO_KEY = np.iinfo(np.int64).max
 """Padding of the key matrix; no item has this key."""
+
+LAST_PLACE = 1 << 20
+"""Largest rank that can be a place of a shorter list: whole lists have a number for each place."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class RankedLists:
     keys: int64 (p,), their keys
     duplicates_in_lists, duplicates_in_truth: dropped rows; the best of each stays
     train_items: list entries that are items of the user's training part (dropped if masked)
-    top: the first K items of each cleaned list, best first, if requested
+    top: the items at the first K places of each cleaned list, if requested; NO_KEY: an empty place
     """
 
     rankings: Rankings
@@ -118,10 +124,15 @@ def rank_lists(
     scores, ranks below 1 and, under `duplicates=error`, duplicates.
     """
     cost = _cost(lists)
+    # Between the held-out items alone (`candidates=rated`) there are no places.
+    keeps_gaps = lists.rank is not None and definition.gaps == "keep" and definition.candidates != "rated"
+    if keeps_gaps:
+        _refuse_far_ranks(cost, int(np.diff(lists.offsets).max(initial=0)))
     truth, dropped = _distinct(truth, definition)
     work = _RankBuffers.make(len(truth.offsets) - 1, len(truth.keys), top)
     for users in _blocks(lists.offsets):
         block = _ListBlock.make(lists, cost, users, definition, work)
+        block.keeps_gaps = keeps_gaps
         block.remove_train(train, mask_train, work)
         if definition.candidates == "rated":
             block.keep_only(truth)
@@ -133,11 +144,17 @@ def rank_lists(
 
 @dataclass
 class _ListBlock:
-    """Lists of some users, sorted by key within a row; a removed entry costs infinity."""
+    """Lists of some users, sorted by key within a row; a removed entry costs infinity.
+
+    given_bl: costs with those of repeated rows; masked_bl: costs of masked rows, else infinity
+    """
 
     users: Ints
     keys_bl: Ints
     cost_bl: Floats
+    given_bl: Floats
+    masked_bl: Floats | None = None
+    keeps_gaps: bool = False
 
     @classmethod
     def make(
@@ -151,7 +168,8 @@ class _ListBlock:
         cost_bl = np.full(inside.shape, np.inf)
         keys_bl[inside], cost_bl[inside] = lists.keys[entry], cost[entry]
         order = np.argsort(keys_bl, axis=1)
-        block = cls(users, _take(keys_bl, order), _take(cost_bl, order))
+        cost_bl = _take(cost_bl, order)
+        block = cls(users, _take(keys_bl, order), cost_bl, cost_bl)
         block._remove_duplicates(definition, work)
         return block
 
@@ -164,6 +182,7 @@ class _ListBlock:
         rows = np.flatnonzero(again.any(axis=1))
         order = np.lexsort((self.cost_bl[rows], self.keys_bl[rows]), axis=1)
         self.cost_bl[rows] = _take(self.cost_bl[rows], order)
+        self.given_bl = self.cost_bl.copy()
         self.cost_bl[:, 1:][again] = np.inf
         work.duplicates += count
 
@@ -193,7 +212,8 @@ class _ListBlock:
         hit = np.zeros(self.keys_bl.shape, dtype=bool)
         hit[row[place >= 0], place[place >= 0]] = True
         work.train_items += int(hit.sum())
-        if mask:
+        if mask and hit.any():
+            self.masked_bl = np.where(_repeat_first(hit, self.keys_bl), self.given_bl, np.inf)
             self.cost_bl[hit] = np.inf
 
     def keep_only(self, items: UserItems) -> None:
@@ -217,6 +237,7 @@ class _ListBlock:
         position = np.empty_like(order)
         np.put_along_axis(position, order, np.arange(order.shape[1])[None, :], axis=1)
         first, last = _runs(cost_bl)
+        gaps = self._count_gaps(cost_bl, first) if self.keeps_gaps else None
         index, row, place = self.find(truth)
         work.above[index] = -1
         index, row, place = index[place >= 0], row[place >= 0], place[place >= 0]
@@ -225,7 +246,25 @@ class _ListBlock:
         work.tied[index] = last[row, at] - first[row, at]
         work.before[index] = at - first[row, at]
         work.length[self.users] = np.isfinite(cost_bl).sum(axis=1)
-        self._write_top(order, cost_bl, work)
+        if gaps is None or not gaps.any():
+            self._write_top(order, cost_bl, work)
+            return
+        work.above[index] += gaps[row, at]
+        work.length[self.users] += gaps[:, -1]
+        self._write_places(order, cost_bl, gaps, work)
+
+    def _count_gaps(self, cost_bl: Floats, first: Ints) -> Ints:
+        """Return the places without a row before each place of the sorted ranks; masked rows leave none."""
+        masked = 0 if self.masked_bl is None else _count_below(np.sort(self.masked_bl, axis=1), cost_bl)
+        missing = np.where(np.isfinite(cost_bl), cost_bl - 1 - masked - first, 0.0)
+        gaps: Ints = np.maximum.accumulate(np.maximum(missing, 0.0), axis=1).astype(np.int64)
+        return gaps
+
+    def _write_places(self, order: Ints, cost_bl: Floats, gaps: Ints, work: _RankBuffers) -> None:
+        """Write the items of the first places; a gap keeps NO_KEY."""
+        at = np.arange(order.shape[1]) + gaps
+        row, place = np.nonzero(np.isfinite(cost_bl) & (at < work.top.shape[1]))
+        work.top[self.users[row], at[row, place]] = _take(self.keys_bl, order)[row, place]
 
     def _write_top(self, order: Ints, cost_bl: Floats, work: _RankBuffers) -> None:
         width = min(work.top.shape[1], order.shape[1])
@@ -257,6 +296,15 @@ def _cost(lists: InputLists) -> Floats:
             "drop these rows, or give them the lowest finite score",
         )
     return -lists.score
+
+
+def _refuse_far_ranks(cost: Floats, longest: int) -> None:
+    """Refuse ranks that can be no places. Raises DataError."""
+    if cost.max(initial=0.0) > max(LAST_PLACE, longest):
+        raise DataError(
+            f"rank {cost.max():.0f} is no place in a list",
+            "where ranks only order a list, set definition.gaps=close",
+        )
 
 
 def _distinct(truth: HeldOutItems, definition: Definition) -> tuple[HeldOutItems, int]:
@@ -322,11 +370,29 @@ def _runs(cost_bl: Floats) -> tuple[Ints, Ints]:
     return first, np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
 
 
+def _repeat_first(marked: Bools, keys_bl: Ints) -> Bools:
+    """Return a mask in which the first entry of each key of sorted rows decides for all of the key."""
+    place = np.broadcast_to(np.arange(keys_bl.shape[1]), keys_bl.shape).copy()
+    place[:, 1:][keys_bl[:, 1:] == keys_bl[:, :-1]] = 0
+    repeated: Bools = np.take_along_axis(marked, np.maximum.accumulate(place, axis=1), axis=1)
+    return repeated
+
+
+def _count_below(sorted_bm: Floats, value_bl: Floats) -> Ints:
+    """Return the numbers of a row of the first matrix that are less than each of the same row, (b, l)."""
+    both = np.concatenate([value_bl, sorted_bm], axis=1)
+    order = np.argsort(both, axis=1, kind="stable")
+    below = np.cumsum(order >= value_bl.shape[1], axis=1)
+    count = np.empty_like(order)
+    np.put_along_axis(count, order, below, axis=1)
+    return count[:, : value_bl.shape[1]]
+
+
 def _take(value_bl: npt.NDArray[Scalar], order_bl: Ints) -> npt.NDArray[Scalar]:
     return np.take_along_axis(value_bl, order_bl, axis=1)
 
 
 def _as_items(work: _RankBuffers, top: int) -> UserItems:
-    count = np.minimum(work.length, top)
+    count = np.where(work.top == NO_KEY, 0, np.arange(1, top + 1)).max(axis=1)
     offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
     return UserItems(offsets, work.top[np.arange(top) < count[:, None]])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 
@@ -41,4 +44,27 @@ class Rankings:
 
 def mark_relevant(grades: Floats, threshold: float | None) -> Bools:
     """Return true for each grade at or above the threshold; without a threshold, for each above 0."""
-    return grades > 0 if threshold is None else grades >= threshold
+    return grades > 0 if threshold is None else raise_to_bounds(grades, [threshold]) >= threshold
+
+
+def raise_to_bounds(values: Floats, bounds: Iterable[float]) -> Floats:
+    """Return values in which a bound that was rounded down to float32 or float16 is the bound itself.
+
+    A column of float32 holds .7 as .69999999. So values meet a bound in the type of their column.
+    """
+    raised = values
+    for bound in bounds:
+        for rounded in list_roundings(bound):
+            raised = np.where(raised == rounded, bound, raised)
+    return raised
+
+
+def list_roundings(bound: float) -> list[float]:
+    """Return the bound as float32 and as float16 store it, where that is less than the bound.
+
+    >>> list_roundings(0.7), list_roundings(0.5)
+    ([0.699999988079071], [])
+    """
+    with np.errstate(over="ignore"):
+        stored = (float(np.float32(bound)), float(np.float16(bound)))
+    return [number for number in dict.fromkeys(stored) if -np.inf < number < bound]

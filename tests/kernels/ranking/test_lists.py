@@ -14,6 +14,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.kernels.metrics.accuracy import measure
 from recbench_spark.kernels.ranking import lists as lists_module
 from recbench_spark.kernels.ranking.lists import (
+    NO_KEY,
     HeldOutItems,
     InputLists,
     RankedLists,
@@ -57,6 +58,7 @@ def keep_best(rows: list[Row], sign: float = 1.0) -> dict[int, float]:
 @given(USERS, st.sampled_from(["score", "rank"]), st.booleans(), st.booleans())
 def test_ranks_equal_the_oracle(users: list[Any], by: str, mask: bool, rated: bool) -> None:
     definition = Definition(candidates="rated" if rated else "unseen")
+    definition = definition.model_copy(update={"gaps": "close"})
     result = rank(users, by=by, mask_train=mask, definition=definition, top=3)
     expected, train_items = [], 0
     for rows, truth, train in users:
@@ -84,6 +86,63 @@ def check_rankings(result: RankedLists, expected: list[Any]) -> None:
         order = sorted(scores, key=lambda item: (-scores[item], item))
         top = result.top.keys[result.top.offsets[u] : result.top.offsets[u + 1]]
         assert top.tolist() == order[:3]
+
+
+RANKS = st.lists(st.tuples(st.integers(-3, 6), st.sampled_from([1.0, 2.0, 5.0, 9.0])), max_size=9)
+
+
+def walk_places(rows: list[Row], train: set[int]) -> dict[int, tuple[int, int, int]]:
+    """Fill places one by one: item -> places above it, rows of its rank, those before it."""
+    best = {item: -cost for item, cost in keep_best(rows, -1.0).items()}
+    seen = {item: rank for item, rank in best.items() if item not in train}
+    masked = [rank for item, rank in rows if item in train and item in best]
+    places: dict[int, tuple[int, int, int]] = {}
+    filled = 0
+    for rank in sorted(set(seen.values())):
+        filled = max(filled, int(rank) - 1 - sum(one < rank for one in masked))
+        group = sorted(item for item in seen if seen[item] == rank)
+        places |= {item: (filled, len(group) - 1, n) for n, item in enumerate(group)}
+        filled += len(group)
+    return places
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(RANKS, ROWS, st.sets(st.integers(-3, 6), max_size=4)), min_size=1, max_size=5))
+def test_given_ranks_are_places_that_only_masks_close(users: list[Any]) -> None:
+    result = rank(users, by="rank", top=4)
+    at, top = 0, result.top
+    assert top is not None
+    for u, (rows, truth, train) in enumerate(users):
+        places = walk_places(rows, train)
+        for item in sorted({item for item, _ in truth}):
+            got = tuple(int(getattr(result.rankings, name)[at]) for name in ("above", "tied", "before"))
+            assert got == places.get(item, (-1, 0, 0))
+            at += 1
+        slots = {above + before: item for item, (above, _, before) in places.items()}
+        assert result.rankings.length[u] == max(slots, default=-1) + 1
+        shown = top.keys[top.offsets[u] : top.offsets[u + 1]].tolist()
+        assert {n: i for n, i in enumerate(shown) if i != NO_KEY} == {
+            n: i for n, i in slots.items() if n < 4
+        }
+
+
+def test_ranks_1_7_9_are_no_1_2_3() -> None:
+    """Hit@3 of the item that was shown at 7 is 0, DCG is 1 / log2(8); `gaps=close` moves it to 2."""
+    user: Any = ([(4, 1.0), (5, 7.0), (6, 9.0)], [(5, 1.0)], set())
+    kept = measure(rank([user], by="rank").rankings, ["hit", "mrr", "ndcg"], [3, 7], Definition())
+    assert kept["hit"][0, :2].tolist() == [0.0, 1.0]
+    assert kept["mrr"][0, :2].tolist() == [0.0, 1 / 7]
+    assert kept["ndcg"][0, 1] == 1 / 3
+    closed = Definition(gaps="close")
+    moved = measure(rank([user], by="rank", definition=closed).rankings, ["hit"], [3], closed)
+    assert moved["hit"][0, 0] == 1.0
+
+
+def test_a_rank_that_is_no_place_is_refused() -> None:
+    user: Any = ([(4, 1.0), (5, 2.0**40)], [(5, 1.0)], set())
+    with pytest.raises(DataError, match="is no place in a list"):
+        rank([user], by="rank")
+    assert rank([user], by="rank", definition=Definition(gaps="close")).rankings.above.tolist() == [1]
 
 
 @pytest.mark.parametrize("cells", [1, 50, 10**6])
