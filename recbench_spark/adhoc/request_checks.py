@@ -47,7 +47,7 @@ class EvaluationPlan:
         return self.kind == "lists"
 
     @property
-    def masked(self) -> bool:
+    def has_masks(self) -> bool:
         """Return whether training items are no candidates."""
         return not self.lists and self.definition.candidates in ("unseen", *SAMPLED)
 
@@ -149,8 +149,8 @@ def drawn_candidates_checks(
         drawn: candidates of the user with the fewest, their mean, and those of the user with the most.
     """
     low, mean, high = drawn
-    asked = f"{mode}, {draw.n} a {draw.per} asked, seed {draw.seed}, of {n_items} items"
-    detail = f"{low} to {high} a user drawn; {asked}"
+    request = f"{mode}, {draw.n} a {draw.per} asked, seed {draw.seed}, of {n_items} items"
+    detail = f"{low} to {high} a user drawn; {request}"
     few = "a user has fewer items outside of training and truth than were asked"
     return [
         Check("candidates drawn", mean, None, "info", detail),

@@ -371,9 +371,9 @@ def _judge_order(leader: LeaderboardRow, second: LeaderboardRow) -> str:
     p = leader.tests.get(second.model)
     if p is not None:
         size = "below 0.001" if p < 0.001 else f"{p:.2g}"
-        found = "does not tell them apart, so this order may be chance"
-        found = "tells them apart" if p < VISIBLE_P else found
-        return f"a test user by user {found} (p by Holm {size})"
+        verdict = "does not tell them apart, so this order may be chance"
+        verdict = "tells them apart" if p < VISIBLE_P else verdict
+        return f"a test user by user {verdict} (p by Holm {size})"
     return {
         True: "their intervals overlap, so this order may be chance",
         False: "their intervals do not overlap",

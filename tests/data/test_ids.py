@@ -279,8 +279,8 @@ def test_candidates_are_drawn_where_there_is_a_train(spark, mode: str) -> None:
     assert [row.length for row in rows] == [2, 2]  # the truth and one drawn item
     assert [row.drawn for row in rows] == ([1, 1] if mode == "uniform" else [None, None])
     (check_row,) = [check for check in result.checks if check.check == "candidates drawn"]
-    asked = f"{mode}, 1 a user asked, seed 42, of 4 items"
-    assert check_row.observed == 1 and check_row.detail == f"1 to 1 a user drawn; {asked}"
+    request = f"{mode}, 1 a user asked, seed 42, of 4 items"
+    assert check_row.observed == 1 and check_row.detail == f"1 to 1 a user drawn; {request}"
     result.release()
 
 

@@ -811,12 +811,12 @@ def test_a_paired_test_decides_before_overlapping_intervals() -> None:
             for m, v in zip("abcd", (0.5, 0.4, 0.3, 0.2), strict=True)
         )
     )
-    found = {("a", "b"): 0.001, ("b", "c"): 0.4, ("c", "d"): None}
+    adjusted = {("a", "b"): 0.001, ("b", "c"): 0.4, ("c", "d"): None}
     blank = dict.fromkeys(COMPARED_COLUMNS)
     cell = {"kind": "pair", "part": "test", "metric": "ndcg", "k": 10, "definition": "v1"}
     rows = [
         {**blank, **cell, "model": model, "other": other, "p_holm": p}
-        for (model, other), p in found.items()
+        for (model, other), p in adjusted.items()
     ]
     tested = add_tests(facts, pd.DataFrame(rows, columns=list(COMPARED_COLUMNS)))
     (board,) = tested.leaderboards
