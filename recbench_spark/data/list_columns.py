@@ -175,7 +175,8 @@ def unfold_frame(frame: DataFrame, what: str) -> DataFrame:
     explode = F.posexplode_outer if what == "truth" else F.posexplode
     opened = frame.select(*others, explode(F.arrays_zip(*lists)).alias("_place", "_entry"))
     columns = {name: F.col(f"_entry.{name}") for name in lists}
-    element = frame.schema["item_id"].dataType.elementType
+    kind = frame.schema["item_id"].dataType
+    element = kind.elementType if isinstance(kind, T.ArrayType) else kind
     if isinstance(element, T.StructType):
         item, number = name_fields(element.names, what)
         entry = columns["item_id"]
