@@ -47,7 +47,7 @@ class EvaluationPlan:
         return self.kind == "lists"
 
     @property
-    def has_masks(self) -> bool:
+    def drops_training_items(self) -> bool:
         """Return whether training items are no candidates."""
         return not self.lists and self.definition.candidates in ("unseen", *SAMPLED)
 

@@ -311,7 +311,7 @@ class EmbeddingsModel(ModelConfig):
     that they are given, for learning curves. Then `users` can be left out.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"fold_in"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"fold_in", "columns"})
     paths: ClassVar[tuple[str, ...]] = ("users", "items")
     fold_in_revisions: ClassVar[tuple[str, ...]] = ("fold_in",)
     kind: Literal["embeddings"]
@@ -321,6 +321,8 @@ class EmbeddingsModel(ModelConfig):
     """Table (item_id, vector[, bias])."""
     similarity: Literal["dot", "cosine"] = "dot"
     """Score of a pair: the product of the vectors, or their cosine."""
+    columns: dict[str, str] = {}
+    """Our names of columns and those of the tables, such as {user_id: userId}; usual names need none."""
     fold_in: FoldInRidge | None = None
     """Regression that gives users vectors from the items that they are given."""
 
@@ -354,10 +356,13 @@ class EmbeddingsModel(ModelConfig):
 class ScoresModel(ModelConfig):
     """A table (user_id, item_id, score) of another system."""
 
+    added_later: ClassVar[frozenset[str]] = frozenset({"columns"})
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["scores"]
     path: Location
     """Table (user_id, item_id, score); it may hold `{logical_date}`."""
+    columns: dict[str, str] = {}
+    """Our names of columns and those of the table, such as {user_id: userId}; usual names need none."""
 
 
 class ListsModel(ModelConfig):
@@ -367,11 +372,13 @@ class ListsModel(ModelConfig):
     out, as for models that give scores (drop).
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"training_items"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"training_items", "columns"})
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["lists"]
     path: Location
     """Table (user_id, item_id, rank or score); it may hold `{logical_date}`."""
+    columns: dict[str, str] = {}
+    """Our names of columns and those of the table, such as {user_id: userId}; usual names need none."""
     training_items: Literal["keep", "drop"] = "keep"
 
 

@@ -400,7 +400,7 @@ class ArrowSides:
         unique = self.left, self.right
         common = pc.sum(pc.is_in(self.left, value_set=self.right), min_count=0).as_py()
         numbers = (pc.match_substring_regex(ids, CANONICAL_INTEGER) for ids in unique)
-        counts = [pc.sum(marks, min_count=0).as_py() for marks in numbers]
+        counts = [pc.sum(whole, min_count=0).as_py() for whole in numbers]
         return IdOverlap((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
 
     def count_respelled(self, changes: Sequence[str]) -> IdOverlap:

@@ -14,16 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from recbench_spark.data.list_columns import unfold_frame, unfold_table
 from recbench_spark.errors import ConfigError, SchemaError, nearest, show_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+ARRAYS = ("recommendations", "recs", "itemids")
+"""Usual names of a column that holds all items of a user: see `data.list_columns`."""
+
 USUAL: Mapping[str, tuple[str, ...]] = {
     "user_id": ("userid", "user", "useridx", "uid", "queryid", "qid", "query", "topic", "topicid",
                 "visitorid", "customerid"),
     "item_id": ("itemid", "item", "itemidx", "iid", "movieid", "docid", "docno", "doc", "document",
-                "documentid", "productid"),
+                "documentid", "productid", "sku", "skuid"),
     "query_id": ("queryid", "qid", "query"),
     "rank": ("rank",),
     "score": ("score", "scores", "prediction", "est", "sim", "rating", "relevance"),
@@ -176,6 +180,8 @@ class ColumnNames:
         usual = USUAL[role]
         if "vector" in list_roles(what) and role.endswith("_id"):
             usual = (*usual, VECTOR_ID)
+        elif role == "item_id":
+            usual = (*usual, *ARRAYS)
         free = [name for name in names if name not in matched.values() and name not in list_roles(what)]
         similar = [name for name in free if strip_name(name) in usual]
         if len(similar) > 1:
@@ -192,6 +198,7 @@ class ColumnNames:
         ours, replaced = self._list_changes(table.column_names, what)
         table = table.drop_columns(replaced)
         table = table.rename_columns([ours.get(name, name) for name in table.column_names])
+        table = unfold_table(table, what.partition(" of ")[0])
         return table.drop_columns(self.list_unread(table.column_names, what))
 
     def rename_frame(self, frame: DataFrame, what: str) -> DataFrame:
@@ -199,6 +206,7 @@ class ColumnNames:
         ours, replaced = self._list_changes(frame.columns, what)
         frame = frame.drop(*replaced)
         frame = frame.toDF(*(ours.get(name, name) for name in frame.columns))
+        frame = unfold_frame(frame, what.partition(" of ")[0])
         return frame.drop(*self.list_unread(frame.columns, what))
 
     def rename_names(self, names: Sequence[str], what: str) -> list[str]:

@@ -29,10 +29,12 @@ from recbench_spark.schemas import ID_TYPE, IDS
 from recbench_spark.storage.spark_types import cast_ids_to_text, require
 
 
-def read_scored_rows(spark: SparkSession, path: str, kind: str) -> DataFrame:
-    """Read lists (with rank or score) or scores at a path."""
+def read_scored_rows(
+    spark: SparkSession, path: str, kind: str, columns: Mapping[str, str] | None = None
+) -> DataFrame:
+    """Read lists (with rank or score) or scores at a path; `columns`: our names and those of the table."""
     what = f"{kind} {path}"
-    rows = read_table(spark, path, ["user_id", "item_id"], kind)
+    rows = read_table(spark, path, ["user_id", "item_id"], kind, ColumnNames(columns or {}))
     types = {name: VALUE_TYPES[name] for name in VALUE_TYPES if name in rows.columns}
     if kind == "scores" or not types:
         require(rows, ["score"], what)
@@ -181,22 +183,28 @@ def _is_unchecked(rows: DataFrame, name: str) -> bool:
     return ID_TYPE not in rows.schema[name].metadata
 
 
-def read_embeddings(spark: SparkSession, users: str, items: str) -> tuple[DataFrame, DataFrame]:
+def read_embeddings(
+    spark: SparkSession, users: str, items: str, columns: Mapping[str, str] | None = None
+) -> tuple[DataFrame, DataFrame]:
     """Read (user_id, vector) and (item_id, vector, bias) at two paths."""
+    names = ColumnNames(columns or {})
     frames = [
-        read_table(spark, path, [f"{side}_id", "vector"], f"{side} embeddings", ColumnNames())
+        read_table(spark, path, [f"{side}_id", "vector"], f"{side} embeddings", names)
         for side, path in (("user", users), ("item", items))
     ]
     return convert_embeddings(frames[0], frames[1], (users, items))
 
 
-def read_item_embeddings(spark: SparkSession, path: str) -> DataFrame:
+def read_item_embeddings(
+    spark: SparkSession, path: str, columns: Mapping[str, str] | None = None
+) -> DataFrame:
     """Read (item_id, vector, bias) of a model that brings no vectors of users.
 
     Raises:
         DataError: vectors that cannot be used, as in `convert_embeddings`.
     """
-    rows = read_table(spark, path, ["item_id", "vector"], "item embeddings", ColumnNames())
+    names = ColumnNames(columns or {})
+    rows = read_table(spark, path, ["item_id", "vector"], "item embeddings", names)
     return _convert_side(rows, "item", path)
 
 

@@ -102,8 +102,12 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
     def load(self, data: SplitData) -> Trained:
         """Read the tables and check them."""
         if self.settings.users is None:
-            return Trained(None, read_item_embeddings(data.spark, self.settings.items))
-        users, items = read_embeddings(data.spark, self.settings.users, self.settings.items)
+            return Trained(
+                None, read_item_embeddings(data.spark, self.settings.items, self.settings.columns)
+            )
+        users, items = read_embeddings(
+            data.spark, self.settings.users, self.settings.items, self.settings.columns
+        )
         return Trained(users, items)
 
     def check_prefixes(self) -> None:
@@ -159,7 +163,7 @@ class _ExternalRowsAdapter(ModelAdapter[Rows]):
     def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return the given rows and their checks; see `ModelAdapter.ranked`."""
         kind = self.settings.kind
-        rows = read_scored_rows(data.spark, self.settings.path, kind)
+        rows = read_scored_rows(data.spark, self.settings.path, kind, self.settings.columns)
         results = overlap_checks(rows, rows, ExpectedIds(users, data.items), kind)
         recommends_again = self.lists and not self.masks and not data.asks_repeats
         train = data.train_rows if recommends_again else None

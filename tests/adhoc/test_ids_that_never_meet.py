@@ -22,7 +22,7 @@ def rows(items: Sequence[Any], users: Sequence[Any] = USERS, **more: Any) -> pd.
     return pd.DataFrame({"user_id": users, "item_id": items, **more})
 
 
-def listed(items: Sequence[Any], users: Sequence[Any] = USERS) -> pd.DataFrame:
+def make_lists(items: Sequence[Any], users: Sequence[Any] = USERS) -> pd.DataFrame:
     return rows(items, users, rank=1)
 
 
@@ -50,11 +50,11 @@ SPELT = [
 @pytest.mark.parametrize(("ours", "theirs", "change"), SPELT)
 def test_ids_that_meet_in_another_spelling_are_refused(ours: Any, theirs: Any, change: str) -> None:
     with pytest.raises(DataError) as error:
-        evaluate(rows(ours), lists=listed(theirs))
+        evaluate(rows(ours), lists=make_lists(theirs))
     assert f"and 3 of 3 without {change}\n" in str(error.value)
     assert all(repr(item) in str(error.value) for item in (*ours, *theirs))
     with pytest.raises(DataError, match=f"user_id of lists and user_id of truth .* without {change}"):
-        evaluate(rows(["a"] * 3, ours), lists=listed(["a"] * 3, theirs))
+        evaluate(rows(["a"] * 3, ours), lists=make_lists(["a"] * 3, theirs))
     sides = {"train": rows(ours), "scores": rows(theirs, score=1.0)}
     with pytest.raises(DataError, match=f"without {change}"):
         evaluate(rows(theirs), **sides)
@@ -66,11 +66,14 @@ def test_ids_that_meet_in_another_spelling_are_refused(ours: Any, theirs: Any, c
 def test_hardly_any_common_id_does_not_hide_the_others(n: int) -> None:
     ours, theirs = [f"I{i}" for i in range(n)], ["I0", *(f"i{i}" for i in range(1, n))]
     with pytest.raises(DataError, match=f"have 1 ids in common, and {n} of {n} without capital letters"):
-        evaluate(rows(ours, ["u"] * n), lists=listed(theirs, ["u"] * n))
+        evaluate(rows(ours, ["u"] * n), lists=make_lists(theirs, ["u"] * n))
 
 
 def test_whole_numbers_have_one_spelling() -> None:
-    assert evaluate(rows([1, 2, 3], [1, 2, 3]), lists=listed([-1, -2, -3], [1, 2, 3])).metrics.num_rows == 1
+    assert (
+        evaluate(rows([1, 2, 3], [1, 2, 3]), lists=make_lists([-1, -2, -3], [1, 2, 3])).metrics.num_rows
+        == 1
+    )
 
 
 def test_a_truth_outside_of_the_catalogue_is_refused() -> None:
@@ -79,12 +82,12 @@ def test_a_truth_outside_of_the_catalogue_is_refused() -> None:
     with pytest.raises(DataError, match=r"'a', 'b', 'c'\n.*item embeddings .*'x', 'y', 'z'"):
         evaluate(truth, embeddings=sides)
     with pytest.raises(DataError, match="item_id of train and lists"):
-        evaluate(truth, lists=listed(other), train=rows(other))
+        evaluate(truth, lists=make_lists(other), train=rows(other))
     # Lists know new items that training does not.
-    assert evaluate(truth, lists=listed(["a", "b", "c"]), train=rows(["a", "y", "z"])).metrics.num_rows
+    assert evaluate(truth, lists=make_lists(["a", "b", "c"]), train=rows(["a", "y", "z"])).metrics.num_rows
 
 
-def warnings_of(result: Result, capsys: pytest.CaptureFixture[str]) -> str:
+def read_warnings(result: Result, capsys: pytest.CaptureFixture[str]) -> str:
     """Return the warnings of a result, which are in its text and below its numbers."""
     result.metrics.show()
     shown = capsys.readouterr().out
@@ -95,27 +98,29 @@ def warnings_of(result: Result, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_what_stands_with_a_warning_is_named_where_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     truth = rows(["a", "b", "c"])
-    missed = evaluate(truth, lists=listed(["x", "y", "z"]))
-    assert "item_id of lists not in truth: 1 (0 ids in common" in warnings_of(missed, capsys)
+    missed = evaluate(truth, lists=make_lists(["x", "y", "z"]))
+    assert "item_id of lists not in truth: 1 (0 ids in common" in read_warnings(missed, capsys)
     few = evaluate(truth, embeddings=(vectors("user_id", USERS), vectors("item_id", ["a", "y"])))
-    assert "item_id of truth not in item embeddings: 0.66" in warnings_of(few, capsys)
+    assert "item_id of truth not in item embeddings: 0.66" in read_warnings(few, capsys)
     trained = evaluate(truth, scores=rows(["a", "b", "c"], score=1.0), train=truth)
-    assert "truth rows that are training rows: 3 (all 3: " in warnings_of(trained, capsys)
-    empty = evaluate(truth, lists=listed([], []).astype({"user_id": str, "item_id": str}))
-    assert "lists without rows: 1 " in warnings_of(empty, capsys)
-    several = evaluate(truth, lists={"one": listed(["x", "y", "z"]), "two": listed(["a", "b", "c"])})
-    assert "one: item_id of lists not in truth" in warnings_of(several, capsys)
+    assert "truth rows that are training rows: 3 (all 3: " in read_warnings(trained, capsys)
+    empty = evaluate(truth, lists=make_lists([], []).astype({"user_id": str, "item_id": str}))
+    assert "lists without rows: 1 " in read_warnings(empty, capsys)
+    several = evaluate(
+        truth, lists={"one": make_lists(["x", "y", "z"]), "two": make_lists(["a", "b", "c"])}
+    )
+    assert "one: item_id of lists not in truth" in read_warnings(several, capsys)
 
 
 def test_numbers_of_empty_tables_are_rows_with_a_reason() -> None:
-    truth, empty = rows(["a", "b", "c"]), listed([], []).astype({"user_id": str, "item_id": str})
+    truth, empty = rows(["a", "b", "c"]), make_lists([], []).astype({"user_id": str, "item_id": str})
     wanted = {"metrics": ["coverage", "gini"], "k": [1, 2], "bootstrap": 0}
     values = (
         recbench_spark.evaluate(truth, lists=empty, **wanted).to_pandas().set_index(["metric", "k"]).value
     )
     assert values.loc["coverage"].tolist() == [0.0, 0.0] and values.loc["gini"].isna().all()
     popular = {"metrics": ["novelty", "mean_popularity"], "train": empty[["user_id", "item_id"]]}
-    result = recbench_spark.evaluate(truth, lists=listed(["a", "b", "c"]), k=1, **popular)
+    result = recbench_spark.evaluate(truth, lists=make_lists(["a", "b", "c"]), k=1, **popular)
     assert result.to_pandas().value.isna().all()
     assert "train without rows" in repr(result)
 
@@ -139,7 +144,7 @@ def test_texts_of_whole_scores_beyond_2_53_are_refused_as_numbers_are(score: str
 
 def test_an_empty_id_is_said_to_be_empty_and_how_it_is_counted() -> None:
     with pytest.raises(DataError, match=r"1 rows whose item_id is NULL, NaN or an empty field\n.*a miss"):
-        evaluate(rows(["a", "b", "c"]), lists=listed(["a", "b", None]))
+        evaluate(rows(["a", "b", "c"]), lists=make_lists(["a", "b", None]))
 
 
 def test_spark_counts_other_spellings_as_this_process_does(spark: Any) -> None:
@@ -152,7 +157,7 @@ def test_spark_counts_other_spellings_as_this_process_does(spark: Any) -> None:
         for changes in (tuple(SPELLINGS), *((change,) for change in SPELLINGS)):
             assert one.count_respelled(changes) == two.count_respelled(changes), (ours, changes)
     assert respell(pa.array(["A-007 "]), tuple(SPELLINGS)).to_pylist() == ["a7"]
-    truth, lists = (spark.createDataFrame(frame) for frame in (rows(list("ABC")), listed(list("abc"))))
+    truth, lists = (spark.createDataFrame(frame) for frame in (rows(list("ABC")), make_lists(list("abc"))))
     with pytest.raises(DataError, match="and 3 of 3 without capital letters"):
         evaluate(truth, lists=lists)
 

@@ -1,0 +1,188 @@
+"""One row for each user with all items in one cell, as rows of a user and an item.
+
+Spark's ALS gives `recommendations: array<struct<item, rating>>`; others give an array of ids, with an array
+of scores beside it or not, or a text of several ids. The order of a list is its rank, where no other is
+given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.errors import DataError, SchemaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SEPARATORS = (",", "|", ";", " ")
+"""What stands between the ids of one cell, in the order in which they are looked for."""
+
+AROUND = r"^[\s\[\](){}'\"]+|[\s\[\](){}'\"]+$"
+"""Pattern of what stands around an id of such a cell."""
+
+SAMPLE = 100
+"""Cells that are looked at."""
+
+NUMBERS = {"scores": "score", "truth": "relevance"}
+"""Our name of the number beside an item in a struct; lists take the order of the array in its place."""
+
+FIELDS = ("rating", "score", "prediction", "relevance", "similarity", "rank")
+"""Names of the fields beside the item in a struct."""
+
+VALUES = ("item_id", "rank", "score", "relevance", "rating")
+"""Columns that can hold arrays of one length."""
+
+
+def find_separator(cells: Sequence[str | None]) -> str | None:
+    """Return the separator of most cells; None where they hold one id each.
+
+    >>> find_separator(["a, b", "c,d", "e"]), find_separator(["a b", "c d"]), find_separator(["a", "b"])
+    (',', ' ', None)
+    """
+    texts = [cell.strip() for cell in cells if cell and cell.strip()]
+    return next((one for one in SEPARATORS if 2 * sum(one in text for text in texts) > len(texts)), None)
+
+
+def may_hold_texts(names: Sequence[str], what: str) -> bool:
+    """Return whether text cells may hold several ids: lists that have neither a rank nor a score."""
+    return what == "lists" and "item_id" in names and not {"rank", "score"} & {*names}
+
+
+# ------------------------------------------------------------------------------------------ Arrow
+
+
+def unfold_table(table: pa.Table, what: str) -> pa.Table:
+    """Return one row for each user and item of a table under our names; other tables as they are.
+
+    Raises:
+        DataError: arrays of one row have different lengths. SchemaError: structs without an item.
+    """
+    if "item_id" not in table.column_names or table.column_names.count("item_id") > 1:
+        return table
+    if may_hold_texts(table.column_names, what):
+        table = _split_table(table)
+    if not is_list(table.schema.field("item_id").type):
+        return table
+    lists = {
+        name: _combine(table.column(name))
+        for name in VALUES
+        if name in table.column_names and is_list(table.schema.field(name).type)
+    }
+    length = pc.fill_null(pc.list_value_length(lists["item_id"]), 0).to_numpy()
+    rows = np.maximum(length, 1) if what == "truth" else length
+    row_n = np.repeat(np.arange(len(rows)), rows)
+    place_n = np.arange(len(row_n)) - np.repeat(np.cumsum(rows) - rows, rows)
+    filled = place_n < length[row_n]
+    at = pa.array((np.cumsum(length) - length)[row_n] + place_n, mask=~filled)
+    others = [name for name in table.column_names if name not in lists]
+    columns = {name: table.column(name).take(pa.array(row_n)) for name in others}
+    for name, column in lists.items():
+        if (pc.fill_null(pc.list_value_length(column), 0).to_numpy() != length).any():
+            raise DataError(f"{what}: arrays of {name} and item_id have different lengths", "one for each")
+        columns[name] = column.flatten().take(at)
+    columns = _open_structs(columns, what)
+    if what == "lists" and not {"rank", "score"} & columns.keys():
+        columns["rank"] = pa.array(place_n + 1)
+    return pa.table(columns)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a type is an array."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _combine(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def _split_table(table: pa.Table) -> pa.Table:
+    column = table.column("item_id")
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return table
+    separator = find_separator(column.slice(0, SAMPLE).to_pylist())
+    if separator is None:
+        return table
+    parts = pc.split_pattern(pc.replace_substring_regex(column, AROUND, ""), separator)
+    lists = [
+        [bare for part in cell or () if (bare := _strip(part))] for cell in parts.to_pylist()
+    ]  # fmt: skip
+    at = table.column_names.index("item_id")
+    return table.set_column(at, "item_id", pa.array(lists, pa.list_(pa.string())))
+
+
+def _strip(text: str) -> str:
+    return text.strip(" \t\r\n[](){}'\"")
+
+
+def _open_structs(columns: dict[str, pa.Array], what: str) -> dict[str, pa.Array]:
+    items = columns["item_id"]
+    if not pa.types.is_struct(items.type):
+        return columns
+    names = [field.name for field in items.type]
+    item, number = name_fields(names, what)
+    columns["item_id"] = pc.struct_field(items, item)
+    if number and what in NUMBERS:
+        columns[NUMBERS[what]] = pc.struct_field(items, number)
+    return columns
+
+
+def name_fields(names: Sequence[str], what: str) -> tuple[str, str | None]:
+    """Return the fields of the item and of its number in structs such as `struct<item, rating>`.
+
+    Raises:
+        SchemaError: not one field beside the numbers.
+    """
+    numbers = [name for name in names if name.lower() in FIELDS]
+    items = [name for name in names if name not in numbers]
+    if len(items) != 1:
+        raise SchemaError(
+            f"{what}: which of {', '.join(names)} is the item?", "give a struct<item, rating>"
+        )
+    return items[0], next(iter(numbers), None)
+
+
+# ------------------------------------------------------------------------------------------ Spark
+
+
+def unfold_frame(frame: DataFrame, what: str) -> DataFrame:
+    """Return one row for each user and item of a Spark frame, as `unfold_table` does."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+    from pyspark.sql import types as T  # noqa: PLC0415
+
+    if frame.columns.count("item_id") != 1:
+        return frame
+    if may_hold_texts(frame.columns, what) and isinstance(frame.schema["item_id"].dataType, T.StringType):
+        cells = [row[0] for row in frame.select("item_id").limit(SAMPLE).collect()]
+        separator = find_separator(cells)
+        if separator is not None:
+            bare = F.split(F.regexp_replace("item_id", AROUND, ""), f"[{separator}]")
+            parts = F.transform(bare, lambda part: F.regexp_replace(part, AROUND, ""))
+            frame = frame.withColumn("item_id", F.filter(parts, lambda part: part != ""))
+    lists = [
+        name
+        for name in VALUES
+        if name in frame.columns and isinstance(frame.schema[name].dataType, T.ArrayType)
+    ]
+    if "item_id" not in lists:
+        return frame
+    others = [F.col(f"`{name}`") for name in frame.columns if name not in lists]
+    explode = F.posexplode_outer if what == "truth" else F.posexplode
+    opened = frame.select(*others, explode(F.arrays_zip(*lists)).alias("_place", "_entry"))
+    columns = {name: F.col(f"_entry.{name}") for name in lists}
+    kind = frame.schema["item_id"].dataType
+    element = kind.elementType if isinstance(kind, T.ArrayType) else kind
+    if isinstance(element, T.StructType):
+        item, number = name_fields(element.names, what)
+        entry = columns["item_id"]
+        columns["item_id"] = entry[item]
+        if number and what in NUMBERS:
+            columns[NUMBERS[what]] = entry[number]
+    if what == "lists" and not {"rank", "score"} & {*columns, *frame.columns}:
+        columns["rank"] = F.col("_place") + 1
+    return opened.select(*others, *(column.alias(name) for name, column in columns.items()))
