@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from recbench_spark.nightly.night_status import night_file
+from recbench_spark.nightly.night_status import night_file, read_filled_tables
 from recbench_spark.nightly.result_files import NightStateRecord, list_versions
 from recbench_spark.runtime.journal import write_json
 from recbench_spark.storage.arrow_store import needs_no_java
@@ -43,6 +43,7 @@ def record_state(root: str, suite: str, day: date, read_error: ErrorReader) -> I
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         exit_code=None,
         error=None,
+        tables=read_filled_tables(root, suite, day),
         versions=list_versions(),
     )
     marked = _write(root, place, begun)

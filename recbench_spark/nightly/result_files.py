@@ -121,6 +121,7 @@ class NightStateRecord(FileRecord):
     started_at: str = Field(description="begin of the attempt, UTC")
     exit_code: int | None = Field(description="null: the night runs, or its process was killed")
     error: str | None = Field(description="why the night ended")
+    tables: list[str] = Field(description="as the end of an earlier attempt has it")
     versions: dict[str, str]
 
 
@@ -142,6 +143,7 @@ class NightRecord(FileRecord):
     report: str | None = Field(description="path of the report below the warehouse")
     leaderboard: str
     sql_lines: list[str]
+    tables: list[str] = Field(description="tables that hold rows of this night")
     follows: str = Field(description="hash by which a later run sees that the night is complete")
     versions: dict[str, str]
     revisions: dict[str, int]

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, nearest
-from recbench_spark.schemas import TABLES
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, StoreError, nearest
+from recbench_spark.schemas import METRICS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.lost_files import HINT as LOST_HINT
+from recbench_spark.storage.lost_files import list_lost_files, lost_error
 from recbench_spark.storage.table_sql import view_files
 
 if TYPE_CHECKING:
@@ -217,6 +219,7 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
     """Register the tables and views that a query names, and those that these need."""
     views = {name: replace_backticks(text) for name, text in view_files().items()}
     needed = _order_dependencies(sql, views)
+    require_whole(store, filter(TABLES.__contains__, needed))
     total = 0
     for name, rows in store.open_datasets(filter(TABLES.__contains__, needed)).items():
         total += 0 if rows is None else rows.count_rows()
@@ -225,6 +228,21 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
         raise FallbackToSpark(f"{total:,} rows, up to {MAX_LOCAL_ROWS:,} are read without it")
     for name in filter(views.__contains__, needed):
         connection.execute(f"CREATE VIEW {name} AS {views[name]}")
+
+
+def require_whole(store: ArrowStore, names: Iterable[str]) -> None:
+    """Refuse tables that lack files, and `metrics` that is not there although models have been measured.
+
+    Raises:
+        StoreError: a table lacks a file that its log names, or is not there.
+    """
+    for name in names:
+        lost = list_lost_files(store.location(name)) if store.exists(name) else []
+        if lost:
+            raise lost_error(name, [one.path for one in lost])
+        is_gone = name == METRICS.name and not store.exists(name)
+        if is_gone and store.rows(RUNS, [("status", "=", "succeeded")], ["status"]):
+            raise StoreError(f"table {name} is not there, and runs of `runs` have its rows", LOST_HINT)
 
 
 def find_tables(sql: str) -> list[str]:

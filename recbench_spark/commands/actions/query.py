@@ -110,6 +110,10 @@ def _answer_on_spark(args: argparse.Namespace, sql: str) -> int:
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
+    if needs_no_java(args.warehouse):
+        local_engine.require_whole(
+            ArrowStore(args.warehouse, read_only=True), local_engine.find_tables(sql)
+        )
     store = Store(get_session("recbench-spark query"), args.warehouse, read_only=True)
     _refuse_empty(args.warehouse, store.exists)
     store.install_views()
