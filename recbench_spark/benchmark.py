@@ -30,6 +30,7 @@ from recbench_spark.nightly.comparisons import compare_night
 from recbench_spark.nightly.crossings import find_night_crossings
 from recbench_spark.nightly.gates import gate_error
 from recbench_spark.nightly.learning_curves import measure_curves
+from recbench_spark.nightly.mending import mend_night
 from recbench_spark.nightly.model_evaluation import evaluate_model, fit_models_in_tasks, train_model
 from recbench_spark.nightly.night import (
     BenchmarkNight,
@@ -56,6 +57,7 @@ from recbench_spark.nightly.results import (
 from recbench_spark.nightly.retrieval import measure_retrieval
 from recbench_spark.nightly.split import prepare_split
 from recbench_spark.nightly.switches import evaluate_switch
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope
 from recbench_spark.storage.shared_rows import drop_scratch
@@ -68,6 +70,7 @@ def run_night(
     store: Store, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False
 ) -> NightOutcome:
     """Evaluate all models of a benchmark file for one night; a failing model does not stop the others."""
+    mend_night(store, fill_placeholders(benchmark, logical_date), logical_date, journal)
     night = open_night(store, benchmark, logical_date)
     check_ranking(night.benchmark)  # `open_night` has checked all else
     attempts = count_attempts(night)

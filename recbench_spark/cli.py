@@ -178,21 +178,27 @@ def _cancel_jobs() -> None:
 # ------------------------------------------------------------------------------------------- errors
 
 
-def _report_error(error: BaseException, debug: bool) -> int:
-    """Print why a job ended, and return its exit code."""
+def read_error(error: BaseException) -> tuple[int, str]:
+    """Return the exit code of a job that an error ends, and what is said of it."""
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, spark_errors()) and is_cancelled(error)):
         error = Interrupted()
     if _signals or isinstance(error, Interrupted):
         first = _signals[0] if _signals else error
-        print(INTERRUPTED, file=sys.stderr, flush=True)
-        return int(getattr(first, "exit_code", FAILED))
-    if isinstance(error, BrokenPipeError):
+        return int(getattr(first, "exit_code", FAILED)), INTERRUPTED
+    error = explain(error)
+    return error.exit_code if isinstance(error, RecbenchError) else FAILED, describe_error(error)
+
+
+def _report_error(error: BaseException, debug: bool) -> int:
+    """Print why a job ended, and return its exit code."""
+    if isinstance(error, BrokenPipeError) and not _signals:
         return FAILED
+    code, text = read_error(error)
+    if text == INTERRUPTED:
+        print(INTERRUPTED, file=sys.stderr, flush=True)
+        return code
     if debug:
         traceback.print_exception(error)
-    error = explain(error)
-    code = error.exit_code if isinstance(error, RecbenchError) else FAILED
-    text = describe_error(error)
     default_hint = "the trace is above" if debug else HINTS.get(code, DEFAULT_HINT)
     text = name_own_commands(text)
     text, _, hint = text.partition("\n  hint: ")

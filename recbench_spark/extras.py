@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,14 +16,14 @@ CORE = (
 """The packages of the core: every installation has them."""
 
 EXTRAS: dict[str, tuple[str, ...]] = {
-    "spark": ("pyspark", "delta-spark"),
-    "torch": ("torch", "safetensors"),
-    "plots": ("matplotlib",),
-    "zoo": ("cornac",),
-    "retrieval": ("faiss-cpu",),
-    "hdfs": ("hdfs-native",),
+    "spark": ("pyspark==4.2.0", "delta-spark==4.4.0"),
+    "torch": ("torch>=2.6", "safetensors>=0.5"),
+    "plots": ("matplotlib>=3.9",),
+    "zoo": ("cornac>=3.0.1",),
+    "retrieval": ("faiss-cpu>=1.12",),
+    "hdfs": ("hdfs-native>=0.13",),
 }
-"""The packages that each extra of pyproject.toml brings; `models` and `all` are made of these."""
+"""What each extra of pyproject.toml brings, word for word; `models` and `all` are made of these."""
 
 MODULES: dict[str, tuple[str, str]] = {
     "pyspark": ("spark", "pyspark"),
@@ -45,12 +46,23 @@ class MissingPackageError(RecbenchError, ModuleNotFoundError):
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra.
+    """Return the command that installs what an extra brings.
+
+    It names packages, since recbench-spark itself is in no registry (docs/start/install.md).
 
     >>> install_command("torch")
-    "pip install 'recbench-spark[torch]'"
+    "pip install 'torch>=2.6' 'safetensors>=0.5'"
     """
-    return f"pip install 'recbench-spark[{extra}]'"
+    return " ".join(["pip install", *(f"'{package}'" for package in EXTRAS[extra])])
+
+
+def list_packages(extra: str) -> list[str]:
+    """Return the names of the packages of an extra, without versions.
+
+    >>> list_packages("spark")
+    ['pyspark', 'delta-spark']
+    """
+    return [re.split("[=>]", package)[0] for package in EXTRAS[extra]]
 
 
 def explain(error: BaseException) -> BaseException:

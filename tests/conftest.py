@@ -208,7 +208,7 @@ def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture(scope="session")
 def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hadoop_cluster.Hadoop]:
     """A real HDFS on loopback; tests of it are skipped where Java, jars or the client are missing."""
-    pytest.importorskip("hdfs_native", reason="no hdfs-native: pip install 'recbench-spark[hdfs]'")
+    pytest.importorskip("hdfs_native", reason="no hdfs-native (the extra hdfs)")
     with hadoop_cluster.serve(tmp_path_factory.mktemp("hdfs")) as server:
         yield server
 
@@ -216,7 +216,7 @@ def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hadoop_clu
 @pytest.fixture(scope="session")
 def yarn_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hadoop_cluster.Hadoop]:
     """A real YARN with one node, and its HDFS; skipped where tests of HDFS are."""
-    pytest.importorskip("hdfs_native", reason="no hdfs-native: pip install 'recbench-spark[hdfs]'")
+    pytest.importorskip("hdfs_native", reason="no hdfs-native (the extra hdfs)")
     with hadoop_cluster.serve(tmp_path_factory.mktemp("yarn"), "yarn") as server:
         yield server
 

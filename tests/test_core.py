@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -127,7 +128,7 @@ def test_a_warehouse_is_filled_queried_and_shown(tmp_path: Path) -> None:
 def test_a_replay_has_a_page_without_drawings(tmp_path: Path) -> None:
     done = run_command("replay", "--config", "demo", "--warehouse", tmp_path / "w")
     assert done.returncode == 0, done.stderr
-    assert "note: a page without drawings: pip install 'recbench-spark[plots]' brings" in done.stderr
+    assert "note: a page without drawings: pip install 'matplotlib>=3.9' brings" in done.stderr
     (file,) = (tmp_path / "w" / "reports").glob("*.html")
     page = file.read_text()
     assert "click_yield" in page and "Ad clicks a page view" not in page
@@ -158,8 +159,7 @@ def test_what_an_extra_lacks_is_one_sentence_with_the_command(
     done = run_command(*words, "--warehouse", tmp_path / "w")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == (
-        f"error: this needs {package}, which is not installed\n"
-        f"  hint: pip install 'recbench-spark[{extra}]'\n"
+        f"error: this needs {package}, which is not installed\n  hint: {extras.install_command(extra)}\n"
     )
 
 
@@ -182,7 +182,7 @@ def test_a_call_of_python_lacks_a_package_with_the_same_sentence(
     done = run_python(WITHOUT + code)
     assert done.stderr.splitlines()[-2:] == [
         f"recbench_spark.extras.MissingPackageError: this needs {package}, which is not installed",
-        f"  hint: pip install 'recbench-spark[{extra}]'",
+        f"  hint: {extras.install_command(extra)}",
     ]
 
 
@@ -199,7 +199,8 @@ def test_pyproject_has_the_packages_that_messages_name() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     assert sorted(name_packages(project["dependencies"])) == sorted(extras.CORE)
-    assert {name: tuple(name_packages(optional[name])) for name in extras.EXTRAS} == extras.EXTRAS
+    assert {name: tuple(optional[name]) for name in extras.EXTRAS} == extras.EXTRAS
+    assert all(name_packages(optional[name]) == extras.list_packages(name) for name in extras.EXTRAS)
     assert {extra for extra, _ in extras.MODULES.values()} == set(extras.EXTRAS)
     assert project["scripts"] == {"recbench": "recbench_spark.commands.dispatch:main"}
     assert optional["all"] == [f"recbench-spark[{','.join(extras.EXTRAS)}]"]
@@ -214,3 +215,12 @@ def test_the_wheel_takes_every_file_that_is_no_code() -> None:
     files = {Path(folder, name) for folder, _, names in walked for name in names}
     assert {path for path in files if path.suffix not in (".py", ".pyc", ".nbi", ".nbc")} == taken
     assert package / "conf" / "benchmarks" / "demo.yaml" in taken
+
+
+def test_no_page_or_message_installs_a_name_that_no_registry_has() -> None:
+    """Two lines of the page on installing are left: its warning, and the form of Git."""
+    files = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *ROOT.glob("docs/**/*.md")]
+    files += ROOT.glob("recbench_spark/**/*.py")
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    found = [line for line in lines if re.search(r"pip install '?recbench", line)]
+    assert [("Do not run" in line, " @ git+" in line) for line in found] == [(True, False), (False, True)]

@@ -14,7 +14,7 @@ import pytest
 
 from recbench_spark import __version__, cli
 from recbench_spark.commands import completion, dispatch
-from recbench_spark.extras import CORE, EXTRAS
+from recbench_spark.extras import CORE, EXTRAS, install_command, list_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = {path.stem for path in (ROOT / "jobs").glob("*.py")}
@@ -90,9 +90,9 @@ def test_versions_of_all_parts() -> None:
     lines = dict(line.split(maxsplit=1) for line in dispatch.describe_versions().splitlines())
     assert lines["recbench-spark"] == __version__ and lines["Python"] == sys.version.split()[0]
     assert lines["pyspark"] == version("pyspark") and lines["numpy"] == version("numpy")
-    assert lines.keys() >= {"Java", *CORE, *(name for names in EXTRAS.values() for name in names)}
+    assert lines.keys() >= {"Java", *CORE, *(name for extra in EXTRAS for name in list_packages(extra))}
     missing = dispatch.find_version("no-such-package", "zoo")
-    assert missing == "not installed: pip install 'recbench-spark[zoo]'"
+    assert missing == f"not installed: {install_command('zoo')}"
 
 
 def complete(shell: str, *words: str) -> list[str]:

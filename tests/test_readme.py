@@ -39,6 +39,7 @@ NOT_RUN = {
     "make demo ": "CI runs it after the tests (.ci/run), with a new environment",
     "make test ": "these tests are it",
     "python3 -m venv": "it installs an environment, as tools/setup.sh does before these tests",
+    "make package ": "it fetches the build's packages; tests/test_core.py compares what the wheel takes",
     "pip install ": "it installs an environment; tests/test_core.py runs without the extras",
     "recbench --": "tests/test_dispatch.py runs it",
     "recbench nightly ": "`python jobs/nightly.py` is the same, and a slow test runs that line",

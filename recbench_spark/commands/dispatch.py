@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from recbench_spark import __version__
 from recbench_spark.errors import FAILED, OK, USAGE, cut_middle, nearest
-from recbench_spark.extras import CORE, EXTRAS, install_command
+from recbench_spark.extras import CORE, EXTRAS, install_command, list_packages
 
 PROGRAM = "recbench"
 PARSER = re.compile(r"^def parser\(", re.MULTILINE)
@@ -100,7 +100,7 @@ def describe_versions() -> str:
     """Return the version of each part, and of each missing one the command that installs it."""
     rows = [("recbench-spark", __version__), ("Python", sys.version.split()[0]), ("Java", find_java())]
     rows += [(name, find_version(name, "")) for name in CORE]
-    rows += [(name, find_version(name, extra)) for extra, names in EXTRAS.items() for name in names]
+    rows += [(name, find_version(name, extra)) for extra in EXTRAS for name in list_packages(extra)]
     return "\n".join(f"{name:15} {version}" for name, version in rows)
 
 

@@ -30,7 +30,9 @@ def parser() -> cli.Parser:
     flags.add_argument("sql", nargs="?", help="a SELECT, or the name of a view, table or question")
     flags.add_argument("--warehouse", help="directory or catalog.schema of the tables; --list needs none")
     flags.add_argument("--list", action="store_true", help="list tables, views and questions")
-    flags.add_argument("--limit", type=cli.parse_count, default=50, help="rows printed (default 50)")
+    flags.add_argument(
+        "--limit", type=cli.parse_count, help="most rows (default 50 in a table, all of them in csv)"
+    )
     flags.add_argument("--format", choices=["table", "csv"], default="table", help="form of the rows")
     flags.add_argument("--export", metavar="FILE", help="copy all tables and views to this DuckDB file")
     flags.add_argument("--replace", action="store_true", help="with --export: replace an existing file")

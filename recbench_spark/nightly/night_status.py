@@ -8,7 +8,9 @@ the state that this file recorded. In any other state a Spark session starts and
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Protocol
@@ -18,6 +20,7 @@ from recbench_spark.config import Benchmark, ModelConfig, digest
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import FAILED, GATE, OK, REGRESSION, RecbenchError
 from recbench_spark.nightly import run_keys
+from recbench_spark.nightly.lost_rows import find_lost_rows
 from recbench_spark.schemas import CHANGES, COMPARISONS, CURVE_CROSSINGS, FLIPS, PARADOXES, RUNS, Table
 from recbench_spark.storage.arrow_store import ArrowStore, Filters, needs_no_java
 from recbench_spark.storage.object_access import map_together
@@ -73,6 +76,14 @@ def report_file(root: str, suite: str, day: date) -> str:
     return join_uri(root, "reports", f"{suite}-{day}.html")
 
 
+def read_filled_tables(root: str, suite: str, day: date) -> list[str]:
+    """Return the tables that held rows of a night when it ended, as its file says; none without a file."""
+    with suppress(OSError, ValueError):
+        record = json.loads(read_bytes(night_file(root, suite, day)) or b"{}")
+        return list(record.get("tables") or ())
+    return []
+
+
 def hash_following(store: RowReader, benchmark: Benchmark, day: date) -> str:
     """Hash the inputs and the sizes of the comparisons, changes and report of a night.
 
@@ -106,6 +117,11 @@ def find_finished_night(root: str, benchmark: Benchmark, day: date) -> NightOutc
     try:
         store = ArrowStore(root, read_only=True)
         record = json.loads(read_bytes(night_file(store.root, benchmark.name, day)) or b"")
+        split_hash, _ = run_keys.hash_split(arrow_files.identity, benchmark)
+        lost = find_lost_rows(store, benchmark.name, day, split_hash, record.get("tables") or ())
+        if lost:
+            print(f"night {day}: {lost.describe()}; the night makes it again", file=sys.stderr)
+            return None
         if not is_done(store, benchmark, day) or record.get("follows") != hash_following(
             store, benchmark, day
         ):

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,7 +20,9 @@ from recbench_spark import __version__, revisions
 from recbench_spark.config import Benchmark
 from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.schemas import COMPARISONS, METRICS
-from recbench_spark.storage.store import Store
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.store import Store
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -107,11 +109,28 @@ class RunRecord(FileRecord):
     revisions: dict[str, int]
 
 
+class NightStateRecord(FileRecord):
+    """`results/night-SUITE-DATE.json` while a night runs, and where it ended before its models did."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["night"] = "night"
+    suite: str
+    logical_date: date
+    state: Literal["running", "failed"]
+    attempt: str = Field(description="name of the process that wrote the file")
+    started_at: str = Field(description="begin of the attempt, UTC")
+    exit_code: int | None = Field(description="null: the night runs, or its process was killed")
+    error: str | None = Field(description="why the night ended")
+    tables: list[str] = Field(description="as the end of an earlier attempt has it")
+    versions: dict[str, str]
+
+
 class NightRecord(FileRecord):
     """`results/night-SUITE-DATE.json`: the outcome of a night."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["night"] = "night"
+    state: Literal["finished"] = "finished"
     suite: str
     logical_date: date
     exit_code: int
@@ -124,6 +143,7 @@ class NightRecord(FileRecord):
     report: str | None = Field(description="path of the report below the warehouse")
     leaderboard: str
     sql_lines: list[str]
+    tables: list[str] = Field(description="tables that hold rows of this night")
     follows: str = Field(description="hash by which a later run sees that the night is complete")
     versions: dict[str, str]
     revisions: dict[str, int]
@@ -185,8 +205,8 @@ def _make_finite(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]
 
 
 def make_schema() -> dict[str, Any]:
-    """Return the JSON schema of both files."""
-    parts: Sequence[type[FileRecord]] = (RunRecord, NightRecord)
+    """Return the JSON schema of all files."""
+    parts: Sequence[type[FileRecord]] = (RunRecord, NightRecord, NightStateRecord)
     schemas = [part.model_json_schema(mode="serialization") for part in parts]
     definitions = {name: one for schema in schemas for name, one in schema.pop("$defs", {}).items()}
     return {

@@ -24,6 +24,7 @@ from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.multiverse import measure_multiverse
 from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.nightly import code_provenance
+from recbench_spark.nightly.lost_rows import list_filled_tables
 from recbench_spark.nightly.night import (
     BenchmarkNight,
     find_newest_runs,
@@ -268,6 +269,7 @@ def write_night(night: BenchmarkNight, outcome: NightOutcome, comparison_id: str
         report=f"reports/{suite}-{day}.html" if outcome.report_path else None,
         leaderboard=outcome.leaderboard,
         sql_lines=list(outcome.sql_lines),
+        tables=list_filled_tables(night.store, {*run_ids.values()}, night.split_id.partition(".")[0]),
         follows=hash_following(night.store, night.benchmark, day),
         **describe_code(),
     )

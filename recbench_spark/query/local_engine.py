@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, nearest
-from recbench_spark.schemas import TABLES
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, StoreError, nearest
+from recbench_spark.schemas import METRICS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.lost_files import HINT as LOST_HINT
+from recbench_spark.storage.lost_files import list_lost_files, lost_error
 from recbench_spark.storage.table_sql import view_files
 
 if TYPE_CHECKING:
@@ -39,10 +41,22 @@ SETTINGS = {
 
 HINT = "write one SELECT over the tables and views that --list names"
 
-SPARK_ONLY = ("LATERAL VIEW", "GET_JSON_OBJECT", "ARRAY()")
+SPARK_ONLY = ("GET_JSON_OBJECT", "ARRAY()")
 """Parts of the stored SQL files that DuckDB reads in another way, or not at all."""
 
-INEXACT_QUESTIONS = frozenset(("how_hard_is_each_split", "how_much_is_the_protocols_doing"))
+TRANSLATIONS = (
+    # Lists begin at 0 in Spark and at 1 in DuckDB, and so do the places.
+    (
+        re.compile(r"LATERAL VIEW POSEXPLODE\((\w+)\) (\w+) AS (\w+), (\w+)"),
+        r", LATERAL (SELECT UNNEST(\1) AS \4, UNNEST(RANGE(1, LEN(\1) + 1)) AS \3) AS \2",
+    ),
+    (re.compile(r"\bPERCENTILE\("), "QUANTILE_CONT("),
+)
+"""Parts of the stored SQL files in Spark's words, and in those of DuckDB."""
+
+INEXACT_QUESTIONS = frozenset(
+    ("do_few_users_lead_the_mean", "how_hard_is_each_split", "how_much_is_the_protocols_doing")
+)
 """Queries whose sums and quotients have another last digit or another type in DuckDB."""
 
 
@@ -63,13 +77,27 @@ def is_portable(name: str, sql: str) -> bool:
     return name not in INEXACT_QUESTIONS and not any(words in sql for words in SPARK_ONLY)
 
 
-def run_query(store: ArrowStore, sql: str, limit: int) -> pa.Table:
+def translate_question(name: str, sql: str) -> str:
+    """Return the SQL of a stored file in the words of DuckDB.
+
+    Raises:
+        ConfigError: it needs a function that DuckDB does not have.
+    """
+    missing = next((words for words in SPARK_ONLY if words in sql), None)
+    if missing:
+        raise ConfigError(f"{name} needs Spark: DuckDB does not read {missing}", "use --engine spark")
+    for pattern, words in TRANSLATIONS:
+        sql = pattern.sub(words, sql)
+    return sql
+
+
+def run_query(store: ArrowStore, sql: str, limit: int | None = None) -> pa.Table:
     """Return the first rows of a query.
 
     Args:
         store: the warehouse.
         sql: one SELECT over tables and views.
-        limit: largest number of rows.
+        limit: largest number of rows; None: all.
 
     Raises:
         ConfigError: no SQL, no SELECT, or one that reads something else.
@@ -84,11 +112,18 @@ def run_query(store: ArrowStore, sql: str, limit: int) -> pa.Table:
         _register_tables(connection, store, query)
         connection.execute("SET lock_configuration = true")
         try:
-            return connection.sql(query).limit(limit).to_arrow_table()
+            rows = connection.sql(query)
+            return (rows if limit is None else rows.limit(limit)).to_arrow_table()
         except (duckdb.CatalogException, duckdb.ParserException, duckdb.PermissionException) as error:
             raise ConfigError(_first_line(error), HINT) from None
         except duckdb.Error as error:
             raise DataError(_first_line(error)) from None
+
+
+def count_query_rows(store: ArrowStore, sql: str) -> int:
+    """Count the rows of a query; errors as in `run_query`."""
+    counted = f"SELECT COUNT(*) AS n FROM ({sql.strip().rstrip(';')}\n)"
+    return int(run_query(store, counted).column("n")[0].as_py())
 
 
 QUOTED_TEXT = re.compile(
@@ -184,6 +219,7 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
     """Register the tables and views that a query names, and those that these need."""
     views = {name: replace_backticks(text) for name, text in view_files().items()}
     needed = _order_dependencies(sql, views)
+    require_whole(store, filter(TABLES.__contains__, needed))
     total = 0
     for name, rows in store.open_datasets(filter(TABLES.__contains__, needed)).items():
         total += 0 if rows is None else rows.count_rows()
@@ -192,6 +228,21 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
         raise FallbackToSpark(f"{total:,} rows, up to {MAX_LOCAL_ROWS:,} are read without it")
     for name in filter(views.__contains__, needed):
         connection.execute(f"CREATE VIEW {name} AS {views[name]}")
+
+
+def require_whole(store: ArrowStore, names: Iterable[str]) -> None:
+    """Refuse tables that lack files, and `metrics` that is not there although models have been measured.
+
+    Raises:
+        StoreError: a table lacks a file that its log names, or is not there.
+    """
+    for name in names:
+        lost = list_lost_files(store.location(name)) if store.exists(name) else []
+        if lost:
+            raise lost_error(name, [one.path for one in lost])
+        is_gone = name == METRICS.name and not store.exists(name)
+        if is_gone and store.rows(RUNS, [("status", "=", "succeeded")], ["status"]):
+            raise StoreError(f"table {name} is not there, and runs of `runs` have its rows", LOST_HINT)
 
 
 def find_tables(sql: str) -> list[str]:

@@ -22,6 +22,7 @@ from recbench_spark.schemas import TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import hold_table, read_dataset
+from recbench_spark.storage.lost_files import explain_lost
 from recbench_spark.storage.marks import end_runs, note_run
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
@@ -99,12 +100,14 @@ class ArrowStore:
 
         Raises:
             FallbackToSpark: the table has features that `deltalake` does not know.
+            StoreError: a file of the table is lost.
         """
         names = None if columns is None else list(columns)
         if not self.exists(table.name):
             return table.arrow_schema.empty_table().select(names or table.names)
         condition = filters_to_expression([list(filters)]) if filters else None
-        return self.dataset(table).to_table(columns=names, filter=condition)
+        with explain_lost(self.location(table.name)):
+            return self.dataset(table).to_table(columns=names, filter=condition)
 
     def dataset(self, table: Table) -> Dataset:
         """Open a table that exists, without reading rows yet; errors as `read`."""

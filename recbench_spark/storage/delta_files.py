@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -25,7 +25,13 @@ from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.append_names import find_append
-from recbench_spark.storage.delta_tables import hold_table, list_table_files, open_for_write, read_dataset
+from recbench_spark.storage.delta_tables import (
+    hold_table,
+    list_stored_files,
+    list_table_files,
+    open_for_write,
+    read_dataset,
+)
 from recbench_spark.storage.object_errors import is_cut_answer, storage_error
 from recbench_spark.storage.objects import measure_files, open_output
 from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri
@@ -424,6 +430,29 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
         properties = _next_commit(table, folder, f"delete {column}")
         table.delete(predicate, commit_properties=properties, post_commithook_properties=hooks)
         _sum_up_log(table, folder)
+
+
+def remove_files(folder: str, lost: Set[str]) -> None:
+    """Remove data files from the log, in one version, without reading them.
+
+    Raises:
+        ConflictError, StoreError: as `append_missing`.
+    """
+    from deltalake import PostCommitHookProperties  # noqa: PLC0415
+    from deltalake.transaction import AddAction, RemoveAction  # noqa: PLC0415
+
+    hooks = PostCommitHookProperties(cleanup_expired_logs=False)
+    with _hold_version(folder) as table, explain_delta_errors("write", folder):
+        columns, now = list(table.metadata().partition_columns), int(time.time() * 1000)
+        removed: list[AddAction | RemoveAction] = []
+        for path, known in list_stored_files(table, folder).items():
+            if path in lost:
+                values = {name: known[f"partition.{name}"] for name in columns}
+                removed.append(RemoveAction(known["path"], True, now, known["size_bytes"], values))
+        if removed:
+            table.create_write_transaction(
+                removed, "append", table.schema(), columns, post_commithook_properties=hooks
+            )
 
 
 def refuse_nulls(folder: str, rows: pa.Table) -> None:

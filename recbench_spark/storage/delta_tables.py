@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -269,6 +269,12 @@ def _real_files(place: str | Path, actions: pa.Table) -> list[str]:
     """Return the paths or URIs of the files of some rows of `_list_actions`."""
     folder = str(place if is_remote(place) else _real_folder(place))
     return [_real_file(folder, path) for path in actions["path"].to_pylist()]
+
+
+def list_stored_files(table: DeltaTable, place: str | Path) -> dict[str, dict[str, Any]]:
+    """Return for each data file of an open table, by path or URI, what the log has of it."""
+    actions = _list_actions(table, place, {})
+    return dict(zip(_real_files(place, actions), actions.to_pylist(), strict=True))
 
 
 def count_rows(place: str | Path, partition: Mapping[str, str]) -> int | None:

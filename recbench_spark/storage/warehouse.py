@@ -25,6 +25,7 @@ from recbench_spark.storage.catalogs import (
     require_address,
 )
 from recbench_spark.storage.delta_tables import count_rows, hold_table, list_file_sizes, measure_table_files
+from recbench_spark.storage.lost_files import explain_lost
 from recbench_spark.storage.object_access import (
     HADOOP_ADDRESS,
     adopt_hadoop,
@@ -331,7 +332,8 @@ class WarehouseTables:
         if not self.exists(table.name):
             return []
         if self._uses_deltalake(table):
-            matches = delta_files.read_rows(self.location(table.name), filters, columns)
+            with explain_lost(self.location(table.name)):
+                matches = delta_files.read_rows(self.location(table.name), filters, columns)
             return cast(list[dict[str, Any]], matches.to_pylist())
         frame = self.read(table)
         for column, operator, value in filters:

@@ -55,7 +55,7 @@ def test_an_index_without_its_library_is_refused_before_spark_starts(monkeypatch
     (tmp_path / "e.csv").write_text("src,dst\n1,2\n")
     given = ("--edges", str(tmp_path / "e.csv"), "--warehouse", str(tmp_path / "w"), "--nearest", "3")
     assert run(*given) == 1
-    assert "recbench-spark[retrieval]" in capsys.readouterr().err
+    assert "pip install 'faiss-cpu>=1.12'" in capsys.readouterr().err
     assert run(*given, "--nearest-index", "lsh", "--dry-run") == 0
     assert "nearest    3 of each node through lsh, cosine" in capsys.readouterr().out
 

@@ -74,6 +74,38 @@ def test_a_question_prints_a_table_no_longer_than_asked(
     assert "next_model" in lines[0] and len(lines) == 4
 
 
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.full)])
+def test_csv_is_whole_and_a_table_says_what_it_hides(
+    small_night: Ran, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ("--warehouse", small_night.store.root, f"--engine={engine}")
+    n = small_night.store.read(TABLES["metrics"]).count()
+    assert n > 50 and ask(*place, "metrics", "--format", "csv") == 0
+    whole = capsys.readouterr()
+    assert len(whole.out.splitlines()) == n + 1 and "rows" not in whole.err
+    assert ask(*place, "metrics") == 0
+    table = capsys.readouterr()
+    assert len(table.out.splitlines()) == 51
+    assert f"50 of {n:,} rows: {n - 50:,} more with --limit {n}; --format csv has all" in table.err
+    assert ask(*place, "metrics", "--format", "csv", "--limit", "3") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert ask(*place, "SELECT 1 AS one -- a comment", "--limit", "1") == 0
+    assert "rows:" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(query_files()))
+def test_each_question_is_answered_here_or_says_what_it_needs(
+    small_night: Ran, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--warehouse", small_night.store.root, "--engine=local", name]
+    if any(part in query_files()[name] for part in local_engine.SPARK_ONLY):
+        with pytest.raises(SystemExit) as end:
+            cli.run(query.main, query.parser(), words)
+        assert end.value.code == 2 and f"{name} needs Spark" in capsys.readouterr().err
+    else:
+        assert ask(*words) == 0
+
+
 def test_an_empty_warehouse_is_told_and_not_made(
     spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,7 +301,8 @@ def test_names_have_the_same_rows_in_the_same_order_without_spark(small_night: R
     for name in (*view_files(), *query_files()):
         sql = asking.read_statement(name)
         if local_engine.is_portable(name, sql):
-            ours = asking.convert_to_utc(local_engine.run_query(here, sql, 10_000)).to_pandas()
+            here_sql = local_engine.translate_question(name, sql)
+            ours = asking.convert_to_utc(local_engine.run_query(here, here_sql, 10_000)).to_pandas()
             theirs = asking.convert_to_utc(store.spark.sql(sql).limit(10_000).toArrow()).to_pandas()
             assert ours.to_csv(index=False) == theirs.to_csv(index=False), name
     for name in ("runs", "metrics", "checks", "manifests"):

@@ -33,7 +33,7 @@ def test_without_cornac_the_error_says_how_to_install_it(monkeypatch: pytest.Mon
     model = CornacModel(name="mine", kind="cornac", model="BPR")
     with pytest.raises(MissingError, match="needs the library cornac") as error:
         model.check("csv")
-    assert "recbench-spark[zoo]" in error.value.hint
+    assert "pip install 'cornac>=3.0.1'" in error.value.hint
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from datetime import date
 from typing import TYPE_CHECKING
 
+from recbench_spark.cli import read_error
 from recbench_spark.commands.actions.nightly import (
     open_store,
     print_findings,
@@ -24,6 +25,7 @@ from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, RecbenchError, is_cancelled
 from recbench_spark.extras import explain
 from recbench_spark.failures import describe_with_trace
+from recbench_spark.nightly.night_states import record_state
 from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
@@ -125,9 +127,10 @@ class Backfill:
         done = self._done(day, benchmark)
         if done is not None:
             return done, ALREADY_DONE
-        store = self._store(benchmark)
-        self.journal.say(f"{self._describe(day, benchmark)}: begins")
-        outcome = run_one_night(self.args, store, benchmark, day, self.journal)
+        with record_state(self.args.warehouse, benchmark.name, day, read_error):
+            store = self._store(benchmark)
+            self.journal.say(f"{self._describe(day, benchmark)}: begins")
+            outcome = run_one_night(self.args, store, benchmark, day, self.journal)
         return outcome, summarise_night(outcome)
 
     def _done(self, day: date, benchmark: Benchmark) -> NightOutcome | None:

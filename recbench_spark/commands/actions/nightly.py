@@ -10,9 +10,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recbench_spark.cli import read_error
 from recbench_spark.commands.warehouses import check_journal_path, check_models
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import OK, ConfigError, DataError, SchemaError
+from recbench_spark.nightly.night_states import record_state
 from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
@@ -43,8 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_on_spark(args: argparse.Namespace, benchmark: Benchmark, journal: Journal) -> NightOutcome:
-    store = open_store(args, benchmark, journal, f"night {args.logical_date}")
-    return run_one_night(args, store, benchmark, args.logical_date, journal)
+    with record_state(args.warehouse, benchmark.name, args.logical_date, read_error):
+        store = open_store(args, benchmark, journal, f"night {args.logical_date}")
+        return run_one_night(args, store, benchmark, args.logical_date, journal)
 
 
 def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal, what: str) -> Store:

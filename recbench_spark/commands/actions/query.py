@@ -91,8 +91,12 @@ def _is_local(args: argparse.Namespace, sql: str) -> bool:
 def _answer_locally(args: argparse.Namespace, sql: str) -> int:
     store = ArrowStore(args.warehouse, read_only=True)
     _refuse_empty(args.warehouse, store.exists)
-    rows = local_engine.run_query(store, sql, args.limit)
+    if sql != args.sql.strip():
+        sql = local_engine.translate_question(args.sql.strip(), sql)
+    rows = local_engine.run_query(store, sql, choose_limit(args))
     print_rows(rows, args.format)
+    if rows.num_rows == choose_limit(args):
+        report_hidden_rows(rows, local_engine.count_query_rows(store, sql))
     if not rows.num_rows:
         report_empty_tables(
             sql, lambda name: not store.exists(name) or not store.dataset(TABLES[name]).count_rows()
@@ -106,16 +110,40 @@ def _answer_on_spark(args: argparse.Namespace, sql: str) -> int:
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
+    if needs_no_java(args.warehouse):
+        local_engine.require_whole(
+            ArrowStore(args.warehouse, read_only=True), local_engine.find_tables(sql)
+        )
     store = Store(get_session("recbench-spark query"), args.warehouse, read_only=True)
     _refuse_empty(args.warehouse, store.exists)
     store.install_views()
     check_query(store.spark, sql, (*TABLES, *view_files()))
-    rows = store.spark.sql(sql).limit(args.limit).toArrow()
+    answer, limit = store.spark.sql(sql), choose_limit(args)
+    rows = (answer if limit is None else answer.limit(limit)).toArrow()
     print_rows(rows, args.format)
+    if rows.num_rows == limit:
+        report_hidden_rows(rows, answer.count())
     if not rows.num_rows:
         report_empty_tables(sql, lambda name: store.read(TABLES[name]).isEmpty())
     suggest_comparisons(args, store)
     return OK
+
+
+TABLE_ROWS = 50
+"""Rows that a table for people has, where --limit does not say another number."""
+
+
+def choose_limit(args: argparse.Namespace) -> int | None:
+    """Return the largest number of rows to print; None: all, as programs expect of CSV."""
+    default = TABLE_ROWS if args.format == "table" else None
+    return default if args.limit is None else int(args.limit)
+
+
+def report_hidden_rows(rows: pa.Table, total: int) -> None:
+    """Print on stderr how many rows of a query are not printed, if there are any."""
+    if total > rows.num_rows:
+        hidden = f"{rows.num_rows:,} of {total:,} rows: {total - rows.num_rows:,} more with --limit {total}"
+        print(f"{hidden}; --format csv has all", file=sys.stderr)
 
 
 TABLE_SOURCES = {

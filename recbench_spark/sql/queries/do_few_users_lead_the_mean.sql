@@ -15,7 +15,7 @@ SELECT
   runs.model,
   AVG(user_values.value) AS mean,
   PERCENTILE(user_values.value, 0.5) AS median,
-  AVG(CASE WHEN user_values.value < 0 THEN 1.0 ELSE 0.0 END) AS share_below_0,
+  AVG(CASE WHEN user_values.value < 0 THEN 1e0 ELSE 0e0 END) AS share_below_0,
   MIN(user_values.value) AS smallest,
   COUNT(user_values.value) AS users,
   user_values.definition,

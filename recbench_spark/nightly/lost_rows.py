@@ -1,0 +1,195 @@
+"""Look at what a night claims to have: files that the logs of its tables name, and rows of its runs.
+
+Nothing here needs Java. `mending` removes lost files from the logs and lets the night make the rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Protocol
+
+from recbench_spark.schemas import (
+    CHANGES,
+    CHECKS,
+    COMPARISONS,
+    CURVE_CROSSINGS,
+    FLIPS,
+    ITEMS,
+    LEARNING_CURVES,
+    MANIFESTS,
+    METRICS,
+    PARADOXES,
+    RETRIEVAL_RUNS,
+    RUNS,
+    SPLITS,
+    TABLES,
+    USER_BLOCKS,
+    Table,
+)
+from recbench_spark.storage import delta_files
+from recbench_spark.storage.arrow_store import Filters
+from recbench_spark.storage.lost_files import LostFile, list_lost_files
+from recbench_spark.storage.object_access import map_together
+
+OWNERS = ("split_id", "model_id", "graph_id", "neighbourhood_id", "nearest_id")
+"""Partition columns whose values are a split's name, or begin with it."""
+
+RUN_TABLES = (METRICS, CHECKS, LEARNING_CURVES, RETRIEVAL_RUNS)
+"""Tables of runs without partitions."""
+
+WHOLE_TABLES = (RUNS, MANIFESTS, *RUN_TABLES, COMPARISONS, PARADOXES, FLIPS, CHANGES, CURVE_CROSSINGS)
+"""Tables without partitions that a night reads."""
+
+ALWAYS = (METRICS.name, MANIFESTS.name, SPLITS.name, ITEMS.name, USER_BLOCKS.name)
+"""Tables of every night."""
+
+PARTITIONED_TABLES = tuple(
+    table
+    for table in TABLES.values()
+    if table.partition_by and table.partition_by[0] in ("run_id", *OWNERS)
+)
+"""Tables with a partition for each run, split or model of a night."""
+
+
+SPLIT_TABLES = frozenset(
+    (MANIFESTS.name, *(table.name for table in PARTITIONED_TABLES if table.partition_by[0] in OWNERS))
+)
+"""Tables of a split and its models."""
+
+LOST_WHOLLY = frozenset((*(table.name for table in RUN_TABLES), *SPLIT_TABLES))
+"""Tables of which a lost file may hold rows of every run of a night."""
+
+
+class NightReader(Protocol):
+    """A warehouse: `Store` of a folder or an object storage, or `ArrowStore`."""
+
+    root: str
+
+    def exists(self, name: str) -> bool:
+        """Return whether a table has been created."""
+
+    def location(self, name: str) -> str:
+        """Return the folder or the URI of a table."""
+
+    def rows(
+        self, table: Table, filters: Filters = ..., columns: Sequence[str] | None = ...
+    ) -> list[dict[str, Any]]:
+        """Return the rows that fulfil all filters."""
+
+
+@dataclass(frozen=True)
+class LostRows:
+    """What the tables of a night lack.
+
+    Attributes:
+        files: lost files by table.
+        absent: tables of the night that are not there, or lack all rows of one of its runs.
+        run_ids: succeeded runs that lack rows.
+        splits: names of splits that lack rows.
+    """
+
+    files: Mapping[str, Sequence[LostFile]] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    run_ids: frozenset[str] = frozenset()
+    splits: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Return whether anything is lost."""
+        return bool(self.files or self.absent)
+
+    def describe(self) -> str:
+        """Return a sentence that names each table, and its first lost file."""
+        parts = [
+            f"table {name} lacks {len(lost):,} of the files that its log names ({lost[0].path})"
+            for name, lost in self.files.items()
+        ]
+        parts += [f"table {name} is not there, or lacks rows of the night" for name in self.absent]
+        return "; ".join(parts)
+
+
+def find_lost_rows(
+    store: NightReader, suite: str, day: date, split_hash: str, had: Iterable[str] = ()
+) -> LostRows:
+    """Compare the tables of a night with their logs, and with its runs.
+
+    Args:
+        store: the warehouse.
+        suite: name of the benchmark.
+        day: the night.
+        split_hash: name of its split, without the number of times that it was dropped.
+        had: tables that held rows of this night when it ended, as its file in `results/` says.
+    """
+    files = _list_lost(store, WHOLE_TABLES, lambda _: True)
+    if RUNS.name in files or not store.exists(RUNS.name):
+        return LostRows(files)  # what the night has is known when `runs` can be read
+    filters = [("suite", "=", suite), ("logical_date", "=", day)]
+    runs = store.rows(RUNS, filters, ["run_id", "split_id", "status"])
+    run_ids = {row["run_id"] for row in runs}
+    files |= _list_lost(
+        store, PARTITIONED_TABLES, lambda owner: owner in run_ids or hash_owner(owner) == split_hash
+    )
+    done = {row["run_id"]: row["split_id"] for row in runs if row["status"] == "succeeded"}
+    gone = [name for name in sorted({*had, *ALWAYS}) if done and not store.exists(name)]
+    empty = _find_empty_runs(store, done, {*files, *gone})
+    absent = (*gone, *(name for name, found in empty.items() if found))
+    owners = {one.owner for lost in files.values() for one in lost}
+    splits = {name_split(owner) for owner in owners - run_ids - {""}}
+    if not SPLIT_TABLES.isdisjoint((*files, *absent)):
+        splits |= {split for split in done.values() if split and hash_owner(split) == split_hash}
+    lost = owners | empty[METRICS.name]
+    wholly = splits or gone or not LOST_WHOLLY.isdisjoint(files)
+    return LostRows(files, absent, frozenset(done if wholly else lost & done.keys()), frozenset(splits))
+
+
+def name_split(owner: str) -> str:
+    """Return the name of a split at the begin of a partition's value."""
+    return owner.partition("-")[0]
+
+
+def hash_owner(owner: str) -> str:
+    """Return the hash of the split whose name a partition's value begins with."""
+    return name_split(owner).partition(".")[0]
+
+
+def list_filled_tables(store: NightReader, run_ids: Set[str], split_hash: str) -> list[str]:
+    """Return the names of the tables that hold rows of some runs, or of a split and its models."""
+    filled = [
+        table.name
+        for table in PARTITIONED_TABLES
+        if store.exists(table.name)
+        for owner in delta_files.partition_values(store.location(table.name), table.partition_by[0])
+        if owner in run_ids or hash_owner(owner) == split_hash
+    ]
+    filters = [("run_id", "in", sorted(run_ids))]
+    filled += [table.name for table in RUN_TABLES if run_ids and store.rows(table, filters, ["run_id"])]
+    return sorted({*filled, *ALWAYS})
+
+
+def _find_empty_runs(store: NightReader, done: Mapping[str, str], unread: Set[str]) -> dict[str, set[str]]:
+    """Return the succeeded runs without rows of `metrics`, and of `manifests` for their split."""
+    empty: dict[str, set[str]] = {METRICS.name: set(), MANIFESTS.name: set()}
+    if done and METRICS.name not in unread:
+        rows = store.rows(METRICS, [("run_id", "in", sorted(done))], ["run_id"])
+        empty[METRICS.name] = done.keys() - {row["run_id"] for row in rows}
+    splits = {split for split in done.values() if split}
+    if splits and MANIFESTS.name not in unread:
+        rows = store.rows(MANIFESTS, [("split_id", "in", sorted(splits))], ["split_id"])
+        audited = {row["split_id"] for row in rows}
+        empty[MANIFESTS.name] = {run_id for run_id, split in done.items() if split not in audited}
+    return empty
+
+
+def _list_lost(
+    store: NightReader, tables: Sequence[Table], is_owner: Callable[[str], bool]
+) -> dict[str, Sequence[LostFile]]:
+    """Return the lost files of those tables that have any; of partitions with some values alone."""
+
+    def list_table(table: Table) -> list[LostFile]:
+        column = table.partition_by[0] if table.partition_by else ""
+        place = store.location(table.name)
+        return list_lost_files(place, column, is_owner) if store.exists(table.name) else []
+
+    found = zip(tables, map_together(store.root, list_table, tables), strict=True)
+    return {table.name: lost for table, lost in found if lost}
