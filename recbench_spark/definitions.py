@@ -272,7 +272,7 @@ def _check_axes_together(definition: Definition) -> None:
 
 
 def _check_axis(axis: str, value: Any) -> None:
-    if axis == "draw":
+    if axis == "draw" and value:
         raise ConfigError(
             "definition.draw follows from the settings of the draw", "evaluation.draw, or draw="
         )

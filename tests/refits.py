@@ -25,7 +25,7 @@ Model = tuple[Floats32, Floats, Bools]
 def refit(fold_in: FoldInSettings, model: Model, items: Ints, ratings: Floats) -> Floats | None:
     """Solve for the vector after some rows; None where the model can use none of them."""
     vectors_id, biases_i, known_i = model
-    count, dims = vectors_id.shape
+    dims = vectors_id.shape[1]
     y_id = vectors_id.astype(np.float64)
     used = (items >= 0) & known_i[items]
     if not isinstance(fold_in, RidgeFoldIn):
@@ -43,7 +43,7 @@ def refit(fold_in: FoldInSettings, model: Model, items: Ints, ratings: Floats) -
         left = y_id.T @ y_id + fold_in.alpha * y.T @ y + fold_in.regulariser * n * np.eye(dims)
         return np.linalg.solve(left, (1 + fold_in.alpha) * y.sum(axis=0))
     assert isinstance(fold_in, PairFoldIn)
-    weight, size = fold_in.unobserved_weight, fold_in.items or count
+    weight, size = fold_in.unobserved_weight, fold_in.items or int(known_i.sum())
     strength = fold_in.regulariser * (n + weight * size) ** fold_in.frequency
     left = weight * y_id.T @ y_id + y.T @ y + strength * np.eye(dims)
     return np.linalg.solve(left, y.sum(axis=0))

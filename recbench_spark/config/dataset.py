@@ -21,7 +21,7 @@ from recbench_spark.config.base import (
     make_error,
 )
 from recbench_spark.errors import nearest
-from recbench_spark.storage.local_files import BLANKS, TO_UTF8, WIDE
+from recbench_spark.storage.text_forms import BLANKS, TO_UTF8, WIDE
 
 OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 """A time zone without a name: +02:00."""

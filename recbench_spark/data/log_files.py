@@ -23,10 +23,7 @@ from recbench_spark.data.paths import check_path
 from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, show_value
 from recbench_spark.storage.local_files import (
-    BLANKS,
     HEAD_BYTES,
-    TO_UTF8,
-    WIDE,
     WIDE_MARKS,
     bare_name,
     describe_content,
@@ -38,6 +35,7 @@ from recbench_spark.storage.local_files import (
     split_line,
 )
 from recbench_spark.storage.table_scans import query_delta
+from recbench_spark.storage.text_forms import BLANKS, TO_UTF8, WIDE
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

@@ -19,7 +19,8 @@ import pyarrow as pa
 from recbench_spark.data.json_objects import open_unmarked
 from recbench_spark.data.log_files import DATE, LogFile, open_rows
 from recbench_spark.errors import DataError
-from recbench_spark.storage.local_files import BLANKS, bare_name, read_chunks
+from recbench_spark.storage.local_files import bare_name, read_chunks
+from recbench_spark.storage.text_forms import BLANKS
 
 if TYPE_CHECKING:
     import duckdb

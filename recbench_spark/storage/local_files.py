@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import require_names
+from recbench_spark.storage.text_forms import BLANKS, TO_UTF8
 from recbench_spark.storage.uris import LOG, is_hidden
 
 DAMAGED = "the file is damaged, cut off or in another format: write it again"
@@ -139,10 +140,6 @@ def head_lines(head: bytes, encoding: str = "utf-8", comment: str = "") -> list[
         text = head.decode("utf-8", errors="replace")
     lines = [line for line in re.split(r"\r\n|\r|\n", text.removeprefix("\ufeff")) if line.strip()]
     return [line for line in lines if not comment or not line.startswith(comment)]
-
-
-BLANKS = "blanks"
-"""Name of a separator: one or several blanks, of which tabs are some."""
 
 
 def split_line(line: str, sep: str) -> list[str]:
@@ -276,13 +273,8 @@ def read_chunks(path: str) -> Iterator[bytes]:
 CHUNK_BYTES = 1 << 20
 """Bytes of a text file that are decoded at once."""
 
-WIDE = ("utf-16", "utf-32")
-"""Encodings in which the end of a line is more than one byte: no reader of lines finds it."""
-
 WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 """First bytes of text in these encodings."""
-
-TO_UTF8 = "write it in UTF-8: iconv -f UTF-16 -t UTF-8 FILE"
 
 MAGIC = {
     b"\xff\xfe": "text in UTF-16",

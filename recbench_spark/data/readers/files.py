@@ -23,7 +23,6 @@ from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.inputs import Options, find_version, time_travel_options
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.local_files import (
-    BLANKS,
     HEAD_BYTES,
     cut_names,
     head_lines,
@@ -31,6 +30,7 @@ from recbench_spark.storage.local_files import (
     refuse_packed_text,
 )
 from recbench_spark.storage.shared_arrays import escape_path
+from recbench_spark.storage.text_forms import BLANKS
 
 BAD_LINE = "_bad_line"
 """Hidden column with the text of a line that has the wrong layout, else NULL."""

@@ -1,0 +1,12 @@
+"""Names of separators and encodings of text files, which settings know too."""
+
+from __future__ import annotations
+
+BLANKS = "blanks"
+"""Name of a separator: one or several blanks, of which tabs are some."""
+
+WIDE = ("utf-16", "utf-32")
+"""Encodings in which the end of a line is more than one byte: no reader of lines finds it."""
+
+TO_UTF8 = "write it in UTF-8: iconv -f UTF-16 -t UTF-8 FILE"
+"""How text in such an encoding becomes readable."""
