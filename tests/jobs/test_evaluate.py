@@ -221,7 +221,8 @@ def test_o2_mllib_from_parquet(local, tmp_path):
     result = read_values(tmp_path / "w")
     assert {key: result[key] for key in expected} == pytest.approx(expected, abs=1e-6)
     assert {name for name, _ in result} == {"precision", "recall", "map", "ndcg"}
-    assert set(table(tmp_path / "w", "metrics").definition) == {"v1;users=output;empty_users=zero"}
+    definition = "v1;users=output;empty_users=zero;gaps=close"
+    assert set(table(tmp_path / "w", "metrics").definition) == {definition}
 
 
 @pytest.mark.slow
