@@ -30,10 +30,10 @@ def test_the_times_are_named_in_each_unit() -> None:
 def test_units_by_hand() -> None:
     """1,767,225,600 seconds are 2026-01-01; the same number of milliseconds is 20.45 days after 1970."""
     seconds = 1_767_225_600 * 10**6
-    told = describe_units((seconds, seconds + 86_400 * 10**6), "s")
-    assert "by s 2026-01-01 to 2026-01-02, by ms 1970-01-21 to 1970-01-21, by us 1970-01-01" in told
-    told = describe_units((1_767_225_600 * 1000, 1_767_225_600 * 1000), "ms")
-    assert "by s 2026-01-01 to 2026-01-01" in told
+    sentence = describe_units((seconds, seconds + 86_400 * 10**6), "s")
+    assert "by s 2026-01-01 to 2026-01-02, by ms 1970-01-21 to 1970-01-21, by us 1970-01-01" in sentence
+    sentence = describe_units((1_767_225_600 * 1000, 1_767_225_600 * 1000), "ms")
+    assert "by s 2026-01-01 to 2026-01-01" in sentence
     assert "by s beyond the year 9999" in describe_units((seconds, seconds), "us")
 
 
