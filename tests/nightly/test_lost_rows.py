@@ -30,6 +30,7 @@ from recbench_spark.schemas import (
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import list_files
 from recbench_spark.storage.lost_files import forget_files, list_lost_files
+from recbench_spark.storage.objects import remove_object
 
 DAY = date(2026, 1, 1)
 SPLIT = "abc"
@@ -194,3 +195,14 @@ def test_a_reader_of_rows_names_the_lost_file(store: ArrowStore) -> None:
     with pytest.raises(StoreError, match="table runs lacks files") as error:
         store.rows(RUNS)
     assert place in error.value.message
+
+
+def test_objects_are_looked_at_and_mended(bucket: str) -> None:
+    store = write_night(f"{bucket}/w")
+    assert not look(store)
+    place = list_files(store.location("user_metrics"))[0]
+    remove_object(place)
+    seen = look(store)
+    assert set(seen.run_ids) == {RUN_B} and place in seen.describe()
+    forget_files(store.location("user_metrics"), [place])
+    assert not look(store) and store.read(USER_METRICS).num_rows == 1
