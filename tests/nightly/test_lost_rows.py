@@ -190,6 +190,17 @@ def test_spark_answers_no_query_over_a_table_with_a_lost_file(store: ArrowStore)
     assert place in error.value.message
 
 
+@pytest.mark.parametrize("lose", [remove_file, remove_table])
+def test_nothing_is_exported_where_rows_are_lost(
+    store: ArrowStore, tmp_path: Path, lose: Callable[[ArrowStore, str], str]
+) -> None:
+    lose(store, "metrics")
+    flags = ["--warehouse", store.root, "--export", str(tmp_path / "x.duckdb")]
+    with pytest.raises(StoreError, match="table metrics"):
+        query.main(query.parser().parse_args(flags))
+    assert not (tmp_path / "x.duckdb").exists()
+
+
 def test_a_reader_of_rows_names_the_lost_file(store: ArrowStore) -> None:
     place = remove_file(store, "runs")
     with pytest.raises(StoreError, match="table runs lacks files") as error:
