@@ -65,6 +65,14 @@ class ProtocolError(RecbenchError):
     """A split or candidate protocol cannot be carried out on this log."""
 
 
+class EmptyPartError(ProtocolError):
+    """A split trains or tests no rows. `ends`: the first and last time of a log that is cut by time."""
+
+    def __init__(self, message: str, hint: str, ends: tuple[int, int] | None = None) -> None:
+        super().__init__(message, hint)
+        self.ends = ends
+
+
 class StoreError(RecbenchError):
     """The warehouse cannot be read or written."""
 

@@ -222,5 +222,5 @@ def test_no_page_or_message_installs_a_name_that_no_registry_has() -> None:
     files = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *ROOT.glob("docs/**/*.md")]
     files += ROOT.glob("recbench_spark/**/*.py")
     lines = [line for file in files for line in file.read_text().splitlines()]
-    found = [line for line in lines if re.search(r"pip install '?recbench", line)]
-    assert [("Do not run" in line, " @ git+" in line) for line in found] == [(True, False), (False, True)]
+    named = [line for line in lines if re.search(r"pip install '?recbench", line)]
+    assert [("Do not run" in line, " @ git+" in line) for line in named] == [(True, False), (False, True)]

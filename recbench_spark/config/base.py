@@ -197,6 +197,27 @@ def _find_repeated(values: Sequence[Any]) -> Any:
     return None
 
 
+def require_own_names(key: str, entries: Sequence[tuple[str, str]]) -> None:
+    """Refuse a name that two entries of a list bear.
+
+    Args:
+        key: key of the list.
+        entries: the name of each entry, and what it is.
+
+    Raises:
+        ValueError: the message has the name and both places.
+    """
+    places: dict[str, str] = {}
+    for n, (name, what) in enumerate(entries):
+        place = f"{key}.{n} ({what})"
+        if name in places:
+            raise ValueError(
+                f"'{shorten(name)}' is the name of {places[name]} and of {place}: "
+                "put each under a name of its own"
+            )
+        places[name] = place
+
+
 INT = 2**31 - 1
 """The largest whole number of the columns k, n and rank of the tables."""
 

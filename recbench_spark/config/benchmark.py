@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from recbench_spark.config.base import Name, Strict
+from recbench_spark.config.base import Name, Strict, require_own_names
 from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
 from recbench_spark.config.dataset import CLOSED_LOOP_READERS, TABLE_READERS, Dataset
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
@@ -144,9 +144,9 @@ class Benchmark(Strict):
     @field_validator("models")
     @classmethod
     def _check_model_names(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
-        names = [model.name for model in models]
-        if not names or len(set(names)) < len(names):
-            raise ValueError("give at least one model, each under a name of its own")
+        if not models:
+            raise ValueError("give at least one model")
+        require_own_names("models", [(model.name, f"kind {model.kind}") for model in models])
         return models
 
 

@@ -52,19 +52,19 @@ class _OpenNode:
 
     def __init__(self, event: CollectionStartEvent) -> None:
         self.anchor, self.nodes = event.anchor, 1
-        self.keys: set[str] | None = set() if isinstance(event, MappingStartEvent) else None
+        self.lines: dict[str, str] | None = {} if isinstance(event, MappingStartEvent) else None
         self.is_key = True
 
-    def accept_key(self, key: str | None) -> bool:
-        """Count the next key or value; return False for a key that is a repetition."""
-        if self.keys is None:
-            return True
+    def find_repeated(self, key: str | None, line: str) -> str | None:
+        """Count the next key or value; return the line of an earlier key with the same text."""
+        if self.lines is None:
+            return None
         self.is_key, is_key = not self.is_key, self.is_key
         if not is_key or key is None:
-            return True
-        is_repeated = key in self.keys
-        self.keys.add(key)
-        return not is_repeated
+            return None
+        earlier = self.lines.get(key)
+        self.lines.setdefault(key, line)
+        return earlier
 
 
 def _check_events(events: Iterable[Event], where: str) -> None:
@@ -101,8 +101,10 @@ def _check_key(event: NodeEvent, section: _OpenNode, where: str) -> None:
     key = event.value if isinstance(event, ScalarEvent) else None
     if key and not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
         raise ConfigError(f"{where}: text that is not Unicode", _line(event))
-    if not section.accept_key(key):
-        raise ConfigError(f"{where}: key '{shorten(str(key))}' occurs twice", _line(event))
+    earlier = section.find_repeated(key, _line(event))
+    if earlier is not None:
+        message = f"{where}: key '{shorten(str(key))}' occurs twice in one section"
+        raise ConfigError(message, f"{earlier} and {_line(event)}: keep one of them")
 
 
 OCTAL = re.compile(r"[-+]?0[0-7_]+")

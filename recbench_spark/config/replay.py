@@ -17,6 +17,7 @@ from recbench_spark.config.base import (
     make_error,
     parse,
     require_day_text,
+    require_own_names,
 )
 from recbench_spark.config.evaluation import Bootstrap
 from recbench_spark.config.loading import CONF, find_file, read_yaml
@@ -209,9 +210,8 @@ class ReplayFile(Strict):
 
     @model_validator(mode="after")
     def _check_models(self) -> ReplayFile:
-        names = [model.name for model in self.models]
-        if len(set(names)) < len(names):
-            raise ValueError("models: a name stands there twice")
+        named = [(one.name, one.path or f"noise {one.noise}") for one in self.models]
+        require_own_names("models", named)
         if self.log.world is None and any(model.noise is not None for model in self.models):
             raise ValueError("models: 'noise' is for a generated log, give 'path'")
         return self

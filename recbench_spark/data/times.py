@@ -132,6 +132,30 @@ def describe_misread_times(where: str, name: str, ends: tuple[float, float]) -> 
     return None
 
 
+def describe_units(ends: tuple[int, int], unit: str) -> str:
+    """Return the ends of a log in its unit of time and in the other units, as a sentence.
+
+    Args:
+        ends: the first and the last time in microseconds since 1970, by the unit.
+        unit: s, ms or us.
+    """
+
+    def describe(one: str) -> str:
+        oldest, newest = (end // MICROS_PER_UNIT[unit] * MICROS_PER_UNIT[one] for end in ends)
+        return f"by {one} {_format_far_day(oldest)} to {_format_far_day(newest)}"
+
+    listed = ", ".join(map(describe, MICROS_PER_UNIT))
+    return f"dataset.time_unit is {unit}; from the oldest to the newest time the log runs {listed}"
+
+
+def _format_far_day(micros: int) -> str:
+    """Return the day of a time, also of one that the calendar does not have."""
+    try:
+        return _format_day(micros)
+    except OverflowError:
+        return "beyond the year 9999" if micros > 0 else "before the year 1"
+
+
 def time_hint(text: str | None, unit: str) -> str:
     """Return the setting that makes a value a time; empty where no setting is known to help.
 

@@ -81,7 +81,7 @@ class NightReader(Protocol):
 
 @dataclass(frozen=True)
 class LostRows:
-    """What the tables of a night lack.
+    """Rows and files that the tables of a night lack.
 
     Attributes:
         files: lost files by table.
@@ -133,7 +133,7 @@ def find_lost_rows(
     done = {row["run_id"]: row["split_id"] for row in runs if row["status"] == "succeeded"}
     gone = [name for name in sorted({*had, *ALWAYS}) if done and not store.exists(name)]
     empty = _find_empty_runs(store, done, {*files, *gone})
-    absent = (*gone, *(name for name, found in empty.items() if found))
+    absent = (*gone, *(name for name, runs_without in empty.items() if runs_without))
     owners = {one.owner for lost in files.values() for one in lost}
     splits = {name_split(owner) for owner in owners - run_ids - {""}}
     if not SPLIT_TABLES.isdisjoint((*files, *absent)):
@@ -191,5 +191,5 @@ def _list_lost(
         place = store.location(table.name)
         return list_lost_files(place, column, is_owner) if store.exists(table.name) else []
 
-    found = zip(tables, map_together(store.root, list_table, tables), strict=True)
-    return {table.name: lost for table, lost in found if lost}
+    lost_by_table = zip(tables, map_together(store.root, list_table, tables), strict=True)
+    return {table.name: lost for table, lost in lost_by_table if lost}

@@ -44,7 +44,8 @@ def mend_night(store: Store, benchmark: Benchmark, day: date, journal: Journal) 
     for run_id in sorted(lost.run_ids):
         _fail_run(store, run_id, lost.describe())
     _forget(store, lost, journal)
-    drop_splits(store, sorted(lost.splits), "lost rows")
+    if lost.splits:
+        drop_splits(store, sorted(lost.splits), "lost rows")
 
 
 def _fail_run(store: Store, run_id: str, reason: str) -> None:

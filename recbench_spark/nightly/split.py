@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.config import Benchmark, Dataset, Slice, Split
+from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, Slice, Split
 from recbench_spark.config.models import ListsModel
 from recbench_spark.data import worlds
 from recbench_spark.data.columnar import COLUMNAR_READERS, COLUMNS, open_columnar_log
@@ -23,8 +24,9 @@ from recbench_spark.data.paths import refuse_empty
 from recbench_spark.data.readers.ids import id_order
 from recbench_spark.data.readers.logs import open_log
 from recbench_spark.data.readers.tables import read_table
+from recbench_spark.data.times import describe_units
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, StoreError
+from recbench_spark.errors import ConfigError, DataError, EmptyPartError, FallbackToSpark, StoreError
 from recbench_spark.evaluation.ranking.user_blocks import Labels, build_user_blocks
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
@@ -158,14 +160,16 @@ def _make_split(
     store: Store, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None
 ) -> None:
     split = benchmark.split
-    with journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id) as counts:
+    stage = journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id)
+    with name_time_unit(benchmark.dataset), stage as counts:
         written = write_labelled_log(store, benchmark.dataset, split, split_id)
         log = written.rows
         counts |= {"rows": log.n, "later_rows": log.later, "rejected": log.rejected}
     splits = read_split(store, SPLITS, split_id)
     files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
     part_counts = count_parts(splits, files)
-    refuse_empty_parts(part_counts, split, log)
+    with name_time_unit(benchmark.dataset):
+        refuse_empty_parts(part_counts, split, log)
     with cache_scope():  # a session may make a split of this name again, in another warehouse at this place
         _write_blocks(store, benchmark, splits, split_id, written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
@@ -181,6 +185,22 @@ def _make_split(
         rows = [{"split_id": split_id, **fact._asdict()} for fact in facts]
         require_unchanged()
         store.append_rows(rows, MANIFESTS, split_id)
+
+
+@contextmanager
+def name_time_unit(dataset: Dataset) -> Iterator[None]:
+    """Say what a log's times would be in other units, where a part that is cut by time is empty.
+
+    Raises:
+        EmptyPartError: as in the block, with a longer hint where `time_unit` counts.
+    """
+    try:
+        yield
+    except EmptyPartError as error:
+        if error.ends is None or dataset.reader not in TABLE_READERS or dataset.time_unit == "timestamp":
+            raise
+        hint = f"{error.hint}; {describe_units(error.ends, dataset.time_unit)}"
+        raise EmptyPartError(error.message, hint, error.ends) from None
 
 
 def _require_whole(store: Store, split_id: str, manifest: Manifest) -> None:

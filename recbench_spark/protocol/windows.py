@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
-from recbench_spark.errors import ProtocolError
+from recbench_spark.errors import EmptyPartError, ProtocolError
 from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
 from recbench_spark.protocol.periods import find_period
 
@@ -84,7 +84,9 @@ def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last
         "training": "hold out less: a later start, a smaller n or window, smaller shares",
         "test": "hold out more: an earlier start, a longer length, larger shares; give fewer rows",
     }
-    raise ProtocolError(f"no {' rows and no '.join(empty)} rows ({listed}); {span}", hint[empty[0]])
+    message = f"no {' rows and no '.join(empty)} rows ({listed}); {span}"
+    ends = None if first is None or last is None or not split.temporal else (first, last)
+    raise EmptyPartError(message, hint[empty[0]], ends)
 
 
 def _share_instants(times: DataFrame, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:

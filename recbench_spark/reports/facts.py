@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from recbench_spark.kernels.metrics.about import about_metric
-from recbench_spark.reports.night_facts import ComparedPair, Fall, Trend
+from recbench_spark.reports.night_facts import VISIBLE_P, ComparedPair, Fall, Trend
 from recbench_spark.reports.retrieval import RetrievalFacts
 
 
@@ -28,10 +28,6 @@ class ReportedMeasure:
     def sort_key(self, value: float) -> float:
         """Return a number that is smaller for the better value; NaN is worst."""
         return about_metric(self.metric).sort_key(value)
-
-
-VISIBLE_P = 0.05
-"""Largest p by Holm of a paired test that tells two models apart."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+VISIBLE_P = 0.05
+"""Largest p by Holm of a paired test that tells two models apart."""
+
+
 @dataclass(frozen=True)
 class NightValue:
     """A model's value on a night, with its interval if there is one, and the users averaged."""

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from recbench_spark.definitions import Definition
 from recbench_spark.kernels.metrics.about import about_metric
 from recbench_spark.reports.facts import (
-    VISIBLE_P,
     Agreement,
     Leaderboard,
     LeaderboardRow,
     MetricEstimate,
     ReportedMeasure,
 )
+from recbench_spark.reports.night_facts import VISIBLE_P
 
 ANY = "*"
 """Stands for any other value of an axis that takes a number; the value replaces the braces."""

@@ -483,6 +483,21 @@ def test_a_file_that_is_a_trap_is_refused_at_once(write, text: str, word: str) -
         load_benchmark(write(text))
 
 
+def test_a_repeated_key_is_named_with_both_lines(write) -> None:
+    with pytest.raises(ConfigError, match="key 'seed' occurs twice") as error:
+        load_benchmark(write("name: a\nsplit:\n  seed: 1\n  group: user\n  seed: 2\n"))
+    assert error.value.hint == "line 3 and line 5: keep one of them"
+
+
+def test_a_repeated_name_of_a_model_is_named_with_both_places(write) -> None:
+    models = [
+        {"name": name, "kind": kind} for name, kind in (("a", "popular"), ("b", "random"), ("a", "als"))
+    ]
+    with pytest.raises(ConfigError) as error:
+        load_benchmark(write(yaml.safe_dump(MINIMAL | {"models": models})))
+    assert "'a' is the name of models.0 (kind popular) and of models.2 (kind als)" in error.value.message
+
+
 def test_an_anchor_used_twice_is_taken(write) -> None:
     text = (
         yaml.safe_dump(MINIMAL) + "evaluation: {metrics: &m [ndcg], k: [5]}\ncomparisons: {metrics: *m}\n"

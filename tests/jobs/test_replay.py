@@ -263,7 +263,7 @@ def test_a_dry_run_writes_nothing(tmp_path, capsys) -> None:
         ({"replay": {"points": []}}, "at least one operating point"),
         ({"log": {}}, "give one of 'path'"),
         ({"models": [{**MODEL, "noise": 0.5}]}, "give one of 'path'"),
-        ({"models": [MODEL, MODEL]}, "stands there twice"),
+        ({"models": [MODEL, MODEL]}, "is the name of models.0"),
         ({"log": {"path": "log.csv", "columns": {"auction": "a"}}}, "no column 'auction' of auctions"),
     ],
 )

@@ -30,6 +30,7 @@ from recbench_spark.schemas import (
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import list_files
 from recbench_spark.storage.lost_files import forget_files, list_lost_files
+from recbench_spark.storage.objects import remove_object
 
 DAY = date(2026, 1, 1)
 SPLIT = "abc"
@@ -189,8 +190,30 @@ def test_spark_answers_no_query_over_a_table_with_a_lost_file(store: ArrowStore)
     assert place in error.value.message
 
 
+@pytest.mark.parametrize("lose", [remove_file, remove_table])
+def test_nothing_is_exported_where_rows_are_lost(
+    store: ArrowStore, tmp_path: Path, lose: Callable[[ArrowStore, str], str]
+) -> None:
+    lose(store, "metrics")
+    flags = ["--warehouse", store.root, "--export", str(tmp_path / "x.duckdb")]
+    with pytest.raises(StoreError, match="table metrics"):
+        query.main(query.parser().parse_args(flags))
+    assert not (tmp_path / "x.duckdb").exists()
+
+
 def test_a_reader_of_rows_names_the_lost_file(store: ArrowStore) -> None:
     place = remove_file(store, "runs")
     with pytest.raises(StoreError, match="table runs lacks files") as error:
         store.rows(RUNS)
     assert place in error.value.message
+
+
+def test_objects_are_looked_at_and_mended(bucket: str) -> None:
+    store = write_night(f"{bucket}/w")
+    assert not look(store)
+    place = list_files(store.location("user_metrics"))[0]
+    remove_object(place)
+    seen = look(store)
+    assert set(seen.run_ids) == {RUN_B} and place in seen.describe()
+    forget_files(store.location("user_metrics"), [place])
+    assert not look(store) and store.read(USER_METRICS).num_rows == 1

@@ -64,6 +64,7 @@ def export(args: argparse.Namespace) -> int:
         raise ConfigError(message, "query it with --engine spark, or copy the warehouse to a folder")
     store = ArrowStore(args.warehouse, read_only=True)
     _refuse_empty(args.warehouse, store.exists)
+    local_engine.require_whole(store, TABLES)
     target = local_path(args.export)
     try:
         made = export_warehouse(store, target, replace=args.replace)
