@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 VISIBLE_P = 0.05
 """Largest p by Holm of a paired test that tells two models apart."""
 
