@@ -143,6 +143,7 @@ def read_places(night: Ran, kind: str) -> dict[tuple[str, str], int]:
     return {pair: place for pair, place in places.items() if pair in common}
 
 
+@pytest.mark.slow  # four nights of all kinds: minutes
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_items_of_held_out_rows_change_no_bit_of_what_is_trained(kind: str, nights: Nights) -> None:
     before, *others = (read_trained(night, kind) for night in nights.by_world.values())
@@ -151,6 +152,7 @@ def test_items_of_held_out_rows_change_no_bit_of_what_is_trained(kind: str, nigh
         assert [key for key in before if before[key] != after[key]] == [], name
 
 
+@pytest.mark.slow  # four nights of all kinds: minutes
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_new_items_take_no_place_of_others(kind: str, nights: Nights) -> None:
     before, after = (read_places(nights.by_world[name], kind) for name in list(WORLDS)[:2])
