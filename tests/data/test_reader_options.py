@@ -46,7 +46,7 @@ JSON: dict[str, Case] = {
     "timestampFormat": ("MM/dd/yyyy", '{"u": 1, "i": 2, "t": "03/14/2015"}\n', {}),
     "allowComments": ("true", '{"u": 1, /* a */ "i": 2}\n', {}),
     "allowUnquotedFieldNames": ("true", "{u: 1, i: 2}\n", {}),
-    "allowSingleQuotes": ("false", "{'u': 1, 'i': 2}\n" + '{"u": 1, "i": 2}\n', {}),
+    "allowSingleQuotes": ("true", "{'u': 1, 'i': 2}\n" + '{"u": 1, "i": 2}\n', {}),
     "allowNumericLeadingZeros": ("true", '{"u": 01, "i": 2}\n', {}),
     "allowNonNumericNumbers": ("false", '{"u": 1, "i": 2, "n": NaN}\n{"u": 1, "i": 3}\n', {}),
     "allowBackslashEscapingAnyCharacter": ("true", '{"u": "\\c", "i": 2}\n', {}),

@@ -84,7 +84,8 @@ def test_float16_and_views_of_text() -> None:
 )
 def test_types_that_hold_no_ids(ids: pa.Array) -> None:
     good = table(user_id=["1"], item_id=["1"], score=[1.0])
-    for name in ("user_id", "item_id"):
+    # An array of items is a list in one cell: tests/data/test_list_columns.py.
+    for name in ("user_id",) if pa.types.is_list(ids.type) else ("user_id", "item_id"):
         with pytest.raises(SchemaError, match=f"lists: {name} is .* holds no ids"):
             hit(good, good.set_column(good.column_names.index(name), name, ids))
 
