@@ -23,7 +23,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "retrieval": ("faiss-cpu>=1.12",),
     "hdfs": ("hdfs-native>=0.13",),
 }
-"""What each extra of pyproject.toml brings, word for word; `models` and `all` are made of these."""
+"""Requirements of each extra, as pyproject.toml has them; `models` and `all` join some of them."""
 
 MODULES: dict[str, tuple[str, str]] = {
     "pyspark": ("spark", "pyspark"),

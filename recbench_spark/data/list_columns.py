@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SEPARATORS = (",", "|", ";", " ")
-"""What stands between the ids of one cell, in the order in which they are looked for."""
+"""Separators of several ids in one cell, in the order in which they are tried."""
 
 AROUND = r"^[\s\[\](){}'\"]+|[\s\[\](){}'\"]+$"
 """Pattern of what stands around an id of such a cell."""

@@ -41,7 +41,7 @@ KNOWN_ZONE = rf":[0-9.]+\s*{_ZONE}\s*$"
 Short names mean several zones. Java takes BST for Dhaka, AST for Alaska and SST for the Solomon Islands."""
 
 TIME_TEXT = "a timestamp such as 2026-01-31 12:00:00, or its zone is no offset, Z, UTC, GMT or full name"
-"""What is expected of a text of a time, and its fault, behind the words `is not`."""
+"""Expected form of a text with a time; messages put it behind the words `is not`."""
 
 ZONE_HINT = (
     "short names of zones mean several places: write an offset such as +01:00, Z, UTC, GMT, or a full name "

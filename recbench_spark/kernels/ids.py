@@ -85,7 +85,7 @@ SPELLINGS: dict[str, tuple[str, str]] = {
     "separators": (r"[\s_./:|#-]+", ""),
     "zeros in front": (r"(^|[^0-9])0+([0-9])", "\\1\\2"),
 }
-"""What two spellings of one id may differ in: a pattern and what stands for it, in order of use."""
+"""Differences between two spellings of an id: pattern and replacement, in the order of use."""
 
 
 def respell(ids: pa.Array, changes: Sequence[str]) -> pa.Array:

@@ -262,13 +262,13 @@ def check_night_gates(night: BenchmarkNight) -> list[Check]:
     return [
         *gate_checks(select_gates(gates, night.benchmark.split, facts), facts),
         *check_suspects(facts),
-        *check_row_order(night),
+        *check_row_order(facts),
     ]
 
 
-def check_row_order(night: BenchmarkNight) -> list[Check]:
+def check_row_order(facts: Iterable[Mapping[str, Any]]) -> list[Check]:
     """Warn of pairs whose rows differ while no time says which is the last."""
-    rows = [row for row in night.manifest if (row["part"], row["fact"]) == ("log", UNORDERED)]
+    rows = [row for row in facts if (row["part"], row["fact"]) == ("log", UNORDERED)]
     return [
         warn_above_zero("log: pairs without a last row", row["value"], row["detail"])
         for row in rows

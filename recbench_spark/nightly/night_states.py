@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from recbench_spark.errors import RecbenchError
 from recbench_spark.nightly.night_status import night_file, read_filled_tables
 from recbench_spark.nightly.result_files import NightStateRecord, list_versions
 from recbench_spark.runtime.journal import write_json
@@ -61,7 +62,7 @@ def _write(root: str, place: str, record: NightStateRecord) -> bool:
     """Write a record where the warehouse has files; the job itself reports errors of its storage."""
     if not needs_no_java(root) or not (is_object_storage(root) or Path(root).is_dir()):
         return False
-    with suppress(OSError):
+    with suppress(OSError, RecbenchError):
         write_json(place, record.model_dump(mode="json"))
         return True
     return False

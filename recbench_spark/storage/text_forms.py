@@ -9,4 +9,4 @@ WIDE = ("utf-16", "utf-32")
 """Encodings in which the end of a line is more than one byte: no reader of lines finds it."""
 
 TO_UTF8 = "write it in UTF-8: iconv -f UTF-16 -t UTF-8 FILE"
-"""How text in such an encoding becomes readable."""
+"""Hint for text in such an encoding."""
