@@ -401,9 +401,9 @@ def test_table_values_that_cannot_be_read(spark, tmp_path):
         read_table(spark, path, ["user_id"], "lists")
     assert error.value.message.startswith(f"lists {path}")
     for problem in (
-        "2 rows whose 'score' is not a finite number, e.g. ",
+        "2 rows whose 'score' is not a finite number, below 2^53 where it is whole, e.g. ",
         "1 rows whose 'rank' is not a whole number, e.g. '1.5'",
-        "1 rows whose 'relevance' is not a finite number, e.g. 'yes'",
+        "1 rows whose 'relevance' is not a finite number, below 2^53 where it is whole, e.g. 'yes'",
     ):
         assert problem in error.value.message
 

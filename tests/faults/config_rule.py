@@ -317,6 +317,7 @@ AXES: dict[str, Rule] = {
     "ties": choice("id", "id_descending", "expected", "optimistic", "pessimistic", "hashed"),
     "tie_seed": whole(0, 2**63 - 1),
     "duplicates": choice("drop", "error"),
+    "gaps": choice("keep", "close"),
     "candidates": choice("unseen", "all", "rated", "given", "uniform", "popularity"),
 }
 PRESETS = (
@@ -535,6 +536,9 @@ def split_mistakes(split: dict[str, Any]) -> str | None:  # noqa: PLR0911, PLR09
         s["group"] != "user" or holdout not in ("ratio", "leave_one_out", "last_n", "n_given")
     ):
         return "held_out is of a user's rows"
+    asks_repeats = s.get("repeats", "drop") != "drop"
+    if asks_repeats and s["order"] != "temporal" and holdout not in ("consecutive", "given"):
+        return "in random order all rows of a pair are in one part"
     if held_out and (s["valid"] or s["ratio"][1] > 0):
         return "validation is held_out.valid"
     return None
@@ -569,6 +573,7 @@ SPLIT = with_rule(
             "window": whole(0),
             "held_out": maybe(HELD_OUT),
             "open_loop": choice("unseen", "all"),
+            "repeats": choice("drop", "keep", "only"),
             "seed": SEED,
         }
     ),
@@ -645,6 +650,7 @@ KIND_RULES: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
             "alpha": NOT_NEGATIVE,
             "implicit": truth,
             "seed": SEED,
+            "items": choice("trained", "catalogue"),
         },
         (),
     ),
@@ -655,12 +661,13 @@ KIND_RULES: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
             "users": maybe(location),
             "items": location,
             "similarity": choice("dot", "cosine"),
+            "columns": mapping(text()),
             "fold_in": maybe(FOLD_IN),
         },
         ("items",),
     ),
-    "scores": ({"path": location}, ("path",)),
-    "lists": ({"path": location, "training_items": choice("keep", "drop")}, ("path",)),
+    "scores": ({"path": location, "columns": mapping(text())}, ("path",)),
+    "lists": ({"path": location, "columns": mapping(text()), "training_items": choice("keep", "drop")}, ("path",)),
     "published": ({"figures": figures}, ("figures",)),
     "means": (
         {

@@ -220,7 +220,7 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(splits, log
         for part in (splits[splits["part"] == name] for name in ("train", "test"))
     )
     folders = sorted(file.parent for file in (place / "graph_files").glob("*/graph.json"))
-    assert len(folders) == 3  # of the net; with the item that has features and no row; of what lacks some
+    assert len(folders) == 2  # of the net; with the item that has features and no row
     for folder in folders:
         assert folder.name.startswith(f"{split_id}-")
         assert read_pairs(folder) == train and not set(read_pairs(folder)) & set(test)

@@ -87,7 +87,8 @@ def test_ranks_follow_from_the_stored_model_and_no_batch_changes_them(tmp_path: 
     source, rows = open_source(tmp_path, KINDS[name]), make_users()
     learnt = [row for row in ROWS if row[4] == "train" and (name != "mlp" or row[2] >= 4)]
     known_users, known_items = {row[0] for row in learnt}, {row[1] for row in learnt}
-    ids = sorted({row[0] for row in ROWS}), sorted({row[1] for row in ROWS}, key=int)
+    trained = [row for row in ROWS if row[4] == "train"]
+    ids = sorted({row[0] for row in trained}), sorted({row[1] for row in trained}, key=int)
     model: Any = load(source.task.place(MODEL))
     seen = np.array([place for place, item in enumerate(ids[1]) if item in known_items])
     whole = rank(source, rows, 1000)
