@@ -162,11 +162,13 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
         raise DivergedError("predictions are not finite", "lower the learning rates")
     if task.folder is not None and task.keep:
         _write(task, log, fit, train, watched_r, known=known)
-    parts = log.arrays["parts"][watched_r]
+    parts, users_p = (log.arrays[name][watched_r] for name in ("parts", "users"))
+    predicted = fit.watched_p, watched.ratings_r, users_p
     by_part = {
-        log.parts[code]: measure_errors(fit.watched_p, watched, parts == code) for code in np.unique(parts)
+        log.parts[code]: measure_errors(*(column[parts == code] for column in predicted))
+        for code in np.unique(parts)
     }
-    whole = measure_errors(fit.watched_p, watched, np.ones(len(parts), bool))
+    whole = measure_errors(*predicted)
     curve = [float(x) for x in fit.rmse_s]
     return {
         "n_train": len(train), "n_watched": len(watched), "steps": fit.steps, "rmse_by_step": curve,
@@ -198,12 +200,15 @@ def find_known(task: FitTask, log: RatingLog, watched_r: Rows) -> KnownIds | Non
 
 
 def measure_errors(
-    predicted_p: npt.NDArray[np.float64], watched: Ratings, chosen: Rows
+    predicted_p: npt.NDArray[np.float64], ratings_p: npt.NDArray[np.float64], users_p: Rows
 ) -> dict[str, float]:
-    """Return rmse and mae, summed as in a night: exactly by user, then over users."""
-    p, y, u = predicted_p[chosen], watched.ratings_r[chosen], watched.users_r[chosen]
-    offsets = np.concatenate([np.flatnonzero(np.diff(u, prepend=-1)), [len(u)]]).astype(np.int64)
-    totals = sums.exact_sums(values.user_sums(offsets, p, y)).nearest()
+    """Return rmse and mae, summed as in a night: exactly by user, then over users.
+
+    Users are those of the log: in a fit, all users that training does not know have one number.
+    """
+    starts = np.flatnonzero(np.diff(users_p, prepend=-1))
+    offsets = np.append(starts, len(users_p)).astype(np.int64)
+    totals = sums.exact_sums(values.user_sums(offsets, predicted_p, ratings_p)).nearest()
     metrics = values.from_totals(totals)
     return {name: float(metrics[name]) for name in ("rmse", "mae")}
 
