@@ -37,8 +37,9 @@ def fit_als(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog
     started, before = datetime.now(UTC), time.monotonic()
     row: Row = {
         "fit_id": task.fit_id, "model": model.name, "kind": model.kind, "dims": model.rank,
-        "settings_json": json.dumps(task.settings, sort_keys=True), "seed": task.seed, "fold": task.fold,
-        "parts": list(task.watched), "threads": store.spark.sparkContext.defaultParallelism,
+        "settings_json": json.dumps(task.named_settings, sort_keys=True),
+        "seed": task.seed, "fold": task.fold, "parts": list(task.watched),
+        "threads": store.spark.sparkContext.defaultParallelism,
     }  # fmt: skip
     try:
         row |= _fit_and_measure(store, model, task, files) | {"status": "succeeded"}

@@ -98,6 +98,11 @@ class FitTask:
         return str(self.settings["kind"])
 
     @property
+    def named_settings(self) -> dict[str, Any]:
+        """Settings as rows of `fits` and `trials` name them: the learner's, and `items: catalogue`."""
+        return name_settings(self.settings, self.whole)
+
+    @property
     def dims(self) -> int | None:
         """Number of factors, if the learner has any."""
         dims = self.settings.get("dims")
@@ -111,6 +116,11 @@ class FitTask:
     def files(self) -> str | None:
         """The fit's folder as its row stores it; None if only the row is stored."""
         return f"{self.stored}/{self.fit_id}" if self.folder is not None and self.keep else None
+
+
+def name_settings(settings: dict[str, Any], whole: bool) -> dict[str, Any]:
+    """Return settings that tell fits on all items of the log from those on trained items."""
+    return {**settings, "items": "catalogue"} if whole else settings
 
 
 def fit_one(task: FitTask, files: SharedRatingLog) -> Row:
@@ -278,7 +288,7 @@ def _current_files(task: FitTask, row: Row) -> Row:
 def _facts(task: FitTask) -> Row:
     fields = asdict(task)
     row = {name: fields[name] for name in ("fit_id", "model", "seed", "fold", "threads")}
-    settings = json.dumps(task.settings, sort_keys=True)
+    settings = json.dumps(task.named_settings, sort_keys=True)
     parts = [VALIDATION_PART] if task.share else list(task.watched)
     learner = {"kind": task.kind, "dims": task.dims, "settings_json": settings, "parts": parts}
     return row | learner | {"files": task.files, "host": socket.gethostname()}

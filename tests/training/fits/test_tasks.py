@@ -101,6 +101,13 @@ def test_errors_count_rows_of_users_without_training(tmp_path, asked: list[str])
     assert row["rmse_by_part"] == {"1": row["rmse"]} and row["n_watched"] == len(asked)
 
 
+def test_the_row_says_which_items_were_counted(tmp_path) -> None:
+    """Boards have one entry for each setting of a model, by this text."""
+    files = log_files(tmp_path)
+    rows = [json.loads(fit_one(task(whole=whole), files)["settings_json"]) for whole in (False, True)]
+    assert rows[1] == {**rows[0], "items": "catalogue"}
+
+
 def test_ids_are_in_the_order_of_rankings() -> None:
     place, ids = index_ids(pa.chunked_array([["10", "9"], ["9", "100"]]))
     assert (place.tolist(), ids.tolist()) == ([1, 0, 0, 2], [b"9", b"10", b"100"])
