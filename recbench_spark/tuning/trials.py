@@ -225,6 +225,6 @@ def _make_fit_outcome(tasks: Sequence[FitTask], rows: Mapping[str, Row]) -> Tria
         tuple(row["rmse"] for row in fits if row["status"] == "succeeded"),
         sum(row.get("cpu_seconds") or 0.0 for row in fits),
         tuple(task.fit_id for task in tasks),
-        tasks[0].named_settings,
+        name_settings(tasks[0].settings, tasks[0].whole),
         next((row["error"] for row in unfinished if row.get("error")), ""),
     )

@@ -98,9 +98,9 @@ class FitTask:
         return str(self.settings["kind"])
 
     @property
-    def named_settings(self) -> dict[str, Any]:
-        """Settings as rows of `fits` and `trials` name them: the learner's, and `items: catalogue`."""
-        return name_settings(self.settings, self.whole)
+    def settings_json(self) -> str:
+        """The settings as rows of `fits` name them."""
+        return json.dumps(name_settings(self.settings, self.whole), sort_keys=True)
 
     @property
     def dims(self) -> int | None:
@@ -288,9 +288,8 @@ def _current_files(task: FitTask, row: Row) -> Row:
 def _facts(task: FitTask) -> Row:
     fields = asdict(task)
     row = {name: fields[name] for name in ("fit_id", "model", "seed", "fold", "threads")}
-    settings = json.dumps(task.named_settings, sort_keys=True)
     parts = [VALIDATION_PART] if task.share else list(task.watched)
-    learner = {"kind": task.kind, "dims": task.dims, "settings_json": settings, "parts": parts}
+    learner = {"kind": task.kind, "dims": task.dims, "settings_json": task.settings_json, "parts": parts}
     return row | learner | {"files": task.files, "host": socket.gethostname()}
 
 
