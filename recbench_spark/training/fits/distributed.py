@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime
 
@@ -37,8 +36,9 @@ def fit_als(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog
     started, before = datetime.now(UTC), time.monotonic()
     row: Row = {
         "fit_id": task.fit_id, "model": model.name, "kind": model.kind, "dims": model.rank,
-        "settings_json": json.dumps(task.settings, sort_keys=True), "seed": task.seed, "fold": task.fold,
-        "parts": list(task.watched), "threads": store.spark.sparkContext.defaultParallelism,
+        "settings_json": task.settings_json,
+        "seed": task.seed, "fold": task.fold, "parts": list(task.watched),
+        "threads": store.spark.sparkContext.defaultParallelism,
     }  # fmt: skip
     try:
         row |= _fit_and_measure(store, model, task, files) | {"status": "succeeded"}
