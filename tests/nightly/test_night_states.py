@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -91,3 +94,36 @@ def test_a_broken_file_of_the_log_is_recorded(
     ended = read_state(tmp_path / "w")
     assert (ended["state"], ended["exit_code"]) == ("failed", end.value.code)
     assert ended["error"].splitlines()[0] in capsys.readouterr().err
+
+
+WORLD = """
+name: shop
+dataset: {name: w, reader: world, world: {users: 60, items: 30, interactions: 1200, open_loop: 0, seed: 3}}
+models: [{name: popular, kind: popular}, {name: item_knn, kind: item_knn}]
+evaluation: {metrics: [ndcg], k: [5], slices: [], bootstrap: {replicates: 10}}
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("word", "number"), [("starting Spark", signal.SIGTERM), ("model 1/2", signal.SIGINT)]
+)
+def test_a_signal_ends_a_running_night_with_its_state(
+    tmp_path: Path, word: str, number: signal.Signals
+) -> None:
+    """The process is a real one; an earlier attempt has ended well."""
+    (tmp_path / "shop.yaml").write_text(WORLD)
+    place = Path(night_file(str(tmp_path), "shop", DAY))
+    place.parent.mkdir()
+    place.write_text('{"exit_code": 0, "state": "finished"}')
+    words = ["--config", tmp_path / "shop.yaml", "--warehouse", tmp_path, "--logical-date", DAY]
+    job = [sys.executable, "-m", "recbench_spark", "nightly", *map(str, words)]
+    with subprocess.Popen(job, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any(word in line for line in process.stderr)
+        assert read_state(tmp_path)["state"] == "running"
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + number and "interrupted, nothing published" in said
+    ended = read_state(tmp_path)
+    assert (ended["state"], ended["exit_code"]) == ("failed", 128 + number)
