@@ -159,11 +159,11 @@ TIME_NAME = re.compile(
 
 
 def _is_epoch(column: ColumnFacts) -> bool:
-    """Return whether all values are whole numbers that one unit puts between 1990 and 2099."""
-    if not column.is_numeric or column.whole != column.numbers:
+    """Return whether one unit puts all numbers but 0 and -1, a missing time, between 1990 and 2099."""
+    if not column.is_numeric or column.highest is None:
         return False
-    units = {guess_unit(end) for end in (column.lowest, column.highest) if end is not None}
-    return len(units) == 1 and None not in units
+    lowest = column.highest if column.lowest in (None, 0, -1) else column.lowest
+    return guess_unit(column.highest) is not None and guess_unit(lowest) == guess_unit(column.highest)
 
 
 def _find_rating(log: LogFile, free: Sequence[ColumnFacts]) -> ColumnFacts | None:

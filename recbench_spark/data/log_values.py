@@ -139,9 +139,10 @@ def find_no_ratings(log: LogFile, name: str) -> tuple[float, int] | None:
 
 
 def _find_formats(connection: duckdb.DuckDBPyConnection, name: str) -> tuple[str, ...]:
-    """Return the patterns of Spark by which all dates of a column are read."""
+    """Return the patterns of Spark by which all dates of a column are read; no year has two digits."""
     text = f"nullif({_quote(name)}, '')"
-    counts = ", ".join(f"count(try_strptime({text}, {_quote_text(one)}))" for one in TIME_FORMATS.values())
+    times = (f"try_strptime({text}, {_quote_text(one)})" for one in TIME_FORMATS.values())
+    counts = ", ".join(f"count(*) FILTER (year({time}) > 99)" for time in times)
     present, *read = connection.sql(f"SELECT count({text}), {counts} FROM log").fetchall()[0]
     return tuple(java for java, n in zip(TIME_FORMATS, read, strict=True) if n == present)
 

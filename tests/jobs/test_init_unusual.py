@@ -161,6 +161,33 @@ def test_epoch_seconds_in_a_column_without_a_name(
     assert (load(path).columns["event_time"], load(path).time_unit) == ("_c3", "s")
 
 
+@pytest.mark.parametrize("times", ["{}000.0", "{}.25", "{}e0"])
+def test_epoch_times_of_other_writings_are_not_passed_over(times: str, tmp_path: Path) -> None:
+    path = write(tmp_path, [f"{n}\t{n % 3}\t{n % 5 + 1}\t{times.format(FIRST + n)}" for n in range(9)])
+    ids = ("--user-column", "_c0", "--item-column", "_c1", "--rating-column", "_c2")
+    assert run(path, *ids) == 0
+    unit = "ms" if "000" in times else "s"
+    assert (load(path).columns["event_time"], load(path).time_unit) == ("_c3", unit)
+
+
+@pytest.mark.parametrize("missing", [0, -1])
+def test_epoch_times_with_missing_ones_are_asked_for(
+    missing: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{n},{n % 3},{FIRST + n if n else missing}" for n in range(9)]
+    path = write(tmp_path, ["user,item,x", *lines], "log.csv")
+    assert run(path) == 2
+    assert "add --time-column x or --time-column none" in capsys.readouterr().err
+
+
+def test_years_of_two_digits_are_no_years_of_the_first_century(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, ["user,item,date", "1,1,09/13/20", "1,2,09/14/20", "2,1,09/15/20"], "log.csv")
+    assert run(path) == 2
+    assert "09/13/20, 09/14/20, 09/15/20, which are no times" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("header", "values", "message"),
     [

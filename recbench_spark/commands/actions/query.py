@@ -118,6 +118,8 @@ def _answer_on_spark(args: argparse.Namespace, sql: str) -> int:
         )
     store = Store(get_session("recbench-spark query"), args.warehouse, read_only=True)
     _refuse_empty(args.warehouse, store.exists)
+    if not needs_no_java(args.warehouse):
+        local_engine.require_whole(store, local_engine.find_tables(sql))
     store.install_views()
     check_query(store.spark, sql, (*TABLES, *view_files()))
     answer, limit = store.spark.sql(sql), choose_limit(args)
