@@ -167,7 +167,8 @@ TIME_FORMATS = {java + hour: own + _HOURS[hour] for java, own in _DAYS.items() f
 
 OTHER_DATE = (
     "^[0-9]{1,2}[/.-][0-9]{1,2}[/.-][0-9]{2,4}([ T,]|$)|^[0-9]{4}[/.][0-9]{1,2}[/.][0-9]{1,2}|"
-    "^([A-Za-z]{3,9},? )?([0-9]{1,2} )?(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* .*[0-9]{4}$"
+    "^([A-Za-z]{3,9},? )?([0-9]{1,2}[ -])?"
+    "(?i:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*[ ,.-]+[0-9]"
 )
 """Pattern of a date in another form than 2026-01-31."""
 

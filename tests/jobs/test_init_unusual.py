@@ -198,6 +198,9 @@ def test_years_of_two_digits_are_no_years_of_the_first_century(
         ("session_start", [str(FIRST), str(FIRST + 1), str(FIRST + 2)], "event_time may be session_start"),
         ("played_time", ["3", "4", "5"], "event_time may be played_time"),
         ("day", ["Mar 14, 2015", "Mar 15, 2015", "Mar 16, 2015"], "day has Mar 14, 2015"),
+        ("day", ["14-Mar-2015", "15-MAR-15 10:00", "1-Apr-2015"], "day has 14-Mar-2015"),
+        ("day", ["Sat, 14 Mar 2015 10:00:00 GMT", "15 Mar 2015", "Mar 2015"], "day has Sat, 14 Mar"),
+        ("day", ["20150314", "20150315", "20150401"], "event_time may be day"),
     ],
 )
 def test_what_may_be_a_rating_or_a_time_is_asked_for(
