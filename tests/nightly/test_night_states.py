@@ -8,17 +8,21 @@ import subprocess
 import sys
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from recbench_spark import benchmark as benchmark_night
 from recbench_spark import cli
 from recbench_spark.cli import read_error
-from recbench_spark.commands import nightly
+from recbench_spark.commands import multiverse, nightly
+from recbench_spark.commands.actions import multiverse as multiverse_work
 from recbench_spark.errors import ConfigError, Interrupted
 from recbench_spark.nightly.night_states import record_state
 from recbench_spark.nightly.night_status import night_file
 from recbench_spark.nightly.result_files import NightStateRecord
+from recbench_spark.runtime import session
 
 DAY = date(2026, 1, 2)
 
@@ -94,6 +98,25 @@ def test_a_broken_file_of_the_log_is_recorded(
     ended = read_state(tmp_path / "w")
     assert (ended["state"], ended["exit_code"]) == ("failed", end.value.code)
     assert ended["error"].splitlines()[0] in capsys.readouterr().err
+
+
+def test_a_night_of_a_multiverse_records_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        assert read_state(tmp_path, "shop-RO_RS-unseen")["state"] == "running"
+        raise ConfigError("no model 'x'")
+
+    monkeypatch.setattr(session, "get_session", lambda _: None)
+    monkeypatch.setattr(multiverse_work, "Store", lambda _, root: SimpleNamespace(root=root))
+    monkeypatch.setattr(benchmark_night, "run_night", fail)
+    (tmp_path / "shop.yaml").write_text(WORLD)
+    flags = ["--config", tmp_path / "shop.yaml", "--warehouse", tmp_path, "--logical-date", DAY]
+    words = [*map(str, flags), "--protocols=RO_RS", "--candidates=unseen"]
+    with pytest.raises(ConfigError):
+        multiverse_work.run(multiverse.parser().parse_args(words))
+    ended = read_state(tmp_path, "shop-RO_RS-unseen")
+    assert (ended["state"], ended["exit_code"]) == ("failed", 2)
 
 
 WORLD = """
