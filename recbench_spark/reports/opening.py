@@ -30,13 +30,18 @@ def make_opening(report: Report) -> Opening:
     gated = [f"{row.check} ({', '.join(row.models)}): {row.detail}" for row in report.failures]
     failed, _ = find_failed(report.runs)
     events = [
-        *(describe_fall(fall) for fall in falls[:MAX_EVENTS]),
-        *([f"{len(falls) - MAX_EVENTS} more in the view regressions."] if len(falls) > MAX_EVENTS else []),
-        *(f"A gate failed: {text}." for text in gated[:MAX_EVENTS]),
-        *(f"{model} failed: see Runs." for model in failed[:MAX_EVENTS]),
-        *describe_failed_attempts(report.runs)[:MAX_EVENTS],
+        *_cut_events([describe_fall(fall) for fall in falls], "in the view regressions"),
+        *_cut_events([f"A gate failed: {text}." for text in gated], "in the table checks"),
+        *_cut_events([f"{model} failed: see Runs." for model in failed], "that failed, in Runs"),
+        *_cut_events(describe_failed_attempts(report.runs), "of such attempts, in Runs"),
     ]
     return Opening(*_choose_verdict(report, falls), tuple(events), describe_shipped(report))
+
+
+def _cut_events(events: Sequence[str], place: str) -> list[str]:
+    """Return the first events, and how many more there are, with their place."""
+    rest = len(events) - MAX_EVENTS
+    return [*events[:MAX_EVENTS], *([f"{rest} more {place}."] if rest > 0 else [])]
 
 
 def _choose_verdict(report: Report, falls: Sequence[Fall]) -> tuple[str, str]:

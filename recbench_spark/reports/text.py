@@ -66,7 +66,7 @@ def multiverse_text(facts: MultiverseFacts) -> str:
 
 
 def _shorten(model: str) -> str:
-    return model[:NAME_WIDTH]
+    return model if len(model) <= NAME_WIDTH else model[: NAME_WIDTH - 1] + "…"
 
 
 def _finding_text(row: CheckRow) -> str:
@@ -116,7 +116,7 @@ def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -
 
 
 def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
-    name = row.model if len(row.model) <= NAME_WIDTH else row.model[: NAME_WIDTH - 1] + "…"
+    name = _shorten(row.model)
     return [
         "~" if row.overlaps_next else " ",
         str(row.position),

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -161,7 +162,19 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     replace_defaults(spark, TUNED_SETTINGS)
     share_own_modules(spark)
+    hide_broken_updates(spark.sparkContext._accumulatorServer)
     return spark
+
+
+def hide_broken_updates(server: Any) -> None:
+    """Let a server of accumulators print no trace where Java is gone: the job says so in a sentence."""
+    report = server.handle_error
+
+    def handle_error(*request: Any) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            report(*request)
+
+    server.handle_error = handle_error
 
 
 def share_own_modules(spark: SparkSession) -> None:

@@ -695,6 +695,13 @@ def test_a_night_in_a_catalog(spark, writer: str, monkeypatch: pytest.MonkeyPatc
         assert spark.table("recbench_night_test.runs").count() == 1
         assert "popular" in ran.outcome.leaderboard
         assert run(store, small(**TINY)).outcome.skipped == ("popular",)
+        if writer == "Spark":
+            for lost in ("metrics", "items"):
+                spark.sql(f"DROP TABLE recbench_night_test.{lost}")
+                again = run(Store(spark, store.root), small(**TINY))
+                assert set(again.outcome.run_ids) == {"popular"} and f"table {lost} is not" in again.remarks
+                assert spark.table(f"recbench_night_test.{lost}").count() > 0
+            assert run(store, small(**TINY)).outcome.skipped == ("popular",)
     finally:
         spark.sql("DROP SCHEMA recbench_night_test CASCADE")
 

@@ -183,6 +183,13 @@ def test_the_page_marks_the_row_and_draws_nights_and_comparisons() -> None:
     assert page.index("Do not ship ours") < page.index('id="leaderboard"')
 
 
+def test_the_opening_says_how_many_events_it_leaves_out() -> None:
+    runs = [{**RUN, "run_id": f"x{n}", "model": f"m{n}", "status": "failed"} for n in range(8)]
+    gates = tuple(CheckRow(f"gate {n}", "error", False, 1.0, 0.0, "none", ("a",)) for n in range(7))
+    events = make_opening(replace(report(number("a", 0.5), runs=runs), checks=gates)).events
+    assert "2 more in the table checks." in events and "3 more that failed, in Runs." in events
+
+
 def test_comparisons_are_those_with_the_baseline_and_with_earlier_nights() -> None:
     pair = {**COMPARED, "kind": "pair", "other": "popular", "regressed": False}
     rows = [COMPARED, {**pair, "with_baseline": True}, {**pair, "other": "als"}]
