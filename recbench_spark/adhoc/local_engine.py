@@ -93,7 +93,8 @@ def evaluate(
         users = _add_candidates(tables, candidates, plan)
         ranked = _rank_rows(tables, users, system, plan, folder)
         result = _result(tables, ranked, plan.metric_plan, source, lists=plan.lists)
-    return replace(result, metrics=_select_figures(result.metrics, plan.figures))
+    limits = plan.name_limits(train_table, candidates)
+    return replace(result, metrics=_select_figures(result.metrics, plan.figures), limits=limits)
 
 
 def _select_figures(metrics: ShownTable, figures: Figures) -> ShownTable:

@@ -76,3 +76,48 @@ def test_the_check_says_what_was_drawn() -> None:
     )
     lacking = checks["drawn candidates that a user lacks"]
     assert lacking.observed == 8 and not lacking.passed
+
+
+# ------------------------------------------------------------------- tables that decide candidates
+
+SCORES = pd.DataFrame({"user_id": np.arange(USERS).repeat(ITEMS), "item_id": list(range(ITEMS)) * USERS})
+SCORES = SCORES.assign(score=RNG.normal(size=len(SCORES)))
+OTHER = TRAIN.iloc[::-1].iloc[1:]
+SYSTEMS: dict[str, dict[str, Any]] = {"scores": {"scores": SCORES}, "embeddings": {"embeddings": VECTORS}}
+
+
+def measure_masked(train: pd.DataFrame | None, **options: Any) -> Any:
+    return recbench_spark.evaluate(
+        TRUTH, train=train, **{"metrics": "ndcg", "k": 5, "bootstrap": 0, **options}
+    )
+
+
+@pytest.mark.parametrize("other", [OTHER, None])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_other_training_rows_mask_other_items(system: str, other: pd.DataFrame | None) -> None:
+    one, two = (measure_masked(train, **SYSTEMS[system]) for train in (TRAIN, other))
+    with pytest.raises(ConfigError, match="one and two: their training items are those of other rows"):
+        recbench_spark.compare({"one": one, "two": two})
+    # The order of rows, repeated rows and the type of ids are no matter.
+    alike = pd.concat([TRAIN.iloc[::-1], TRAIN[:3]]).astype(str)
+    recbench_spark.compare({"one": one, "two": measure_masked(alike, **SYSTEMS[system])}, bootstrap=9)
+
+
+def test_training_rows_that_mask_nothing_decide_popularity_alone() -> None:
+    lists = SCORES.groupby("user_id").head(7).assign(rank=list(range(1, 8)) * USERS).drop(columns="score")
+    metrics = ("ndcg", "novelty")
+    one, two = (measure_masked(train, lists=lists, metrics=metrics) for train in (TRAIN, OTHER))
+    recbench_spark.compare({"one": one, "two": two}, metrics="ndcg", bootstrap=9)
+    with pytest.raises(ConfigError, match="novelty count those of other rows"):
+        recbench_spark.compare({"one": one, "two": two})
+    every = {"definition": {"candidates": "all"}, "scores": SCORES}
+    one, two = (measure_masked(train, **every) for train in (TRAIN, OTHER))
+    recbench_spark.compare({"one": one, "two": two}, bootstrap=9)
+
+
+def test_other_given_candidates_are_refused() -> None:
+    few = SCORES[SCORES.item_id < 20][["user_id", "item_id"]]
+    given = {"definition": {"candidates": "given"}, "embeddings": VECTORS}
+    one, two = (measure_masked(None, candidates=table, **given) for table in (few, few[:-1]))
+    with pytest.raises(ConfigError, match="candidates are those of other rows"):
+        recbench_spark.compare({"one": one, "two": two})

@@ -33,6 +33,7 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import PER_USER
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison import significance as kernel
 from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.kernels.resampling import hide_points
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 COMMON = "common"
@@ -256,7 +257,8 @@ class _PlanSums:
         rows = []
         for (*key, k, number, slice_key, label), tally in self.tallies.items():
             tests = kernel.paired_t(tally.sums)
-            low, high = tests.interval(plan.bootstrap.level)
+            level = plan.bootstrap.level
+            low, high = hide_points(*tests.interval(level), tests.users, level)
             estimates = {"difference": tests.mean, "stderr": tests.error, "ci_low": low, "ci_high": high}
             model, other = (plan.runs[place].model for place in plan.groups[number].runs)
             names = ("wins", "ties", "losses", "only_model", "only_other")

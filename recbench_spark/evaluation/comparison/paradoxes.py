@@ -316,10 +316,12 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
     The stratified difference is the sum over strata of |Q_s| / |Q| x the difference in s, over the
     strata in which both models have a mean.
     """
-    difference_sx, low_sx, high_sx = _differences(strata, a, b, level)
+    users_sx = np.minimum(strata.users_sm[:, a], strata.users_sm[:, b])
+    difference_sx, low_sx, high_sx = _differences(strata, a, b, users_sx, level)
     combined_x, _ = combine_strata(difference_sx[1:], strata.size_s)
     drawn_srx = (strata.mean_smr[1:, a] - strata.mean_smr[1:, b]).transpose(2, 0, 1)
-    low_x, high_x = resampling.percentile_interval(combine_strata(drawn_srx, strata.size_rs)[0], level)
+    bounds_x = resampling.percentile_interval(combine_strata(drawn_srx, strata.size_rs)[0], level)
+    low_x, high_x = resampling.hide_points(*bounds_x, users_sx[0], level)
     both = ~np.isnan(difference_sx[1:])
     value_x, other_x = (
         combine_strata(np.where(both, strata.mean_sm[1:, model], np.nan), strata.size_s)[0]
@@ -327,8 +329,10 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
     )
     overall = (low_sx[0], high_sx[0])
     kind_x = kernel.kinds(difference_sx[0], combined_x, difference_sx[1:].T)
+    enough_sx = users_sx >= resampling.count_fewest_users(level)
     by_strata = [
-        kernel.intervals_oppose(*overall, *bounds) for bounds in zip(low_sx[1:], high_sx[1:], strict=True)
+        kernel.intervals_oppose(*overall, low_sx[s], high_sx[s]) & enough_sx[s]
+        for s in range(1, len(low_sx))
     ]
     certain_x = np.where(
         kind_x == kernel.KINDS.index("partial"),
@@ -350,20 +354,22 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
         "lows": low_sx[1:],
         "highs": high_sx[1:],
         "kind": kind_x,
-        "certain": certain_x & (kind_x > 0),
+        "certain": certain_x & (kind_x > 0) & enough_sx[0],
         "opposed_share": kernel.opposing_share(
             difference_sx[0], difference_sx[1:].T, strata.size_s[None, :]
         ),
     }
 
 
-def _differences(strata: StratumMeans, a: Ints, b: Ints, level: float) -> tuple[Floats, Floats, Floats]:
+def _differences(
+    strata: StratumMeans, a: Ints, b: Ints, users_sx: Ints, level: float
+) -> tuple[Floats, Floats, Floats]:
     """Return differences in the whole and in the strata, and bounds of their intervals, (s, x) each."""
     difference_sx = strata.mean_sm[:, a] - strata.mean_sm[:, b]
     drawn_sxr = strata.mean_smr[:, a] - strata.mean_smr[:, b]
     flat_rc = drawn_sxr.reshape(-1, drawn_sxr.shape[2]).T
-    low, high = resampling.percentile_interval(flat_rc, level)
-    return difference_sx, low.reshape(difference_sx.shape), high.reshape(difference_sx.shape)
+    ends = [end.reshape(difference_sx.shape) for end in resampling.percentile_interval(flat_rc, level)]
+    return difference_sx, *resampling.hide_points(*ends, users_sx, level)
 
 
 def _none_if_nan(value: Any) -> Any:
