@@ -83,7 +83,7 @@ def evaluate(
     system = _convert_system(plan.kind, plan.system)
     train_table = None if train is None else as_table(train, "train")
     tables = ground_truth.make_arrow_truth(
-        as_table(truth, "truth"), train_table, system[-1], plan.definition, masked=plan.drops_training_items
+        as_table(truth, "truth"), train_table, system[-1], plan.definition, masked=plan.masks_truth
     )
     tables.checks.extend([*_overlap_checks(tables, system, plan.kind), *gain_checks(plan, tables.grades)])
     with nullcontext(Path()) if plan.candidates is None and features is None else _scratch() as folder:

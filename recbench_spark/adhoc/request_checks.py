@@ -52,6 +52,11 @@ class EvaluationPlan:
         return not self.lists and self.definition.candidates in ("unseen", *SAMPLED)
 
     @property
+    def masks_truth(self) -> bool:
+        """Return whether a truth item that training knows is no candidate, as it is beside drawn ones."""
+        return not self.lists and self.definition.candidates == "unseen"
+
+    @property
     def candidates(self) -> str | None:
         """Return the candidate mode of embeddings; None for lists and scores, which are the candidates."""
         return self.definition.candidates if self.kind == "embeddings" else None

@@ -99,7 +99,7 @@ def evaluate(
         sums = tables.partitioned.sums
         known = sums["truth trained"], sums["truth pairs"]
         tables.checks.extend(empty_train_checks(inputs.train.n if inputs.train else 0))
-        tables.checks.append(truth_in_train_check(*known, masked=plan.drops_training_items))
+        tables.checks.append(truth_in_train_check(*known, masked=plan.masks_truth))
     tables.checks.extend(
         [*_overlap_checks(tables, vectors, plan.kind), *gain_checks(plan, inputs.truth.ranges["rating"])]
     )

@@ -121,3 +121,29 @@ def test_other_given_candidates_are_refused() -> None:
     one, two = (measure_masked(None, candidates=table, **given) for table in (few, few[:-1]))
     with pytest.raises(ConfigError, match="candidates are those of other rows"):
         recbench_spark.compare({"one": one, "two": two})
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("mode", ["uniform", "popularity"])
+def test_a_trained_item_of_the_truth_stands_beside_drawn_ones(
+    mode: str, engine: str, request: pytest.FixtureRequest
+) -> None:
+    """User u has a in training and in the truth: it is the first of its candidates, and no miss."""
+    rows = {
+        "truth": [("u", "a"), ("v", "b")],
+        "train": [("u", "a"), ("u", "c"), ("v", "d"), ("v", "e"), ("v", "f")],
+    }
+    tables = [pd.DataFrame(pairs, columns=["user_id", "item_id"]) for pairs in rows.values()]
+    items = pd.DataFrame({"item_id": list("abcdef"), "vector": [[float(n)] for n in range(6, 0, -1)]})
+    tables += [pd.DataFrame({"user_id": ["u", "v"], "vector": [[1.0], [1.0]]}), items]
+    if engine == "spark":
+        tables = [request.getfixturevalue("spark").createDataFrame(table) for table in tables]
+    truth, train, users, items = tables
+    result = recbench_spark.evaluate(
+        truth, embeddings=(users, items), train=train, metrics="mrr", k=5, bootstrap=0,
+        definition={"candidates": mode}, draw={"n": 3}, uncut=False,
+    )  # fmt: skip
+    # v has a, c and b itself (of popularity: a and c): a stands before b.
+    assert result.to_pandas().value.tolist() == [(1 + 1 / 2) / 2]
+    (check,) = [check for check in result.checks if "truth rows that are" in check.check]
+    assert check.passed and "misses" not in check.detail
