@@ -61,7 +61,8 @@ class SplitRule:
         ratio: shares of train, valid, test.
         n: test and validation rows of an owner; None: by `ratio`. For `n_given`: rows that train.
         folds: their number, the number of the test fold, and whether the next fold validates.
-        every_fold: true if each row's part is the number of its fold, for work on all folds.
+        every_fold: true if each row's part is the number of its fold, for work on all folds; see
+            `pairs.divide_pairs`.
         instants: starts of validation, test and `later`, in microseconds.
         parts: the parts among which test rows are distributed.
         held_out: held-out ids.
@@ -104,8 +105,9 @@ class SplitRule:
 
     @property
     def pair_rule(self) -> PairRule:
-        """Return the rule for several rows of a pair."""
-        return PairRule(self.duplicates, self.repeats, self.open_loop.keeps_known, not self.every_fold)
+        """Return the rule for several rows of a pair; of all folds at once, that inside one fold."""
+        repeats: RepeatRule = "keep" if self.every_fold else self.repeats
+        return PairRule(self.duplicates, repeats, self.open_loop.keeps_known)
 
 
 def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
@@ -148,7 +150,11 @@ def _label_all(rows: pa.Table, rule: SplitRule) -> tuple[pa.Table, Dropped]:
     if rule.duplicates == "error":
         pairs.refuse_duplicates(rows)
     labelled = rows if rule.by == "given" else _label(rows, rule)
-    return labelled, pairs.mark_dropped(labelled, rule.pair_rule)
+    dropped = pairs.mark_dropped(labelled, rule.pair_rule)
+    if not rule.every_fold:
+        return labelled, dropped
+    keep = rule.duplicates or "keep_last"
+    return pairs.divide_pairs(labelled, dropped, keep, rule.repeats, rule.folds[0])
 
 
 def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:
