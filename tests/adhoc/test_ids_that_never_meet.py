@@ -69,6 +69,42 @@ def test_hardly_any_common_id_does_not_hide_the_others(n: int) -> None:
         evaluate(rows(ours, ["u"] * n), lists=make_lists(theirs, ["u"] * n))
 
 
+NAMES = [f"i{n}" for n in range(150)]
+PART = [
+    # Half of these ids have zeros in front; a third ends in a blank; a fifth has a capital letter.
+    ([f"{n:03}" for n in range(200)], [str(n) for n in range(200)], "zeros in front"),
+    (NAMES, [name + " " * (n % 3 == 0) for n, name in enumerate(NAMES)], "blanks around ids"),
+    (NAMES[:50], [name.replace("i", "I" if n % 5 == 0 else "i") for n, name in enumerate(NAMES[:50])],
+     "capital letters"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize(("ours", "theirs", "change"), PART)
+def test_some_ids_in_another_spelling_are_a_warning_with_three_of_each(
+    ours: list[str], theirs: list[str], change: str, engine: str, request: pytest.FixtureRequest
+) -> None:
+    truth, lists = rows(ours, ["u"] * len(ours)), make_lists(theirs, ["u"] * len(ours))
+    lists["rank"] = range(1, len(ours) + 1)
+    if engine == "spark":
+        truth, lists = map(request.getfixturevalue("spark").createDataFrame, (truth, lists))
+    (check,) = [check for check in evaluate(truth, lists=lists).checks if "two spellings" in check.check]
+    apart = sorted({*theirs} - {*ours})
+    assert not check.passed and check.check == "item_id of lists and truth in two spellings"
+    assert check.observed == pytest.approx(len(apart) / len(ours))
+    assert f"{len(ours)} of {len(ours)} would be common without {change}; " in check.detail
+    assert all(repr(one) in check.detail for one in (*apart[:3], *sorted({*ours} - {*theirs})[:3]))
+
+
+def test_few_ids_in_another_spelling_and_other_ids_are_none() -> None:
+    ours = [f"i{n}" for n in range(100)]
+    few = [name.upper() if n < 9 else name for n, name in enumerate(ours)]
+    other = [name if n % 2 else f"x{n}" for n, name in enumerate(ours)]
+    for theirs in (few, other):
+        made = evaluate(rows(ours, ["u"] * 100), lists=make_lists(theirs, ["u"] * 100))
+        assert not [check for check in made.checks if "two spellings" in check.check]
+
+
 def test_whole_numbers_have_one_spelling() -> None:
     assert (
         evaluate(rows([1, 2, 3], [1, 2, 3]), lists=make_lists([-1, -2, -3], [1, 2, 3])).metrics.num_rows
