@@ -103,10 +103,10 @@ def _warn_other_spelling(
     overlap: IdOverlap, sides: IdSides, name: str, what: tuple[str, str]
 ) -> list[Check]:
     """Return a warning where nearly all ids would be common in another spelling, and not as they are."""
-    found = find_other_spelling(overlap, sides, NEARLY_ALL) if overlap.share < NEARLY_ALL else None
-    if found is None:
+    respelling = find_other_spelling(overlap, sides, NEARLY_ALL) if overlap.share < NEARLY_ALL else None
+    if respelling is None:
         return []
-    (meeting, without), (left, right) = found, sides.drop_common().read_examples()
+    (meeting, without), (left, right) = respelling, sides.drop_common().read_examples()
     detail = f"{meeting.common} of {min(meeting.n)} would be common without {without}; "
     detail += overlap.describe(left, right)
     lost = 1 - overlap.share

@@ -373,10 +373,10 @@ def refuse_other_spelling(overlap: IdOverlap, sides: IdSides) -> None:
     Raises:
         DataError: which spelling, and three ids of each side.
     """
-    found = find_other_spelling(overlap, sides, max(MEET, 10 * overlap.share))
-    if found is None:
+    respelling = find_other_spelling(overlap, sides, max(MEET, 10 * overlap.share))
+    if respelling is None:
         return
-    (meeting, without), (left, right) = found, sides.drop_common().read_examples()
+    (meeting, without), (left, right) = respelling, sides.drop_common().read_examples()
     common = f"{overlap.common} ids" if overlap.common else "no id"
     raise DataError(
         f"{left.what} and {right.what} have {common} in common, "

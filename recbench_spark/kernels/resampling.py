@@ -141,9 +141,9 @@ def replicate_ratios(numerator_bc: Ints, denominator_bc: Ints) -> Floats:
     return ratios
 
 
-def interval(sums_bc: Ints, totals_bc: Ints, level: float = 0.95) -> tuple[Floats, Floats]:
-    """Return the percentile interval of the mean of each column: low and high, (c,) each."""
-    return percentile_interval(replicate_means(sums_bc, totals_bc), level)
+def interval(sums_bc: Ints, totals_bc: Ints, n_c: Ints, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Return the percentile interval of the mean of each column, which has n users: low and high, (c,)."""
+    return hide_points(*percentile_interval(replicate_means(sums_bc, totals_bc), level), n_c, level)
 
 
 def percentile_interval(estimates_bc: Floats, level: float = 0.95) -> tuple[Floats, Floats]:

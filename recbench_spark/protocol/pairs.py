@@ -139,19 +139,19 @@ def divide_pairs(
         repeats: whether a row is asked whose pair another fold has.
         folds: number of the folds; rows of other parts stay as they are.
     """
-    own = np.flatnonzero(_mark(rows, [*map(str, range(folds))]) & (dropped.why_r == STAYS))
-    doubled = own[find_doubled(rows.take(pa.array(own)))] if len(own) else own
+    places = np.flatnonzero(_mark(rows, [*map(str, range(folds))]) & (dropped.why_r == STAYS))
+    doubled = places[find_doubled(rows.take(pa.array(places)))] if len(places) else places
     if not len(doubled) and repeats != "only":
         return rows, dropped
     part_r = rows.column("part").cast(pa.string()).to_numpy(zero_copy_only=False).copy()
     fold_r, why_r = part_r.copy(), dropped.why_r.copy()
     if repeats == "only":
-        part_r[own] = [f":!{fold}" for fold in fold_r[own]]
+        part_r[places] = [f":!{fold}" for fold in fold_r[places]]
     trains = _choose_folds(rows.take(pa.array(doubled)), fold_r[doubled], keep)
     for row, fold, trained in zip(doubled, fold_r[doubled], trains, strict=True):
-        asked = "" if repeats == "drop" else fold
-        part_r[row] = fold if (asked, trained) == (fold, f"!{fold}") else f"{asked}:{trained}"
-        if not asked + trained:
+        own = "" if repeats == "drop" else fold
+        part_r[row] = fold if (own, trained) == (fold, f"!{fold}") else f"{own}:{trained}"
+        if not own + trained:
             part_r[row], why_r[row] = fold, DUPLICATE
     place = rows.column_names.index("part")
     parts = pa.array(part_r, pa.string()).dictionary_encode()
@@ -177,11 +177,11 @@ def read_fold_part(part: str, fold: int) -> tuple[bool, bool]:
     >>> read_fold_part("3", 3), read_fold_part("3", 5), read_fold_part("3:5", 5), read_fold_part(":!3", 3)
     ((False, True), (True, False), (True, False), (False, False))
     """
-    asked, divided, trains = part.partition(":")
+    own_fold, divided, trains = part.partition(":")
     if not divided:
-        trains = f"!{asked}"
+        trains = f"!{own_fold}"
     other = trains.startswith("!") and trains != f"!{fold}"
-    return other or trains == str(fold), asked == str(fold)
+    return other or trains == str(fold), own_fold == str(fold)
 
 
 def _number_pairs(rows: pa.Table) -> Ints:

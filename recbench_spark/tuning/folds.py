@@ -52,8 +52,8 @@ class FoldedLog:
         whole = [str(number) for number in self.folds if str(number) in self.files.parts]
         parts = [*whole, *(part for part in self.files.parts if ":" in part)]
         roles = {part: read_fold_part(part, fold) for part in parts}
-        trains, asked = (tuple(part for part in parts if roles[part][place]) for place in (0, 1))
-        return trains, asked
+        train, test = (tuple(part for part in parts if roles[part][place]) for place in (0, 1))
+        return train, test
 
 
 @pin_inputs()

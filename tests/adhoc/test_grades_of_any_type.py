@@ -52,10 +52,10 @@ def count_by_hand(threshold: int) -> dict[str, Fraction]:
     """Recall and precision at 2 over users with a grade of so many tenths or more."""
     hits = (threshold <= TENTHS).reshape(USERS, 5)
     hits = hits[hits.any(axis=1)]
-    found, all_ = hits[:, :2].sum(axis=1), hits.sum(axis=1)
-    recall = sum((Fraction(int(a), int(b)) for a, b in zip(found, all_, strict=True)), Fraction(0))
+    above, total = hits[:, :2].sum(axis=1), hits.sum(axis=1)
+    recall = sum((Fraction(int(a), int(b)) for a, b in zip(above, total, strict=True)), Fraction(0))
     return {
-        "recall": recall / len(hits), "precision": Fraction(int(found.sum()), 2 * len(hits))
+        "recall": recall / len(hits), "precision": Fraction(int(above.sum()), 2 * len(hits))
     }  # fmt: skip
 
 

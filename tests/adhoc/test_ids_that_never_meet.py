@@ -30,7 +30,7 @@ def vectors(name: str, ids: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame({name: ids, "vector": [[1.0, n] for n in range(len(ids))]})
 
 
-def evaluate(truth: pd.DataFrame, **options: Any) -> Result:
+def evaluate(truth: Any, **options: Any) -> Result:
     return recbench_spark.evaluate(truth, k=2, metrics=["hit"], bootstrap=0, **options)
 
 
@@ -176,6 +176,22 @@ def test_texts_of_whole_scores_beyond_2_53_are_refused_as_numbers_are(score: str
         evaluate(truth, lists=str(run))
     good = frame.assign(score=["1e20", "9007199254740991", "9007199254740993.0"])
     assert evaluate(truth, lists=good).metrics.column("value").to_pylist() == [1.0]
+
+
+@pytest.mark.parametrize("score", ["9007199254740993", " -9007199254740992", "99999999999999999999"])
+def test_spark_refuses_texts_of_whole_scores_beyond_2_53_too(spark: Any, score: str, tmp_path: Any) -> None:
+    truth, frame = rows(["a", "b", "c"]), rows(["a", "b", "c"], score=["1", "2", score])
+    for name, table in (("truth", truth), ("lists", frame)):
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    paths = [str(tmp_path / f"{name}.csv") for name in ("truth", "lists")]
+    for engine in ("local", "spark"):
+        with pytest.raises(DataError, match="1 rows whose 'score' is not a finite number, below 2"):
+            evaluate(paths[0], lists=paths[1], engine=engine)
+    with pytest.raises(DataError, match="1 rows whose score is"):
+        evaluate(spark.createDataFrame(truth), lists=spark.createDataFrame(frame))
+    good = frame.assign(score=["1e20", "9007199254740991", "9007199254740993.0"])
+    made = evaluate(spark.createDataFrame(truth), lists=spark.createDataFrame(good))
+    assert made.to_pandas().value.tolist() == [1.0]
 
 
 def test_an_empty_id_is_said_to_be_empty_and_how_it_is_counted() -> None:

@@ -88,10 +88,10 @@ def test_a_night_asks_for_repeats_as_the_file_says(spark: Any, tmp_path: Path, r
 
 @pytest.mark.parametrize("mode", ["uniform", "popularity"])
 @pytest.mark.parametrize("repeats", ["keep", "only"])
-def test_an_item_that_is_asked_again_is_among_drawn_candidates(
+def test_items_asked_again_are_among_drawn_candidates(
     spark: Any, tmp_path: Path, repeats: str, mode: str
 ) -> None:
-    """Of all four items 100 are asked for: a draw of all that the truth leaves, trained ones too."""
+    """A draw of 100 from four items takes all that the truth leaves, trained ones too."""
     document = write_inputs(tmp_path)
     document["split"] = {"protocol": "TO_LS", "repeats": repeats}
     document["models"] = document["models"][:1]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from recbench_spark.config import Split
 from recbench_spark.errors import ProtocolError
 from recbench_spark.protocol.audit import PartSummary
-from recbench_spark.protocol.labels import SplitRule, count_dropped, label_rows
+from recbench_spark.protocol.labels import SplitRule, label_rows, read_dropped
 from recbench_spark.protocol.manifests import LogRows, refuse_empty_parts
 from recbench_spark.protocol.pairs import read_fold_part
 from recbench_spark.protocol.splits import make_rule
@@ -111,7 +111,7 @@ def as_set(rows: pd.DataFrame) -> set[tuple[str, str, str, int]]:
 
 def count_all(log: pd.DataFrame, rule: SplitRule) -> dict[str, int]:
     counts: Counter[str] = Counter()
-    for (_, reason), n in count_dropped(to_arrow(log), rule).items():
+    for (_, reason), n in read_dropped(label_rows(to_arrow(log), rule)).items():
         counts[reason] += n
     return {name: n for name, n in counts.items() if name != "unordered_pairs"}
 
@@ -220,7 +220,7 @@ def test_who_buys_again_after_the_cut_keeps_the_earlier_row_in_training() -> Non
         assert list_parts(label(log, rule)) == expected
     first = plan_rule(split.model_copy(update={"repeats": "keep"}), cut, "keep_first")
     assert ("test", "a", 4.0) in list_parts(label(log, first))
-    assert count_dropped(to_arrow(log), plan_rule(split, cut)) == {
+    assert read_dropped(label_rows(to_arrow(log), plan_rule(split, cut))) == {
         ("test", "duplicates_dropped"): 1, ("test", "repeats_dropped"): 1
     }  # fmt: skip
 
@@ -268,7 +268,7 @@ def test_work_on_all_folds_names_what_a_row_does_in_each() -> None:
         rule = replace(plan_rule(split), every_fold=True)
         assert list_parts(label_rows(log, rule).to_pandas()) == expected
         left_out = {("0", "duplicates_dropped"): 1} if repeats == "drop" else {}
-        assert count_dropped(log, rule) == left_out
+        assert read_dropped(label_rows(log, rule)) == left_out
 
 
 @pytest.mark.parametrize("keep", ["keep_last", "keep_first"])
@@ -320,7 +320,7 @@ def test_the_page_shows_the_split_that_the_code_makes() -> None:
     assert as_set(label(log, rule)) == stays and len(stays) == 7
     reasons = {"duplicate": "duplicates_dropped", "repeat": "repeats_dropped"}
     left_out = Counter((part, reasons[why]) for *_, part, why in shown if why in reasons)
-    assert count_dropped(to_arrow(log), rule) == left_out
+    assert read_dropped(label_rows(to_arrow(log), rule)) == left_out
 
 
 # ------------------------------------------------------------------------------------ equal times
@@ -336,7 +336,7 @@ def test_equal_or_missing_times_keep_the_row_that_a_hash_chooses() -> None:
         assert 70 < (kept == 5.0).sum() < 130 and len(kept) == 200
         draw.shuffle(events)
         assert label(rows(*events), rule, 3).set_index("user_id").rating.to_dict() == kept.to_dict()
-        counts = count_dropped(to_arrow(rows(*events)), rule)
+        counts = read_dropped(label_rows(to_arrow(rows(*events)), rule))
         assert sum(n for (_, why), n in counts.items() if why == "unordered_pairs") == 200
 
 
@@ -347,7 +347,7 @@ def test_rows_that_are_alike_and_rows_in_order_are_no_matter_of_chance() -> None
         ("x", 5.0),
         ("y", 1.0),
     }
-    assert {why for _, why in count_dropped(to_arrow(log), rule)} == {"duplicates_dropped"}
+    assert {why for _, why in read_dropped(label_rows(to_arrow(log), rule))} == {"duplicates_dropped"}
 
 
 def test_attributes_do_not_decide_which_rating_stays() -> None:

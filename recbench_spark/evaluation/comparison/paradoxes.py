@@ -35,7 +35,7 @@ from recbench_spark.evaluation.metrics.accuracy import (
     TruthSelection,
 )
 from recbench_spark.kernels import resampling
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.comparison import paradoxes as kernel
 from recbench_spark.kernels.estimators.exposure import combine_strata
 from recbench_spark.kernels.metrics.accuracy import measure
@@ -327,18 +327,9 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
         combine_strata(np.where(both, strata.mean_sm[1:, model], np.nan), strata.size_s)[0]
         for model in (a, b)
     )
-    overall = (low_sx[0], high_sx[0])
     kind_x = kernel.kinds(difference_sx[0], combined_x, difference_sx[1:].T)
     enough_sx = users_sx >= resampling.count_fewest_users(level)
-    by_strata = [
-        kernel.intervals_oppose(*overall, low_sx[s], high_sx[s]) & enough_sx[s]
-        for s in range(1, len(low_sx))
-    ]
-    certain_x = np.where(
-        kind_x == kernel.KINDS.index("partial"),
-        np.any(by_strata, axis=0),
-        kernel.intervals_oppose(*overall, low_x, high_x),
-    )
+    certain_x = _mark_certain(kind_x, (low_sx, high_sx), (low_x, high_x), enough_sx)
     return {
         "value": strata.mean_sm[0, a],
         "other_value": strata.mean_sm[0, b],
@@ -354,11 +345,27 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
         "lows": low_sx[1:],
         "highs": high_sx[1:],
         "kind": kind_x,
-        "certain": certain_x & (kind_x > 0) & enough_sx[0],
+        "certain": certain_x & (kind_x > 0),
         "opposed_share": kernel.opposing_share(
             difference_sx[0], difference_sx[1:].T, strata.size_s[None, :]
         ),
     }
+
+
+def _mark_certain(
+    kind_x: Ints, bounds_sx: tuple[Floats, Floats], stratified_x: tuple[Floats, Floats], enough_sx: Bools
+) -> Bools:
+    """Return (x,) true where enough users show the whole and, against it, the strata or one of them."""
+    (low_sx, high_sx), whole = bounds_sx, (bounds_sx[0][0], bounds_sx[1][0])
+    by_strata = [
+        kernel.intervals_oppose(*whole, low_sx[s], high_sx[s]) & enough_sx[s] for s in range(1, len(low_sx))
+    ]
+    is_partial = kind_x == kernel.KINDS.index("partial")
+    opposed_x = np.where(
+        is_partial, np.any(by_strata, axis=0), kernel.intervals_oppose(*whole, *stratified_x)
+    )
+    marked: Bools = opposed_x & enough_sx[0]
+    return marked
 
 
 def _differences(
