@@ -325,8 +325,8 @@ class FrameSides:
             frame.withColumn(self.name, F.col(self.name).cast("string")).select(self.name)
             for frame in (self.left, self.right)
         )
-        apart = (one.join(other, self.name, "left_anti") for one, other in ((left, right), (right, left)))
-        return FrameSides(*apart, self.name, self.what)
+        apart = left.join(right, self.name, "left_anti"), right.join(left, self.name, "left_anti")
+        return FrameSides(apart[0], apart[1], self.name, self.what)
 
     def read_examples(self) -> tuple[IdArray, IdArray]:
         """Return the smallest three ids of each side."""

@@ -375,8 +375,9 @@ def _differences(
     difference_sx = strata.mean_sm[:, a] - strata.mean_sm[:, b]
     drawn_sxr = strata.mean_smr[:, a] - strata.mean_smr[:, b]
     flat_rc = drawn_sxr.reshape(-1, drawn_sxr.shape[2]).T
-    ends = [end.reshape(difference_sx.shape) for end in resampling.percentile_interval(flat_rc, level)]
-    return difference_sx, *resampling.hide_points(*ends, users_sx, level)
+    low, high = resampling.percentile_interval(flat_rc, level)
+    shape = difference_sx.shape
+    return difference_sx, *resampling.hide_points(low.reshape(shape), high.reshape(shape), users_sx, level)
 
 
 def _none_if_nan(value: Any) -> Any:

@@ -413,11 +413,13 @@ def number_row(
 
     users: those behind the n rows, if they are known; too few have no interval of width 0.
     """
-    ends = resampling.hide_points(*np.array(numbers[2:]), np.array(n if users is None else users), level)
-    numbers = (*numbers[:2], *map(float, ends))
+    value, error, *ends = numbers
+    behind = np.array(n if users is None else users)
+    low, high = resampling.hide_points(np.array(ends[0]), np.array(ends[1]), behind, level)
     names = ("value", "stderr", "ci_low", "ci_high")
     estimates = {
-        name: None if math.isnan(number) else number for name, number in zip(names, numbers, strict=True)
+        name: None if math.isnan(number) else number
+        for name, number in zip(names, (value, error, float(low), float(high)), strict=True)
     }
     facts: MetricRow = {"metric": metric, "definition": VERSION, "k": None, "estimator": "holdout", "n": n}
     return {**facts, **estimates, "slice_key": slice_label[0], "slice_value": slice_label[1]}
