@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce, wraps
 from os import PathLike
 from pathlib import Path
@@ -48,6 +48,7 @@ class Result:
         checks: checks of the inputs and rankings.
         kept: frames that Spark caches.
         truth: for predictions, a hash of the outcomes.
+        limits: the tables that decide candidates or popularity, by name (`EvaluationPlan.name_limits`).
     """
 
     metrics: Any
@@ -56,6 +57,7 @@ class Result:
     checks: list[Check]
     kept: tuple[DataFrame, ...] = ()
     truth: str | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     def release(self) -> None:
         """Drop the frames that Spark caches."""

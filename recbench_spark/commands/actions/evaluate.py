@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from recbench_spark.adhoc.many_models import SIDES
 from recbench_spark.adhoc.options import KINDS, EvaluationRequest, make_bootstrap, table_columns
 from recbench_spark.adhoc.request_checks import check_request
 from recbench_spark.commands.warehouses import check_warehouse
-from recbench_spark.config import DEFAULT_METRICS, NAME, Views
+from recbench_spark.config import DEFAULT_METRICS, NAME, Bootstrap, Views
 from recbench_spark.data import arrow_files
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.stored_embeddings import choose_sides, find_table
@@ -315,8 +316,18 @@ def _identify_run(args: argparse.Namespace, kind: str, definition: Definition) -
             "paths": input_paths(args),
             **({"slice": args.slice} if args.slice else {}),
             **({"columns": args.columns} if args.columns else {}),
+            **_list_moved(args),
         },
     }
+
+
+def _list_moved(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags that move a number and are not at their default, which enters no key."""
+    defaults = {
+        "metrics": None, "similarity": EvaluationRequest.similarity, "bootstrap": Bootstrap().replicates,
+        "curve": False, "cut": False, **asdict(Views()),
+    }  # fmt: skip
+    return {name: getattr(args, name) for name, value in defaults.items() if getattr(args, name) != value}
 
 
 def print_results(

@@ -68,7 +68,7 @@ def _fit_and_measure(store: Store, model: AlsModel, task: FitTask, files: Shared
     n = pairs.count()
     pairs.unpersist()
     return {
-        "n_train": files.rows - n if task.fold is not None else train.count(), "n_watched": n,
+        "n_train": train.count(), "n_watched": n,
         "steps": model.iterations, "rmse_by_step": [], **whole, "rmse_by_part": by_part,
     }  # fmt: skip
 
