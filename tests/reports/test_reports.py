@@ -751,6 +751,31 @@ def test_estimates_under_exposure_bias_stand_beside_the_open_loop() -> None:
     assert 'id="exposure"' not in render_html(demo())
 
 
+def test_estimators_that_say_the_same_share_a_column() -> None:
+    """ips and clipped ips are equal for both models; snips user differs in an interval, so it stays."""
+    exposed = {"definition": "v1;propensities=true"}
+    rows = [number("a", 0.5), number("b", 0.4)]
+    for estimator, high in (("ips", 0.4), ("clipped_ips", 0.4), ("snips_user", 0.45)):
+        for model, value in (("a", 0.2), ("b", 0.1)):
+            rows.append(number(model, value, estimator=estimator, ci_low=0.05, ci_high=high, **exposed))
+    made = report(*rows)
+    (facts,) = made.corrections
+    assert [c.name for c in facts.columns] == ["holdout", "ips = clipped ips", "snips user"]
+    assert [[e.value for e in c.estimates if e] for c in facts.columns] == [
+        [0.5, 0.4],
+        [0.2, 0.1],
+        [0.2, 0.1],
+    ]
+    assert re.search(r"model +holdout +ips = clipped ips +snips user", leaderboard_text(made))
+    assert "ips =<br>clipped ips<br>" in render_html(made)
+    # The open loop is what the others are compared with: it never shares a column.
+    open_loop = [number("a", 0.2, part="open_loop"), number("b", 0.1, part="open_loop")]
+    weighed = [number("a", 0.2, estimator="ips", **exposed), number("b", 0.1, estimator="ips", **exposed)]
+    for some in ((*rows[:2], *open_loop, *weighed), (rows[0], open_loop[0], weighed[0])):
+        (facts,) = report(*some).corrections
+        assert [c.name for c in facts.columns] == ["holdout", "ips", "open_loop"]
+
+
 def test_agreement_better_than_the_holdout_s_is_tested() -> None:
     """Five models: ips has one pair the other way round than the open loop (tau .8), the holdout two."""
     values = {"open_loop": (1, 2, 3, 4, 5), "ips": (1, 2, 3, 5, 4), "holdout": (2, 1, 4, 3, 5)}
