@@ -260,19 +260,19 @@ def _describe_split(manifest: ManifestFacts, boards: Sequence[Leaderboard]) -> s
         for part, value in zip(manifest.parts, values, strict=True)
     }
     sizes = [
-        f"on {part} {_count_users(board, counts['users', part])}, {counts['items', part]} items and "
-        f"{counts['rows', part]} rows"
+        f"{part}, {counts['rows', part]} rows of {_count_users(board, counts['users', part])} and "
+        f"{counts['items', part]} items"
         for part, board in own.items()
         if {("users", part), ("items", part), ("rows", part)} <= counts.keys()
     ]
-    return f"Measured of {manifest.dataset}: {'; '.join([*sizes, *_describe_days(manifest)])}."
+    return f"Evaluated on {manifest.dataset}: {'; '.join([*sizes, *_describe_days(manifest)])}."
 
 
 def _count_users(board: Leaderboard, users: str) -> str:
-    """Return the users that were averaged, of how many; a measure of rows has the users alone."""
+    """Return the users of a part, and how many of them have a value where a mean leaves some out."""
     n = format_number(max(row.estimate.n for row in board.rows))
     is_mean = name_counted(board.measure) == "users" and n != users
-    return f"{n} of {users} users" if is_mean else f"{users} users"
+    return f"{users} users ({n} with a value)" if is_mean else f"{users} users"
 
 
 def _describe_days(manifest: ManifestFacts) -> list[str]:

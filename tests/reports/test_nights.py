@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from recbench_spark.commands.actions.backfill import list_conclusions
+from recbench_spark.commands.actions.nightly import print_board
 from recbench_spark.kernels.metrics.about import ABOUT
+from recbench_spark.query.command_lines import command_anywhere, query_command
 from recbench_spark.reports import (
     COMPARED_COLUMNS,
     HISTORY_COLUMNS,
@@ -237,8 +241,8 @@ def test_what_was_evaluated_stands_beside_the_finding() -> None:
     facts += [["split1", "log", fact, 1.0, text] for fact, text in times.items()]
     made = make_two_parts(DEMO, 0.01, {}, manifests=facts)
     said = (
-        "Measured of world: on test 4 of 40 users, 55 items and 200 rows; on open_loop 4 users, 60 items "
-        "and 1,234 rows; a log of 30 days, 2026-01-01 to 2026-01-30."
+        "Evaluated on world: test, 200 rows of 40 users (4 with a value) and 55 items; open_loop, 1,234 "
+        "rows of 4 users and 60 items; a log of 30 days, 2026-01-01 to 2026-01-30."
     )
     assert make_opening(made).evaluated == said
     assert said in render_html(made) and leaderboard_text(made).splitlines()[2] == said
@@ -250,7 +254,7 @@ def test_what_was_evaluated_stands_beside_the_finding() -> None:
     dated = make_opening(make_two_parts(DEMO, 0.01, {}, manifests=facts)).evaluated
     assert dated.endswith("; tested from 2026-01-29 00:00 to 2026-01-30 00:00 Europe/Berlin.")
     rated = report(number("a", 0.5, metric="rmse", k=None), headline="rmse", manifests=facts[:9])
-    assert make_opening(rated).evaluated == "Measured of world: on test 40 users, 55 items and 200 rows."
+    assert make_opening(rated).evaluated == "Evaluated on world: test, 200 rows of 40 users and 55 items."
 
 
 def test_a_model_called_truth_is_called_what_it_is() -> None:
@@ -274,6 +278,33 @@ def test_findings_that_the_terminal_has_no_room_for_are_named() -> None:
     text = leaderboard_text(report(number("a", 0.5), checks=checks))
     line = "warning: 2 more did not pass: item_id of model a not in catalogue, lists without rows"
     assert text.endswith("\n" + line) and line in list_conclusions(text)
+
+
+def test_notes_come_after_the_links(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [number("t", 0.5, model_kind="truth")]
+    checks = [["run-t", "test: tied truth items", "warning", 0.5, 0.1, False, "tied"]]
+    print_board(leaderboard_text(report(*rows, checks=checks)), ["report: there", "ask in SQL:"])
+    *_, link, ask, note = capsys.readouterr().out.splitlines()
+    assert (link, ask) == ("report: there", "ask in SQL:") and note.startswith(
+        "1 note of no consequence is"
+    )
+    print_board(leaderboard_text(report(*rows)), ["report: there"])
+    assert capsys.readouterr().out.endswith("\nreport: there\n")
+
+
+def test_a_printed_command_is_what_a_person_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "bin" / "recbench"
+    monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
+    command = "query leaderboard --warehouse DIR"
+    assert query_command("DIR", "leaderboard") == f"{script.with_name('python')} -m recbench_spark {command}"
+    script.parent.mkdir()
+    script.touch(mode=0o755)
+    assert query_command("DIR", "leaderboard") == f"{script} {command}"
+    assert command_anywhere("query", "a b") == f"{script} query 'a b'"
+    monkeypatch.chdir(tmp_path)
+    assert query_command("DIR", "leaderboard") == f"bin/recbench {command}"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert query_command("DIR", "leaderboard") == f"recbench {command}"
 
 
 # ------------------------------------------------------------------------------- nights
@@ -354,7 +385,8 @@ def test_findings_are_grouped_by_what_to_do_and_the_world_s_nature_is_a_note() -
     page = render_html(noted)
     # The notes are the last thing of the section on checks; the first screen does not speak of them.
     assert page.index("1 note of no consequence") > page.index('id="checks"')
-    assert page.count("1 note") == 1 and '<span class="good">nothing to do</span>' in page
+    assert page.count("1 note") == 1 and page.count('<span class="tag soft">note</span>') == 1
+    assert '<span class="good">nothing to do</span>' in page
     text = leaderboard_text(noted)
     assert text.endswith("\n\n1 note of no consequence is at the end of the report's section on checks")
     assert "warning: test: tied truth items" in leaderboard_text(report(*rows, checks=checks))

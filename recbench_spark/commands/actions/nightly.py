@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 import time
+from collections.abc import Iterable
 from datetime import date
 from operator import attrgetter
 from pathlib import Path
@@ -128,16 +129,19 @@ def print_findings(outcome: NightOutcome) -> None:
 
 
 def print_results(outcome: NightOutcome) -> None:
-    """Print the leaderboard, the skipped models, a command to look at the results; notes come last."""
-    board, *notes = NOTES.split(outcome.leaderboard)
-    print(board)
+    """Print the leaderboard, the skipped models, and a command to look at the results."""
+    lines = []
     if outcome.skipped:
         done = ", ".join(outcome.skipped)
-        print(f"already done this night, nothing to do: {done} (--force runs them again)")
+        lines.append(f"already done this night, nothing to do: {done} (--force runs them again)")
     if outcome.report_path:
-        print(f"report: {link_place(outcome.report_path)}")
-    print("ask in SQL:")
-    for line in outcome.sql_lines[:1]:  # the result file and the report have all
-        print(f"  {shorten_command(line)}")
-    print(*notes, sep="", end="\n" if notes else "")
-    sys.stdout.flush()
+        lines.append(f"report: {link_place(outcome.report_path)}")
+    # The result file and the report have all commands.
+    lines += ["ask in SQL:", *(f"  {shorten_command(line)}" for line in outcome.sql_lines[:1])]
+    print_board(outcome.leaderboard, lines)
+
+
+def print_board(leaderboard: str, lines: Iterable[str]) -> None:
+    """Print a leaderboard, then lines on where to look; its notes of no consequence come last."""
+    board, *notes = NOTES.split(leaderboard)
+    print(board, *lines, *notes[:1], sep="\n", flush=True)
