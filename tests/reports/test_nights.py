@@ -295,16 +295,16 @@ def test_notes_come_after_the_links(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_printed_command_is_what_a_person_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "bin" / "recbench"
     monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
-    command = "query leaderboard --warehouse DIR"
-    assert query_command("DIR", "leaderboard") == f"{script.with_name('python')} -m recbench_spark {command}"
+    line = "query leaderboard --warehouse DIR"
+    assert query_command("DIR", "leaderboard") == f"{script.with_name('python')} -m recbench_spark {line}"
     script.parent.mkdir()
     script.touch(mode=0o755)
-    assert query_command("DIR", "leaderboard") == f"{script} {command}"
+    assert query_command("DIR", "leaderboard") == f"{script} {line}"
     assert command_anywhere("query", "a b") == f"{script} query 'a b'"
     monkeypatch.chdir(tmp_path)
-    assert query_command("DIR", "leaderboard") == f"bin/recbench {command}"
+    assert query_command("DIR", "leaderboard") == f"bin/recbench {line}"
     monkeypatch.setenv("PATH", str(script.parent))
-    assert query_command("DIR", "leaderboard") == f"recbench {command}"
+    assert query_command("DIR", "leaderboard") == f"recbench {line}"
 
 
 # ------------------------------------------------------------------------------- nights
