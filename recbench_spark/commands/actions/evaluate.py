@@ -29,8 +29,6 @@ from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.evaluation.result import to_arrow
 from recbench_spark.inputs import pin_inputs
-from recbench_spark.kernels.compiling import compile_notice
-from recbench_spark.kernels.hashing import splitmix64
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, RANKINGS, RUNS, USER_METRICS
@@ -81,8 +79,6 @@ def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
 def _evaluate_locally(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
     """Evaluate without Java."""
     store = ArrowStore(args.warehouse)
-    if wait := compile_notice(splitmix64):
-        print(wait, file=sys.stderr)
     run["inputs"] = {name: arrow_files.identity(path) for name, path in input_paths(args).items()}
     result = evaluate_tables(args, kind, engines.load_engine("local"), arrow_files.read_table)
     _publish(store, result, run)
