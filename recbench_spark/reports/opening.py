@@ -246,8 +246,9 @@ def _place_in_words(place: int, places: int) -> str:
 
 def describe_evaluated(report: Report) -> str:
     """Return what was measured: users, items and rows of each part, and the days of the log."""
-    words = {one: _list_sizes(one, report.leaderboards) + _describe_days(one) for one in report.manifests}
-    return " ".join(f"Evaluated on {one.dataset}: {'; '.join(said)}." for one, said in words.items() if said)
+    counted = {one: _list_sizes(one, report.leaderboards) for one in report.manifests}
+    words = {one: [*sizes, *_describe_days(one)] for one, sizes in counted.items()}
+    return " ".join(f"Evaluated on {one.dataset}: {'; '.join(of)}." for one, of in words.items() if of)
 
 
 def _list_sizes(manifest: ManifestFacts, boards: Sequence[Leaderboard]) -> list[str]:
