@@ -253,10 +253,13 @@ def _place_in_words(place: int, places: int) -> str:
 
 def describe_evaluated(report: Report) -> str:
     """Return what was measured: users, items and rows of each part, and the days of the log."""
-    return " ".join(_describe_split(one, report.leaderboards) for one in report.manifests)
+    counted = {one: _list_sizes(one, report.leaderboards) for one in report.manifests}
+    words = {one: [*sizes, *_describe_days(one)] for one, sizes in counted.items()}
+    return " ".join(f"Evaluated on {one.dataset}: {'; '.join(of)}." for one, of in words.items() if of)
 
 
-def _describe_split(manifest: ManifestFacts, boards: Sequence[Leaderboard]) -> str:
+def _list_sizes(manifest: ManifestFacts, boards: Sequence[Leaderboard]) -> list[str]:
+    """Return rows, users and items of each part on a board; nothing where a manifest lacks one of them."""
     own: dict[str, Leaderboard] = {}
     for board in boards:
         if board.split_id == manifest.split_id:
@@ -266,13 +269,12 @@ def _describe_split(manifest: ManifestFacts, boards: Sequence[Leaderboard]) -> s
         for fact, values in zip(manifest.facts, manifest.values, strict=True)
         for part, value in zip(manifest.parts, values, strict=True)
     }
-    sizes = [
+    return [
         f"{part}, {counts['rows', part]} rows of {_count_users(board, counts['users', part])} and "
         f"{counts['items', part]} items"
         for part, board in own.items()
         if {("users", part), ("items", part), ("rows", part)} <= counts.keys()
     ]
-    return f"Evaluated on {manifest.dataset}: {'; '.join([*sizes, *_describe_days(manifest)])}."
 
 
 def _count_users(board: Leaderboard, users: str) -> str:

@@ -253,6 +253,7 @@ def test_what_was_evaluated_stands_beside_the_finding() -> None:
     facts += [["split1", "log", fact, 1.0, text] for fact, text in period.items()]
     dated = make_opening(make_two_parts(DEMO, 0.01, {}, manifests=facts)).evaluated
     assert dated.endswith("; tested from 2026-01-29 00:00 to 2026-01-30 00:00 Europe/Berlin.")
+    assert make_opening(make_two_parts(DEMO, 0.01, {}, manifests=facts[:1])).evaluated == ""
     rated = report(number("a", 0.5, metric="rmse", k=None), headline="rmse", manifests=facts[:9])
     assert make_opening(rated).evaluated == "Evaluated on world: test, 200 rows of 40 users and 55 items."
 
