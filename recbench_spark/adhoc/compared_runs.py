@@ -21,6 +21,7 @@ from recbench_spark.adhoc.options import is_single
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
 from recbench_spark.data.arrow_rows import as_table, encode_ids
+from recbench_spark.definitions import SAMPLED
 from recbench_spark.errors import ConfigError, nearest, show_value
 from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.evaluation.comparison.local_comparisons import find_largest, leaves_unit
@@ -200,8 +201,19 @@ def read_warehouse(models: Any, root: str, suite: str | None) -> tuple[list[Mode
         split = str(row["split_id"]).partition(".")[0]
         code = json.loads(row["revisions"] or "{}")
         run = ModelRun(name, row["run_id"], row["logical_date"], values, split=split)
-        runs.append(replace(run, kind=row["model_kind"], revisions=code))
+        runs.append(replace(run, kind=row["model_kind"], revisions=code, limits=_read_limits(row)))
     return runs, _find_largest(store, runs)
+
+
+def _read_limits(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the identities of the tables that decide the candidates of an evaluation without a night."""
+    inputs = json.loads(row["inputs_json"] or "{}")
+    if "truth" not in inputs or row["model_kind"] not in ("scores", "embeddings"):
+        return {}
+    candidates = json.loads(row["config_json"])["definition"]["candidates"]
+    masks = candidates in ("unseen", *SAMPLED)
+    limits = {"training items": inputs.get("train")} if masks else {}
+    return limits | {name: inputs[name] for name in ("candidates",) if name in inputs}
 
 
 def _name_runs(models: Any) -> dict[str, str]:
@@ -229,7 +241,7 @@ def _open_store(root: str) -> Store | ArrowStore:
 
 RUN_COLUMNS = [
     *("run_id", "suite", "model", "model_kind", "logical_date", "split_id", "dataset", "finished_at"),
-    "revisions",
+    *("revisions", "inputs_json", "config_json"),
 ]
 
 
@@ -358,7 +370,9 @@ def refuse_other_limits(runs: Sequence[ModelRun], figures: Mapping[str, str]) ->
 
 def _hold_equal_pairs(one: Any, other: Any) -> bool:
     """Return whether two tables have the same pairs (user_id, item_id); None has none."""
-    return one is other or np.array_equal(_hash_pairs(one), _hash_pairs(other))
+    if one is other or isinstance(one, str) or isinstance(other, str):  # identities of files
+        return bool(one == other)
+    return np.array_equal(_hash_pairs(one), _hash_pairs(other))
 
 
 def _hash_pairs(table: Any) -> npt.NDArray[np.uint64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 import recbench_spark
+from recbench_spark.commands import evaluate as evaluate_command
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError
 
@@ -121,6 +123,22 @@ def test_other_given_candidates_are_refused() -> None:
     one, two = (measure_masked(None, candidates=table, **given) for table in (few, few[:-1]))
     with pytest.raises(ConfigError, match="candidates are those of other rows"):
         recbench_spark.compare({"one": one, "two": two})
+
+
+def test_runs_of_a_warehouse_with_other_training_rows_are_not_compared(tmp_path: Path) -> None:
+    tables = {"truth": TRUTH, "train": TRAIN, "other": OTHER, "scores": SCORES}
+    paths = {name: str(tmp_path / f"{name}.csv") for name in tables}
+    for name, table in tables.items():
+        table.to_csv(paths[name], index=False)
+    warehouse = str(tmp_path / "w")
+    shared = ["--warehouse", warehouse, "--engine", "local", "--bootstrap", "0"]
+    for model, train in (("one", "train"), ("two", "other"), ("three", "train")):
+        files = ["--scores", paths["scores"], "--truth", paths["truth"], "--train", paths[train]]
+        flags = [*shared, "--model", model, *files]
+        assert evaluate_command.main(evaluate_command.parser().parse_args(flags)) == 0
+    with pytest.raises(ConfigError, match="one and two: their training items are those of other rows"):
+        recbench_spark.compare(["one", "two"], warehouse=warehouse)
+    recbench_spark.compare(["one", "three"], warehouse=warehouse, bootstrap=9)
 
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
