@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -141,9 +142,15 @@ def test_a_signal_ends_a_running_night_with_its_state(
     place.write_text('{"exit_code": 0, "state": "finished"}')
     words = ["--config", tmp_path / "shop.yaml", "--warehouse", tmp_path, "--logical-date", DAY]
     job = [sys.executable, "-m", "recbench_spark", "nightly", *map(str, words)]
-    with subprocess.Popen(job, stderr=subprocess.PIPE, text=True) as process:
+    own = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "JAVA_HOME")}
+    lines: list[str] = []
+    with subprocess.Popen(job, stderr=subprocess.PIPE, text=True, env=own) as process:
         assert process.stderr is not None
-        assert any(word in line for line in process.stderr)
+        for line in process.stderr:
+            lines.append(line)
+            if word in line:
+                break
+        assert word in lines[-1], "".join(lines)
         assert read_state(tmp_path)["state"] == "running"
         process.send_signal(number)
         said = process.communicate(timeout=60)[1]
