@@ -31,6 +31,7 @@ from pyspark import BarrierTaskContext
 from pyspark.sql import SparkSession
 
 from recbench_spark import errors
+from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.errors import ConfigError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import FitResult, Report, Shard, Task, fit, read_checkpoint
 from recbench_spark.models.networks.plans import TrainingPlan
@@ -185,7 +186,7 @@ def run_as_tasks(job: Job) -> list[ProcessEnd]:
 
 def _run_stage(run: Callable[[Iterable[int]], Iterable[str]], tasks: int) -> list[dict[str, Any]]:
     """Run a barrier stage; return the report of each task."""
-    rows = SparkSession.active().sparkContext.parallelize(range(tasks), tasks)
+    rows = open_tasks(SparkSession.active()).parallelize(range(tasks), tasks)
     return [json.loads(report) for report in rows.barrier().mapPartitions(run).collect()]
 
 
