@@ -1,1 +1,1 @@
-"""What the package needs of Spark, in each version and by Spark Connect: the only place that knows them."""
+"""Calls of Spark that differ between its versions and kinds of sessions; no other module knows them."""

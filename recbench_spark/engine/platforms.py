@@ -8,9 +8,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark import __version__ as client_version
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -175,20 +177,14 @@ def _ask_worker(spark: SparkSession) -> dict[str, Any]:
     packages = WORKER_PACKAGES
 
     def answer(batches: Iterator[Any]) -> Iterator[Any]:  # sent by value: tasks may lack this module
-        import importlib.util  # noqa: PLC0415
-        import json as words  # noqa: PLC0415
-        import sys as system  # noqa: PLC0415
-
-        import pyarrow  # noqa: PLC0415
-
         for _ in batches:
             pass
         facts = {
-            "python": list(system.version_info[:2]),
-            "ours": importlib.util.find_spec("recbench_spark") is not None,
-            "missing": [name for name in packages if importlib.util.find_spec(name) is None],
+            "python": list(sys.version_info[:2]),
+            "ours": find_spec("recbench_spark") is not None,
+            "missing": [name for name in packages if find_spec(name) is None],
         }
-        yield pyarrow.RecordBatch.from_pydict({"facts": [words.dumps(facts)]})
+        yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
     try:
         rows = spark.range(0, 1, 1, 1).mapInArrow(answer, "facts STRING").collect()

@@ -23,7 +23,7 @@ from recbench_spark.engine.versions import collect_arrow, send_to_tasks
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FOUND = "task INT, place INT, found BINARY"
+RESULTS = "task INT, place INT, result BINARY"
 BLOCKS = "task INT, rows BINARY"
 BATCH_BYTES = 1 << 24
 """Bytes of a batch of pairs that a task holds before it sends them."""
@@ -34,7 +34,7 @@ _cores: dict[str, int] = {}
 
 @dataclass(frozen=True)
 class FrameContext:
-    """What a Spark context is to this package, for a session that has none."""
+    """Tasks of a session that has no Spark context."""
 
     spark: SparkSession
 
@@ -144,9 +144,9 @@ class Tasks:
 
     def collect(self) -> list[Any]:
         """Return all items in the order of tasks; the driver holds them."""
-        rows = collect_arrow(self._run(_yield_found, FOUND))
-        found = zip(*(rows.column(name).to_pylist() for name in ("task", "place", "found")), strict=True)
-        return [pickle.loads(value) for _, _, value in sorted(found, key=lambda row: row[:2])]
+        rows = collect_arrow(self._run(_yield_results, RESULTS))
+        results = zip(*(rows.column(name).to_pylist() for name in ("task", "place", "result")), strict=True)
+        return [pickle.loads(value) for _, _, value in sorted(results, key=lambda row: row[:2])]
 
     def treeReduce(self, add: Callable[[Any, Any], Any]) -> Any:  # noqa: N802
         """Return the sum of all items; a task returns its own sum."""
@@ -270,11 +270,11 @@ def _yield_blocks(_: int, pairs: Iterator[Any]) -> Iterator[pa.RecordBatch]:
         yield _make_batch([(int(number), value)])
 
 
-def _yield_found(task: int, items: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+def _yield_results(task: int, items: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     for place, value in enumerate(items):
         columns = [
             pa.array([task], pa.int32()),
             pa.array([place], pa.int32()),
             pa.array([pickle.dumps(value)], pa.binary()),
         ]
-        yield pa.RecordBatch.from_arrays(columns, ["task", "place", "found"])
+        yield pa.RecordBatch.from_arrays(columns, ["task", "place", "result"])

@@ -13,6 +13,7 @@ from pyspark import __version__ as client_version
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas import functions as pandas_functions
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 IS_OLD = client_version.startswith("3.")
@@ -70,39 +71,17 @@ def make_function(function: Callable[..., pa.Array], kind: str) -> Callable[...,
 
     Before, values cross pandas: the function gets arrays without NULL from numbers that have none.
     """
-    try:
-        from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415
-    except ImportError:
-        from pyspark.sql.pandas.functions import pandas_udf  # noqa: PLC0415
-
-        run = _run_struct if kind.upper().startswith("STRUCT") else _run_plain
-        made: Any = pandas_udf(run(function), kind)  # type: ignore[call-overload]
-    else:
-        made = arrow_udf(function, kind)  # type: ignore[call-overload]
-    return made  # type: ignore[no-any-return]
+    functions: Any = pandas_functions
+    if hasattr(functions, "arrow_udf"):
+        return functions.arrow_udf(function, kind)  # type: ignore[no-any-return]
+    run = partial(_cross_pandas, function=function, as_struct=kind.upper().startswith("STRUCT"))
+    return functions.pandas_udf(run, kind, functions.PandasUDFType.SCALAR)  # type: ignore[no-any-return]
 
 
-def _run_plain(function: Callable[..., pa.Array]) -> Callable[..., Any]:
-    import pandas as pd  # noqa: PLC0415
-
-    def run(values: Any) -> Any:
-        return function(pa.array(values)).to_pandas()
-
-    run.__annotations__ = {"values": pd.Series, "return": pd.Series}
-    return run
-
-
-def _run_struct(function: Callable[..., pa.Array]) -> Callable[..., Any]:
-    import pandas as pd  # noqa: PLC0415
-
-    def run(values: Any) -> Any:
-        found = function(pa.array(values))
-        return pd.DataFrame(
-            {field.name: found.field(place).to_pandas() for place, field in enumerate(found.type)}
-        )
-
-    run.__annotations__ = {"values": pd.Series, "return": pd.DataFrame}
-    return run
+def _cross_pandas(values: Any, function: Callable[..., pa.Array], as_struct: bool) -> Any:
+    """Return a series of the results of a function; of a structure a frame of its fields."""
+    result = function(pa.array(values))
+    return pa.Table.from_struct_array(result).to_pandas() if as_struct else result.to_pandas()
 
 
 def try_cast(column: Column, kind: str | T.DataType) -> Column:
@@ -147,9 +126,9 @@ def find_partition_keys(tasks: int) -> list[int]:
     keys, start = np.full(tasks, -1), 0
     while (keys < 0).any():
         numbers = np.arange(start, start + 16 * tasks + 64)
-        found, first = np.unique(_hash_numbers(numbers).astype(np.int64) % tasks, return_index=True)
-        free = keys[found] < 0
-        keys[found[free]] = numbers[first[free]]
+        places, first = np.unique(_hash_numbers(numbers).astype(np.int64) % tasks, return_index=True)
+        free = keys[places] < 0
+        keys[places[free]] = numbers[first[free]]
         start += len(numbers)
     return [int(key) for key in keys]
 

@@ -25,9 +25,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark import BarrierTaskContext
 from pyspark.sql import SparkSession
 
 from recbench_spark import errors
@@ -41,6 +40,9 @@ from recbench_spark.storage.ages import remove_leftovers
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.publish import private_path
 from recbench_spark.training.processes import FailureNote, Job, ProcessEnd, parse_result, run_processes
+
+if TYPE_CHECKING:
+    from pyspark import BarrierTaskContext
 
 MEETING = "meeting"
 """Rendezvous folder of the processes of an attempt; `private_path` makes its name unique."""
@@ -207,6 +209,8 @@ def _parse_outcome(report: dict[str, Any]) -> ProcessEnd:
 
 def probe_folder_task(_numbers: Iterable[int], rendezvous: str) -> Iterator[str]:
     """Yield, under a task of Spark, the hosts that cannot write to the rendezvous folder."""
+    from pyspark import BarrierTaskContext  # noqa: PLC0415
+
     _, strangers = _compare_hosts(BarrierTaskContext.get(), rendezvous)
     yield json.dumps({"strangers": strangers})
 
@@ -217,6 +221,8 @@ def run_task(_numbers: Iterable[int], packed: bytes) -> Iterator[str]:
     Args:
         packed: the pickled job.
     """
+    from pyspark import BarrierTaskContext  # noqa: PLC0415
+
     context, job = BarrierTaskContext.get(), pickle.loads(packed)
     attempt, strangers = _compare_hosts(context, job.rendezvous)
     if strangers:
