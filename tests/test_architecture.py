@@ -433,8 +433,8 @@ def test_handles_that_connect_lacks_are_the_engines() -> None:
 def test_a_client_of_connect_can_import_everything() -> None:
     """It has no context, no RDD, no py4j and no delta: only functions and annotations may name them."""
     lacking = re.compile(
-        r"^(from (py4j|delta)\b|import (py4j|delta)\b|from pyspark import .*(RDD|SparkContext|TaskContext))",
-        re.M,
+        r"^((from|import) (py4j|delta)\b|from pyspark import .*(RDD|SparkContext|TaskContext))",
+        re.MULTILINE,
     )
     allowed = {"recbench_spark/engine/sessions.py"}  # inside a try
     breaking = {
