@@ -133,7 +133,7 @@ evaluation: {metrics: [ndcg], k: [5], slices: [], bootstrap: {replicates: 10}}
     ("word", "number"), [("starting Spark", signal.SIGTERM), ("model 1/2", signal.SIGINT)]
 )
 def test_a_signal_ends_a_running_night_with_its_state(
-    tmp_path: Path, word: str, number: signal.Signals
+    own_jvm: None, tmp_path: Path, word: str, number: signal.Signals
 ) -> None:
     """The process is a real one; an earlier attempt has ended well."""
     (tmp_path / "shop.yaml").write_text(WORLD)
