@@ -5,6 +5,7 @@
 set -euo pipefail
 wheel=${1:-$(/usr/share/google/get_metadata_value attributes/recbench-wheel)}
 folder=$(mktemp -d)
+more=()
 case $wheel in
   s3://*)
     # EMR 7 has Python 3.9 by default, and beside 3.11 no packages; pandas 3 was not tried with Spark 3.5.
@@ -28,4 +29,4 @@ site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 [ -w "$site" ] && sudo= || sudo=sudo
 $sudo "$python" -m pip install --quiet -c "$folder/own.txt" "$folder/${wheel##*/}" "${more[@]}"
 # Else each process would compile them at its first use.
-$sudo "$python" -m recbench_spark.runtime.compile_kernels || true
+$sudo "$python" -m recbench_spark.runtime.compile_kernels || echo "kernels are compiled at their first use"
