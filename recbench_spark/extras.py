@@ -90,7 +90,7 @@ def check_core() -> None:
     Raises:
         OldPackageError: some are missing or too old.
     """
-    bad = {name: found for name in CORE if (found := _find_fault(name))}
+    bad = {name: fault for name in CORE if (fault := _find_fault(name))}
     if bad:
         wanted = " ".join(f"'{name}>={CORE[name]}'" for name in bad)
         raise OldPackageError(
