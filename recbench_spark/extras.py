@@ -15,7 +15,7 @@ CORE = {
     **{
         "numpy": "1.26",
         "pandas": "1.5.3",
-        "pyarrow": "14",
+        "pyarrow": "18",
         "numba": "0.61",
         "scipy": "1.11",
         "pydantic": "2.9",

@@ -18,7 +18,7 @@ def make_environment(folder: Path, python: str, packages: Sequence[str]) -> Path
 
     Args:
         folder: a place for it.
-        python: an interpreter, or its version.
+        python: the version of Python, such as 3.12.
         packages: requirements, installed at once.
     """
     if not UV.exists():

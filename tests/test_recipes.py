@@ -280,7 +280,7 @@ def test_the_packages_of_the_platforms_take_the_recipes(tmp_path: Path) -> None:
         "databricks-sdk==0.162.0",
         "awscli==1.46.3",
     ]
-    python = make_environment(tmp_path / "env", sys.executable, [*packages, "pyyaml"])
+    python = make_environment(tmp_path / "env", "3.11", [*packages, "pyyaml"])
     done = subprocess.run(
         [python, CONF.parent / "tests" / "platform_models.py"], capture_output=True, text=True, check=False
     )

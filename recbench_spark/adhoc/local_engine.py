@@ -186,8 +186,7 @@ def to_batches(table: pa.Table) -> Batches:
 
 def to_table(batches: Batches, schema: pa.Schema) -> pa.Table:
     """Combine batches into a table of a schema."""
-    tables = [pa.Table.from_batches([batch]).cast(schema) for batch in batches]
-    return pa.concat_tables([schema.empty_table(), *tables])
+    return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema)
 
 
 def _dot_source(tables: ArrowTruth, vectors: pa.Table, folder: Path, what: str) -> DotSource:

@@ -34,7 +34,6 @@ from recbench_spark.kernels.ids import (
     IdOverlap,
     as_ids,
     decode_dictionary,
-    is_text_view,
     respell,
 )
 from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
@@ -278,7 +277,7 @@ def as_long(column: pa.Array, name: str) -> pa.Array:
 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a type holds text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_text_view(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _parse_numbers(column: pa.Array) -> pa.Array:

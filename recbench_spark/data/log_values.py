@@ -20,7 +20,6 @@ from recbench_spark.data.json_objects import open_unmarked
 from recbench_spark.data.log_files import DATE, LogFile, open_rows
 from recbench_spark.errors import DataError
 from recbench_spark.storage.local_files import bare_name, read_chunks
-from recbench_spark.storage.table_sql import ARROW_SETTINGS
 from recbench_spark.storage.text_forms import BLANKS
 
 if TYPE_CHECKING:
@@ -238,7 +237,7 @@ def _connect(log: LogFile) -> Iterator[duckdb.DuckDBPyConnection]:
     import duckdb  # noqa: PLC0415
 
     with (
-        duckdb.connect(":memory:", config={"threads": "2", **ARROW_SETTINGS}) as connection,
+        duckdb.connect(":memory:", config={"threads": "2"}) as connection,
         tempfile.TemporaryDirectory(prefix="recbench-init-") as folder,
         open_unmarked(log.path) if log.reader == "json" else nullcontext(log.path) as place,
     ):

@@ -140,19 +140,13 @@ def decode_dictionary(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | p
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     """Return the value type that Arrow can index: it has no such function for text views."""
-    return pa.large_string() if is_text_view(kind) else kind
-
-
-def is_text_view(kind: pa.DataType) -> bool:
-    """Return whether a type is text in views, by its name: pyarrow 14 and 15 have no function for it."""
-    return str(kind) == "string_view"
+    return pa.large_string() if pa.types.is_string_view(kind) else kind
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    tests = ("is_string", "is_large_string", "is_binary", "is_large_binary", "is_fixed_size_binary")
-    return str(kind) in ("string_view", "binary_view") or any(
-        getattr(pa.types, test)(kind) for test in tests
-    )
+    tests = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary")
+    more = ("is_binary_view", "is_fixed_size_binary")
+    return any(getattr(pa.types, test)(kind) for test in (*tests, *more))
 
 
 def _floats_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:

@@ -19,7 +19,7 @@ from recbench_spark.schemas import METRICS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.lost_files import HINT as LOST_HINT
 from recbench_spark.storage.lost_files import list_lost_files, lost_error
-from recbench_spark.storage.table_sql import ARROW_SETTINGS, view_files
+from recbench_spark.storage.table_sql import view_files
 
 if TYPE_CHECKING:
     import duckdb
@@ -36,7 +36,6 @@ SETTINGS = {
     "max_temp_directory_size": "0KB",
     # Spark's order: NULL is smaller than anything.
     "default_null_order": "nulls_first_on_asc_last_on_desc",
-    **ARROW_SETTINGS,
 }
 """Permissions of a connection, and its order of NULL."""
 

@@ -18,9 +18,6 @@ from recbench_spark.storage import delta_files
 
 VERSION_PROPERTY = "recbench.schema_version"
 
-ARROW_SETTINGS = {} if hasattr(pa.types, "is_string_view") else {"disabled_optimizers": "filter_pushdown"}
-"""Settings of DuckDB, whose filters ask pyarrow for views of text, which pyarrow 14 and 15 lack."""
-
 
 def check_version(root: str, properties: Mapping[str, str | None]) -> None:
     """Check the schema version in the properties of the table `runs` of a warehouse.

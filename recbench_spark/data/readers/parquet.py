@@ -26,7 +26,6 @@ from recbench_spark.data.readers.files import (
 )
 from recbench_spark.data.readers.paths import explain_errors, local_path, plain_path
 from recbench_spark.errors import DataError, SchemaError
-from recbench_spark.kernels.ids import is_text_view
 from recbench_spark.storage.local_files import refuse_case
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.table_scans import read_schemas
@@ -138,7 +137,7 @@ def _normalise_type(kind: pa.DataType) -> pa.DataType:
     """Map types that are the same to Spark to one type."""
     if pa.types.is_dictionary(kind):
         return _normalise_type(kind.value_type)
-    if pa.types.is_large_string(kind) or is_text_view(kind):
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
@@ -235,7 +234,7 @@ def _spark_type(kind: pa.DataType) -> T.DataType:
 STORED_TYPES = {
     **{pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()},
     pa.uint64(): pa.decimal128(20, 0),
-    **({pa.string_view(): pa.string()} if hasattr(pa, "string_view") else {}),  # since pyarrow 16
+    pa.string_view(): pa.string(),
 }
 """Types of Arrow that Spark does not have, and the types that it reads from Parquet for them."""
 

@@ -211,8 +211,7 @@ def _user_batches(users: pa.Table, member: Member, member_rows: pa.Table | None)
             column = pa.nulls(batch.num_rows, wanted_field.type)
             if member_rows is not None:
                 column = member_rows.column(wanted_field.name).take(row_indices).combine_chunks()
-            schema = batch.schema.append(pa.field(wanted_field.name, column.type))
-            batch = pa.RecordBatch.from_arrays([*batch.columns, column], schema=schema)  # noqa: PLW2901
+            batch = batch.append_column(wanted_field.name, column)  # noqa: PLW2901
         yield batch
 
 
