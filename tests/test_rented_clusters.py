@@ -28,6 +28,21 @@ RUNTIMES = {
 }
 """The version of Python, and the packages of the runtime."""
 
+NIGHT = [
+    *(
+        "--logical-date",
+        "2026-01-01",
+        "--set",
+        "dataset.world.users=200",
+        "--set",
+        "dataset.world.items=100",
+    ),
+    *("--set", "dataset.world.interactions=5000", "--set", "dataset.world.open_loop=2000"),
+    *("--set", "models.als_8={name: als_8, kind: implicit_als, dims: 8}"),
+    *("--set", "models.als_32={name: als_32, kind: implicit_als, dims: 16}"),
+]
+"""Flags of a small night."""
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -47,6 +62,7 @@ def list_versions(python: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_jvm")
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_the_wheel_leaves_the_packages_of_a_runtime_as_they_are(
     runtime: str, wheel: Path, tmp_path: Path
@@ -99,6 +115,9 @@ def test_the_wheel_leaves_the_packages_of_a_runtime_as_they_are(
     ]
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["value", str(2 / 3)], done.stderr
+    words = [python.parent / "recbench", "nightly", "--config", "demo", "--warehouse", "n", *NIGHT]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
