@@ -5,28 +5,33 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark import __version__ as client_version
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
-from pyspark.sql.pandas import functions as pandas_functions
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-IS_OLD = client_version.startswith("3.")
-"""True for the clients before Spark 4, which hand tables of Arrow over in other ways."""
+if TYPE_CHECKING:  # modules that also work without Spark import this one
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import types as T
+
+
+def is_old() -> bool:
+    """Return whether the client is older than Spark 4, and hands tables of Arrow over in other ways."""
+    import pyspark  # noqa: PLC0415
+
+    return pyspark.__version__.startswith("3.")
+
 
 Change = Callable[[pa.Table], pa.Table]
 
 
 def collect_arrow(frame: Any) -> pa.Table:
     """Return all rows; the driver holds them. `toArrow` came with Spark 4.0."""
-    if not IS_OLD:
+    if hasattr(frame, "toArrow"):
         return frame.toArrow()
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
     batches = frame._collect_as_arrow()
     schema = to_arrow_schema(frame.schema)
     return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
@@ -34,8 +39,10 @@ def collect_arrow(frame: Any) -> pa.Table:
 
 def make_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Return the rows of a table that the driver holds. Spark takes tables of Arrow from 4.0 on."""
-    if not IS_OLD:
+    if not is_old():
         return spark.createDataFrame(table)
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+
     rows = [tuple(row.values()) for row in table.to_pylist()]
     return spark.createDataFrame(rows, from_arrow_schema(table.schema))
 
@@ -47,7 +54,7 @@ def change_groups(
 
     `applyInArrow` came with Spark 4.0. Before, a task holds the rows of all its keys.
     """
-    if not IS_OLD:
+    if not is_old():
         return frame.groupBy(*keys).applyInArrow(change, schema)
     run = partial(_change_keys, keys=tuple(keys), change=change)
     return frame.repartition(*keys).mapInArrow(run, schema)
@@ -72,6 +79,8 @@ def make_function(function: Callable[..., pa.Array], kind: str) -> Callable[...,
 
     Before, values cross pandas: the function gets arrays without NULL from numbers that have none.
     """
+    from pyspark.sql.pandas import functions as pandas_functions  # noqa: PLC0415
+
     functions: Any = pandas_functions
     if hasattr(functions, "arrow_udf"):
         return functions.arrow_udf(function, kind)  # type: ignore[no-any-return]
@@ -89,8 +98,10 @@ def _cross_pandas(values: Any, function: Callable[..., pa.Array], as_struct: boo
 
 def try_cast(column: Column, kind: str | T.DataType) -> Column:
     """Return the column as another type, NULL where that cannot be. `Column.try_cast` came with 4.0."""
-    if not IS_OLD:
+    if not is_old():
         return column.try_cast(kind)
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
     old: Any = column
     name = kind if isinstance(kind, str) else kind.simpleString()
     return F.expr(f"try_cast({old._jc.expr().sql()} AS {name})")
@@ -103,7 +114,9 @@ def add_columns(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
 
 def is_utf8(text: Column) -> Column:
     """Return whether the bytes of a text are UTF-8. `is_valid_utf8` came with Spark 4.0."""
-    if not IS_OLD:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    if not is_old():
         return F.is_valid_utf8(text)
     stored = text.cast("binary")
     return F.encode(F.decode(stored, "UTF-8"), "UTF-8") == stored
@@ -118,7 +131,9 @@ def send_to_tasks(frame: DataFrame, tasks: int, task: Column) -> DataFrame:
     `repartitionById` came with Spark 4.1. Before, and where a server lacks it, each number is replaced by
     one that Spark's hash sends to that partition.
     """
-    if hasattr(DataFrame, "repartitionById"):
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    if hasattr(frame, "repartitionById"):
         return frame.repartitionById(tasks, task)
     keys = F.array(*map(F.lit, find_partition_keys(tasks)))
     return frame.repartition(tasks, F.element_at(keys, task.cast("int") + F.lit(1)))

@@ -21,7 +21,8 @@ def sum_group(rows: pa.Table) -> pa.Table:
 
 def test_tables_of_arrow_cross_both_ways(spark, monkeypatch) -> None:
     new = versions.collect_arrow(versions.make_frame(spark, ROWS))
-    monkeypatch.setattr(versions, "IS_OLD", True)
+    monkeypatch.setattr(versions, "is_old", lambda: True)
+    monkeypatch.delattr(type(versions.make_frame(spark, ROWS)), "toArrow")
     old = versions.collect_arrow(versions.make_frame(spark, ROWS))
     assert new.to_pylist() == old.to_pylist() == ROWS.to_pylist()
     assert new.schema.types == old.schema.types
@@ -33,7 +34,7 @@ def test_groups_are_the_same(spark, monkeypatch) -> None:
     frame = versions.make_frame(spark, ROWS)
     tables = []
     for old in (False, True):
-        monkeypatch.setattr(versions, "IS_OLD", old)
+        monkeypatch.setattr(versions, "is_old", lambda old=old: old)
         changed = versions.change_groups(frame, ("key",), sum_group, "key LONG, total DOUBLE")
         tables.append(sorted(map(tuple, changed.collect()), key=lambda row: row[0]))
     assert tables[0] == tables[1] == [(0, 21.5), (1, 10.0), (2, None)]
@@ -51,7 +52,7 @@ def test_rows_go_to_the_partition_of_their_number(spark, monkeypatch) -> None:
     frame = spark.range(100).select("id", (F.col("id") % 7).cast("int").alias("task"))
     for lacks in (False, True):
         if lacks:
-            monkeypatch.delattr("pyspark.sql.DataFrame.repartitionById")
+            monkeypatch.delattr(type(frame), "repartitionById")
         sent = versions.send_to_tasks(frame, 7, F.col("task")).withColumn("part", F.spark_partition_id())
         assert sent.where("part <> task").count() == 0
         assert sent.count() == 100
@@ -61,7 +62,7 @@ def test_texts_that_are_no_utf8(spark, monkeypatch) -> None:
     words = [("plain",), ("\u00e9",), (None,)]
     frame = spark.createDataFrame(words, "word STRING").union(spark.sql("SELECT CAST(X'ff61' AS STRING)"))
     for old in (False, True):
-        monkeypatch.setattr(versions, "IS_OLD", old)
+        monkeypatch.setattr(versions, "is_old", lambda old=old: old)
         rows = frame.select(versions.is_utf8(F.col("word")).alias("fine")).collect()
         assert [row.fine for row in rows] == [True, True, None, False]
 

@@ -563,7 +563,7 @@ def compute_expected(tables: InputTables) -> Answer:
         raise Refused("lists: neither rank nor score")
     if not truth["user_id"].values:
         raise Refused("truth: no rows")
-    take_items_of_lists((truth, lists), grey)
+    flatten_lists((truth, lists), grey)
     users_p, items_p = ids(truth["user_id"]), ids(truth["item_id"])
     users_n, items_n = ids(lists["user_id"]), ids(lists["item_id"])
     if None in users_p or None in users_n or None in items_n:
@@ -710,7 +710,7 @@ def would_meet(wanted: Sequence[str | None], listed: Sequence[str | None]) -> bo
     return not one & other and bool(plain[0] & plain[1])
 
 
-def take_items_of_lists(tables: Sequence[dict[str, Column]], grey: list[str]) -> None:
+def flatten_lists(tables: Sequence[dict[str, Column]], grey: list[str]) -> None:
     """Read a cell with a list of items as its first item; a call may refuse such tables."""
     for columns in tables:
         column = columns["item_id"]
