@@ -131,5 +131,6 @@ def test_a_runtime_that_is_too_old_stays_as_it_is_and_is_named(wheel: Path, tmp_
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(
-        "error: recbench-spark cannot run here: numpy 1.26.4, pandas 1.5.3, pyarrow 14.0.2, no numba, no scipy, pydantic 1.10.6"
+        "error: recbench-spark cannot run here: numpy 1.26.4, pandas 1.5.3, pyarrow 14.0.2, "
+        "no numba, no scipy, pydantic 1.10.6"
     )
