@@ -13,11 +13,11 @@ from recbench_spark.errors import USAGE, RecbenchError
 
 CORE = {
     **{
-        "numpy": "1.26",
-        "pandas": "1.5.3",
+        "numpy": "2.0",
+        "pandas": "2.2",
         "pyarrow": "18",
         "numba": "0.61",
-        "scipy": "1.11",
+        "scipy": "1.14",
         "pydantic": "2.9",
     },
     **{"pyyaml": "6.0", "deltalake": "1.6", "duckdb": "2.0", "obstore": "0.10", "xxhash": "3.4"},

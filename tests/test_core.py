@@ -207,7 +207,7 @@ def test_packages_of_an_older_runtime_are_named_before_work(name: str, tmp_path:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "error: recbench-spark cannot run here: numpy 1.23.5, pandas 1.4.0, pydantic 1.10.6\n"
-        "  hint: pip install 'numpy>=1.26' 'pandas>=1.5.3' 'pydantic>=2.9'; "
+        "  hint: pip install 'numpy>=2.0' 'pandas>=2.2' 'pydantic>=2.9'; "
         "or take a newer runtime of docs/how_to/platforms.md\n"
     )
 

@@ -19,12 +19,6 @@ RUNTIMES = {
         *("3.12", "pandas==2.2.3", "numpy==2.1.3", "pyarrow==19.0.1", "scipy==1.15.1"),
         *("pyspark==4.0.2", "delta-spark==4.0.1"),
     ),
-    # Databricks 15.4 and 16.4 LTS as far as their pages could be read (1.5.3 has no wheel for Python 3.12),
-    # after the one step that they need: with their pyarrow 14 or 15 deltalake cannot open Delta tables.
-    "spark_3_5": (
-        *("3.11", "pandas==1.5.3", "numpy==1.26.4", "pyarrow==18.1.0", "scipy==1.11.4"),
-        *("pyspark==3.5.8", "delta-spark==3.3.2"),
-    ),
 }
 """The version of Python, and the packages of the runtime."""
 
@@ -122,6 +116,7 @@ def test_the_wheel_leaves_the_packages_of_a_runtime_as_they_are(
 
 @pytest.mark.slow
 def test_a_runtime_that_is_too_old_stays_as_it_is_and_is_named(wheel: Path, tmp_path: Path) -> None:
+    """Databricks 15.4 and 16.4 LTS, as far as their pages could be read."""
     packages = ["pandas==1.5.3", "numpy==1.26.4", "pyarrow==14.0.2", "pydantic==1.10.6"]
     python = make_environment(tmp_path / "env", "3.11", packages)
     before = list_versions(python)
@@ -136,5 +131,6 @@ def test_a_runtime_that_is_too_old_stays_as_it_is_and_is_named(wheel: Path, tmp_
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(
-        "error: recbench-spark cannot run here: pyarrow 14.0.2, no numba, no scipy, pydantic 1.10.6"
+        "error: recbench-spark cannot run here: numpy 1.26.4, pandas 1.5.3, pyarrow 14.0.2, "
+        "no numba, no scipy, pydantic 1.10.6"
     )
