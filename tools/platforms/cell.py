@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -89,9 +89,8 @@ def read_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that matter."""
     versions = {"python": platform.python_version()}
     for name in ("pyspark", "pyspark-client", "pandas", "numpy", "pyarrow"):
-        found = next(iter(metadata.distributions(name=name)), None)
-        if found:
-            versions[name] = found.version
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     return versions
 
 

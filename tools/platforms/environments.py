@@ -136,8 +136,8 @@ def find_python(version: str) -> Path:
     """
     if version in ("", THIS_PYTHON):
         return Path(sys.executable).resolve()
-    if found := shutil.which(f"python{version}"):
-        return Path(found)
+    if program := shutil.which(f"python{version}"):
+        return Path(program)
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
     for place in sorted(pyenv.glob(f"{version}.*/bin/python{version}")):
         return place
