@@ -16,7 +16,7 @@ from tools.platforms.environments import CELLS, ENVIRONMENTS, ROOT, THIS, Cell, 
 
 
 @pytest.fixture
-def opened(tmp_path):
+def open_matrix(tmp_path):
     return matrix.Matrix.open(tmp_path, seconds=60)
 
 
@@ -24,68 +24,68 @@ def end(job, code=0, sentence=""):
     return {"job": job, "exit": code, "seconds": 1.0, "sentence": sentence}
 
 
-def write_tables(opened, name, job, **tables):
+def write_tables(open_matrix, name, job, **tables):
     for table, values in tables.items():
-        write_deltalake(opened.folder / "runs" / name / job / table, pa.table({"x": values}))
+        write_deltalake(open_matrix.folder / "runs" / name / job / table, pa.table({"x": values}))
 
 
-def test_tables_are_compared_with_those_of_this_spark(opened):
-    write_tables(opened, THIS, "embed", nodes=[1, 2], embeddings=[0.5])
-    write_tables(opened, "3.5", "embed", nodes=[2, 1], embeddings=[0.5])
-    write_tables(opened, "4.0", "embed", nodes=[1, 2], embeddings=[0.5 + 2**-53])
+def test_tables_are_compared_with_those_of_this_spark(open_matrix):
+    write_tables(open_matrix, THIS, "embed", nodes=[1, 2], embeddings=[0.5])
+    write_tables(open_matrix, "3.5", "embed", nodes=[2, 1], embeddings=[0.5])
+    write_tables(open_matrix, "4.0", "embed", nodes=[1, 2], embeddings=[0.5 + 2**-53])
     for name in (THIS, "3.5", "4.0"):
-        opened._note(name, end("embed"))
-    verdicts = {name: opened.rows[name, "embed"]["verdict"] for name in (THIS, "3.5", "4.0")}
+        open_matrix._note(name, end("embed"))
+    verdicts = {name: open_matrix.rows[name, "embed"]["verdict"] for name in (THIS, "3.5", "4.0")}
     assert verdicts == {THIS: "reference", "3.5": "same: 2 tables", "4.0": "differs: embeddings"}
-    assert "1 rows lost, 1 new" in (opened.folder / "runs" / "4.0" / "embed.compared").read_text()
+    assert "1 rows lost, 1 new" in (open_matrix.folder / "runs" / "4.0" / "embed.compared").read_text()
 
 
-def test_without_a_reference_nothing_is_the_same(opened):
-    opened._note(THIS, end("embed", 1, "error: no Java"))
-    opened._note("3.5", end("embed"))
-    assert opened.rows["3.5", "embed"]["verdict"].startswith("no reference: embed of 4.2")
-    assert len(list_wrong([THIS, "3.5"], opened.rows)) == 2
+def test_without_a_reference_nothing_is_the_same(open_matrix):
+    open_matrix._note(THIS, end("embed", 1, "error: no Java"))
+    open_matrix._note("3.5", end("embed"))
+    assert open_matrix.rows["3.5", "embed"]["verdict"].startswith("no reference: embed of 4.2")
+    assert len(list_wrong([THIS, "3.5"], open_matrix.rows)) == 2
 
 
-def test_a_refusal_is_right_where_it_is_known(opened):
-    opened._note("4.1-connect", end("als", 2, "error: no `als` by Connect\n  hint: implicit_als"))
-    opened._note("4.1", end("als", 2, "error: no `als`"))
-    assert opened.rows["4.1-connect", "als"]["verdict"] == "refused: error: no `als` by Connect"
-    assert list_wrong(CELLS, opened.rows) == ["4.1 als: refused: error: no `als`"]
+def test_a_refusal_is_right_where_it_is_known(open_matrix):
+    open_matrix._note("4.1-connect", end("als", 2, "error: no `als` by Connect\n  hint: implicit_als"))
+    open_matrix._note("4.1", end("als", 2, "error: no `als`"))
+    assert open_matrix.rows["4.1-connect", "als"]["verdict"] == "refused: error: no `als` by Connect"
+    assert list_wrong(CELLS, open_matrix.rows) == ["4.1 als: refused: error: no `als`"]
 
 
-def test_a_stopped_run_goes_on_and_other_code_begins_anew(opened, monkeypatch):
+def test_a_stopped_run_goes_on_and_other_code_begins_anew(open_matrix, monkeypatch):
     for job in cell.JOBS:
-        opened._note(THIS, end(job))
-    again = matrix.Matrix.open(opened.folder, seconds=60)
+        open_matrix._note(THIS, end(job))
+    again = matrix.Matrix.open(open_matrix.folder, seconds=60)
     monkeypatch.setattr(matrix.Matrix, "_start", lambda *_: pytest.fail("ran again"))
     again.run_cell(THIS, list(cell.JOBS))
     monkeypatch.setattr(matrix, "hash_code", lambda: "other")
-    assert len(again.rows) == len(cell.JOBS) and not matrix.Matrix.open(opened.folder, seconds=60).rows
+    assert len(again.rows) == len(cell.JOBS) and not matrix.Matrix.open(open_matrix.folder, seconds=60).rows
 
 
-def test_a_python_that_is_missing_is_said_in_its_row(opened, monkeypatch):
+def test_a_python_that_is_missing_is_said_in_its_row(open_matrix, monkeypatch):
     monkeypatch.setitem(ENVIRONMENTS, "future", Environment(("pyspark",), "io.delta:x:1", "3.99"))
     monkeypatch.setitem(CELLS, "future", Cell("future"))
-    opened.run_cell("future", ["embed"])
-    assert opened.rows["future", "embed"]["verdict"] == "missing: no Python 3.99 on this machine"
-    assert not list_wrong(["future"], opened.rows)
+    open_matrix.run_cell("future", ["embed"])
+    assert open_matrix.rows["future", "embed"]["verdict"] == "missing: no Python 3.99 on this machine"
+    assert not list_wrong(["future"], open_matrix.rows)
 
 
-def test_a_cell_ends_with_what_its_jobs_said(opened, monkeypatch):
+def test_a_cell_ends_with_what_its_jobs_said(open_matrix, monkeypatch):
     started = []
     monkeypatch.setattr(matrix, "make_environment", lambda *_: Path(sys.executable))
-    monkeypatch.setattr(matrix.subprocess, "run", lambda words, **_: started.append(words) or ended())
+    monkeypatch.setattr(matrix.subprocess, "run", lambda words, **_: started.append(words) or end_process())
 
-    def ended():
-        cell.note(opened.folder / "runs" / THIS, {"versions": {"pyspark": "4.2.0"}})
-        cell.note(opened.folder / "runs" / THIS, end("night"))
+    def end_process():
+        cell.note(open_matrix.folder / "runs" / THIS, {"versions": {"pyspark": "4.2.0"}})
+        cell.note(open_matrix.folder / "runs" / THIS, end("night"))
         return subprocess.CompletedProcess([], -9)
 
-    opened.run_cell(THIS, ["night", "embed"])
+    open_matrix.run_cell(THIS, ["night", "embed"])
     assert started[0][-2:] == ["night", "embed"]
-    assert opened.rows[THIS, "night"]["verdict"] == "reference"
-    assert opened.rows[THIS, "embed"]["verdict"] == "stopped: the process ended with code -9"
+    assert open_matrix.rows[THIS, "night"]["verdict"] == "reference"
+    assert open_matrix.rows[THIS, "embed"]["verdict"] == "stopped: the process ended with code -9"
 
 
 def test_jobs_of_a_cell_say_code_sentence_and_place(tmp_path, monkeypatch):
@@ -116,9 +116,9 @@ def test_an_environment_alone_has_what_the_core_asks_for():
     assert not any(package.startswith("deltalake") for package in ENVIRONMENTS["3.5"].packages)
 
 
-def test_a_page_keeps_its_words_around_the_table(tmp_path, opened):
-    opened._note(THIS, end("embed", 2, "error: no"))
-    table = page.write_table([THIS], opened.rows)
+def test_a_page_keeps_its_words_around_the_table(tmp_path, open_matrix):
+    open_matrix._note(THIS, end("embed", 2, "error: no"))
+    table = page.write_table([THIS], open_matrix.rows)
     file = tmp_path / "page.md"
     file.write_text(f"# Platforms\n{page.START}\nold\n{page.END}\nafter\n")
     page.write_page(file, table, "abc")

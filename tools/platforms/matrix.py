@@ -24,6 +24,8 @@ TABLE = re.compile(r"^(\S+) +\d+ rows  (.+)$", re.MULTILINE)
 SPARKS_OWN = re.compile("(PY)?SPARK_")
 DONE = ("same", "reference")
 NONE = {"verdict": ""}
+CODE = {".py", ".sql", ".conf", ".yaml"}
+"""Files of the package that results depend on."""
 
 Row = dict[str, Any]
 
@@ -147,10 +149,12 @@ def compare_tables(first: Path, other: Path) -> str:
 
 
 def hash_code() -> str:
-    """Return a hash of the package and of this tool: results of other code are not this one's."""
+    """Return a hash of the package and of the jobs: results of other code are not this one's."""
+    package = [file for file in (ROOT / "recbench_spark").rglob("*") if file.suffix in CODE]
     digest = sha256()
-    for folder in ("recbench_spark", "tools/platforms"):
-        for file in sorted((ROOT / folder).rglob("*")):
-            if file.suffix in {".py", ".sql", ".conf", ".yaml"}:
-                digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
+    for file in (
+        *sorted(package),
+        *(ROOT / "tools" / "platforms" / name for name in ("cell.py", "inputs.py")),
+    ):
+        digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
     return digest.hexdigest()[:16]
