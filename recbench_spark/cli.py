@@ -168,10 +168,9 @@ def _cancel_jobs() -> None:
     """Cancel Spark's jobs until the job has ended: a thread may still plan and start another one."""
     while "pyspark" in sys.modules and not _job_ended.is_set():
         with suppress(Exception):  # Java may be gone already, with its jobs
-            from pyspark import SparkContext  # noqa: PLC0415
+            from recbench_spark.engine.sessions import cancel_jobs  # noqa: PLC0415
 
-            if SparkContext._active_spark_context is not None:
-                SparkContext._active_spark_context.cancelAllJobs()
+            cancel_jobs()
         _job_ended.wait(0.5)
 
 

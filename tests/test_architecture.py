@@ -25,6 +25,7 @@ LEVELS = (
     {"kernels.ranking", "kernels.splits", "kernels.graph", "kernels.simulation"},
     {"kernels.metrics", "kernels.retrieval"},
     {"schemas"},
+    {"engine"},
     {"storage"},
     {"config"},
     {"placeholders", "kernels.estimators"},
@@ -60,7 +61,7 @@ STAGES = {"protocol", "graph", "reports", "simulation", "retrieval", *(f"evaluat
     f".{room}" for room in ("ranking", "metrics", "estimators", "batched", "comparison"))))}  # fmt: skip
 """They talk through tables, never through imports of one another; rooms of `evaluation` are one stage."""
 
-WITH_SPARK = {"randomness", "storage"}
+WITH_SPARK = {"randomness", "storage", "engine"}
 WITHOUT_SPARK = {*set().union(*LEVELS[: LEVELS.index({"models"}) + 1]), "reports"} - WITH_SPARK
 MODULES_WITHOUT_SPARK = {
     "runtime.journal",
@@ -254,7 +255,9 @@ LAZY_FILES = {
     "recbench_spark/adhoc/compared_runs.py": "loads Spark for a warehouse that only Spark reads",
     "recbench_spark/adhoc/engines.py": "loads the engine that a call chooses",
     "recbench_spark/adhoc/evaluate.py": "the call chooses its engine, and loads no other",
+    "recbench_spark/cli.py": "loads Spark, to cancel its jobs",
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
+    "recbench_spark/data/delta_snapshots.py": "loads Spark for a frame that only Spark reads",
     "recbench_spark/evaluation/ranking/rank.py": "loads torch, in tasks that have a GPU",
     "recbench_spark/failures.py": "loads pyspark, to name its errors",
     "recbench_spark/kernels/ranking/devices.py": "loads triton, where there is a GPU",
@@ -263,6 +266,7 @@ LAZY_FILES = {
     "recbench_spark/protocol/audit.py": "loads numba, in tasks",
     "recbench_spark/protocol/labels.py": "loads numba, in tasks",
     "recbench_spark/protocol/positions.py": "loads numba, in tasks whose rows have equal times",
+    "recbench_spark/storage/table_folders.py": "loads Spark for folders that only Hadoop lists",
     "recbench_spark/runtime/journal.py": "loads rich, where the job writes to a terminal",
 }
 """Files whose functions import modules of this package, with the reason."""
@@ -405,3 +409,37 @@ def test_numba_is_asked_in_one_place() -> None:
         if re.search(r"\bnjit\b", file.read_text(encoding="utf-8"))
     ]
     assert places == [f"{PACKAGE}/kernels/compiling.py"]
+
+
+# --------------------------------------------------------------------------------- handles of Spark
+
+CLASSIC_HANDLES = re.compile(
+    r"\b_jvm\b|\b_jsc\b|\bsparkContext\b|\.rdd\b|\b_jdf\b|\b_jrdd\b|\b_jsparkSession\b"
+)
+"""What a session of Spark Connect lacks."""
+
+
+def test_handles_that_connect_lacks_are_the_engines() -> None:
+    """Modules outside of the engine run in every kind of session, and by a client that has no Java."""
+    breaking = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / PACKAGE).rglob("*.py")
+        if path.relative_to(ROOT / PACKAGE).parts[0] != "engine"
+        and CLASSIC_HANDLES.search(path.read_text(encoding="utf-8"))
+    ]
+    assert breaking == []
+
+
+def test_a_client_of_connect_can_import_everything() -> None:
+    """It has no context, no RDD, no py4j and no delta: only functions and annotations may name them."""
+    lacking = re.compile(
+        r"^((from|import) (py4j|delta)\b|from pyspark import .*(RDD|SparkContext|TaskContext))",
+        re.MULTILINE,
+    )
+    allowed = {"recbench_spark/engine/sessions.py"}  # inside a try
+    breaking = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / PACKAGE).rglob("*.py")
+        if lacking.search(path.read_text(encoding="utf-8"))
+    }
+    assert breaking <= allowed

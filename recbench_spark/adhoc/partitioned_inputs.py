@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from recbench_spark.adhoc import partition_tasks
 from recbench_spark.adhoc.partition_tasks import LISTED, PACKED, TRAIN, TRUTH, TaskCatalogue
 from recbench_spark.data.external_inputs import CheckedRows
+from recbench_spark.engine.versions import send_to_tasks
 from recbench_spark.evaluation.batch_schemas import USERS, to_ddl
 from recbench_spark.evaluation.ranking.rank import RANKING
 from recbench_spark.evaluation.ranking.request import RankingRequest
@@ -68,7 +69,7 @@ class PartitionedInputs:
             for holds, table in tables.items()
         ]
         packed = reduce(DataFrame.union, blocks)
-        return cls(packed.repartitionById(tasks, F.col("task")).cache(), values, extra_items)
+        return cls(send_to_tasks(packed, tasks, F.col("task")).cache(), values, extra_items)
 
     @cached_property
     def task_counts(self) -> DataFrame:

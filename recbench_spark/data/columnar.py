@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, coarser_unit, describe_misread_times
+from recbench_spark.engine.sessions import count_cores, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.ids import drop_empty
 from recbench_spark.storage.blocks import MIN_BUFFER_ROWS, Block, buffer_rows, chunks, partition_rows
@@ -33,6 +33,9 @@ from recbench_spark.storage.table_scans import (
     read_footers,
     read_row_group,
 )
+
+if TYPE_CHECKING:
+    from pyspark import RDD
 
 if TYPE_CHECKING:  # workers import this module and need no settings
     from recbench_spark.config import Dataset
@@ -85,7 +88,7 @@ class ColumnarLog:
         """
         readers = min(len(self.groups), _count_readers(spark, self.n))
         read = partial(_read_blocks, files=self, readers=readers, owner=owner, tasks=tasks)
-        blocks = spark.sparkContext.parallelize(range(readers), readers).mapPartitions(read)
+        blocks = open_tasks(spark).parallelize(range(readers), readers).mapPartitions(read)
         return blocks.partitionBy(tasks, int)
 
 
@@ -94,7 +97,7 @@ def _count_readers(spark: SparkSession, n: int) -> int:
 
     A task's memory does not depend on the rows that it reads, and each task takes time to start.
     """
-    cores = spark.sparkContext.defaultParallelism
+    cores = count_cores(spark)
     return int(cores * -(-n // (cores * ROWS_PER_READER)))
 
 

@@ -104,12 +104,10 @@ def read_frame_snapshot(frame: DataFrame) -> Snapshot:
 
     The table's files are listed by Spark, and the driver holds path and size of each.
     """
-    from pyspark.sql import DataFrame as Frame  # noqa: PLC0415
+    from recbench_spark.engine.sessions import read_delta_snapshot  # noqa: PLC0415
 
-    plan: Any = frame._jdf.queryExecution().analyzed()
-    snapshot = plan.collectLeaves().head().relation().location().getSnapshot()
+    snapshot, listed = read_delta_snapshot(frame)
     metadata = snapshot.metadata()
-    listed = Frame(snapshot.allFiles().toDF(), frame.sparkSession)
     rows = listed.selectExpr("path", "size", "to_json(deletionVector) AS deleted").collect()
     files = [ActiveFile(row.path, row.size, row.deleted or "") for row in rows]
     partitions = (

@@ -23,6 +23,7 @@ from recbench_spark.data.input_rules import (
 )
 from recbench_spark.data.readers.ids import IdColumn, convert_ids
 from recbench_spark.data.readers.tables import read_table
+from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, LETTER_CASE, SPELLINGS, IdArray, IdOverlap
 from recbench_spark.schemas import ID_TYPE, IDS
@@ -132,14 +133,14 @@ def _convert_value(rows: DataFrame, name: str, kind: str) -> Column:
     raw, stored = F.col(name), rows.schema[name].dataType
     if kind == "double":
         exact = isinstance(stored, T.LongType) or (isinstance(stored, T.DecimalType) and not stored.scale)
-        number = raw.try_cast("double")
+        number = try_cast(raw, "double")
         if isinstance(stored, T.StringType):
             large = F.trim(raw).rlike(WHOLE_NUMBER) & (F.abs(number) >= EXACT_LIMIT)
             return F.when(~F.coalesce(large, F.lit(False)), number)
         return F.when(F.abs(number) < EXACT_LIMIT, number) if exact else number
     if isinstance(stored, T.FloatType | T.DoubleType | T.DecimalType):
-        return F.when(raw == F.floor(raw), raw.try_cast("bigint"))
-    return raw.cast("string").try_cast(kind)
+        return F.when(raw == F.floor(raw), try_cast(raw, "bigint"))
+    return try_cast(raw.cast("string"), kind)
 
 
 def _is_unusable(name: str, column: Column) -> Column:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -35,6 +34,7 @@ from recbench_spark.data.digests import (
 from recbench_spark.data.object_digests import object_identity
 from recbench_spark.data.paths import check_path, exists
 from recbench_spark.data.readers.paths import explain_errors, is_table, qualify_path, reach_storage
+from recbench_spark.engine.sessions import is_delta, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
 from recbench_spark.storage.local_files import has_delta_log
@@ -72,7 +72,7 @@ def identity(spark: SparkSession, path: str, *, named: bool = False, options: Op
 def _identify(spark: SparkSession, path: str, named: bool, options: Options) -> PinnedInput:
     reach_storage(spark, path)  # Hadoop keeps a file system as it was first opened
     try:
-        if DeltaTable.isDeltaTable(spark, path):
+        if is_delta(spark, path):
             return _delta_input(path, options, partial(_read_path_snapshot, spark, path))
         if not exists(path) and is_table(spark, path):
             return _delta_input(path, options, partial(_read_table_snapshot, spark, path))
@@ -132,7 +132,7 @@ def _digest_in_tasks(spark: SparkSession, pieces: Sequence[Piece]) -> list[bytes
     """Return the digest of each piece. Nothing is shuffled; the driver holds 32 bytes per piece."""
     if len(pieces) * PIECE <= DRIVER_BYTES or sum(_piece_length(piece) for piece in pieces) <= DRIVER_BYTES:
         return digest_in_threads(pieces)
-    context = spark.sparkContext
+    context = open_tasks(spark)
     tasks = min(len(pieces), 4 * context.defaultParallelism)
     return context.parallelize(pieces, tasks).map(digest_piece).collect()
 

@@ -56,6 +56,7 @@ from recbench_spark.data.world_loop import (
     exposure_weights,
     survival,
 )
+from recbench_spark.engine.versions import collect_arrow, make_frame
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.kernels.streams import Batches
@@ -147,7 +148,7 @@ def true_propensities(spark: SparkSession, world: WorldSettings, by_taste: bool 
         table = {"item": items, "propensity": expected_gi[g] / counts_gl[g].sum()}
         frames.append(pa.table({**table, "taste": [f"taste{g}"] * world.items}))
     columns = ["propensity", "taste"] if by_taste else ["propensity"]
-    frame = spark.createDataFrame(pa.concat_tables(frames))
+    frame = make_frame(spark, pa.concat_tables(frames))
     return frame.select(_item_id(F.col("item"), world).alias("item_id"), *columns)
 
 
@@ -394,7 +395,7 @@ def _count_cells(spark: SparkSession | None, world: WorldSettings, cells: Any, s
         return np.bincount(cells(np.arange(world.users)), minlength=size)
     write = partial(_write_cells, cells=cells, world=world, loop=cells.keywords.get("loop"))
     cell_counts = _user_frame(spark, world).mapInArrow(write, "cell long, n long")
-    table = cell_counts.groupBy("cell").agg(F.sum("n").alias("n")).toArrow()
+    table = collect_arrow(cell_counts.groupBy("cell").agg(F.sum("n").alias("n")))
     counts = np.zeros(size, dtype=np.int64)
     counts[table["cell"].to_numpy()] = table["n"].to_numpy()
     return counts

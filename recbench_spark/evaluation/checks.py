@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS, to_ddl
 from recbench_spark.evaluation.ranking_counts import (
     COUNTED_COLUMNS,
@@ -33,8 +34,8 @@ def ranking_checks(
         lists: the rankings come from recommendation lists. These are short by design, so items that they
             leave out are no warning.
     """
-    tasks = (
-        rankings.select(*COUNTED_COLUMNS).mapInArrow(partial(count_batches, threshold), COUNTS).toArrow()
+    tasks = collect_arrow(
+        rankings.select(*COUNTED_COLUMNS).mapInArrow(partial(count_batches, threshold), COUNTS)
     )
     return checks_from_counts(iter(tasks.to_batches()), parts, lists=lists)
 

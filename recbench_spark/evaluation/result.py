@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from recbench_spark import __version__
 from recbench_spark.checks import Check
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.evaluation import result_views
 
 if TYPE_CHECKING:  # results of this process need neither
@@ -227,7 +228,7 @@ def add_warnings(result: Result) -> Result:
 
 def to_arrow(rows: DataFrame | ShownTable | pa.Table) -> pa.Table:
     """Return the rows of an engine's table as Arrow; Spark computes its frames for it."""
-    return rows if isinstance(rows, pa.Table) else rows.toArrow()
+    return rows if isinstance(rows, pa.Table) else collect_arrow(rows)
 
 
 def combine_results(results: Mapping[str, Result]) -> Result:

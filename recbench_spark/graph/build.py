@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import SparkContext
 
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.graph.build_inputs import EdgeCounts, GraphInputs, Weight, open_inputs, read_edges
@@ -61,6 +60,9 @@ from recbench_spark.storage.block_arrays import (
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.objects import open_output
 from recbench_spark.storage.retries import commit_files
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 if TYPE_CHECKING:  # workers import this module and do not need the settings
     from recbench_spark.config.graph import GraphSource

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import RDD, SparkContext
 
+from recbench_spark.engine.sessions import remove_shuffle
 from recbench_spark.errors import DataError
 from recbench_spark.graph.build_inputs import EdgeCounts, GraphInputs, read_edges
 from recbench_spark.graph.edges import count_tasks
@@ -29,6 +29,9 @@ from recbench_spark.storage.block_arrays import write_part
 from recbench_spark.storage.blocks import Block as Packed
 from recbench_spark.storage.blocks import partition_rows, unpack_blocks
 from recbench_spark.storage.uris import join_uri
+
+if TYPE_CHECKING:
+    from pyspark import RDD, SparkContext
 
 TASKS_A_CORE = 2
 """Tasks that read a graph of whole numbers, for each core. Each of them may send all ids."""
@@ -84,8 +87,7 @@ TEXT_ENDS, TEXT_BYTES = "text-ends", "text-bytes"
 def run_shuffle(shuffled: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
     """Run the tasks after a shuffle, then remove its files, because the next step needs the disk."""
     results = shuffled.mapPartitionsWithIndex(write).collect()
-    java: Any = shuffled._jrdd
-    java.rdd().cleanShuffleDependencies(False)
+    remove_shuffle(shuffled)
     return results
 
 

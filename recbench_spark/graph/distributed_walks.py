@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from pyspark import SparkContext
 
 from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.graph.local_walks import NODES_A_PIECE, NeighbourFile, write_lists
@@ -35,6 +34,9 @@ from recbench_spark.kernels.graph.walks import (
 from recbench_spark.storage.block_arrays import has_parts, map_part, map_whole, write_part
 from recbench_spark.storage.made_folders import hold_private_folder
 from recbench_spark.storage.uris import join_uri
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 EDGES_A_FILE = 1 << 22
 WALKERS_AT_ONCE = 1 << 18

@@ -8,17 +8,19 @@ node reaches the driver. Neighbours are those of the first nodes by hash, which 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from pyspark import SparkContext
 
 from recbench_spark.graph.build import NodeFinder
 from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.kernels.graph.dense import normalise
 from recbench_spark.kernels.graph.ids import MOST_NODES
 from recbench_spark.storage.block_arrays import map_whole
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 BINS = 2000
 QUANTILES = (0.01, 0.1, 0.5)

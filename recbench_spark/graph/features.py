@@ -5,12 +5,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import SparkContext
 
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.graph.build import NodeFinder, read_ids
@@ -20,6 +19,9 @@ from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.kernels.graph.dense import store
 from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids, hash_numbers
 from recbench_spark.storage.block_arrays import ArrayPart, make_part, publish_parts
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 SHOWN = 5
 """Number of ids that an error names."""

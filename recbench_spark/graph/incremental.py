@@ -20,11 +20,10 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pyspark import SparkContext
 
 from recbench_spark.graph.build import NodeFinder
 from recbench_spark.graph.build_nodes import run_shuffle
@@ -38,6 +37,9 @@ from recbench_spark.kernels.graph.csr import Csr, mark_touched
 from recbench_spark.kernels.graph.ids import MOST_NODES
 from recbench_spark.storage.block_arrays import map_part, map_whole, publish_parts, write_part
 from recbench_spark.storage.uris import join_uri
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from recbench_spark.config.graph import GraphModel
+from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.graph.drift import measure_drift
 from recbench_spark.graph.estimates import estimate_passes
@@ -128,7 +129,7 @@ def plan_refresh(
     _check_compatible(prepared, before, note)
     if not has_all_vectors(before):
         return prepared, f"previous {previous}: some of its layers are missing, so all nodes are computed"
-    context, steps = store.spark.sparkContext, plan_passes(prepared.model, prepared.graph)
+    context, steps = open_tasks(store.spark), plan_passes(prepared.model, prepared.graph)
     folder = prepared.model.folder
     with journal.stage("compare", f"compare with {previous}", previous=previous):
         changes = mark_changes(context, prepared.graph, steps, before, folder)
@@ -185,7 +186,7 @@ def report_drift(
     """Measure how far embeddings moved since an earlier model. Print it and append it to `manifests`."""
     before, _ = read_model_night(store, previous)
     now, _ = read_model_night(store, prepared.model.model_id)
-    last, context = len(prepared.model.layers) - 1, store.spark.sparkContext
+    last, context = len(prepared.model.layers) - 1, open_tasks(store.spark)
     with hold_private_folder(model_folder(store, prepared.model.model_id)) as folder:
         arrays = [join_uri(folder, name) for name in ("now", "then")]
         for array, night in zip(arrays, (now, before), strict=True):

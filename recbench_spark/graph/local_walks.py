@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import SparkContext
 
 from recbench_spark.graph.build import map_texts
 from recbench_spark.graph.folders import Graph, NodeBlock, make_file_place
@@ -26,6 +25,9 @@ from recbench_spark.kernels.graph.walks import MostVisited, Walks, find_neighbou
 from recbench_spark.storage.block_arrays import has_parts, map_whole, write_part
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.objects import open_output
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 WalkWay = Literal["local", "join"]
 

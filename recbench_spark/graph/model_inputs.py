@@ -15,6 +15,7 @@ import numpy.typing as npt
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel
 from recbench_spark.data.identity import identity
+from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.errors import ConfigError
 from recbench_spark.graph import features as first
 from recbench_spark.graph.edges import RowSource
@@ -121,7 +122,7 @@ def ensure_checked_graph(store: Store, settings: GraphModel, blocks: int | None,
 def _check_nodes(store: Store, settings: GraphModel, graph: Graph) -> None:
     """Check the table of features against the nodes of a graph; errors as `features.check_table`."""
     rows, side, dims = _open_feature_table(settings, graph)
-    context, missing = store.spark.sparkContext, settings.features.missing
+    context, missing = open_tasks(store.spark), settings.features.missing
     first.check_table(context, graph, rows, side, dims, missing=missing)
 
 
@@ -149,7 +150,7 @@ def read_note(target: str) -> dict[str, Any] | None:
 
 def _measure_costs(store: Store, prepared: PreparedGraphModel) -> PreparedGraphModel:
     """Measure how fast features are fetched and read, unless the graph is small or the model exists."""
-    graph, features, context = prepared.graph, prepared.model.features, store.spark.sparkContext
+    graph, features, context = prepared.graph, prepared.model.features, open_tasks(store.spark)
     measured = graph.edges >= PROBE_MIN_EDGES and read_note(prepared.model.folder) is None
     network = describe_network(context, features, measured) if is_remote(features) else None
     pace = measure_read_throughput(context, graph, features) if measured else prepared.pace
@@ -288,7 +289,7 @@ def build_features(
     """
     features, context, name = (
         settings.features,
-        store.spark.sparkContext,
+        open_tasks(store.spark),
         identify_features(store, settings),
     )
     target = graph.place(f"{FEATURES}/{name}")

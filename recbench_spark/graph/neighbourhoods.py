@@ -7,6 +7,7 @@ import time
 from typing import NamedTuple
 
 from recbench_spark.config.graph import GraphSource, NeighbourhoodSettings
+from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.graph.distributed_walks import walk_distributed
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.local_walks import NeighbourFile, WalkWay, adjacency_bytes, walk_locally
@@ -74,7 +75,7 @@ def ensure_neighbourhoods(store: Store, settings: NeighbourhoodSettings, journal
     walk = walk_locally if choice.way == "local" else walk_distributed
     partition = {"neighbourhood_id": name}
     with journal.stage("neighbourhoods", f"neighbourhoods {name}: walk") as counts:
-        written = walk(store.spark.sparkContext, graph, settings.place, walks, folder, partition=partition)
+        written = walk(open_tasks(store.spark), graph, settings.place, walks, folder, partition=partition)
         files = [file.file for file in written]
         delta_files.require_visible(folder, files)
         counts.update(_count_walks(written, walks))

@@ -13,10 +13,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pyspark import SparkContext
-
+from recbench_spark.engine.sessions import count_executors
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph import costs
 from recbench_spark.storage.block_arrays import part_place, read_parts
@@ -25,6 +24,9 @@ from recbench_spark.storage.object_access import open_filesystem
 from recbench_spark.storage.object_errors import explain_storage
 from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.transfer_sizes import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 SETTING = "spark.recbench.network"
 """The Spark setting with the bytes a second that an executor fetches from object storage."""
@@ -78,8 +80,7 @@ def count_hosts(context: SparkContext) -> int:
     """Return the number of executors that have started, or shall start; 1 for a local master."""
     if _is_local(context):
         return 1
-    session: Any = context._jsc  # Spark has no other way for Python
-    started = int(session.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them
+    started = count_executors(context) or 1
     planned = context.getConf().get("spark.executor.instances", "")
     return max(1, started, int(planned) if planned.isdigit() else 0)
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.graph.estimates import PassEstimate, estimate_passes, fit_rates, format_bytes
 from recbench_spark.graph.folders import MANIFEST, Graph
 from recbench_spark.graph.incremental import LayerFiles
@@ -59,7 +60,7 @@ def embed(store: Store, prepared: PreparedGraphModel, journal: Journal) -> list[
 
     Existing blocks stay.
     """
-    context = store.spark.sparkContext
+    context = open_tasks(store.spark)
     cores, rates = context.defaultParallelism, fit_rates(store)
     planned = {
         _pass_key(one.step): one for one in estimate_passes(prepared, rates, cores, prepared.settings.plan)

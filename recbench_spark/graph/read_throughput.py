@@ -14,15 +14,18 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pyspark import SparkContext
 
 from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.kernels.graph import costs
 from recbench_spark.kernels.graph.aggregate import sum_sources as pooled_part
 from recbench_spark.kernels.graph.csr import Csr, window
 from recbench_spark.storage.block_arrays import map_whole, read_parts
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 PROBE_EDGES = 1 << 22
 """Most edges that a task reads. The second half is measured, when the caches are filled."""

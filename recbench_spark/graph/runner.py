@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from pyspark import RDD, SparkContext
 
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.graph.folders import HALO, Graph, NodeBlock
@@ -57,6 +56,9 @@ from recbench_spark.storage.block_arrays import (
     write_part,
 )
 from recbench_spark.storage.retries import commit_files
+
+if TYPE_CHECKING:
+    from pyspark import RDD, SparkContext
 
 
 @dataclass(frozen=True)

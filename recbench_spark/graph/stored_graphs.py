@@ -9,14 +9,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from pyspark import SparkContext
+from typing import TYPE_CHECKING, Any
 
 from recbench_spark import revisions
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.data.identity import identity
+from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.errors import ConfigError, StoreError, nearest
 from recbench_spark.graph.build import CheckNodes, build_graph, default_block_count, write_node_table
 from recbench_spark.graph.build_inputs import open_inputs
@@ -47,6 +46,9 @@ from recbench_spark.storage.seals import (
 )
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import absolute_place, is_remote, join_uri
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 FOLDER = "graph_files"
 """Folder of the warehouse for the adjacency and features of graphs, and for the files of running models."""
@@ -175,7 +177,7 @@ def _graph_damage(store: Store, graph: Graph) -> str:
     if is_remote(graph.folder):
         return ""
     try:
-        return _find_graph_damage(store.spark.sparkContext, Path(graph.folder))
+        return _find_graph_damage(open_tasks(store.spark), Path(graph.folder))
     except StoreError as error:
         return error.message
 
@@ -225,7 +227,7 @@ def _build_graph(
     *,
     check: CheckNodes | None,
 ) -> Graph:
-    rows, context = open_inputs(source).edges, store.spark.sparkContext
+    rows, context = open_inputs(source).edges, open_tasks(store.spark)
     if (warning := warn_unread_weights(source, rows)) is not None:
         journal.say(warning)
     wanted = blocks or default_block_count(rows.n, context.defaultParallelism)
@@ -358,4 +360,4 @@ def write_graph_checks(store: Store, name: str, counts: Mapping[str, int], of: s
 
 def _append_nodes(store: Store, graph: Graph) -> None:
     store.create(GRAPH_NODES)
-    write_node_table(store.spark.sparkContext, graph, store.location("graph_nodes"))
+    write_node_table(open_tasks(store.spark), graph, store.location("graph_nodes"))

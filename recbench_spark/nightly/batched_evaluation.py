@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig, digest
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import ConfigError, DataError, is_cancelled
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, RankingMeasure
 from recbench_spark.evaluation.batched import shuffle
@@ -392,7 +393,7 @@ def _exposure_rows(
     if request.later:
         rankings = night.store.read_run("rankings", ready.run_id)
         frame, checks = estimate_exposure(night.store, exposure, plan, rankings)
-        return frame.toArrow(), checks
+        return collect_arrow(frame), checks
     empty = pa.Table.from_pylist(empty_rows(plan), METRIC_ROWS)
     if "estimates" not in rows:
         return empty, list_findings(exposure, plan) + strata_checks(plan, [])

@@ -10,6 +10,7 @@ import numpy as np
 
 from recbench_spark import revisions
 from recbench_spark.config import CURVE_METRIC, digest
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.evaluation.comparison.curve_crossings import CrossingPlan, find_crossings
 from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.kernels.comparison.curve_crossings import MOST_AT_ENDS
@@ -35,7 +36,7 @@ def find_night_crossings(night: BenchmarkNight, journal: Journal) -> None:
         return
     with journal.stage("crossings", f"crossings of {len(run_ids)} curves", suite=night.benchmark.name):
         tasks = int(night.spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        pairs = find_crossings(night.store.read(CURVE_VALUES), plan, tasks).toArrow().to_pylist()
+        pairs = collect_arrow(find_crossings(night.store.read(CURVE_VALUES), plan, tasks)).to_pylist()
         rows = make_rows(pairs, plan, {**_facts(night), "crossing_id": name})
         night.store.append_rows(rows, CURVE_CROSSINGS, once=name)
 

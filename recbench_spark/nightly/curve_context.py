@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Benchmark, Evaluation, LearningCurve
 from recbench_spark.definitions import Definition
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.evaluation.batched import curves
 from recbench_spark.evaluation.batched.curves import HELD_OUT_ROWS, HeldOutUsers
@@ -84,7 +85,7 @@ class CurveContext:
     @cached_property
     def counts(self) -> dict[str, dict[str, Any]]:
         """Counts of users by part; the driver holds one row for each batch of users."""
-        return merge_counts(curves.count_curve_users(self.users, self.plan).toArrow())
+        return merge_counts(collect_arrow(curves.count_curve_users(self.users, self.plan)))
 
     def require_users(self) -> None:
         """Refuse, before a model is fitted, a night without times for its order, or without users.

@@ -14,6 +14,7 @@ from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Evaluation, Exposure
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.definitions import Definition
+from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.estimators import debiased
 from recbench_spark.evaluation.estimators.debiased import Proposal
@@ -201,7 +202,7 @@ def strata_checks(plan: EstimationPlan, rows: Sequence[Any]) -> list[Check]:
 def _join_rewards(store: Store, rankings: DataFrame, exposure: Exposure) -> tuple[DataFrame, Check]:
     table = read_table(store.spark, str(exposure.rewards), ["item_id", "reward"], "rewards")
     ids = [F.col(name).cast("string") for name in ("user_id", "item_id") if name in table.columns]
-    rewards = table.select(*ids, F.col("reward").try_cast("double").alias("reward"))
+    rewards = table.select(*ids, try_cast(F.col("reward"), "double").alias("reward"))
     debiased.check_rewards(rewards)
     joined = debiased.add_rewards(rankings, rewards)
     missing = joined.agg(F.sum("unknown_rewards")).collect()[0][0]

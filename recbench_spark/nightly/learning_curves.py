@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import is_cancelled
 from recbench_spark.evaluation.batched import curves
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT
@@ -144,7 +145,7 @@ def write_curve_results(night: BenchmarkNight, run_ids: Sequence[str]) -> None:
         return
     store, bootstrap = night.store, night.benchmark.evaluation.bootstrap
     values = store.read(CURVE_VALUES).where(F.col("run_id").isin(list(run_ids)))
-    means = curves.summarise_curves(values, bootstrap).toArrow()
+    means = collect_arrow(curves.summarise_curves(values, bootstrap))
     is_point = pc.is_valid(means.column("given"))
     store.append_rows(means.filter(is_point), LEARNING_CURVES)
     overall = means.filter(pc.invert(is_point))

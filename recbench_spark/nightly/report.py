@@ -164,7 +164,7 @@ def read_disagreements(store: Store, selected: Column) -> tuple[pd.DataFrame, pd
     """Return the clearest rows of `current_paradoxes` of these runs, and the counts of each kind."""
     paradoxes = store.spark.table("current_paradoxes").where(selected)
     disagree = paradoxes.where("kind <> 'none'")
-    severity = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
+    severity = F.expr(f"array_position(array({', '.join(map(repr, KINDS))}), kind)")
     order = (F.desc("certain"), severity.desc(), F.desc("opposed_share"), "part", "metric", "k", "model")
     plainest = disagree.orderBy(*order, "other").limit(reports.DISAGREEMENTS_SHOWN)
     return plainest.toPandas(), paradoxes.groupBy("kind", "certain").count().toPandas()

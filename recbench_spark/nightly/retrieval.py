@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import RetrievedModel
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.evaluation.batch_schemas import to_ddl
 from recbench_spark.evaluation.ranking.batches import read_item_lists
 from recbench_spark.evaluation.ranking.rank import ScoredModel
@@ -118,7 +119,7 @@ def _measure_base(night: BenchmarkNight, group: Sequence[RankableModel]) -> list
     )
     users = _join_vectors(select_users(night), vectors)
     batches = users.mapInArrow(partial(compare_batches, task), to_ddl(BATCH_ROWS))
-    return summarise_batches(add_batches(batches).toArrow(), models)
+    return summarise_batches(collect_arrow(add_batches(batches)), models)
 
 
 def _join_vectors(users: DataFrame, vectors: DataFrame | None) -> DataFrame:

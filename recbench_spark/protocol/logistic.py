@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.randomness import uniform
 from recbench_spark.storage.spark_types import require
@@ -46,7 +47,7 @@ def join_features(ids: DataFrame, key: str, table: DataFrame | None, what: str) 
         raise SchemaError(
             f"{what} has no column beside {key}", "give one number per feature; write categories as 0 and 1"
         )
-    vector = F.array(*(F.col(name).try_cast("double") for name in names)).alias("features")
+    vector = F.array(*(try_cast(F.col(name), "double") for name in names)).alias("features")
     rows = table.select(F.col(key).cast("string").alias(key), vector)
     joined = ids.select(key).join(rows, key, "left")
     hole = F.col("features").isNull() | F.exists("features", lambda x: x.isNull() | F.isnan(x))

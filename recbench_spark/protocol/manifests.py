@@ -17,6 +17,8 @@ from pyspark.sql import types as T
 
 from recbench_spark.checks import Check
 from recbench_spark.config import Split
+from recbench_spark.engine.sessions import open_tasks
+from recbench_spark.engine.versions import send_to_tasks
 from recbench_spark.errors import ProtocolError
 from recbench_spark.kernels.ids import MANY
 from recbench_spark.kernels.streams import Batches
@@ -187,7 +189,7 @@ def refuse_empty_parts(parts: Parts, split: Split, log: LogRows) -> None:
 def count_parts(splits: DataFrame, files: Sequence[str] = ()) -> Parts:
     """Return rows, content hash and range in time of each part: one pass, without a shuffle."""
     if files:
-        read = splits.sparkSession.sparkContext.parallelize(files, len(files))
+        read = open_tasks(splits.sparkSession).parallelize(files, len(files))
         return audit.merge_parts(read.mapPartitions(_summarise_files).collect())
     rows = splits.select(*COLUMNS).mapInArrow(_summarise_batches, "summary BINARY").collect()
     return audit.merge_parts(pickle.loads(row["summary"]) for row in rows)
@@ -230,10 +232,10 @@ def _count_blocks(splits: DataFrame, files: Sequence[str], request: AuditRequest
     tasks = count_tasks(spark, sum(request.rows.values()))
     if files:
         count = partial(_count_files, request=request, tasks=tasks)
-        counted = spark.sparkContext.parallelize(files, len(files)).mapPartitions(count)
+        counted = open_tasks(spark).parallelize(files, len(files)).mapPartitions(count)
         return Blocks(counted.partitionBy(tasks, int), audit.merge_pieces, T.StructType())
     batches = partial(_count_batches, request=request, tasks=tasks)
-    packed = splits.select(*COLUMNS).mapInArrow(batches, BLOCK_SCHEMA).repartitionById(tasks, F.col("task"))
+    packed = send_to_tasks(splits.select(*COLUMNS).mapInArrow(batches, BLOCK_SCHEMA), tasks, F.col("task"))
     return Blocks(packed, audit.merge_pieces, T.StructType())
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Propensities
+from recbench_spark.engine.versions import collect_arrow, make_frame
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import power_law, propensities
@@ -62,7 +63,7 @@ def count_items(rows: DataFrame, items: DataFrame | None = None) -> DataFrame:
 
 def make_histogram(counts: DataFrame, rows: DataFrame) -> Histogram:
     """Return the histogram of `count_items`; one row per different count is collected."""
-    counted = counts.groupBy("n").agg(F.count("*").alias("items")).orderBy("n").toArrow()
+    counted = collect_arrow(counts.groupBy("n").agg(F.count("*").alias("items")).orderBy("n"))
     users = rows.agg(F.countDistinct("user_id")).collect()[0][0]
     count_x, items_x = (counted.column(name).to_numpy().astype(np.int64) for name in ("n", "items"))
     if not users:
@@ -99,7 +100,7 @@ def fit_propensities(observed: Histogram, settings: Propensities) -> FittedPrope
 def item_propensities(counts: DataFrame, observed: Histogram, fitted: FittedPropensities) -> DataFrame:
     """Return item_id, propensity by a join with one row per different count; no items are shuffled."""
     table = pa.table({"n": observed.count_x, "propensity": fitted.propensity_x})
-    by_count = counts.sparkSession.createDataFrame(table)
+    by_count = make_frame(counts.sparkSession, table)
     return counts.join(F.broadcast(by_count), "n").select("item_id", "propensity")
 
 
@@ -111,7 +112,7 @@ def rating_propensities(rows: DataFrame, sample: DataFrame, items: int) -> DataF
         sample: rows with ratings of cells drawn uniformly.
         items: number of items of the catalogue; the cells are users of the log x items.
     """
-    logged, drawn = (part.groupBy("rating").count().toArrow() for part in (rows, sample))
+    logged, drawn = (collect_arrow(part.groupBy("rating").count()) for part in (rows, sample))
     times = dict(zip(*(drawn.column(name).to_pylist() for name in ("rating", "count")), strict=True))
     rating_r = logged.column("rating").to_numpy()
     sample_r = np.array([times.get(rating, 0) for rating in rating_r.tolist()])
@@ -120,4 +121,4 @@ def rating_propensities(rows: DataFrame, sample: DataFrame, items: int) -> DataF
     propensity_r = propensities.naive_bayes(logged.column("count").to_numpy(), sample_r, cells)
     is_known = ~np.isnan(propensity_r)
     table = pa.table({"rating": rating_r[is_known], "propensity": propensity_r[is_known]})
-    return rows.sparkSession.createDataFrame(table)
+    return make_frame(rows.sparkSession, table)

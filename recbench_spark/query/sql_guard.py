@@ -10,11 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from py4j.java_gateway import JavaObject, is_instance_of
-from py4j.protocol import Py4JError
 from pyspark.errors import ParseException
 from pyspark.sql import SparkSession
 
+from recbench_spark.engine.sessions import (
+    Py4JError,
+    is_java,
+    is_java_class,
+    open_java,
+    parse_sql,
+    read_gateway,
+    require_classic,
+)
 from recbench_spark.errors import ConfigError, nearest
 
 CATALYST = "org.apache.spark.sql.catalyst."
@@ -87,35 +94,36 @@ def check_query(spark: SparkSession, sql: str, names: Iterable[str]) -> None:
     Raises:
         ConfigError: no SQL, no query, or one that reads or runs something else.
     """
+    require_classic(
+        spark, "a query of your own by Spark", "recbench query --engine local reads the same tables"
+    )
     if "${" in sql:  # Spark would insert settings and environment variables there before it parses
         raise ConfigError("'${' is not allowed in SQL", "write the value itself")
     _PlanChecker(spark, names).check_plan(_parse_plan(spark, sql), frozenset())
 
 
-def _parse_plan(spark: SparkSession, sql: str) -> JavaObject:
+def _parse_plan(spark: SparkSession, sql: str) -> Any:
     try:
-        plan: JavaObject = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
+        return parse_sql(spark, sql)
     except ParseException as error:
         message = str(error).strip().partition("\n")[0]
         raise ConfigError(f"not valid SQL: {message[:300]}", HINT) from None
     except Py4JError:
         raise ConfigError("Spark cannot parse this SQL: it may be nested too deeply", HINT) from None
-    return plan
 
 
 class _PlanChecker:
     """Walks a parsed plan with all its expressions and subqueries."""
 
     def __init__(self, spark: SparkSession, names: Iterable[str]) -> None:
-        context: Any = spark.sparkContext
-        self.gateway = context._gateway
+        self.gateway = read_gateway(spark)
         self.names = frozenset(name.lower() for name in names)
-        registry = context._jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry
+        registry = open_java(spark).org.apache.spark.sql.catalyst.analysis.FunctionRegistry
         function_names = str(registry.functionSet().mkString("\n")).lower().replace("`", "").splitlines()
         self.functions = {name.rpartition(".")[2] for name in function_names} - REFUSED_FUNCTIONS
         self.kinds: dict[str, str] = {}
 
-    def check_plan(self, node: JavaObject, query_names: frozenset[str]) -> None:
+    def check_plan(self, node: Any, query_names: frozenset[str]) -> None:
         """Check a node of a plan; `query_names`: names that the queries around it define (WITH)."""
         kind = _node_kind(node)
         if kind not in QUERY_NODES:
@@ -131,7 +139,7 @@ class _PlanChecker:
             return
         self._check_children(node, query_names)
 
-    def _check_with(self, node: JavaObject, query_names: frozenset[str]) -> None:
+    def _check_with(self, node: Any, query_names: frozenset[str]) -> None:
         recursive = bool(node.allowRecursion())
         for relation in _iterate(node.cteRelations()):
             name = str(relation.productElement(0)).lower()
@@ -152,7 +160,7 @@ class _PlanChecker:
             )
             raise ConfigError(message, HINT)
 
-    def _check_expression(self, node: JavaObject, query_names: frozenset[str]) -> None:
+    def _check_expression(self, node: Any, query_names: frozenset[str]) -> None:
         kind = _node_kind(node)
         if not kind or kind in UNRESOLVED:
             raise ConfigError(f"'{node.toString()[:200]}' is not allowed in SQL", HINT)
@@ -163,11 +171,11 @@ class _PlanChecker:
         if kind not in LEAVES:
             self._check_children(node, query_names)
 
-    def _check_children(self, node: JavaObject, query_names: frozenset[str]) -> None:
+    def _check_children(self, node: Any, query_names: frozenset[str]) -> None:
         """Check all parts of a node, in lists, pairs and maps too."""
         values = node if self._value_kind(node) == "many" else node.productIterator()
         for value in _iterate(values):
-            sort = self._value_kind(value) if isinstance(value, JavaObject) else ""
+            sort = self._value_kind(value) if is_java(value) else ""
             if sort == "plan":
                 self.check_plan(value, query_names)
             elif sort == "expression":
@@ -175,18 +183,16 @@ class _PlanChecker:
             elif sort in ("many", "one"):
                 self._check_children(value, query_names)
 
-    def _value_kind(self, value: JavaObject) -> str:
+    def _value_kind(self, value: Any) -> str:
         """Return the kind of a value by its class; Java is called once for each class."""
         name = str(value.getClass().getName())
         if name not in self.kinds:
-            kinds = (
-                sort for sort, java in VALUE_KINDS.items() if is_instance_of(self.gateway, value, java)
-            )
+            kinds = (sort for sort, java in VALUE_KINDS.items() if is_java_class(self.gateway, value, java))
             self.kinds[name] = next(kinds, "")
         return self.kinds[name]
 
 
-def _node_kind(node: JavaObject) -> str:
+def _node_kind(node: Any) -> str:
     """Return the last name of a node's class; empty if it is not a class of Spark's parser."""
     name = str(node.getClass().getName())
     is_parser = name.startswith(
@@ -195,7 +201,7 @@ def _node_kind(node: JavaObject) -> str:
     return name.rpartition(".")[2].rstrip("$") if is_parser else ""
 
 
-def _iterate(values: JavaObject) -> Iterator[Any]:
+def _iterate(values: Any) -> Iterator[Any]:
     iterator = values.iterator()
     while iterator.hasNext():
         yield iterator.next()

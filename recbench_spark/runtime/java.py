@@ -16,9 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from pyspark import SparkContext
 from pyspark import __version__ as spark_version
-from pyspark.java_gateway import launch_gateway
 
 from recbench_spark.storage.publish import replace_text
 
@@ -36,6 +34,8 @@ def start_quietly() -> Iterator[None]:
     Raises:
         PySparkRuntimeError: it did not start.
     """
+    from pyspark import SparkContext  # noqa: PLC0415
+
     if SparkContext._gateway is not None:
         yield
         return
@@ -53,6 +53,8 @@ def start_quietly() -> Iterator[None]:
 
 def _launch(write_end: int) -> Any:
     """Return the gateway to a new Java process, whose standard error is a pipe that only it holds."""
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
     try:
         return launch_gateway(popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
     finally:

@@ -8,6 +8,7 @@ code, since a value on the builder would override spark-submit's flags.
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import re
 import shlex
@@ -24,6 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.config.loading import CONF
 from recbench_spark.config.own_modules import list_own_modules
+from recbench_spark.engine.platforms import check_client, name_delta_package, prepare_session
+from recbench_spark.engine.sessions import list_sent_files, open_tasks, read_setting, send_module
 from recbench_spark.errors import ConfigError
 from recbench_spark.runtime import java, java_classes
 
@@ -86,6 +89,18 @@ def read_properties(properties: Path) -> dict[str, str]:
     return dict(re.findall(r"^\s*(spark\.\S+?)(?:\s*[=:]\s*|\s+)(.*?)\s*$", text, re.MULTILINE))
 
 
+DELTA_PACKAGE = re.compile(r"io\.delta:delta-spark_[\w.]+:[\w.]+")
+
+
+def choose_delta(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings with the package of Delta that belongs to this Spark in place of another's."""
+    packages = settings.get(java.PACKAGES, "")
+    return {
+        **settings,
+        **({java.PACKAGES: DELTA_PACKAGE.sub(name_delta_package(), packages)} if packages else {}),
+    }
+
+
 def is_local(settings: Mapping[str, str]) -> bool:
     """Return whether driver and tasks are one process on this machine."""
     return settings.get("spark.master", "local").startswith("local")
@@ -105,10 +120,12 @@ def read_class_flags(settings: Mapping[str, str]) -> tuple[str, ...]:
 def submit_arguments(properties: Path, small: bool = False) -> str:
     """Return the arguments for Java of a bare `python jobs/x.py`; a local master uses this host only."""
     properties_set = read_properties(properties)
+    chosen = choose_delta(properties_set)
     values: dict[str, str] = {}
     if is_local(properties_set):
-        values = {**LOOPBACK, **jar_settings(properties_set)}
-        if options := (*(SMALL_JOB_JAVA if small else ()), *read_class_flags(properties_set)):
+        packages = {java.PACKAGES: chosen[java.PACKAGES]} if chosen != properties_set else {}
+        values = {**LOOPBACK, **packages, **jar_settings(chosen)}
+        if options := (*(SMALL_JOB_JAVA if small else ()), *read_class_flags(chosen)):
             values[JAVA_FLAGS] = " ".join(options)
         os.environ.setdefault(
             "SPARK_LOCAL_IP", LOOPBACK["spark.driver.bindAddress"]
@@ -154,33 +171,49 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
     if active is not None:
         share_own_modules(active)
         return active
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    check_client()
+    if "PYSPARK_GATEWAY_PORT" in os.environ or REMOTE in os.environ:
         spark = SparkSession.builder.appName(app_name).getOrCreate()
     else:
+        _require_java()
         spark = _bare_session(app_name, small)
+    if sentence := prepare_session(spark):
+        print(sentence, file=sys.stderr)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     replace_defaults(spark, TUNED_SETTINGS)
     share_own_modules(spark)
     return spark
 
 
+REMOTE = "SPARK_REMOTE"
+"""Spark's environment variable with the address of a server of Spark Connect: sc://HOST:PORT."""
+
+
+def _require_java() -> None:
+    """Raise ConfigError where pyspark is a client of Spark Connect alone, and no server is named."""
+    if importlib.util.find_spec("py4j") is None:
+        raise ConfigError(
+            "the pyspark here is a client of Spark Connect, and no server is named",
+            f"{REMOTE}=sc://HOST:PORT before the command, or install pyspark",
+        )
+
+
 def share_own_modules(spark: SparkSession) -> None:
     """Send users' modules from beside a YAML file or the working folder to tasks, each once a session."""
-    known = spark.sparkContext.listFiles
-    sent = {name.rpartition("/")[2] for name in known}
+    sent = list_sent_files(spark)
     for place in list_own_modules():
         if place.is_dir() and f"{place.name}.zip" not in sent:
             base = Path(tempfile.mkdtemp(prefix="recbench-modules-")) / place.name
             archive = shutil.make_archive(str(base), "zip", place.parent, place.name)
-            spark.sparkContext.addPyFile(archive)
+            send_module(spark, archive)
         elif place.is_file() and place.name not in sent:
-            spark.sparkContext.addPyFile(str(place))
+            send_module(spark, str(place))
 
 
 def replace_defaults(spark: SparkSession, settings: Mapping[str, tuple[str, str]]) -> None:
     """Set new values for settings of a session that still have their default."""
     for key, (default, value) in settings.items():
-        if spark.conf.get(key) == default:
+        if read_setting(spark, key) == default:
             spark.conf.set(key, value)
 
 
@@ -194,7 +227,8 @@ def _bare_session(app_name: str, small: bool) -> SparkSession:
         replace_defaults(spark, SMALL_JOB_SETTINGS)
     if shlex.quote(str(local_properties())) in arguments:
         java.write_known_jars(
-            read_properties(local_properties()), spark.sparkContext.getConf().get(java.JARS) or ""
+            choose_delta(read_properties(local_properties())),
+            open_tasks(spark).getConf().get(java.JARS) or "",
         )
     return spark
 
@@ -209,9 +243,10 @@ NARROW_ROW_SETTINGS = {
 @contextmanager
 def narrow_rows(spark: SparkSession) -> Iterator[None]:
     """Send narrow rows to Python in large batches inside this context, without a size check per row."""
-    old_values = {key: str(spark.conf.get(key)) for key in NARROW_ROW_SETTINGS}
-    for key, value in NARROW_ROW_SETTINGS.items():
-        spark.conf.set(key, value)
+    known = {key: read_setting(spark, key) for key in NARROW_ROW_SETTINGS}
+    old_values = {key: value for key, value in known.items() if value is not None}  # some versions lack one
+    for key in old_values:
+        spark.conf.set(key, NARROW_ROW_SETTINGS[key])
     try:
         yield
     finally:

@@ -12,16 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add, itemgetter
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from recbench_spark.data.readers.auctions import make_lines_error, make_reach_error
 from recbench_spark.data.table_pieces import TablePiece
+from recbench_spark.engine.sessions import count_cores, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError, SchemaError
 from recbench_spark.kernels.ids import WrongIds, find_wrong_ids
 from recbench_spark.storage.blocks import Block, unpack_blocks
+
+if TYPE_CHECKING:
+    from pyspark import RDD
 
 PROBLEM = b"problem"
 
@@ -75,8 +79,8 @@ def send_rows(
 
 def spread_pieces(spark: SparkSession, pieces: int) -> RDD[int]:
     """Return the numbers of pieces over reading tasks: a few rounds of all cores."""
-    readers = max(1, min(pieces, 4 * spark.sparkContext.defaultParallelism))
-    return spark.sparkContext.parallelize(range(pieces), readers)
+    readers = max(1, min(pieces, 4 * count_cores(spark)))
+    return open_tasks(spark).parallelize(range(pieces), readers)
 
 
 def _read_pieces(

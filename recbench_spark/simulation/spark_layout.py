@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark import RDD, SparkContext
 from pyspark.sql import SparkSession
 
 from recbench_spark.config import digest
@@ -36,6 +36,7 @@ from recbench_spark.data.readers.auctions import (
     unpack_rows,
 )
 from recbench_spark.data.table_pieces import TablePiece, open_pieces
+from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.arrays import Bools, Ints
@@ -69,6 +70,9 @@ from recbench_spark.storage.blocks import Block, count_tasks, partition_rows, un
 from recbench_spark.storage.leases import Report, hold_lease
 from recbench_spark.storage.marks import mark_used
 from recbench_spark.storage.publish import remove_tree
+
+if TYPE_CHECKING:
+    from pyspark import RDD, SparkContext
 
 
 @dataclass(frozen=True)
@@ -328,7 +332,7 @@ def _write_parts(
     ranges = count_ranges(sum(auctions for _, _, auctions in results))
     if problems or any(dirty for _, dirty, _ in results):
         return True, ranges
-    return _write_ranges(spark.sparkContext, folder, plan.parts, ranges), ranges
+    return _write_ranges(open_tasks(spark), folder, plan.parts, ranges), ranges
 
 
 def _write_part(

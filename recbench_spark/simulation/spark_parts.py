@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids
 from recbench_spark.data.readers.auction_values import pack_ids
 from recbench_spark.data.readers.auctions import make_reach_error
 from recbench_spark.data.table_pieces import open_pieces
+from recbench_spark.engine.sessions import count_cores, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
@@ -56,6 +57,9 @@ from recbench_spark.storage.blocks import Block, partition_rows, unpack_blocks
 from recbench_spark.storage.leases import Report, hold_lease
 from recbench_spark.storage.marks import mark_used
 from recbench_spark.storage.shared_rows import drop_folder, scratch_folder
+
+if TYPE_CHECKING:
+    from pyspark import RDD
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,14 +138,14 @@ class SparkParts:
 
     def count_users(self) -> Ints:
         """Return auctions, squares and users, (3,). The users of all parts are shuffled, 16 bytes each."""
-        tasks = max(len(self.log.parts), self.spark.sparkContext.defaultParallelism)
+        tasks = max(len(self.log.parts), count_cores(self.spark))
         reader = PartReader(self.log, {})
         users = self._spread(self.log.parts).flatMap(partial(_cut_users, reader=reader, tasks=tasks))
         return users.partitionBy(tasks, int).mapPartitions(_square_auctions).treeReduce(add)
 
     def _spread(self, parts: Sequence[int]) -> RDD[int]:
         """Return parts over tasks, two rounds of all cores."""
-        context = self.spark.sparkContext
+        context = open_tasks(self.spark)
         return context.parallelize(parts, min(len(parts), 2 * context.defaultParallelism))
 
 
@@ -220,7 +224,7 @@ def open_counts(spark: SparkSession, layout: LogLayout, until: int | None, repor
 
 def _count_parts(spark: SparkSession, layout: LogLayout, until: int | None, folder: Path) -> None:
     """Count all parts; classes that are cut need a second pass over their pieces."""
-    context = spark.sparkContext
+    context = open_tasks(spark)
     numbers = context.parallelize(range(layout.parts), layout.parts)
     each = numbers.map(partial(_find_facts, layout=layout, until=until)).collect()
     parts = [part for part, facts in enumerate(each) if facts is not None]

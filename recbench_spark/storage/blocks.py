@@ -11,18 +11,22 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import RDD
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.engine.tasks import Tasks
+from recbench_spark.engine.versions import send_to_tasks
 from recbench_spark.kernels.streams import Batches
+
+if TYPE_CHECKING:
+    from pyspark import RDD
 
 Change = Callable[[pa.Table], pa.Table]
 
@@ -78,6 +82,8 @@ class Blocks:
     def _block_frame(self) -> DataFrame:
         if isinstance(self.packed, DataFrame):
             return self.packed
+        if isinstance(self.packed, Tasks):
+            return self.packed.blocks()
         return SparkSession.active().createDataFrame(self.packed, BLOCK_SCHEMA)
 
 
@@ -102,7 +108,7 @@ def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
     """
     with_task = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
     packed = with_task.mapInArrow(partial(_partition_batches, rows=buffer_rows(tasks)), BLOCK_SCHEMA)
-    return packed.repartitionById(tasks, F.col("task"))
+    return send_to_tasks(packed, tasks, F.col("task"))
 
 
 def unpack_batches(batches: Batches) -> pa.Table | None:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
+from recbench_spark.engine.sessions import read_hadoop
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage.object_access import HADOOP_ADDRESS, read_access
@@ -58,7 +59,7 @@ def require_address(spark: SparkSession, schema: str, place: str) -> None:
     Raises:
         StoreError: it lacks the address; the hint has the settings.
     """
-    hadoop, options = spark.sparkContext._jsc.hadoopConfiguration(), read_access(place).options
+    hadoop, options = read_hadoop(spark), read_access(place).options
     if "AWS_ENDPOINT_URL" not in options:
         return
     missing = [key for key in HADOOP_ADDRESS if not hadoop.get(key)]

@@ -16,7 +16,6 @@ from itertools import chain
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -140,6 +139,8 @@ def _write_part(
     batches: Iterator[pa.RecordBatch], folder: str, schema: pa.Schema, spark_schema: bytes
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of a task to one file, and yield its URI; nothing for a task without rows."""
+    from pyspark import TaskContext  # noqa: PLC0415
+
     context = TaskContext.get()
     number = context.partitionId() if context is not None else 0
     filled = (batch for batch in batches if batch.num_rows)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import functions as F
 
+from recbench_spark.engine.sessions import forget_delta_logs
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RESULT_TABLES, TABLES, Table
 from recbench_spark.storage.delta_files import can_append
@@ -126,7 +127,7 @@ def _migration_statements(warehouse: WarehouseTables, table: Table) -> list[str]
 
 def _forget_logs(warehouse: WarehouseTables) -> None:
     """Make Delta read all logs again: it caches a table by its folder, with its version."""
-    warehouse.spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    forget_delta_logs(warehouse.spark)
 
 
 def _layout(warehouse: WarehouseTables, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from recbench_spark.engine.sessions import Py4JError, open_hadoop
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.frame_files import write_parts
@@ -97,10 +97,9 @@ def _remove_remote(spark: SparkSession, folder: str) -> None:
         with suppress(StoreError):
             remove_objects(folder)
         return
-    context = spark.sparkContext
-    path = context._jvm.org.apache.hadoop.fs.Path(folder)  # type: ignore[union-attr]
     with suppress(Py4JError):  # a folder left behind costs only space
-        path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
+        files, path = open_hadoop(spark, folder)
+        files.delete(path, True)
 
 
 POINTER = "published"

@@ -6,27 +6,17 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
 from pyspark.errors import AnalysisException, PySparkException
 
 from recbench_spark.storage.delta_files import ConflictError
 from recbench_spark.storage.retries import first_line, retry_while
 
-CONFLICTS = (
-    ConcurrentAppendException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-    ConflictError,
+CONFLICTS = re.compile(
+    r"(Concurrent(Append|Transaction|Write)|MetadataChanged|ProtocolChanged)Exception"
+    r"|DELTA_(CONCURRENT_(APPEND|TRANSACTION|WRITE)|METADATA_CHANGED|PROTOCOL_CHANGED)"
 )
-"""Delta's Python classes are siblings, not subclasses of one another."""
+"""Names of Delta's errors of another writer: its Python classes, which a client of Connect lacks, Java's
+classes, and the error classes that a server sends."""
 
 CREATE_CONFLICT = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 """Error class for a half-seen first commit of another writer: the folder exists, its log does not yet."""
@@ -40,7 +30,10 @@ def retry_conflicts(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
 
 def _is_conflict(error: Exception) -> bool:
     """Return whether another writer was first, so that the same action may succeed now."""
-    return isinstance(error, CONFLICTS) or CREATE_CONFLICT in str(error)
+    if isinstance(error, ConflictError):
+        return True
+    said = f"{type(error).__name__} {error}"
+    return CREATE_CONFLICT in said or CONFLICTS.search(said) is not None
 
 
 OWN_ERROR = r"^recbench_spark\.(?:errors|extras)\.\w+: (.+(?:\n  hint: .+)?)$"

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
+from recbench_spark.engine.versions import make_frame
 from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
@@ -116,7 +117,7 @@ class Store(WarehouseTables):
         self.create(table)
         location, name = self.location(table.name), f"{table.name}/{once or uuid.uuid4().hex}"
         if not self._uses_deltalake(table):
-            self.append(self.spark.createDataFrame(arrow_table), table, once)
+            self.append(make_frame(self.spark, arrow_table), table, once)
             return
         commit = partial(delta_files.append_rows, location, arrow_table, name)
         retry_conflicts(f"write {table.name}", commit)

@@ -91,12 +91,13 @@ def files_in(folder: Path) -> Iterator[str]:
 
 def remote_files_in(spark: SparkSession, folder: str) -> Iterator[str]:
     """Yield paths as `files_in`, by Hadoop's file system."""
-    context = spark.sparkContext
-    hadoop = context._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
-    system = hadoop.Path(folder).getFileSystem(context._jsc.hadoopConfiguration())
-    whole = system.makeQualified(hadoop.Path(folder)).toString()
+    from recbench_spark.engine.sessions import open_hadoop  # noqa: PLC0415
+
+    system, path = open_hadoop(spark, folder)
+    whole = system.makeQualified(path).toString()
     for place in (f"{folder}/{LOG}", folder):
-        entries = system.listFiles(hadoop.Path(place), True) if system.exists(hadoop.Path(place)) else None
+        _, path = open_hadoop(spark, place)
+        entries = system.listFiles(path, True) if system.exists(path) else None
         while entries is not None and entries.hasNext():
             yield entries.next().getPath().toString().removeprefix(f"{whole}/")
 

@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
-from delta.tables import DeltaTable
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
+from recbench_spark.engine.sessions import (
+    Py4JJavaError,
+    is_delta,
+    open_java,
+    open_task_environment,
+    read_hadoop,
+)
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
@@ -70,7 +76,7 @@ def hadoop_uri(spark: SparkSession, uri: str) -> str:
     that it may lack, since workers may have no configuration of Hadoop.
     """
     scheme, _, rest = uri.partition("://")
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop = read_hadoop(spark)
     if scheme == HDFS and rest.startswith("/"):
         root = hadoop.get("fs.defaultFS") or ""
         return f"{root.rstrip('/')}{rest}" if root.startswith(f"{HDFS}://") else arrow_uri(uri)
@@ -87,10 +93,10 @@ def share_access(spark: SparkSession, root: str) -> None:
     looks for keys in the environment itself, but not for the address and the region, so it gets these from
     here.
     """
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop = read_hadoop(spark)
     adopt_hadoop(root, hadoop.get)
     options = read_access(root).options
-    renew_variables(spark.sparkContext.environment, options)
+    renew_variables(open_task_environment(spark), options)
     for setting, name in HADOOP_ADDRESS.items():
         if name in options and not hadoop.get(setting):
             hadoop.set(setting, options[name])
@@ -113,9 +119,9 @@ def require_jars(spark: SparkSession, place: str) -> None:
     """
     if not is_object_storage(place):
         return
-    hadoop, scheme = spark.sparkContext._jvm.org.apache.hadoop, place.partition("://")[0]  # type: ignore[union-attr]
+    hadoop, scheme = open_java(spark).org.apache.hadoop, place.partition("://")[0]
     try:
-        hadoop.fs.FileSystem.getFileSystemClass(scheme, spark.sparkContext._jsc.hadoopConfiguration())
+        hadoop.fs.FileSystem.getFileSystemClass(scheme, read_hadoop(spark))
     except Py4JJavaError:
         package = JARS[read_scheme(place)].format(hadoop=hadoop.util.VersionInfo.getVersion())
         message = f"this session of Spark cannot read {scheme}://: the jar of {package} is missing"
@@ -219,7 +225,7 @@ class WarehouseTables:
         else:
             committed = find_commit(location, partial(remote_files_in, self.spark, location))
         asks_delta = committed and not is_object_storage(location)
-        if asks_delta and not DeltaTable.isDeltaTable(self.spark, location):
+        if asks_delta and not is_delta(self.spark, location):
             raise StoreError(f"{location}: Delta does not take its {LOG} for one", HINT_RESTORE)
         return committed
 
@@ -338,7 +344,7 @@ class WarehouseTables:
         frame = self.read(table)
         for column, operator, value in filters:
             frame = frame.where(filter_condition(column, operator, value))
-        matches = frame.select(*(columns or table.names)).toArrow()
+        matches = collect_arrow(frame.select(*(columns or table.names)))
         return cast(list[dict[str, Any]], matches.to_pylist())
 
     def list_partition_files(

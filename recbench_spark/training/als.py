@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.config import AlsModel
+from recbench_spark.engine.sessions import count_cores, set_checkpoints
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.ranking import predict
 from recbench_spark.indexing import add_dense_index
@@ -107,9 +108,8 @@ def train_als(
         raise DataError(f"model {model.name}: no training rows", "lower the relevance threshold")
     users = cache_frame(add_dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
     ratings = rows.join(users, "user_id").join(items.select("item_id", "item_index"), "item_id")
-    context = train.sparkSession.sparkContext
-    context.setCheckpointDir(scratch)
-    blocks = max(2, context.defaultParallelism)
+    set_checkpoints(train.sparkSession, scratch, f"model {model.name} (als)")
+    blocks = max(2, count_cores(train.sparkSession))
     als = ALS(
         rank=model.rank,
         maxIter=model.iterations,

@@ -25,12 +25,12 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark import BarrierTaskContext
 from pyspark.sql import SparkSession
 
 from recbench_spark import errors
+from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.errors import ConfigError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import FitResult, Report, Shard, Task, fit, read_checkpoint
 from recbench_spark.models.networks.plans import TrainingPlan
@@ -40,6 +40,9 @@ from recbench_spark.storage.ages import remove_leftovers
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.publish import private_path
 from recbench_spark.training.processes import FailureNote, Job, ProcessEnd, parse_result, run_processes
+
+if TYPE_CHECKING:
+    from pyspark import BarrierTaskContext
 
 MEETING = "meeting"
 """Rendezvous folder of the processes of an attempt; `private_path` makes its name unique."""
@@ -185,7 +188,7 @@ def run_as_tasks(job: Job) -> list[ProcessEnd]:
 
 def _run_stage(run: Callable[[Iterable[int]], Iterable[str]], tasks: int) -> list[dict[str, Any]]:
     """Run a barrier stage; return the report of each task."""
-    rows = SparkSession.active().sparkContext.parallelize(range(tasks), tasks)
+    rows = open_tasks(SparkSession.active()).parallelize(range(tasks), tasks)
     return [json.loads(report) for report in rows.barrier().mapPartitions(run).collect()]
 
 
@@ -206,6 +209,8 @@ def _parse_outcome(report: dict[str, Any]) -> ProcessEnd:
 
 def probe_folder_task(_numbers: Iterable[int], rendezvous: str) -> Iterator[str]:
     """Yield, under a task of Spark, the hosts that cannot write to the rendezvous folder."""
+    from pyspark import BarrierTaskContext  # noqa: PLC0415
+
     _, strangers = _compare_hosts(BarrierTaskContext.get(), rendezvous)
     yield json.dumps({"strangers": strangers})
 
@@ -216,6 +221,8 @@ def run_task(_numbers: Iterable[int], packed: bytes) -> Iterator[str]:
     Args:
         packed: the pickled job.
     """
+    from pyspark import BarrierTaskContext  # noqa: PLC0415
+
     context, job = BarrierTaskContext.get(), pickle.loads(packed)
     attempt, strangers = _compare_hosts(context, job.rendezvous)
     if strangers:

@@ -15,15 +15,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import SparkContext
 
 from recbench_spark.config import digest
 from recbench_spark.config.retrieval import AnyIndexSettings, NearestNodes
+from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.graph.folders import Graph, NodeBlock, make_file_place
 from recbench_spark.graph.incremental import restore_vectors
@@ -49,6 +49,9 @@ from recbench_spark.storage.retries import commit_files
 from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import is_remote, join_uri
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 ROWS = pa.schema(
     [
@@ -135,7 +138,7 @@ def _search_graph(
     partition: Mapping[str, str],
 ) -> list[NearestFile]:
     """Put the vectors where tasks can map them, and search side by side."""
-    model_id, context = prepared.model.model_id, store.spark.sparkContext
+    model_id, context = prepared.model.model_id, open_tasks(store.spark)
     night, _ = read_model_night(store, model_id)
     last, written = len(prepared.model.layers) - 1, []
     with hold_private_folder(model_folder(store, model_id)) as place:

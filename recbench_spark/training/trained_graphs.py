@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource, NeighbourhoodSettings
 from recbench_spark.data.identity import identity
+from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.graph.build import NodeFinder
 from recbench_spark.graph.folders import Graph
@@ -395,7 +396,7 @@ class PinSageAdapter(TrainedGraphModels):
         """
         journal = find_journal(data)
         graph = ensure_graph(data.store, source, None, journal)
-        write_adjacency(data.spark.sparkContext, graph)
+        write_adjacency(open_tasks(data.spark), graph)
         first, end = graph.side_range(1)
         assert end - first == lists.nodes
         bands = rank_bands(

@@ -19,6 +19,7 @@ from recbench_spark import __version__
 from recbench_spark.config import Benchmark, Bootstrap, ListsModel, digest, parse
 from recbench_spark.config.bundle import Bundle
 from recbench_spark.data.readers.tables import read_table
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_metrics
 from recbench_spark.kernels.metrics.about import ABOUT
@@ -135,7 +136,7 @@ def _write_rows(store: Store, rows: DataFrame, place: Path) -> None:
     scratch = scratch_folder(store.scratch)  # nothing reads these rows later
     files = write_parquet(rows.orderBy("user_id", "item_id"), scratch)
     written = load_parquet(store.spark, *files)
-    schema = written.limit(0).toArrow().schema
+    schema = collect_arrow(written.limit(0)).schema
     with pq.ParquetWriter(place, schema) as writer:
         for path in sorted(files):
             with open_parquet(path) as file:

@@ -667,7 +667,10 @@ KIND_RULES: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
         ("items",),
     ),
     "scores": ({"path": location, "columns": mapping(text())}, ("path",)),
-    "lists": ({"path": location, "columns": mapping(text()), "training_items": choice("keep", "drop")}, ("path",)),
+    "lists": (
+        {"path": location, "columns": mapping(text()), "training_items": choice("keep", "drop")},
+        ("path",),
+    ),
     "published": ({"figures": figures}, ("figures",)),
     "means": (
         {

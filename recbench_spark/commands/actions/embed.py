@@ -16,6 +16,7 @@ from recbench_spark.config import parse
 from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merge_documents
 from recbench_spark.config.retrieval import NearestNodes
 from recbench_spark.data.paths import check_path
+from recbench_spark.engine.sessions import count_cores
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.graph.build import NodeFinder, read_ids
 from recbench_spark.graph.build_inputs import open_inputs
@@ -183,7 +184,7 @@ def print_costs(
     args: argparse.Namespace, store: Store, prepared: PreparedGraphModel, journal: Journal
 ) -> PreparedGraphModel:
     """Print the costs of a model. Return it with the vectors that it takes over from an earlier night."""
-    cores, rates, sentence = store.spark.sparkContext.defaultParallelism, fit_rates(store), ""
+    cores, rates, sentence = count_cores(store.spark), fit_rates(store), ""
     if args.previous:
         prepared, sentence = plan_refresh(store, prepared, args.previous, rates, journal)
     expected = estimate_passes(prepared, rates, cores, prepared.settings.plan)

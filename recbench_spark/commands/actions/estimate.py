@@ -16,6 +16,7 @@ from recbench_spark.data.identity import identity
 from recbench_spark.data.readers.bandit_feedback import read_rounds
 from recbench_spark.data.readers.published import read_propensities
 from recbench_spark.data.readers.tables import read_table
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.evaluation.result import Result
 from recbench_spark.inputs import pin_inputs
@@ -204,7 +205,7 @@ def identify_run(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any
 def print_estimates(store: Store, run_id: str) -> None:
     """Print the estimates and the results of the checks."""
     names = ("metric", "estimator", "value", "stderr", "ci_low", "ci_high", "n", "definition")
-    rows = store.read_run("metrics", run_id).select(*names).toArrow().to_pandas()
+    rows = collect_arrow(store.read_run("metrics", run_id).select(*names)).to_pandas()
     print(rows.sort_values(["metric", "estimator"]).to_string(index=False, na_rep=""))
     for check in store.read_run("checks", run_id).orderBy("check").collect():
         mark = "" if check.passed else "warning: "

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from recbench_spark import cli
 from recbench_spark.commands.warehouses import require_warehouse
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
 from recbench_spark.extras import has_module
 from recbench_spark.query import local_engine
@@ -120,7 +121,7 @@ def _answer_on_spark(args: argparse.Namespace, sql: str) -> int:
     store.install_views()
     check_query(store.spark, sql, (*TABLES, *view_files()))
     answer, limit = store.spark.sql(sql), choose_limit(args)
-    rows = (answer if limit is None else answer.limit(limit)).toArrow()
+    rows = collect_arrow(answer if limit is None else answer.limit(limit))
     print_rows(rows, args.format)
     if rows.num_rows == limit:
         report_hidden_rows(rows, answer.count())

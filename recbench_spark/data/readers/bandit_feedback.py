@@ -13,6 +13,7 @@ from recbench_spark.data.readers.files import HIDDEN, column, read_fields
 from recbench_spark.data.readers.paths import find_file, is_folder
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.data.text_layouts import Layout
+from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import DataError
 from recbench_spark.storage.spark_types import require
 
@@ -83,7 +84,7 @@ def read_rounds(spark: SparkSession, path: str, time_zone: str = "UTC") -> DataF
 
 def _round_values(frame: DataFrame, where: str, zone: str) -> list[Value]:
     """Return the columns in the order of ROUNDS."""
-    affinities = F.transform("affinities", lambda text: text.try_cast("double"))
+    affinities = F.transform("affinities", lambda text: try_cast(text, "double"))
     holes = F.exists(affinities, lambda x: x.isNull() | F.isnan(x))
     position = Value.whole(frame, "position", where)
     click = Value.number(frame, "click", where)

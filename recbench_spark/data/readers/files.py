@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from operator import or_
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
@@ -19,6 +18,8 @@ from pyspark.sql import types as T
 
 from recbench_spark.data.readers.paths import explain_errors, file_system, local_path, plain_path
 from recbench_spark.data.text_layouts import OPTION_ALIASES, REPLACEMENT, Layout, open_quote_error
+from recbench_spark.engine.sessions import open_java, read_hadoop
+from recbench_spark.engine.versions import add_columns
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.inputs import Options, find_version, time_travel_options
 from recbench_spark.schemas import ID_KIND, ID_TYPE
@@ -262,11 +263,11 @@ def _read_file_head(spark: SparkSession, file: str) -> bytes:
         return read_head(local)
     with explain_errors(file):
         files, place = file_system(spark, unquote(file))
-        jvm: Any = spark._jvm
+        jvm = open_java(spark)
         stream = files.open(place)
-        codec = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(
-            spark._jsc.hadoopConfiguration()
-        ).getCodec(place)
+        codec = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(read_hadoop(spark)).getCodec(
+            place
+        )
         unpacked = codec.createInputStream(stream) if codec else stream
         try:
             bounded = jvm.org.apache.commons.io.input.BoundedInputStream(unpacked, HEAD_BYTES)
@@ -303,7 +304,7 @@ def note_partitions(frame: DataFrame, parts: Sequence[str]) -> DataFrame:
     """Mark texts that are names of folders; whether they are numbers depends on their values."""
     notes = {ID_KIND: "text", ID_TYPE: "name of a folder"}
     text = [name for name in parts if frame.schema[name].dataType == T.StringType()]
-    return frame.withColumns({name: column(name).alias(name, metadata=notes) for name in text})
+    return add_columns(frame, {name: column(name).alias(name, metadata=notes) for name in text})
 
 
 _QUOTING_OPTIONS = {"quote", "escape", "multiline", "comment"}

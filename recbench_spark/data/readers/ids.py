@@ -15,6 +15,7 @@ from pyspark.sql import types as T
 
 from recbench_spark.data.readers.files import BAD_LINE, column, keeps_replacements
 from recbench_spark.data.text_layouts import IN_UTF8, TEXT_FILE
+from recbench_spark.engine.versions import is_utf8, try_cast
 from recbench_spark.errors import SchemaError
 from recbench_spark.kernels.ids import (
     CANONICAL_INTEGER,
@@ -81,7 +82,7 @@ def convert_ids(
     if isinstance(kind, T.BooleanType):
         return IdColumn(raw.cast("string"), None, "an id", "string", "boolean")
     if isinstance(kind, T.StringType | T.BinaryType):
-        bad = ~F.is_valid_utf8(raw.cast("string"))
+        bad = ~is_utf8(raw.cast("string"))
         stored = metadata.get(ID_TYPE, kind.simpleString())
         text = _drop_empty(raw.cast("string"))
         return IdColumn(text, bad, "text in UTF-8", metadata.get(ID_KIND, "string"), stored)
@@ -97,13 +98,13 @@ def _float_ids(raw: Column, kind: T.DataType, stored: str | None = None) -> IdCo
     is_number = ~F.isnan(raw)
     bad = is_number & ~((raw == F.floor(raw)) & (F.abs(raw) < F.lit(2.0**bits)))
     # try_cast makes infinity NULL, since it is no whole number; `bad` reports it where it is checked.
-    text = F.when(is_number, raw.try_cast("bigint").cast("string"))
+    text = F.when(is_number, try_cast(raw, "bigint").cast("string"))
     return IdColumn(text, bad, f"an id ({float_id_rule(bits)})", "integer", stored or kind.simpleString())
 
 
 def _decimal_ids(raw: Column, kind: T.DecimalType) -> IdColumn:
     digits = max(kind.precision - kind.scale, 1)
-    whole = raw.try_cast(T.DecimalType(digits, 0))
+    whole = try_cast(raw, T.DecimalType(digits, 0))
     bad = raw.isNotNull() & (whole.isNull() | (raw != whole))
     id_kind = "integer" if digits <= SAFE_DIGITS else "text"
     return IdColumn(whole.cast("string"), bad, "an id (a whole number)", id_kind, kind.simpleString())
@@ -121,7 +122,7 @@ def _field_ids(frame: DataFrame, name: str, where: str, *, floats: bool) -> IdCo
             f"note: {where}: {name} is whole floats throughout, such as 10.0: read as whole numbers, 10",
             file=sys.stderr,
         )
-        return _float_ids(raw.try_cast("double"), T.DoubleType(), f"{TEXT_FILE}, whole floats")
+        return _float_ids(try_cast(raw, "double"), T.DoubleType(), f"{TEXT_FILE}, whole floats")
     bad = has_replacement(frame, name)
     return IdColumn(_drop_empty(raw), bad, "text in UTF-8", "text", TEXT_FILE, IN_UTF8)
 

@@ -34,6 +34,7 @@ from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import PARTS, Checks, Value
 from recbench_spark.data.text_layouts import IN_UTF8, MOVIELENS, Layout
 from recbench_spark.data.worlds import read_world
+from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.inputs import Options
 from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS
@@ -248,7 +249,7 @@ def _select_log_columns(
 def _whole_ids(frame: DataFrame, source: str, ids: Value) -> Column:
     """Return ids that are whole numbers as int64, without text in between for stored integers."""
     stored = isinstance(frame.schema[source].dataType, T.IntegralType)
-    return column(source).cast("bigint") if stored else ids.column.try_cast("bigint")
+    return column(source).cast("bigint") if stored else try_cast(ids.column, "bigint")
 
 
 def _select_rejects(raw: RawLog, reason: Column, names: Sequence[str]) -> DataFrame:

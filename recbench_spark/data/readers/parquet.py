@@ -25,6 +25,7 @@ from recbench_spark.data.readers.files import (
     union_by_name,
 )
 from recbench_spark.data.readers.paths import explain_errors, local_path, plain_path
+from recbench_spark.engine.versions import add_columns
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.storage.local_files import refuse_case
 from recbench_spark.storage.shared_arrays import escape_path
@@ -187,7 +188,7 @@ def _read_group(
         text = [T.StructField(name, _partition_type(schema, name)) for name in parts]
         declared = T.StructType([field for field in schema if field.name not in parts] + text)
         frame = reader.schema(declared).parquet(*places) if odd or parts else reader.parquet(*places)
-    frame = frame.withColumns({name: _decode_column(name, types[name]) for name in odd - set(parts)})
+    frame = add_columns(frame, {name: _decode_column(name, types[name]) for name in odd - set(parts)})
     return note_partitions(frame.select("*", F.col("_metadata.file_path").alias(FILE)), parts)
 
 
@@ -277,4 +278,4 @@ def _cast_columns(frame: DataFrame, targets: Mapping[str, T.DataType | None]) ->
             casts[name] = (
                 F.when(is_exact, raw.cast(kind)).otherwise(float("inf")) if exact else raw.cast(kind)
             )
-    return frame.withColumns(casts).drop(*(name for name, kind in targets.items() if kind is None))
+    return add_columns(frame, casts).drop(*(name for name, kind in targets.items() if kind is None))

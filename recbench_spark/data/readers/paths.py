@@ -9,11 +9,11 @@ from fnmatch import fnmatch
 from typing import Any
 from urllib.parse import unquote
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from recbench_spark.data.paths import check_path, may_be_table
+from recbench_spark.engine.sessions import Py4JJavaError, open_hadoop
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.storage.local_files import DAMAGED, bare_name
 from recbench_spark.storage.paths import decode_uri
@@ -61,9 +61,7 @@ def reach_storage(spark: SparkSession, path: str) -> None:
 def file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
     """Return Hadoop's file system of a path, and the path as an object of Java."""
     reach_storage(spark, path)
-    jvm: Any = spark._jvm
-    place = jvm.org.apache.hadoop.fs.Path(path)
-    return place.getFileSystem(spark._jsc.hadoopConfiguration()), place
+    return open_hadoop(spark, path)
 
 
 def qualify_path(spark: SparkSession, path: str) -> str:

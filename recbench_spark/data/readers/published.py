@@ -15,6 +15,7 @@ from recbench_spark.data.readers.paths import find_file, is_folder
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.data.text_layouts import TEXT_NOTES, Layout
+from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import ConfigError, SchemaError
 from recbench_spark.storage.shared_arrays import escape_path
 
@@ -69,7 +70,7 @@ def read_coat(spark: SparkSession, dataset: Dataset) -> RawLog:
         part: _read_matrix(spark, find_file(spark, folder, [name]), "rating")
         for part, name in (("train", "train.ascii"), ("open_loop", "test.ascii"))
     }
-    rated = F.coalesce(F.col("rating").try_cast("double"), F.lit(1.0)) != 0
+    rated = F.coalesce(try_cast(F.col("rating"), "double"), F.lit(1.0)) != 0
     log = _union_parts(frames, _name_undivided_part(dataset)).where(rated)
     return RawLog(log, folder, "as many numbers as in the first line")
 

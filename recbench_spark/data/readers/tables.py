@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import and_
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.data.column_names import ColumnNames
@@ -24,6 +23,7 @@ from recbench_spark.data.readers.paths import explain_errors, is_table, reach_st
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.data.text_layouts import LAYOUTS, NUMBER_COLUMNS, OPTIONAL_COLUMNS, Layout
 from recbench_spark.data.trec_files import FIELDS, describe_line, find_format
+from recbench_spark.engine.sessions import is_delta
 from recbench_spark.inputs import normalise_path
 from recbench_spark.storage.local_files import (
     bare_name,
@@ -94,7 +94,7 @@ def _open_table(spark: SparkSession, path: str, wanted: Sequence[str]) -> tuple[
             frame = open_reader(spark, path).format("delta").load(normalise_path(partition.table))
             tests = [column(name).cast("string") == value for name, value in partition.values.items()]
             return frame.where(reduce(and_, tests)), ""
-        if DeltaTable.isDeltaTable(spark, path):
+        if is_delta(spark, path):
             return open_reader(spark, path).format("delta").load(path), ""
     return read_parquet(spark, path, wanted).drop(FILE), ""
 

@@ -30,6 +30,7 @@ from recbench_spark.data.times import (
     describe_misread_times,
     time_hint,
 )
+from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import DataError, SchemaError
 
 PARTS = ("train", "given", "valid", "probe", "quiz", "test", "open_loop", "later")
@@ -119,7 +120,7 @@ class Value:
         number = _as_double(frame, name, where)
         unreadable = column(name).isNotNull() & number.isNull()
         fits = (F.abs(number) < F.lit(2.0**53)) & (number == F.floor(number))
-        return Value(name, number.try_cast("bigint"), unreadable | ~fits, "a whole number")
+        return Value(name, try_cast(number, "bigint"), unreadable | ~fits, "a whole number")
 
     @staticmethod
     def time(
@@ -142,7 +143,7 @@ class Value:
             return Value(name, read, raw.isNotNull() & read.isNull(), f"a timestamp by {pattern}")
         if unit == "timestamp" and isinstance(data_type, T.StringType):
             known = ~raw.rlike(HAS_ZONE_NAME) | raw.rlike(KNOWN_ZONE)
-            parsed = F.when(raw.rlike(HAS_DATE) & known, raw.try_cast("timestamp"))
+            parsed = F.when(raw.rlike(HAS_DATE) & known, try_cast(raw, "timestamp"))
             micros = F.unix_micros(
                 F.when(raw.rlike(HAS_OFFSET), parsed).otherwise(_shift_zone(parsed, zone))
             )
@@ -229,7 +230,7 @@ def _as_double(frame: DataFrame, name: str, where: str) -> Column:
     if isinstance(data_type, T.NumericType | T.BooleanType):
         return column(name).cast("double")
     if isinstance(data_type, T.StringType):
-        return column(name).try_cast("double")
+        return try_cast(column(name), "double")
     raise SchemaError(f"{where}: column '{name}' is {data_type.simpleString()}, not a number")
 
 
@@ -256,9 +257,9 @@ def _to_micros(frame: DataFrame, name: str, unit: str, where: str) -> Column:
     if isinstance(frame.schema[name].dataType, T.IntegralType):
         return F.try_multiply(column(name).cast("bigint"), F.lit(factor).cast("bigint"))
     number = _as_double(frame, name, where)
-    exact = column(name).cast("string").try_cast("bigint")
+    exact = try_cast(column(name).cast("string"), "bigint")
     whole = F.try_multiply(exact, F.lit(factor).cast("bigint"))
-    return F.coalesce(whole, F.round(number * factor).try_cast("bigint"))
+    return F.coalesce(whole, try_cast(F.round(number * factor), "bigint"))
 
 
 # --- counts of values that cannot be read ---

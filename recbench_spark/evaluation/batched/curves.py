@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap, HeldOut
+from recbench_spark.engine.versions import change_groups
 from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
 from recbench_spark.evaluation.metrics import curve_batches, curve_rankings
 from recbench_spark.evaluation.metrics.curve_batches import (
@@ -200,4 +201,4 @@ def summarise_curves(values: DataFrame, bootstrap: Bootstrap) -> DataFrame:
     def finish(table: pa.Table) -> pa.Table:
         return curve_batches.finish_curves(bootstrap, table)
 
-    return totals.groupBy(*CURVE_KEY).applyInArrow(finish, to_ddl(CURVE_MEANS))
+    return change_groups(totals, CURVE_KEY, finish, to_ddl(CURVE_MEANS))

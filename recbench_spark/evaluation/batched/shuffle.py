@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.engine.versions import change_groups, collect_arrow, send_to_tasks
 from recbench_spark.evaluation.batched import task
 from recbench_spark.evaluation.batched.task import (
     FAILED,
@@ -119,7 +120,7 @@ def evaluate(
         for number, (model, member) in enumerate(zip(ranked, work.members, strict=True))
         if isinstance(model, GivenRows)
     ]
-    partitioned = reduce(DataFrame.union, blocks).repartitionById(tasks, F.col("task"))
+    partitioned = send_to_tasks(reduce(DataFrame.union, blocks), tasks, F.col("task"))
     share = read_gpu_share(users.sparkSession)
     rows = partitioned.mapInArrow(partial(task.run_task, work, partial(task_device, share)), RESULT_COLUMNS)
     measures = work.measures
@@ -128,7 +129,7 @@ def evaluate(
     def finish(table: pa.Table) -> pa.Table:
         return task.finish_cell(measures, table)
 
-    result_rows = rows.groupBy("member", "kind", "cell").applyInArrow(finish, RESULT_COLUMNS).toArrow()
+    result_rows = collect_arrow(change_groups(rows, ("member", "kind", "cell"), finish, RESULT_COLUMNS))
     return [_member_result(result_rows, number) for number in range(len(work.members))]
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.engine.versions import change_groups
 from recbench_spark.evaluation.comparison.counted import CountedNumber, gather_rows, name_owners
 from recbench_spark.evaluation.comparison.differences import HOLDOUT, ComparedRun
 from recbench_spark.kernels.arrays import Floats, Ints
@@ -83,7 +84,7 @@ def compute_changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePl
     def finish(table: pa.Table) -> pa.Table:
         return _finish(plan, table)
 
-    return name_owners(totals.groupBy(*_CELL).applyInArrow(finish, _RESULTS), plan.numbers)
+    return name_owners(change_groups(totals, _CELL, finish, _RESULTS), plan.numbers)
 
 
 _USER = ("pair", "part", "user_id")

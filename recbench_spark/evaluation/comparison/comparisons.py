@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.engine.versions import change_groups
 from recbench_spark.evaluation.comparison.counted import gather_rows, name_owners
 from recbench_spark.evaluation.comparison.differences import (
     ADJUSTED_COLUMNS,
@@ -110,7 +111,7 @@ def _differences(rows: DataFrame, plan: ComparisonPlan) -> DataFrame:
         key = tuple(table.column(name)[0].as_py() for name in CELL)
         return finish_cell(plan, key, _add_up(table, len(plan.groups[key[-1]].runs)))
 
-    return totals.groupBy(*CELL).applyInArrow(finish, RESULTS)
+    return change_groups(totals, CELL, finish, RESULTS)
 
 
 def _add_up(table: pa.Table, m: int) -> list[Ints]:
@@ -136,7 +137,7 @@ def _add_wilcoxon(results: DataFrame, rows: DataFrame, plan: ComparisonPlan) -> 
     def test(table: pa.Table) -> pa.Table:
         return _wilcoxon(table)
 
-    p_values = counts.groupBy(*cell).applyInArrow(test, _WILCOXON)
+    p_values = change_groups(counts, cell, test, _WILCOXON)
     conditions = [results[name].eqNullSafe(p_values[name]) for name in cell]
     joined = results.join(p_values, [*conditions, results.with_baseline], "left")
     return joined.select(results["*"], p_values.p_wilcoxon)
@@ -205,4 +206,4 @@ def _adjust_results(results: DataFrame, plan: ComparisonPlan) -> DataFrame:
 
     new_columns = ", ".join(f"{name} {kind}" for name, _, kind in ADJUSTED_COLUMNS)
     types = ", ".join(f"{name} {kind}" for name, kind in results.dtypes)
-    return results.groupBy("kind", "part").applyInArrow(finish, f"{types}, {new_columns}")
+    return change_groups(results, ("kind", "part"), finish, f"{types}, {new_columns}")

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap
+from recbench_spark.engine.versions import change_groups
 from recbench_spark.evaluation.batch_schemas import to_ddl
 from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.evaluation.comparison.paired_values import read_paired_values, repartition_by_user
@@ -98,7 +99,7 @@ def find_crossings(values: DataFrame, plan: CrossingPlan, tasks: int) -> DataFra
     def finish(table: pa.Table) -> pa.Table:
         return finish_pair(plan, table)
 
-    return totals.groupBy(*CELL).applyInArrow(finish, to_ddl(CROSSINGS))
+    return change_groups(totals, CELL, finish, to_ddl(CROSSINGS))
 
 
 def cut_pairs(plan: CrossingPlan) -> list[list[RunPair]]:

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.definitions import Definition
+from recbench_spark.engine.versions import change_groups
 from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.evaluation.comparison.paradoxes import select_runs, split_by_run
 from recbench_spark.evaluation.ranking.batches import split_by_part, to_rankings
@@ -296,9 +297,7 @@ def _run_pass(
     def cross(table: pa.Table) -> pa.Table:
         return _find_crossing(searches, table)
 
-    crossings = bucket_sums.groupBy("pair").applyInArrow(
-        cross, "pair INT, bucket LONG, n LONG, removed LONG"
-    )
+    crossings = change_groups(bucket_sums, ("pair",), cross, "pair INT, bucket LONG, n LONG, removed LONG")
     return {
         x: replace(searches[x], last=Crossing(*crossing)) for x, *crossing in sorted(crossings.collect())
     }

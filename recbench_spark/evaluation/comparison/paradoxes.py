@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.engine.versions import change_groups
 from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
@@ -127,7 +128,7 @@ def find_disagreements(rankings: DataFrame, plan: ParadoxPlan) -> DataFrame:
     def finish(table: pa.Table) -> pa.Table:
         return _finish(plan, table)
 
-    return totals.groupBy("part", "metric", "k").applyInArrow(finish, DISAGREEMENT_SCHEMA)
+    return change_groups(totals, ("part", "metric", "k"), finish, DISAGREEMENT_SCHEMA)
 
 
 def select_runs(rankings: DataFrame, runs: tuple[ComparedRun, ...], parts: tuple[str, ...]) -> DataFrame:

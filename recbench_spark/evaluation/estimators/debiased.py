@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.engine.versions import change_groups
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RankingMeasure
 from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, SUM, EstimationPlan
@@ -79,7 +80,7 @@ def compute_estimates(rankings: DataFrame, plan: EstimationPlan) -> DataFrame:
     def finish(table: pa.Table) -> pa.Table:
         return _finish(plan, table)
 
-    return totals.groupBy(*KEY).applyInArrow(finish, ESTIMATES)
+    return change_groups(totals, KEY, finish, ESTIMATES)
 
 
 def estimation_measure(plan: EstimationPlan) -> RankingMeasure:

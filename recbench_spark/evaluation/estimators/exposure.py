@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import arrow_udf
 
 from recbench_spark.config import EXPOSURE_SLICES
 from recbench_spark.config import Strata as Wanted
+from recbench_spark.engine.versions import collect_arrow, make_function
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.ranking.batches import split_by_part
 from recbench_spark.kernels.arrays import Floats, Ints
@@ -96,7 +96,7 @@ def cut_strata(chances: Chances, wanted: Wanted) -> tuple[StratumEdges, ...]:
     counts = chances.rows.groupBy(_round_column("propensity").alias("propensity")).agg(
         F.count("*").alias("items"), F.sum("n_train").alias("n_train")
     )
-    table = counts.orderBy("propensity").toArrow()
+    table = collect_arrow(counts.orderBy("propensity"))
     value_x, items_x, mass_x = (
         table.column(name).to_numpy().copy() for name in ("propensity", "items", "n_train")
     )
@@ -106,7 +106,7 @@ def cut_strata(chances: Chances, wanted: Wanted) -> tuple[StratumEdges, ...]:
 
 
 def _round_column(name: str) -> Any:
-    return arrow_udf(_round_values, "double")(name)  # type: ignore[call-overload]
+    return make_function(_round_values, "double")(name)
 
 
 def _round_values(values: pa.Array) -> pa.Array:
@@ -125,7 +125,7 @@ def popularity_threshold(rows: DataFrame, share: float) -> int | None:
     """
     if share == 0:
         return None
-    counts = rows.groupBy("n_train").count().orderBy(F.col("n_train").desc()).toArrow()
+    counts = collect_arrow(rows.groupBy("n_train").count().orderBy(F.col("n_train").desc()))
     items_x = np.cumsum(counts.column("count").to_numpy())
     place = int(np.searchsorted(items_x, math.ceil(share * items_x[-1])))
     return int(counts.column("n_train")[place].as_py())
@@ -179,7 +179,7 @@ def add_exposure(users: DataFrame, exposed: ExposedItems) -> DataFrame:
     def truth_exposure(items: pa.Array) -> pa.Array:
         return _truth_exposure(exposed, items)
 
-    udf = arrow_udf(truth_exposure, _TRUTH_EXPOSURE)  # type: ignore[call-overload]
+    udf = make_function(truth_exposure, _TRUTH_EXPOSURE)
     exposed_users = users.withColumn("_shown", udf("items"))
     available = {"stratum": exposed.strata is not None, "most_popular": exposed.popular_from is not None}
     keys = [key for key in EXPOSURE_SLICES if available[key]]

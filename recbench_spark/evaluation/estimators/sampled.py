@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
 from recbench_spark.definitions import Definition
+from recbench_spark.engine.versions import change_groups
 from recbench_spark.evaluation.batch_schemas import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
@@ -76,7 +77,7 @@ def _apply_measure(drawn: DataFrame, measure: RankingMeasure) -> DataFrame:
     def finish(table: pa.Table) -> pa.Table:
         return measure.finish(table)
 
-    return drawn.mapInArrow(measure.sums, TOTALS).groupBy(*SLICE).applyInArrow(finish, METRIC_ROWS)
+    return change_groups(drawn.mapInArrow(measure.sums, TOTALS), SLICE, finish, METRIC_ROWS)
 
 
 def correction_measures(

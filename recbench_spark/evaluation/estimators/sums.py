@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.kernels.sums import Sums, total_from_rows
@@ -21,7 +22,7 @@ def largest_values(rows: DataFrame, parts: Callable[[pa.RecordBatch], Floats]) -
         if maxima:
             yield _to_single_row(pa.array(np.max(maxima, axis=0)))
 
-    tasks = rows.mapInArrow(reduce, "numbers ARRAY<DOUBLE>").toArrow()
+    tasks = collect_arrow(rows.mapInArrow(reduce, "numbers ARRAY<DOUBLE>"))
     most: Floats = np.max([row.values.to_numpy() for row in tasks.column("numbers")], axis=0)
     return most
 
@@ -41,7 +42,7 @@ def sum_batches(
             lists = [pa.array([part.numbers()], pa.list_(pa.int64())) for part in total]
             yield pa.RecordBatch.from_arrays(lists, names)
 
-    tasks = rows.mapInArrow(reduce, ", ".join(f"{name} ARRAY<LONG>" for name in names)).toArrow()
+    tasks = collect_arrow(rows.mapInArrow(reduce, ", ".join(f"{name} ARRAY<LONG>" for name in names)))
     return [total_from_rows(tasks.column(name), shape) for name, shape in zip(names, shapes, strict=True)]
 
 

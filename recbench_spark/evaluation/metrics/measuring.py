@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap
+from recbench_spark.engine.versions import change_groups
 from recbench_spark.evaluation import batch_schemas
 from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, top_lists
 from recbench_spark.evaluation.metrics.accuracy import (
@@ -118,7 +119,7 @@ def finish_totals(totals: DataFrame, columns: Sequence[MetricColumn], bootstrap:
     def finish(table: pa.Table) -> pa.Table:
         return accuracy.finish_metrics(columns, bootstrap, table)
 
-    return totals.groupBy(*SLICE).applyInArrow(finish, METRIC_ROWS)
+    return change_groups(totals, SLICE, finish, METRIC_ROWS)
 
 
 # ------------------------------------------------------------------------------- all metrics

@@ -15,6 +15,7 @@ import pyarrow as pa
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap, Views
 from recbench_spark.definitions import VERSION
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.evaluation.metrics.prediction_ranges import (
     RangeRunner,
@@ -257,7 +258,7 @@ class PredictionTotals:
     @classmethod
     def from_users(cls, users: DataFrame, cuts: Cuts, bootstrap: Bootstrap) -> PredictionTotals:
         """Add up users; each task returns one row of whole numbers."""
-        rows = users.mapInArrow(partial(sum_batches, cuts, bootstrap), _TOTALS).toArrow()
+        rows = collect_arrow(users.mapInArrow(partial(sum_batches, cuts, bootstrap), _TOTALS))
         return cls.from_rows(rows, cuts, bootstrap)
 
     @classmethod

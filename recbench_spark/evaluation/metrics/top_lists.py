@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.engine.versions import change_groups
 from recbench_spark.evaluation.metrics.beyond_accuracy import Facts, overall_values
 from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.sources import DotSource
@@ -105,7 +106,7 @@ def compute_overall(
     def measure(histogram: pa.Table) -> pa.Table:
         return overall_values(histogram.column("part")[0].as_py(), histogram, metric_names, cuts, n_items)
 
-    values = _histogram(rankings, catalogue.items, cuts).groupBy("part").applyInArrow(measure, _VALUES)
+    values = change_groups(_histogram(rankings, catalogue.items, cuts), ("part",), measure, _VALUES)
     users = rankings.groupBy("part").agg(F.count_if(F.size("top_items") > 0).alias("n"))
     nothing = [F.struct(F.lit(name).alias("metric"), F.lit(k).alias("k")) for name in names for k in ks]
     wanted = users.select("part", "n", F.inline(F.array(*nothing)))

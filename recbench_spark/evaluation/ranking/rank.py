@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -99,6 +98,8 @@ def task_device(gpu_share: float = 1.0) -> str:
 
     `gpu_share`: `spark.task.resource.gpu.amount`; below 1 the task uses its share of the GPU's memory.
     """
+    from pyspark import TaskContext  # noqa: PLC0415
+
     context = TaskContext.get()
     resources = context.resources() if context else {}
     if "gpu" not in resources:

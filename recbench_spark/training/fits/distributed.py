@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import AlsModel, Bootstrap
+from recbench_spark.engine.sessions import count_cores
 from recbench_spark.errors import Interrupted, is_cancelled
 from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_metrics
 from recbench_spark.evaluation.ranking.predict import mean_rating
@@ -38,7 +39,7 @@ def fit_als(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog
     row: Row = {
         "fit_id": task.fit_id, "model": model.name, "kind": model.kind, "dims": model.rank,
         "settings_json": json.dumps(task.settings, sort_keys=True), "seed": task.seed, "fold": task.fold,
-        "parts": list(task.watched), "threads": store.spark.sparkContext.defaultParallelism,
+        "parts": list(task.watched), "threads": count_cores(store.spark),
     }  # fmt: skip
     try:
         row |= _fit_and_measure(store, model, task, files) | {"status": "succeeded"}

@@ -12,10 +12,10 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from recbench_spark.engine.sessions import Py4JError, count_cores
 from recbench_spark.errors import Interrupted, is_cancelled
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.training.fits.tasks import Row
@@ -33,7 +33,7 @@ class TaskResult(NamedTuple):
 
 def count_slots(spark: SparkSession, threads: int = 1) -> int:
     """Return the number of tasks with this number of threads that can run at once."""
-    return max(1, spark.sparkContext.defaultParallelism // threads)
+    return max(1, count_cores(spark) // threads)
 
 
 def run_tasks(

@@ -1,0 +1,207 @@
+"""Handles of a session that only a classic one has, and what stands for them by Spark Connect."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql import DataFrame, SparkSession
+
+from recbench_spark.engine.tasks import FrameContext
+from recbench_spark.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+try:
+    from py4j.protocol import Py4JError, Py4JJavaError
+except ImportError:  # a client of Spark Connect has no Java
+
+    class Py4JError(Exception):  # type: ignore[no-redef]
+        """An error of Java's gateway, which this client lacks."""
+
+    class Py4JJavaError(Py4JError):  # type: ignore[no-redef, misc]
+        """An error that Java raised, which this client lacks."""
+
+
+__all__ = ["Py4JError", "Py4JJavaError"]
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session speaks Spark Connect: it has no JVM, no RDD and no context."""
+    return ".connect." in type(spark).__module__
+
+
+def open_tasks(spark: SparkSession) -> SparkContext:
+    """Return Spark's context, or by Connect the same words over frames (`FrameContext`)."""
+    return cast("SparkContext", FrameContext(spark)) if is_connect(spark) else spark.sparkContext
+
+
+def count_cores(spark: SparkSession) -> int:
+    """Return the number of tasks that run at once."""
+    return int(open_tasks(spark).defaultParallelism)
+
+
+def require_classic(spark: SparkSession, what: str, hint: str) -> None:
+    """Refuse what no session of Spark Connect can do.
+
+    Raises:
+        ConfigError: the session has no JVM of its own.
+    """
+    if is_connect(spark):
+        raise ConfigError(f"{what} needs a classic session of Spark, and this one is Spark Connect", hint)
+
+
+def open_java(spark: SparkSession) -> Any:
+    """Return the gateway to Java's classes."""
+    return spark.sparkContext._jvm
+
+
+def read_gateway(spark: SparkSession) -> Any:
+    """Return the connection to Java."""
+    context: Any = spark.sparkContext
+    return context._gateway
+
+
+def parse_sql(spark: SparkSession, sql: str) -> Any:
+    """Return the plan that Spark's parser makes of a statement, an object of Java."""
+    session: Any = spark
+    return session._jsparkSession.sessionState().sqlParser().parsePlan(sql)
+
+
+def is_java(value: Any) -> bool:
+    """Return whether a value is an object of Java."""
+    return type(value).__name__ == "JavaObject"
+
+
+def is_java_class(gateway: Any, value: Any, name: str) -> bool:
+    """Return whether an object of Java is of a class."""
+    from py4j.java_gateway import is_instance_of  # noqa: PLC0415
+
+    return bool(is_instance_of(gateway, value, name))
+
+
+def read_hadoop(spark: SparkSession) -> Any:
+    """Return Hadoop's configuration of the session, an object of Java."""
+    context: Any = spark.sparkContext
+    return context._jsc.hadoopConfiguration()
+
+
+def open_hadoop(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system of a path, and the path as an object of Java.
+
+    Raises:
+        ConfigError: the session is one of Spark Connect.
+    """
+    require_classic(spark, f"{path} by Hadoop", "use a folder, or object storage (s3://, gs://, abfss://)")
+    place = open_java(spark).org.apache.hadoop.fs.Path(path)
+    return place.getFileSystem(read_hadoop(spark)), place
+
+
+def open_task_environment(spark: SparkSession) -> dict[str, str]:
+    """Return the environment of later tasks, to be changed; by Connect changes reach none."""
+    return {} if is_connect(spark) else spark.sparkContext.environment
+
+
+def read_setting(spark: SparkSession, key: str) -> str | None:
+    """Return a setting of the session; None where this version of Spark does not know it."""
+    return spark.conf.get(key, None)
+
+
+def is_delta(spark: SparkSession, place: str) -> bool:
+    """Return whether a folder, or a place of any storage, holds a Delta table."""
+    if "://" not in place and not place.startswith("file:"):
+        return any((Path(place) / "_delta_log").glob("*.json"))
+    if is_connect(spark):  # the server may lack Delta's part of the protocol
+        from deltalake import DeltaTable as Table  # noqa: PLC0415
+
+        return bool(Table.is_deltatable(place))
+    from delta.tables import DeltaTable  # noqa: PLC0415
+
+    return bool(DeltaTable.isDeltaTable(spark, place))
+
+
+def read_delta_snapshot(frame: DataFrame) -> tuple[Any, DataFrame]:
+    """Return Delta's snapshot that a frame reads, an object of Java, and the frame of its files."""
+    from pyspark.sql import DataFrame as Frame  # noqa: PLC0415
+
+    classic: Any = frame
+    plan: Any = classic._jdf.queryExecution().analyzed()
+    snapshot = plan.collectLeaves().head().relation().location().getSnapshot()
+    return snapshot, Frame(snapshot.allFiles().toDF(), frame.sparkSession)
+
+
+CHECKPOINTS = "spark.checkpoint.dir"
+"""Spark's setting of the folder for checkpoints, which the cluster sets by Connect."""
+
+
+def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
+    """Choose the folder of checkpoints: without one MLlib's ALS overflows the stack of a server.
+
+    Raises:
+        ConfigError: the session is one of Spark Connect, and its cluster has no such folder.
+    """
+    if not is_connect(spark):
+        spark.sparkContext.setCheckpointDir(folder)
+    elif not read_setting(spark, CHECKPOINTS):
+        raise ConfigError(
+            f"{what} by Spark Connect needs {CHECKPOINTS} in the settings of the cluster",
+            "set it, or use kind: implicit_als (likes) or als_wr (ratings)",
+        )
+
+
+def forget_delta_logs(spark: SparkSession) -> None:
+    """Make Delta read all logs again: it caches a table by its folder, with its version."""
+    if is_connect(spark):
+        spark.catalog.clearCache()
+        return
+    open_java(spark).org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def remove_shuffle(shuffled: Any) -> None:
+    """Remove the files of a shuffle that is read; by Connect the server does it."""
+    if hasattr(shuffled, "_jrdd"):
+        shuffled._jrdd.rdd().cleanShuffleDependencies(False)
+
+
+def count_executors(spark_context: Any) -> int | None:
+    """Return the number of executors that have started; None where the session does not tell."""
+    if isinstance(spark_context, FrameContext):
+        return None
+    return int(spark_context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them
+
+
+def list_sent_files(spark: SparkSession) -> set[str]:
+    """Return the names of files that were sent to tasks; by Connect those that this process sent."""
+    if is_connect(spark):
+        return set(_sent)
+    return {name.rpartition("/")[2] for name in spark.sparkContext.listFiles}
+
+
+_sent: set[str] = set()
+
+
+def send_module(spark: SparkSession, file: str) -> None:
+    """Send a module, or an archive of a package, to all tasks of the session."""
+    if is_connect(spark):
+        spark.addArtifacts(file, pyfile=True)
+        _sent.add(Path(file).name)
+    else:
+        spark.sparkContext.addPyFile(file)
+
+
+def cancel_jobs() -> None:
+    """Cancel the jobs of the session at work, if there is one."""
+    if "pyspark" not in sys.modules:
+        return
+    with suppress(ImportError):
+        from pyspark import SparkContext  # noqa: PLC0415
+
+        if SparkContext._active_spark_context is not None:
+            SparkContext._active_spark_context.cancelAllJobs()
+            return
+    active = SparkSession.getActiveSession()
+    if active is not None and is_connect(active):
+        active.interruptAll()

@@ -1,0 +1,280 @@
+"""Functions over parts of a list as tasks of Spark, without RDDs: the words of a context over frames.
+
+By Spark Connect there is no context and no RDD. Each task is a row of `spark.range`, functions run in
+`mapInArrow`, a shuffle is a frame of (task, bytes). The names are those of Spark's RDDs, so that the same
+code runs in both kinds of session.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import functions as F
+
+from recbench_spark.engine.versions import collect_arrow, send_to_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RESULTS = "task INT, place INT, result BINARY"
+BLOCKS = "task INT, rows BINARY"
+BATCH_BYTES = 1 << 24
+"""Bytes of a batch of pairs that a task holds before it sends them."""
+
+Pipe = Callable[[int, Iterator[Any]], Iterator[Any]]
+_cores: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class FrameContext:
+    """Tasks of a session that has no Spark context."""
+
+    spark: SparkSession
+
+    @property
+    def defaultParallelism(self) -> int:  # noqa: N802
+        """Number of tasks at once: the parts of a range that names no number."""
+        session = str(self.spark.session_id)  # type: ignore[attr-defined]
+        if session not in _cores:
+            parts = self.spark.range(1 << 16).select(F.spark_partition_id().alias("part"))
+            _cores[session] = max(1, parts.distinct().count())
+        return _cores[session]
+
+    @property
+    def master(self) -> str:
+        """The cluster's master, if the session tells it."""
+        return str(self.spark.conf.get("spark.master", "connect"))
+
+    def getConf(self) -> FrameContext:  # noqa: N802
+        """Return the settings."""
+        return self
+
+    def get(self, key: str, default: str | None = None) -> str | None:
+        """Return a setting; the default if there is none."""
+        return self.spark.conf.get(key, default)
+
+    def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Tasks:
+        """Return tasks over parts of a list; the list goes to all of them."""
+        held = list(items)
+        n = max(1, min(parts or self.defaultParallelism, len(held) or 1))
+        cut = (held[len(held) * i // n : len(held) * (i + 1) // n] for i in range(n))
+        return Tasks(self.spark, tuple(map(cloudpickle.dumps, cut)))
+
+    def runJob(  # noqa: N802
+        self, tasks: Tasks, function: Callable[[Iterable[Any]], Iterable[Any]], places: Sequence[int]
+    ) -> list[Any]:
+        """Run the tasks of these numbers. The rows of a shuffle stay in the cluster for later calls."""
+        return tasks.keep(places).mapPartitions(function).collect()
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Functions over parts of a list, or over what a shuffle sent. Nothing runs before `collect`.
+
+    Attributes:
+        spark: the session.
+        parts: the pickled items of each task; empty after a shuffle.
+        pipes: functions from (task, items) to items, in order.
+        shuffled: BLOCKS, the rows of a task in one partition.
+        kept: numbers of the tasks that run; None: all.
+        together: all tasks run at once, or none (a barrier stage).
+    """
+
+    spark: SparkSession
+    parts: tuple[bytes, ...] = ()
+    pipes: tuple[Pipe, ...] = ()
+    shuffled: DataFrame | None = None
+    kept: tuple[int, ...] | None = None
+    together: bool = False
+
+    def map(self, function: Callable[[Any], Any]) -> Tasks:
+        """Apply a function to each item."""
+        return self._then(partial(_map_items, function=function))
+
+    def flatMap(self, function: Callable[[Any], Iterable[Any]]) -> Tasks:  # noqa: N802
+        """Apply a function to each item; its results are items."""
+        return self._then(partial(_flatten_items, function=function))
+
+    def mapPartitions(self, function: Callable[[Iterator[Any]], Iterable[Any]]) -> Tasks:  # noqa: N802
+        """Apply a function to all items of a task."""
+        return self._then(partial(_change_part, function=function))
+
+    def mapPartitionsWithIndex(  # noqa: N802
+        self, function: Callable[[int, Iterator[Any]], Iterable[Any]]
+    ) -> Tasks:
+        """Apply a function to the number of a task and its items."""
+        return self._then(partial(_change_numbered, function=function))
+
+    def values(self) -> Tasks:
+        """Keep the second of each pair."""
+        return self.map(_second)
+
+    def barrier(self) -> Tasks:
+        """Run all tasks at once, or none."""
+        return replace(self, together=True)
+
+    def keep(self, places: Sequence[int]) -> Tasks:
+        """Run the tasks of these numbers alone."""
+        shuffled = self.shuffled.cache() if self.shuffled is not None else None
+        return replace(self, kept=tuple(places), shuffled=shuffled)
+
+    def partitionBy(self, tasks: int, number: object = None) -> Tasks:  # noqa: N802
+        """Shuffle pairs (task, value): each goes to the task of its number."""
+        pairs = self.pairs(tasks)
+        # A row without a block for each task: tasks without pairs run, too.
+        marks = self.spark.range(0, tasks, 1, 1).select(
+            F.col("id").cast("int").alias("task"), F.lit(None).cast("binary").alias("rows")
+        )
+        return Tasks(self.spark, shuffled=send_to_tasks(pairs.union(marks), tasks, F.col("task")))
+
+    def pairs(self, tasks: int) -> DataFrame:
+        """Return pairs (task, value) as rows of BLOCKS, with values in this module's coding."""
+        return self._run(partial(_send_pairs, tasks=tasks), BLOCKS)
+
+    def blocks(self) -> DataFrame:
+        """Return pairs (task, bytes) as rows of BLOCKS, with the bytes as they are."""
+        return self._run(_yield_blocks, BLOCKS)
+
+    def collect(self) -> list[Any]:
+        """Return all items in the order of tasks; the driver holds them."""
+        rows = collect_arrow(self._run(_yield_results, RESULTS))
+        results = zip(*(rows.column(name).to_pylist() for name in ("task", "place", "result")), strict=True)
+        return [pickle.loads(value) for _, _, value in sorted(results, key=lambda row: row[:2])]
+
+    def treeReduce(self, add: Callable[[Any, Any], Any]) -> Any:  # noqa: N802
+        """Return the sum of all items; a task returns its own sum."""
+        return reduce(add, self.mapPartitions(partial(_reduce_part, add=add)).collect())
+
+    def foreach(self, function: Callable[[Any], object]) -> None:
+        """Apply a function to each item; its results are dropped."""
+        self.mapPartitions(partial(_drop_results, function=function)).collect()
+
+    def _then(self, pipe: Pipe) -> Tasks:
+        return replace(self, pipes=(*self.pipes, pipe))
+
+    def _run(self, finish: Callable[..., Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
+        # Functions of a caller's module go by value where they must, which plain pickle cannot do.
+        packed: bytes = cloudpickle.dumps((self.parts, self.pipes, finish))  # type: ignore[no-untyped-call]
+        rows = self.shuffled
+        if rows is None:
+            rows = self.spark.range(0, len(self.parts), 1, len(self.parts))
+        if self.kept is not None:
+            rows = rows.where(F.col(rows.columns[0]).isin(list(self.kept)))
+        return rows.mapInArrow(partial(_run_tasks, packed=packed), schema, self.together)
+
+
+def _run_tasks(batches: Iterator[pa.RecordBatch], packed: bytes) -> Iterator[pa.RecordBatch]:
+    parts, pipes, finish = pickle.loads(packed)
+    for task, items in _read_parts(batches, parts) if parts else _read_blocks(batches):
+        own = items
+        for pipe in pipes:
+            own = pipe(task, own)
+        yield from finish(task, own)
+
+
+def _read_parts(
+    batches: Iterator[pa.RecordBatch], parts: Sequence[bytes]
+) -> Iterator[tuple[int, Iterator[Any]]]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield number, iter(pickle.loads(parts[number]))
+
+
+def _read_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[Any]]]:
+    """Yield the pairs of each task; a partition holds those of one task."""
+    rows = (
+        (task.as_py(), block)
+        for batch in batches
+        for task, block in zip(batch.column(0), batch.column(1), strict=True)
+    )
+    for task, own in groupby(rows, key=lambda row: row[0]):
+        yield task, ((task, _decode(block)) for _, block in own if block.is_valid)
+
+
+def _encode(value: Any) -> bytes:
+    return b"b" + value if isinstance(value, bytes) else b"p" + pickle.dumps(value)
+
+
+def _decode(block: pa.Scalar) -> Any:
+    buffer = block.as_buffer()
+    rest = buffer.slice(1)
+    return rest.to_pybytes() if buffer[0:1].to_pybytes() == b"b" else pickle.loads(rest)
+
+
+# ------------------------------------------------------------------------- pipes and ends of tasks
+
+
+def _map_items(_: int, items: Iterator[Any], function: Callable[[Any], Any]) -> Iterator[Any]:
+    return map(function, items)
+
+
+def _flatten_items(_: int, items: Iterator[Any], function: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+    return chain.from_iterable(map(function, items))
+
+
+def _change_part(
+    _: int, items: Iterator[Any], function: Callable[[Iterator[Any]], Iterable[Any]]
+) -> Iterator[Any]:
+    return iter(function(items))
+
+
+def _change_numbered(
+    task: int, items: Iterator[Any], function: Callable[[int, Iterator[Any]], Iterable[Any]]
+) -> Iterator[Any]:
+    return iter(function(task, items))
+
+
+def _second(pair: tuple[Any, Any]) -> Any:
+    return pair[1]
+
+
+def _reduce_part(items: Iterator[Any], add: Callable[[Any, Any], Any]) -> Iterator[Any]:
+    for first in items:
+        yield reduce(add, items, first)
+
+
+def _drop_results(items: Iterator[Any], function: Callable[[Any], object]) -> Iterator[Any]:
+    for item in items:
+        function(item)
+    return iter(())
+
+
+def _send_pairs(_: int, pairs: Iterator[Any], tasks: int) -> Iterator[pa.RecordBatch]:
+    held: list[tuple[int, bytes]] = []
+    size = 0
+    for number, value in pairs:
+        held.append((int(number) % tasks, _encode(value)))
+        size += len(held[-1][1])
+        if size > BATCH_BYTES:
+            yield _make_batch(held)
+            held, size = [], 0
+    if held:
+        yield _make_batch(held)
+
+
+def _make_batch(pairs: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
+    numbers, values = zip(*pairs, strict=True)
+    columns = [pa.array(numbers, pa.int32()), pa.array(values, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, ["task", "rows"])
+
+
+def _yield_blocks(_: int, pairs: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    for number, value in pairs:
+        yield _make_batch([(int(number), value)])
+
+
+def _yield_results(task: int, items: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    for place, value in enumerate(items):
+        columns = [
+            pa.array([task], pa.int32()),
+            pa.array([place], pa.int32()),
+            pa.array([pickle.dumps(value)], pa.binary()),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, ["task", "place", "result"])

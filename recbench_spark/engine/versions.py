@@ -1,0 +1,146 @@
+"""Calls that Spark's versions spell differently, from 3.5 to 4.2, classic and by Connect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark import __version__ as client_version
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas import functions as pandas_functions
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+IS_OLD = client_version.startswith("3.")
+"""True for the clients before Spark 4, which hand tables of Arrow over in other ways."""
+
+Change = Callable[[pa.Table], pa.Table]
+
+
+def collect_arrow(frame: Any) -> pa.Table:
+    """Return all rows; the driver holds them. `toArrow` came with Spark 4.0."""
+    if not IS_OLD:
+        return frame.toArrow()
+    batches = frame._collect_as_arrow()
+    schema = to_arrow_schema(frame.schema)
+    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+
+
+def make_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """Return the rows of a table that the driver holds. Spark takes tables of Arrow from 4.0 on."""
+    if not IS_OLD:
+        return spark.createDataFrame(table)
+    rows = [tuple(row.values()) for row in table.to_pylist()]
+    return spark.createDataFrame(rows, from_arrow_schema(table.schema))
+
+
+def change_groups(
+    frame: DataFrame, keys: Sequence[str], change: Change, schema: T.StructType | str
+) -> DataFrame:
+    """Apply a function to the rows of each key, which are shuffled by it; a task holds one key's.
+
+    `applyInArrow` came with Spark 4.0. Before, a task holds the rows of all its keys.
+    """
+    if not IS_OLD:
+        return frame.groupBy(*keys).applyInArrow(change, schema)
+    run = partial(_change_keys, keys=tuple(keys), change=change)
+    return frame.repartition(*keys).mapInArrow(run, schema)
+
+
+def _change_keys(
+    batches: Iterator[pa.RecordBatch], keys: Sequence[str], change: Change
+) -> Iterator[pa.RecordBatch]:
+    held = [batch for batch in batches if batch.num_rows]
+    if not held:
+        return
+    table = pa.Table.from_batches(held)
+    places: dict[Any, list[int]] = {}
+    for place, key in enumerate(zip(*(table.column(name).to_pylist() for name in keys), strict=True)):
+        places.setdefault(key, []).append(place)
+    for chosen in places.values():
+        yield from change(table.take(pa.array(chosen))).combine_chunks().to_batches()
+
+
+def make_function(function: Callable[..., pa.Array], kind: str) -> Callable[..., Column]:
+    """Return a function of columns from one of Arrow's arrays. `arrow_udf` came with Spark 4.1.
+
+    Before, values cross pandas: the function gets arrays without NULL from numbers that have none.
+    """
+    functions: Any = pandas_functions
+    if hasattr(functions, "arrow_udf"):
+        return functions.arrow_udf(function, kind)  # type: ignore[no-any-return]
+    run = partial(_cross_pandas, function=function, as_struct=kind.upper().startswith("STRUCT"))
+    return functions.pandas_udf(run, kind, functions.PandasUDFType.SCALAR)  # type: ignore[no-any-return]
+
+
+def _cross_pandas(values: Any, function: Callable[..., pa.Array], as_struct: bool) -> Any:
+    """Return a series of the results of a function; of a structure a frame of its fields."""
+    result = function(pa.array(values))
+    return pa.Table.from_struct_array(result).to_pandas() if as_struct else result.to_pandas()
+
+
+def try_cast(column: Column, kind: str | T.DataType) -> Column:
+    """Return the column as another type, NULL where that cannot be. `Column.try_cast` came with 4.0."""
+    if not IS_OLD:
+        return column.try_cast(kind)
+    old: Any = column
+    name = kind if isinstance(kind, str) else kind.simpleString()
+    return F.expr(f"try_cast({old._jc.expr().sql()} AS {name})")
+
+
+def add_columns(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
+    """Return the frame with more columns; `withColumns` by Connect takes no empty set of them."""
+    return frame.withColumns(dict(columns)) if columns else frame
+
+
+def is_utf8(text: Column) -> Column:
+    """Return whether the bytes of a text are UTF-8. `is_valid_utf8` came with Spark 4.0."""
+    if not IS_OLD:
+        return F.is_valid_utf8(text)
+    stored = text.cast("binary")
+    return F.encode(F.decode(stored, "UTF-8"), "UTF-8") == stored
+
+
+# ------------------------------------------------------------------------- rows to numbered tasks
+
+
+def send_to_tasks(frame: DataFrame, tasks: int, task: Column) -> DataFrame:
+    """Send each row to the partition of its number, below `tasks`.
+
+    `repartitionById` came with Spark 4.1. Before, and where a server lacks it, each number is replaced by
+    one that Spark's hash sends to that partition.
+    """
+    if hasattr(DataFrame, "repartitionById"):
+        return frame.repartitionById(tasks, task)
+    keys = F.array(*map(F.lit, find_partition_keys(tasks)))
+    return frame.repartition(tasks, F.element_at(keys, task.cast("int") + F.lit(1)))
+
+
+def find_partition_keys(tasks: int) -> list[int]:
+    """Return for each partition a number that Spark's hash sends there."""
+    keys, start = np.full(tasks, -1), 0
+    while (keys < 0).any():
+        numbers = np.arange(start, start + 16 * tasks + 64)
+        places, first = np.unique(_hash_numbers(numbers).astype(np.int64) % tasks, return_index=True)
+        free = keys[places] < 0
+        keys[places[free]] = numbers[first[free]]
+        start += len(numbers)
+    return [int(key) for key in keys]
+
+
+def _hash_numbers(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """Return Spark's hash of 32-bit numbers: Murmur3 by Austin Appleby, seed 42."""
+    with np.errstate(over="ignore"):
+        k = numbers.astype(np.uint32) * np.uint32(0xCC9E2D51)
+        k = ((k << np.uint32(15)) | (k >> np.uint32(17))) * np.uint32(0x1B873593)
+        h = np.uint32(42) ^ k
+        h = ((h << np.uint32(13)) | (h >> np.uint32(19))) * np.uint32(5) + np.uint32(0xE6546B64)
+        h ^= np.uint32(4)
+        h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+        h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+        return (h ^ (h >> np.uint32(16))).astype(np.int32)
