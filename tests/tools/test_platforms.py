@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from recbench_spark.engine.platforms import DELTA_JARS
 from tools import connect_server
 from tools.platforms import cell, environments, matrix, page
 from tools.platforms.__main__ import list_wrong
@@ -65,7 +66,7 @@ def test_a_stopped_run_goes_on_and_other_code_begins_anew(open_matrix, monkeypat
 
 
 def test_a_python_that_is_missing_is_said_in_its_row(open_matrix, monkeypatch):
-    monkeypatch.setitem(ENVIRONMENTS, "future", Environment(("pyspark",), "io.delta:x:1", "3.99"))
+    monkeypatch.setitem(ENVIRONMENTS, "future", Environment(("pyspark",), "3.99"))
     monkeypatch.setitem(CELLS, "future", Cell("future"))
     open_matrix.run_cell("future", ["embed"])
     assert open_matrix.rows["future", "embed"]["verdict"] == "missing: no Python 3.99 on this machine"
@@ -101,12 +102,14 @@ def test_jobs_of_a_cell_say_code_sentence_and_place(tmp_path, monkeypatch):
     assert "ZeroDivisionError" in (tmp_path / "wrong.trace").read_text()
 
 
-def test_each_environment_has_its_own_delta(tmp_path):
-    texts = {name: environments.write_properties(tmp_path, name).read_text() for name in ENVIRONMENTS}
+def test_a_server_has_the_delta_of_its_spark(tmp_path):
     local = (ROOT / "conf" / "spark" / "local.conf").read_text()
-    assert ENVIRONMENTS[THIS].delta in local and "delta-spark_2.12:3.3.2\n" in texts["3.5"]
-    assert all(text.count("io.delta:") == 1 for name, text in texts.items() if ENVIRONMENTS[name].delta)
-    assert texts["3.5"].splitlines()[0] == local.splitlines()[0]
+    servers = {cell.server for cell in CELLS.values() if cell.server}
+    assert THIS in servers and environments.write_properties(tmp_path, THIS).read_text() == local
+    for server in servers:
+        text = environments.write_properties(tmp_path, server).read_text()
+        assert text.count("io.delta:") == 1 and f"{DELTA_JARS[server]}\n" in text
+    assert "delta-spark==3.3.2" in ENVIRONMENTS["3.5"].packages
 
 
 def test_an_environment_alone_has_what_the_core_asks_for():

@@ -88,7 +88,7 @@ def find_place(error: BaseException) -> str:
 def read_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that matter."""
     versions = {"python": platform.python_version()}
-    for name in ("pyspark", "pyspark-client", "pandas", "numpy", "pyarrow"):
+    for name in ("pyspark", "pyspark-client", "delta-spark", "pandas", "numpy", "pyarrow"):
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return versions

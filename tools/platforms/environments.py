@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from recbench_spark.engine.platforms import DELTA_JARS, name_version
+from recbench_spark.runtime.session import DELTA_PACKAGE
+
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = "spark.jars.packages"
 CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos", "protobuf", "zstandard")
 """What pyspark needs as a client of Connect."""
 
@@ -26,14 +28,13 @@ class MissingError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """Packages of an environment, and the Delta of its Java.
+    """Packages of an environment.
 
     One with `python` has nothing else but what pyproject.toml asks for. One without stands on this
     interpreter's packages, so that torch is not installed again, and its own come first.
     """
 
     packages: tuple[str, ...] = ()
-    delta: str = ""
     python: str = ""
 
 
@@ -45,9 +46,9 @@ class Cell:
     server: str = ""
 
 
-def _spark(spark: str, delta: str, jar: str) -> Environment:
-    wanted = (f"pyspark=={spark}", "py4j==0.10.9.9", f"delta-spark=={delta}", *CONNECT)
-    return Environment(wanted, f"io.delta:{jar}:{delta}")
+def _spark(version: str) -> Environment:
+    delta = DELTA_JARS[name_version(version)].rpartition(":")[2]
+    return Environment((f"pyspark=={version}", "py4j==0.10.9.9", f"delta-spark=={delta}", *CONNECT))
 
 
 THIS = "4.2"
@@ -56,18 +57,14 @@ THIS = "4.2"
 THIS_PYTHON = "{}.{}".format(*sys.version_info)
 
 ENVIRONMENTS: Mapping[str, Environment] = {
-    "3.5": _spark("3.5.9", "3.3.2", "delta-spark_2.12"),
-    "4.0": _spark("4.0.5", "4.0.1", "delta-spark_2.13"),
-    "4.1": _spark("4.1.3", "4.2.0", "delta-spark_4.1_2.13"),
-    THIS: Environment(delta="io.delta:delta-spark_4.2_2.13:4.4.0"),
-    "4.1-client": Environment(("pyspark-client==4.1.3", "pandas<3"), python=THIS_PYTHON),
-    "4.2-client": Environment(("pyspark-client==4.2.0", "pandas<3"), python=THIS_PYTHON),
-    "python-3.12": Environment(
-        ("pyspark==4.2.0", "delta-spark==4.4.0", "pandas<3"), "io.delta:delta-spark_4.2_2.13:4.4.0", "3.12"
-    ),
-    "python-3.13": Environment(
-        ("pyspark==4.2.0", "delta-spark==4.4.0", "pandas>=3"), "io.delta:delta-spark_4.2_2.13:4.4.0", "3.13"
-    ),
+    "3.5": _spark("3.5.9"),
+    "4.0": _spark("4.0.5"),
+    "4.1": _spark("4.1.3"),
+    THIS: Environment(),
+    "4.1-client": Environment(("pyspark-client==4.1.3", "pandas<3"), THIS_PYTHON),
+    "4.2-client": Environment(("pyspark-client==4.2.0", "pandas<3"), THIS_PYTHON),
+    "python-3.12": Environment(("pyspark==4.2.0", "delta-spark==4.4.0", "pandas<3"), "3.12"),
+    "python-3.13": Environment(("pyspark==4.2.0", "delta-spark==4.4.0", "pandas>=3"), "3.13"),
 }
 
 CELLS: Mapping[str, Cell] = {
@@ -154,12 +151,9 @@ def _run_uv(*words: str) -> None:
         raise MissingError(f"uv {words[0]}: {done.stderr.strip().splitlines()[-1]}")
 
 
-def write_properties(folder: Path, name: str) -> Path:
-    """Write conf/spark/local.conf with the Delta of an environment; return the file."""
+def write_properties(folder: Path, server: str) -> Path:
+    """Write conf/spark/local.conf with the Delta of a server's Spark; return the file."""
     text = (ROOT / "conf" / "spark" / "local.conf").read_text(encoding="utf-8")
-    line = f"{PACKAGES}  {ENVIRONMENTS[name].delta}"
-    file = folder / f"{name}.conf"
-    file.write_text(
-        re.sub(rf"^{re.escape(PACKAGES)}\s.*$", line, text, flags=re.MULTILINE), encoding="utf-8"
-    )
+    file = folder / f"{server}.conf"
+    file.write_text(DELTA_PACKAGE.sub(DELTA_JARS[server], text), encoding="utf-8")
     return file

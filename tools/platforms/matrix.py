@@ -21,7 +21,7 @@ from tools.platforms.environments import CELLS, ROOT, THIS, MissingError, make_e
 from tools.platforms.inputs import write_inputs
 
 TABLE = re.compile(r"^(\S+) +\d+ rows  (.+)$", re.MULTILINE)
-SPARKS_OWN = re.compile("(PY)?SPARK_")
+SPARKS_OWN = re.compile("(PY|RECBENCH_)?SPARK_")
 DONE = ("same", "reference")
 NONE = {"verdict": ""}
 CODE = {".py", ".sql", ".conf", ".yaml"}
@@ -72,7 +72,7 @@ class Matrix:
         cell, words = CELLS[name], ["-m", "tools.platforms.cell", str(place), str(self.folder / "inputs")]
         try:
             python = make_environment(self.folder, cell.environment)
-            with self._spark(cell.environment, cell.server, place) as environment:
+            with self._spark(cell.server, place) as environment:
                 done = subprocess.run(
                     [str(python), *words, *jobs],
                     check=False,
@@ -89,16 +89,15 @@ class Matrix:
         return f"stopped: the process ended with code {done.returncode}"
 
     @contextmanager
-    def _spark(self, environment: str, server: str, place: Path) -> Iterator[dict[str, str]]:
-        """Yield the variables of a process: a properties file, or the address of a server."""
+    def _spark(self, server: str, place: Path) -> Iterator[dict[str, str]]:
+        """Yield the variables of a process, with the address of its server if it has one."""
         kept = {key: value for key, value in os.environ.items() if not SPARKS_OWN.match(key)}
         kept["PYTHONPATH"] = str(ROOT)
-        properties = write_properties(self.folder, server or environment)
         if not server:
-            yield kept | {"RECBENCH_SPARK_PROPERTIES": str(properties)}
+            yield kept
             return
         python = make_environment(self.folder, server)
-        with serve(python, properties, place / "server.log") as address:
+        with serve(python, write_properties(self.folder, server), place / "server.log") as address:
             yield kept | {"SPARK_REMOTE": address}
 
     def _note(self, name: str, result: Row) -> None:

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from recbench_spark.engine.platforms import DELTA_JARS
 from tools.platforms.cell import JOBS
-from tools.platforms.environments import CELLS, ENVIRONMENTS
+from tools.platforms.environments import CELLS
 
 START, END = "<!-- written by make platforms -->", "<!-- end -->"
 
@@ -37,12 +38,12 @@ def shorten(row: Mapping[str, Any], sentences: list[str]) -> str:
 
 
 def describe_versions(cell: str, rows: Rows) -> str:
-    """Return the versions of a cell's environment, and its Delta."""
-    row = next((rows[cell, job] for job in JOBS if rows.get((cell, job), {}).get("versions")), {})
-    versions = dict(row.get("versions", {}))
-    place = CELLS[cell].server or CELLS[cell].environment
-    delta = ENVIRONMENTS[place].delta.rpartition(":")[2]
-    return ", ".join(f"{name} {version}" for name, version in (versions | {"Delta": delta}).items())
+    """Return the versions of a cell's environment, and the Delta of its server."""
+    notes = [rows[cell, job].get("versions") for job in JOBS if (cell, job) in rows]
+    versions = dict(next(filter(None, notes), {}))
+    if server := CELLS[cell].server:
+        versions["server's Delta"] = DELTA_JARS[server].rpartition(":")[2]
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def write_page(page: Path, table: str, commit: str) -> None:
