@@ -1,0 +1,64 @@
+"""Tasks over frames against the RDDs whose words they have, in one classic session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from operator import add
+from typing import Any
+
+import pytest
+
+from recbench_spark.engine.sessions import is_connect, open_tasks
+from recbench_spark.engine.tasks import FrameContext
+
+NUMBERS = [*range(23)]
+
+
+def send(numbers: Iterator[int]) -> Iterator[tuple[int, Any]]:
+    for number in numbers:
+        yield number % 5, number
+        yield number % 3, bytes([number])
+
+
+def note(task: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, list[Any]]]:
+    yield task, sorted((value for _, value in pairs), key=repr)
+
+
+CASES: dict[str, Callable[[Any], Any]] = {
+    "map": lambda c: c.parallelize(NUMBERS, 4).map(lambda x: x * x).collect(),
+    "one part": lambda c: c.parallelize(NUMBERS, 1).mapPartitions(lambda items: [sum(items)]).collect(),
+    "flat": lambda c: c.parallelize(NUMBERS, 7).flatMap(lambda x: [x] * (x % 3)).collect(),
+    "sum": lambda c: c.parallelize(NUMBERS, 7).map(lambda x: x + 1).treeReduce(add),
+    "numbered": lambda c: c.parallelize(NUMBERS, 3).mapPartitionsWithIndex(note_items).collect(),
+    "shuffle": lambda c: c.parallelize(NUMBERS, 4).mapPartitions(send).partitionBy(6, int)
+    .mapPartitionsWithIndex(note).collect(),
+    "values": lambda c: sorted(
+        c.parallelize(NUMBERS, 4).mapPartitions(send).partitionBy(6, int).values().collect(), key=repr
+    ),
+    "some tasks": lambda c: c.runJob(
+        c.parallelize(NUMBERS, 4).mapPartitions(send).partitionBy(6, int).mapPartitionsWithIndex(note),
+        list, [1, 4],
+    ),
+}  # fmt: skip
+
+
+def note_items(task: int, items: Iterable[int]) -> Iterator[tuple[int, int]]:
+    yield task, sum(items)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_frames_and_rdds_give_the_same(spark, name) -> None:
+    found = CASES[name](FrameContext(spark))
+    assert found == CASES[name](spark.sparkContext)
+    assert found
+
+
+def test_each_item_is_worked_on_once(spark, tmp_path) -> None:
+    FrameContext(spark).parallelize(NUMBERS, 4).foreach(lambda x: (tmp_path / f"{x}").write_text("x"))
+    assert {int(file.name) for file in tmp_path.iterdir()} == set(NUMBERS)
+
+
+def test_a_classic_session_has_its_own_context(spark) -> None:
+    assert not is_connect(spark)
+    assert open_tasks(spark) is spark.sparkContext
+    assert FrameContext(spark).getConf().get("spark.no.such.key", "none") == "none"

@@ -1,0 +1,89 @@
+"""Calls of Spark's versions: both ways of each give the same rows, on the Spark that is installed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import functions as F
+
+from recbench_spark.engine import versions
+
+ROWS = pa.table(
+    {"key": [0, 1, 2, 0, 1, 0], "value": [1.5, 2.0, None, 4.0, 8.0, 16.0], "word": list("abcdef")}
+)
+
+
+def sum_group(rows: pa.Table) -> pa.Table:
+    return pa.table({"key": [rows["key"][0].as_py()], "total": [pc.sum(rows["value"]).as_py()]})
+
+
+def test_tables_of_arrow_cross_both_ways(spark, monkeypatch) -> None:
+    new = versions.collect_arrow(versions.make_frame(spark, ROWS))
+    monkeypatch.setattr(versions, "IS_OLD", True)
+    old = versions.collect_arrow(versions.make_frame(spark, ROWS))
+    assert new.to_pylist() == old.to_pylist() == ROWS.to_pylist()
+    assert new.schema.types == old.schema.types
+    empty = versions.make_frame(spark, ROWS).where("key > 9")
+    assert versions.collect_arrow(empty).schema == old.schema
+
+
+def test_groups_are_the_same(spark, monkeypatch) -> None:
+    frame = versions.make_frame(spark, ROWS)
+    tables = []
+    for old in (False, True):
+        monkeypatch.setattr(versions, "IS_OLD", old)
+        changed = versions.change_groups(frame, ("key",), sum_group, "key LONG, total DOUBLE")
+        tables.append(sorted(map(tuple, changed.collect()), key=lambda row: row[0]))
+    assert tables[0] == tables[1] == [(0, 21.5), (1, 10.0), (2, None)]
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 7, 64])
+def test_numbers_stand_for_the_partitions_of_sparks_hash(spark, tasks) -> None:
+    keys = versions.find_partition_keys(tasks)
+    frame = spark.createDataFrame([(key,) for key in keys], "key INT")
+    places = frame.select(F.expr(f"pmod(hash(key), {tasks})").alias("place")).collect()
+    assert [row.place for row in places] == list(range(tasks))
+
+
+def test_rows_go_to_the_partition_of_their_number(spark, monkeypatch) -> None:
+    frame = spark.range(100).select("id", (F.col("id") % 7).cast("int").alias("task"))
+    for lacks in (False, True):
+        if lacks:
+            monkeypatch.delattr("pyspark.sql.DataFrame.repartitionById")
+        sent = versions.send_to_tasks(frame, 7, F.col("task")).withColumn("part", F.spark_partition_id())
+        assert sent.where("part <> task").count() == 0
+        assert sent.count() == 100
+
+
+def test_texts_that_are_no_utf8(spark, monkeypatch) -> None:
+    words = [("plain",), ("\u00e9",), (None,)]
+    frame = spark.createDataFrame(words, "word STRING").union(spark.sql("SELECT CAST(X'ff61' AS STRING)"))
+    for old in (False, True):
+        monkeypatch.setattr(versions, "IS_OLD", old)
+        rows = frame.select(versions.is_utf8(F.col("word")).alias("fine")).collect()
+        assert [row.fine for row in rows] == [True, True, None, False]
+
+
+def test_functions_of_arrays_cross_pandas(spark, monkeypatch) -> None:
+    frame = versions.make_frame(spark, ROWS.drop_columns("value")).coalesce(1)
+
+    def describe(keys: pa.Array) -> pa.Array:
+        doubled = pa.array(np.asarray(keys) * 2.0)
+        return pa.StructArray.from_arrays(
+            [doubled, pa.array(map(str, keys.to_pylist()))], ["twice", "text"]
+        )
+
+    def halve(keys: pa.Array) -> pa.Array:
+        return pc.divide(keys.cast(pa.float64()), 2.0)
+
+    rows = []
+    for lacks in (False, True):
+        if lacks:
+            monkeypatch.delattr("pyspark.sql.pandas.functions.arrow_udf")
+        both = versions.make_function(describe, "STRUCT<twice: DOUBLE, text: STRING>")
+        half = versions.make_function(halve, "double")
+        rows.append(frame.select(both("key").alias("both"), half("key").alias("half")).collect())
+    assert rows[0] == rows[1]
+    assert rows[0][1].both.twice == 2.0 and rows[0][1].both.text == "1" and rows[0][1].half == 0.5
