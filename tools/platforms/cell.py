@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 DATE = ("--logical-date", "2026-01-31")
 QUESTION = """SELECT part, estimator, model, metric, k, value FROM leaderboard
-    WHERE slice_key IS NULL ORDER BY part, estimator, model, metric, k, value"""
+    ORDER BY part, estimator, model, metric, k, value"""
 
 JOBS: Mapping[str, tuple[str, ...]] = {
     "night": ("nightly", "--config", "{inputs}/night.yaml", *DATE),
