@@ -25,7 +25,7 @@ from tools.platforms.page import Rows, write_page, write_table
 
 KNOWN = {
     ("3.5", "als"): "differs: embeddings",  # the last bits of MLlib's vectors
-    **{(name, "als"): "refused: " for name, cell in CELLS.items() if cell.server},
+    **{(name, job): "refused: " for name, cell in CELLS.items() if cell.server for job in ("als", "query")},
 }
 """Verdicts other than `same` that are right; each begins so."""
 
