@@ -1,9 +1,18 @@
 """recbench-spark: exact, leak-free, reproducible evaluation of recommenders on Spark and Delta."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 __all__ = ["__version__", "compare", "evaluate", "evaluate_frames", "evaluate_predictions"]
+
+if sys.version_info < (3, 11):  # noqa: UP036 (pip asks; who ships the zip is asked here)
+    print(
+        f"error: recbench-spark needs Python 3.11 or newer, and this is {sys.version.split()[0]}\n"
+        "  hint: docs/how_to/platforms.md says how each platform gets a newer one",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 if TYPE_CHECKING:
     from recbench_spark.adhoc.compare import compare
@@ -13,6 +22,10 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Import the public functions on first use: workers that import a kernel must not load all of Spark."""
+    if name in __all__:
+        from recbench_spark.extras import check_core  # noqa: PLC0415
+
+        check_core()
     if name in ("evaluate", "evaluate_predictions"):
         from recbench_spark.adhoc import evaluate as evaluator  # noqa: PLC0415
 

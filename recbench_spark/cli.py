@@ -20,8 +20,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from recbench_spark import __version__
-from recbench_spark.config import INT, MAX_CURVE, refuse_secrets
-from recbench_spark.errors import (
+from recbench_spark.extras import explain, stop_without_core
+
+stop_without_core()  # before the imports below, which old packages fail in words of their own
+
+from recbench_spark.config import INT, MAX_CURVE, refuse_secrets  # noqa: E402
+from recbench_spark.errors import (  # noqa: E402
     FAILED,
     USAGE,
     ConfigError,
@@ -31,8 +35,7 @@ from recbench_spark.errors import (
     is_cancelled,
     nearest,
 )
-from recbench_spark.extras import explain
-from recbench_spark.failures import describe_error, spark_errors
+from recbench_spark.failures import describe_error, spark_errors  # noqa: E402
 
 HINTS = {USAGE: "--help lists every flag; --config demo is a benchmark file of this package"}
 MAX_DAYS = 3660

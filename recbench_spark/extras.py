@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 
 from recbench_spark.errors import USAGE, RecbenchError
 
-CORE = (
-    *("numpy", "pandas", "pyarrow", "numba", "scipy", "pydantic", "pyyaml", "deltalake", "duckdb"),
-    *("obstore", "xxhash", "jinja2", "rich", "threadpoolctl"),
-)
-"""The packages of the core: every installation has them."""
+CORE = {
+    **{
+        "numpy": "1.26",
+        "pandas": "1.5.3",
+        "pyarrow": "18",
+        "numba": "0.61",
+        "scipy": "1.11",
+        "pydantic": "2.9",
+    },
+    **{"pyyaml": "6.0", "deltalake": "1.6", "duckdb": "2.0", "obstore": "0.10", "xxhash": "3.4"},
+    **{"jinja2": "3.1", "rich": "13.7", "threadpoolctl": "3.5"},
+}
+"""The packages of the core, which every installation has, and the oldest version that works."""
 
 EXTRAS: dict[str, tuple[str, ...]] = {
-    "spark": ("pyspark==4.2.0", "delta-spark==4.4.0"),
+    "spark": ("pyspark>=3.5,<4.3", "delta-spark>=3.3,<4.4.1"),
     "torch": ("torch>=2.6", "safetensors>=0.5"),
     "plots": ("matplotlib>=3.9",),
     "zoo": ("cornac>=3.0.1",),
@@ -37,6 +47,12 @@ MODULES: dict[str, tuple[str, str]] = {
     "hdfs_native": ("hdfs", "hdfs-native"),
 }
 """Names that code imports: the extra, and the package that has the module."""
+
+
+class OldPackageError(RecbenchError, ImportError):
+    """A package of the core is missing, or older than what works."""
+
+    exit_code = USAGE
 
 
 class MissingPackageError(RecbenchError, ModuleNotFoundError):
@@ -63,6 +79,50 @@ def list_packages(extra: str) -> list[str]:
     ['pyspark', 'delta-spark']
     """
     return [re.split("[=>]", package)[0] for package in EXTRAS[extra]]
+
+
+def check_core() -> None:
+    """Compare the installed packages of the core with the oldest that work.
+
+    pip does so where it installs the wheel. Nobody does where the wheel came without its requirements, or
+    as a zip, to the packages of a rented cluster.
+
+    Raises:
+        OldPackageError: some are missing or too old.
+    """
+    bad = {name: fault for name in CORE if (fault := _find_fault(name))}
+    if bad:
+        wanted = " ".join(f"'{name}>={CORE[name]}'" for name in bad)
+        raise OldPackageError(
+            f"recbench-spark cannot run here: {', '.join(bad.values())}",
+            f"pip install {wanted}; or take a newer runtime of docs/how_to/platforms.md",
+        )
+
+
+def stop_without_core() -> None:
+    """Say in one sentence that `check_core` fails, and exit, before a command loads the packages."""
+    try:
+        check_core()
+    except OldPackageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def _find_fault(name: str) -> str:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "" if has_module(name.replace("pyyaml", "yaml")) else f"no {name}"
+    return f"{name} {version}" if read_version(version) < read_version(CORE[name]) else ""
+
+
+def read_version(text: str) -> list[int]:
+    """Return the numbers that a version begins with.
+
+    >>> read_version("2.2.3"), read_version("19.0.1.dev4") < read_version("19.1")
+    ([2, 2, 3], True)
+    """
+    return [int(part) for part in re.match(r"[\d.]*", text)[0].split(".") if part]  # type: ignore[index]
 
 
 def explain(error: BaseException) -> BaseException:

@@ -18,6 +18,11 @@ JAVA_ENDED = (
     "  hint: the system may have killed it for lack of memory (see dmesg); raise its limit, or run again"
 )
 
+JAVA_NOT_STARTED = (
+    "Spark's Java process ended before it was ready\n"
+    "  hint: its own lines are above; is Java 17 or 21 installed (JAVA_HOME), and is there memory for it?"
+)
+
 POOL_BROKEN = (
     "a process that worked beside others was ended from outside, without a message\n"
     "  hint: the system may have killed it for lack of memory (see dmesg): run again with fewer --processes"
@@ -29,6 +34,8 @@ def describe_error(error: BaseException) -> str:
     error = explain(error)
     if isinstance(error, RecbenchError):
         return str(error)
+    if "JAVA_GATEWAY_EXITED" in str(error):
+        return JAVA_NOT_STARTED
     if is_java_gone(error):
         return JAVA_ENDED
     if isinstance(error, spark_errors()):

@@ -92,7 +92,8 @@ REVISIONS: dict[str, int] = {
     "rankings": 1,
     # 2: gains that overflow, infinite relevance and ranks from 2^53 on are refused.
     # 3: `negative_grades=worst`: best and worst DCG that differ by rounding alone are equal (1, before 0).
-    "metrics": 3,
+    # 4: fewer users than 6 (at 95 %) have no interval of width 0.
+    "metrics": 4,
     # 2: corrected values use the definition's own formula; a definition without one gives none.
     # 3: before, a user's last bit depended on the other users of the batch.
     "sampled": 3,
@@ -126,7 +127,8 @@ REVISIONS: dict[str, int] = {
     # 3: fewer users than can show a difference (6 at 95 %) have no verdict, and no interval of width 0.
     "comparisons": 3,
     "changes": 1,
-    "paradoxes": 1,
+    # 2: fewer users than 6 (at 95 %) have no interval of width 0, and no certain disagreement.
+    "paradoxes": 2,
     # --- replays of auctions
     # 2: revenue is in the unit of bids; before, it was too large by the largest bid.
     # 3: the check of the logged model does without minimum and shrinkage; other numbers are the same.

@@ -259,6 +259,7 @@ LAZY_FILES = {
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
     "recbench_spark/data/delta_snapshots.py": "loads Spark for a frame that only Spark reads",
     "recbench_spark/evaluation/ranking/rank.py": "loads torch, in tasks that have a GPU",
+    "recbench_spark/evaluation/result.py": "loads Spark for a frame of Spark",
     "recbench_spark/failures.py": "loads pyspark, to name its errors",
     "recbench_spark/kernels/ranking/devices.py": "loads triton, where there is a GPU",
     "recbench_spark/kernels/ranking/scorers.py": "loads torch, where scores are multiplied",

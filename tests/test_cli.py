@@ -24,7 +24,7 @@ import pyspark
 import pytest
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkRuntimeError
 
 from recbench_spark import __version__, cli
 from recbench_spark.errors import ConfigError, DataError, GateError, Interrupted, StoreError
@@ -109,6 +109,13 @@ def test_when_java_has_ended_that_is_said_whatever_fails_then(capsys, monkeypatc
     code, _, err = _run(main, capsys)
     assert code == 1 and "Java process has ended" in err.splitlines()[0]
     assert "hint: the system may have killed it" in err and len(err.splitlines()) == 2
+
+
+def test_a_java_that_does_not_start_is_said_in_a_sentence(capsys):
+    error = PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+    code, _, err = _run(_raising(error), capsys)
+    assert code == 1 and err.startswith("error: Spark's Java process ended before it was ready\n")
+    assert "JAVA_HOME" in err and len(err.splitlines()) == 2
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import pytest
 
 import recbench_spark
 from recbench_spark import extras
+from tests.environments import find_interpreter
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -191,6 +192,54 @@ def test_other_missing_modules_are_left_as_they_are() -> None:
     assert extras.explain(error) is error
 
 
+OLDER = """
+from importlib import metadata
+versions = {"pandas": "1.4.0", "numpy": "1.23.5", "pydantic": "1.10.6"}
+installed = metadata.version
+metadata.version = lambda name: versions.get(name) or installed(name)
+"""
+
+
+@pytest.mark.parametrize("name", ["evaluate", "nightly", "query"])
+def test_packages_of_an_older_runtime_are_named_before_work(name: str, tmp_path: Path) -> None:
+    start = f"import sys, runpy\nrunpy.run_path({str(ROOT / 'jobs' / f'{name}.py')!r}, run_name='__main__')"
+    done = run_python(OLDER + start, "--no-such-flag")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: recbench-spark cannot run here: numpy 1.23.5, pandas 1.4.0, pydantic 1.10.6\n"
+        "  hint: pip install 'numpy>=1.26' 'pandas>=1.5.3' 'pydantic>=2.9'; "
+        "or take a newer runtime of docs/how_to/platforms.md\n"
+    )
+
+
+def test_calls_of_python_name_old_packages_too() -> None:
+    done = run_python(OLDER + "import recbench_spark\nrecbench_spark.evaluate")
+    assert done.returncode == 1
+    assert "OldPackageError: recbench-spark cannot run here: numpy 1.23.5" in done.stderr
+
+
+def test_a_missing_package_of_the_core_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    extras.check_core()
+    monkeypatch.setitem(extras.CORE, "no-such-package", "1.0")
+    with pytest.raises(extras.OldPackageError, match="cannot run here: no no-such-package") as error:
+        extras.check_core()
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("version", ["3.9", "3.10"])
+def test_an_older_python_is_named_before_work(version: str) -> None:
+    python = find_interpreter(version)
+    if python == version:
+        pytest.skip(f"no Python {version} of pyenv")
+    words = [python, ROOT / "jobs" / "nightly.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        f"error: recbench-spark needs Python 3.11 or newer, and this is {version}."
+    )
+
+
 def name_packages(lines: list[str]) -> list[str]:
     return [line.partition("=")[0].rstrip("<>!~").partition(">")[0] for line in lines]
 
@@ -198,7 +247,7 @@ def name_packages(lines: list[str]) -> list[str]:
 def test_pyproject_has_the_packages_that_messages_name() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
-    assert sorted(name_packages(project["dependencies"])) == sorted(extras.CORE)
+    assert dict(line.split(">=") for line in project["dependencies"]) == extras.CORE
     assert {name: tuple(optional[name]) for name in extras.EXTRAS} == extras.EXTRAS
     assert all(name_packages(optional[name]) == extras.list_packages(name) for name in extras.EXTRAS)
     assert {extra for extra, _ in extras.MODULES.values()} == set(extras.EXTRAS)

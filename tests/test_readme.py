@@ -60,8 +60,8 @@ def run(line: str, *more: str) -> int | str | None:
     words = shlex.split(line, comments=True)
     if words[:2] == ["make", "sql"]:  # the target hands Q and WAREHOUSE over: tests/test_cli.py
         words = ["python", "jobs/query.py", words[2].removeprefix("Q=")]
-    if words[1:3] == ["-m", "recbench_spark"]:  # as jobs print it
-        words = ["python", f"jobs/{words[3]}.py", *words[4:]]
+    if Path(words[0]).name == "recbench":  # as jobs print it
+        words = ["python", f"jobs/{words[1]}.py", *words[2:]]
     job = JOBS[Path(words[1]).stem]
     with pytest.raises(SystemExit) as end:
         cli.run(job.main, job.parser(), [*words[2:], *more])
@@ -208,7 +208,7 @@ def test_a_question_without_an_answer_names_the_missing_lines(demo: Path, capsys
         assert run(line) == 0
         errors = capsys.readouterr().err
         assert "the table comparisons is empty" in errors and "comparisons: {baseline: popular}" in errors
-        assert f"-m recbench_spark compare --warehouse {demo} --suite demo" in errors
+        assert f"recbench compare --warehouse {demo} --suite demo" in errors
 
 
 def test_two_models_of_the_demo_are_compared(

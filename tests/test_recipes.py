@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 import urllib.request
 from contextlib import nullcontext
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +23,8 @@ import yaml
 
 from recbench_spark.commands import maintain, nightly
 from recbench_spark.commands.actions import maintain as maintaining
+from recbench_spark.config import load_benchmark
+from tests.environments import make_environment
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 SPARK = sorted((CONF / "spark").glob("*.conf"))
@@ -160,8 +165,13 @@ def test_airflow_sends_an_alert_for_every_task(airflow_example, monkeypatch) -> 
     assert text == "recbench_nightly.night of 2026-01-31 failed: exit code 3: a gate"
 
 
-def test_the_databricks_bundle_starts_the_job_by_flags_it_has() -> None:
-    bundle = yaml.safe_load((CONF / "schedulers" / "databricks.yml").read_text())
+def read_recipe(name: str) -> Any:
+    return yaml.safe_load((CONF / "schedulers" / name).read_text())
+
+
+@pytest.mark.parametrize("name", ["databricks.yml", "databricks_serverless.yml"])
+def test_the_databricks_bundles_start_the_job_by_flags_it_has(name: str) -> None:
+    bundle = read_recipe(name)
     job = bundle["resources"]["jobs"]["recbench_nightly"]
     (task,) = job["tasks"]
     called = task["spark_python_task"]
@@ -170,6 +180,110 @@ def test_the_databricks_bundle_starts_the_job_by_flags_it_has() -> None:
     day = parameter["default"].replace("{{job.trigger.time.iso_date}}", "2026-02-01")
     flags = [flag.replace("{{job.parameters.logical_date}}", day) for flag in called["parameters"]]
     assert str(PARSERS["nightly"].parse_args(flags).logical_date) == "2026-01-31"
-    assert {key["job_cluster_key"] for key in job["job_clusters"]} == {task["job_cluster_key"]}
+    clusters = {key["job_cluster_key"] for key in job.get("job_clusters", [])}
+    environments = {key["environment_key"] for key in job.get("environments", [])}
+    assert (clusters, environments) in (
+        ({task.get("job_cluster_key")}, set()),
+        (set(), {task.get("environment_key")}),
+    )
     used = set(re.findall(r"\$\{var\.(\w+)\}", yaml.safe_dump(bundle)))
     assert used == set(bundle["variables"])
+
+
+def test_the_serverless_bundle_asks_for_no_model_that_needs_a_classic_session() -> None:
+    (task,) = read_recipe("databricks_serverless.yml")["resources"]["jobs"]["recbench_nightly"]["tasks"]
+    args = PARSERS["nightly"].parse_args(
+        [
+            flag.replace("{{job.parameters.logical_date}}", "2026-01-31")
+            for flag in task["spark_python_task"]["parameters"]
+        ]
+    )
+    models = load_benchmark("demo", args.set).models
+    assert {model.kind for model in models} == {"random", "popular", "item_knn", "implicit_als", "truth"}
+
+
+def run_with_stand_in(script: str, command: str, folder: Path, **variables: str) -> list[str]:
+    """Run a shell recipe with a stand-in for the platform's command, and return the words that it got."""
+    stand_in = folder / command
+    stand_in.write_text(
+        f"#!{sys.executable}\nimport json, sys\n"
+        f"json.dump(sys.argv[1:], open({str(folder / 'words')!r}, 'w'))\n"
+    )
+    stand_in.chmod(0o755)
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", **variables}
+    done = subprocess.run(
+        ["bash", CONF / "schedulers" / script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    words: list[str] = json.loads((folder / "words").read_text())
+    return words
+
+
+def check_night(words: list[str]) -> None:
+    """The words after jobs/nightly.py are flags that it has, for the day before."""
+    script = next(place for place, word in enumerate(words) if word.endswith("/jobs/nightly.py"))
+    args = PARSERS["nightly"].parse_args(words[script + 1 :])
+    assert abs((datetime.now(UTC).date() - args.logical_date).days - 1) <= 1  # midnight may pass
+    assert args.warehouse.startswith("s3://b/r")
+
+
+def test_the_scripts_of_emr_start_the_job_by_flags_it_has(tmp_path: Path) -> None:
+    words = run_with_stand_in("emr.sh", "aws", tmp_path, BUCKET="s3://b/r", ROLE="role", SUBNET="subnet-1")
+    (step,) = json.loads(words[words.index("--steps") + 1])
+    check_night(step["Args"])
+    settings = {
+        group["Classification"]: group["Properties"]
+        for group in json.loads(words[words.index("--configurations") + 1])
+    }
+    assert settings["spark-defaults"]["spark.pyspark.python"].endswith("python3.11")
+    words = run_with_stand_in(
+        "emr_serverless.sh", "aws", tmp_path, BUCKET="s3://b/r", APPLICATION="a", ROLE="r"
+    )
+    job = json.loads(words[words.index("--job-driver") + 1])["sparkSubmit"]
+    check_night([job["entryPoint"], *job["entryPointArguments"]])
+    given = shlex.split(job["sparkSubmitParameters"])
+    assert all(
+        word.startswith("--") or before.startswith("--") for before, word in pairwise(["--", *given])
+    )
+
+
+def test_the_template_of_dataproc_gives_its_date_to_the_job() -> None:
+    template = read_recipe("dataproc.yaml")
+    (job,) = template["jobs"]
+    words = [word.replace("gs://BUCKET/", "s3://b/r/") for word in job["pysparkJob"]["args"]]
+    assert PARSERS["nightly"].parse_args(words).config == "my.yaml"
+    (parameter,) = template["parameters"]
+    assert parameter["fields"] == [f"jobs['night'].pysparkJob.args[{words.index('2026-01-31')}]"]
+
+
+def test_the_application_of_kubernetes_starts_the_job_by_flags_it_has() -> None:
+    spec = read_recipe("spark_application.yaml")["spec"]
+    assert PARSERS["nightly"].parse_args(spec["arguments"]).warehouse == "s3://BUCKET/recbench"
+    # What sed puts another day into stands there once.
+    text = (CONF / "schedulers" / "spark_application.yaml").read_text().split("apiVersion", 1)[1]
+    assert text.count("2026-01-31") == 1
+    assert spec["restartPolicy"] == {"type": "Never"}
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "schedulers").glob("*.sh")), ids=lambda path: path.stem)
+def test_scripts_have_the_syntax_of_bash_and_can_be_started(path: Path) -> None:
+    assert os.access(path, os.X_OK)
+    assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_the_packages_of_the_platforms_take_the_recipes(tmp_path: Path) -> None:
+    """Models of Kubernetes' operator, Dataproc's and Databricks' client, and Amazon's command."""
+    packages = [
+        "kubeflow-spark-api==2.4.0",
+        "google-cloud-dataproc==5.32.0",
+        "databricks-sdk==0.162.0",
+        "awscli==1.46.3",
+    ]
+    python = make_environment(tmp_path / "env", "3.11", [*packages, "pyyaml"])
+    done = subprocess.run(
+        [python, CONF.parent / "tests" / "platform_models.py"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["kubernetes", "dataproc", "databricks", "emr"]), (
+        done.stderr
+    )

@@ -124,8 +124,8 @@ def run_bare(
         first, *others = pool.map(partial(_run_bare_part, plan), parts)
         for other in others:
             first.add(other)
-        value, *_ = resampling.mean_and_error(first.moments_c5)
-        ends = resampling.interval(first.boot_bc, first.weights_bc, plan.bootstrap.level)
+        value, _, n = resampling.mean_and_error(first.moments_c5)
+        ends = resampling.interval(first.boot_bc, first.weights_bc, n, plan.bootstrap.level)
         results.append(np.stack([value, *ends]))
     return results
 

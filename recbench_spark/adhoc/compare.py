@@ -27,6 +27,7 @@ from recbench_spark.adhoc.compared_runs import (
     read_results,
     read_tables,
     read_warehouse,
+    refuse_other_limits,
     refuse_other_truth,
 )
 from recbench_spark.adhoc.options import is_single, make_bootstrap
@@ -47,8 +48,8 @@ from recbench_spark.evaluation.comparison.local_comparisons import (
 )
 from recbench_spark.evaluation.result import ShownTable
 from recbench_spark.evaluation.result_views import name_figure
-from recbench_spark.kernels.comparison.significance import FEW_USERS, count_fewest_users
 from recbench_spark.kernels.metrics.about import best_when
+from recbench_spark.kernels.resampling import FEW_USERS, count_fewest_users
 from recbench_spark.metric_names import Figures, read_figures, translate_name
 
 
@@ -101,6 +102,7 @@ def compare(  # noqa: PLR0913
     chosen = _order_runs(runs, baseline)
     refuse_other_truth(chosen)
     figures, checks = list_figures(chosen, wanted.metrics, part)
+    refuse_other_limits(chosen, figures)
     checks += check_revisions(chosen)
     rows = pa.concat_tables([run.select(figures) for run in chosen], promote_options="permissive")
     scales = find_scales(largest or find_largest(rows))

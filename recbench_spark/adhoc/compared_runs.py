@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +20,8 @@ from recbench_spark.adhoc.many_models import is_several
 from recbench_spark.adhoc.options import is_single
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
+from recbench_spark.data.arrow_rows import as_table, encode_ids
+from recbench_spark.definitions import SAMPLED
 from recbench_spark.errors import ConfigError, nearest, show_value
 from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.evaluation.comparison.local_comparisons import find_largest, leaves_unit
@@ -26,13 +29,17 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL
 from recbench_spark.evaluation.result import MODEL, Result, to_arrow
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import hash_longs
+from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 from recbench_spark.metric_names import suggest_metric
 from recbench_spark.revisions import SHARED, describe_changes
-from recbench_spark.schemas import RUNS, TABLES
+from recbench_spark.schemas import IDS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 
 if TYPE_CHECKING:
     from recbench_spark.storage.store import Store
+
+POPULAR = "popularity"
+"""Name of the training rows that metrics of popularity count, among the limits of a result."""
 
 IN_MEMORY = date(1970, 1, 1)
 """Night of results that belong to none."""
@@ -65,6 +72,7 @@ class ModelRun:
     split: str | None = None
     kind: str | None = None
     revisions: Mapping[str, int] | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def definitions(self) -> dict[str, set[str]]:
@@ -149,7 +157,8 @@ def _make_run(name: str, result: Result) -> ModelRun:
     if MODEL in values.column_names:
         raise ConfigError(f"{name}: a result of several models", "give it alone, or results of one model")
     rankings = None if result.rankings is None else to_arrow(result.rankings)
-    return ModelRun(name, name, IN_MEMORY, values.select(COLUMNS), rankings, result.truth)
+    run = ModelRun(name, name, IN_MEMORY, values.select(COLUMNS), rankings, result.truth)
+    return replace(run, limits=result.limits)
 
 
 def _split_result(result: Result) -> list[ModelRun]:
@@ -192,8 +201,19 @@ def read_warehouse(models: Any, root: str, suite: str | None) -> tuple[list[Mode
         split = str(row["split_id"]).partition(".")[0]
         code = json.loads(row["revisions"] or "{}")
         run = ModelRun(name, row["run_id"], row["logical_date"], values, split=split)
-        runs.append(replace(run, kind=row["model_kind"], revisions=code))
+        runs.append(replace(run, kind=row["model_kind"], revisions=code, limits=_read_limits(row)))
     return runs, _find_largest(store, runs)
+
+
+def _read_limits(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the identities of the tables that decide the candidates of an evaluation without a night."""
+    inputs = json.loads(row["inputs_json"] or "{}")
+    if "truth" not in inputs or row["model_kind"] not in ("scores", "embeddings"):
+        return {}
+    candidates = json.loads(row["config_json"])["definition"]["candidates"]
+    masks = candidates in ("unseen", *SAMPLED)
+    limits = {"training items": inputs.get("train")} if masks else {}
+    return limits | {name: inputs[name] for name in ("candidates",) if name in inputs}
 
 
 def _name_runs(models: Any) -> dict[str, str]:
@@ -221,7 +241,7 @@ def _open_store(root: str) -> Store | ArrowStore:
 
 RUN_COLUMNS = [
     *("run_id", "suite", "model", "model_kind", "logical_date", "split_id", "dataset", "finished_at"),
-    "revisions",
+    *("revisions", "inputs_json", "config_json"),
 ]
 
 
@@ -330,6 +350,37 @@ def refuse_other_truth(runs: Sequence[ModelRun]) -> None:
                     f"{run.name} and {last.name}: held-out items of {other:,} of {common:,} users differ",
                     "evaluate both against one truth",
                 )
+
+
+def refuse_other_limits(runs: Sequence[ModelRun], figures: Mapping[str, str]) -> None:
+    """Refuse results whose candidates, or counts of popularity, come from other rows.
+
+    Raises:
+        ConfigError: two results of calls whose training rows or tables of candidates differ.
+    """
+    last, counted = runs[-1], ", ".join(sorted({*figures} & {*POPULARITY}))
+    unused = set() if counted else {POPULAR}
+    for run in runs[:-1]:
+        for name in sorted((run.limits.keys() & last.limits.keys()) - unused):
+            if not _hold_equal_pairs(run.limits[name], last.limits[name]):
+                what = f"{counted} count" if name == POPULAR else f"their {name} are"
+                hint = f"evaluate both with one table {'candidates' if name == 'candidates' else 'train'}"
+                raise ConfigError(f"{run.name} and {last.name}: {what} those of other rows", hint)
+
+
+def _hold_equal_pairs(one: Any, other: Any) -> bool:
+    """Return whether two tables have the same pairs (user_id, item_id); None has none."""
+    if one is other or isinstance(one, str) or isinstance(other, str):  # identities of files
+        return bool(one == other)
+    return np.array_equal(_hash_pairs(one), _hash_pairs(other))
+
+
+def _hash_pairs(table: Any) -> npt.NDArray[np.uint64]:
+    if table is None:
+        return np.zeros(0, np.uint64)
+    rows = as_table(to_arrow(table) if hasattr(table, "toArrow") else table, "train")
+    users, items = (encode_ids(rows, name, "train")[1].dictionary_decode() for name in IDS)
+    return np.unique(hash_ids(items, hash_ids(users)))
 
 
 def check_revisions(runs: Sequence[ModelRun]) -> list[Check]:

@@ -83,7 +83,7 @@ def evaluate(
     system = _convert_system(plan.kind, plan.system)
     train_table = None if train is None else as_table(train, "train")
     tables = ground_truth.make_arrow_truth(
-        as_table(truth, "truth"), train_table, system[-1], plan.definition, masked=plan.drops_training_items
+        as_table(truth, "truth"), train_table, system[-1], plan.definition, masked=plan.masks_truth
     )
     tables.checks.extend([*_overlap_checks(tables, system, plan.kind), *gain_checks(plan, tables.grades)])
     with nullcontext(Path()) if plan.candidates is None and features is None else _scratch() as folder:
@@ -93,7 +93,8 @@ def evaluate(
         users = _add_candidates(tables, candidates, plan)
         ranked = _rank_rows(tables, users, system, plan, folder)
         result = _result(tables, ranked, plan.metric_plan, source, lists=plan.lists)
-    return replace(result, metrics=_select_figures(result.metrics, plan.figures))
+    limits = plan.name_limits(train_table, candidates)
+    return replace(result, metrics=_select_figures(result.metrics, plan.figures), limits=limits)
 
 
 def _select_figures(metrics: ShownTable, figures: Figures) -> ShownTable:

@@ -28,6 +28,7 @@ from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_VALUES
 from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.prediction_ranges import local_ranges
 from recbench_spark.evaluation.metrics.predictions import MetricRow, PredictionOrder, PredictionTotals
+from recbench_spark.evaluation.ranking_counts import mark_few_users
 from recbench_spark.evaluation.result import PART, Result, ShownTable
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import hash_longs, start
@@ -55,6 +56,7 @@ def evaluate_predictions(
     users = _group_by_user(rows)
     numbers, checks = _measure_rows(rows, users, boot, wanted_views)
     checks.append(Check(f"{PART}: users", users.num_rows, None, "info", "users with predictions"))
+    checks += mark_few_users(PART, users.num_rows)
     if slice_by is not None:
         label_r = _read_labels(table, slice_by)
         checks.append(warn_above_zero(f"rows without {slice_by}", label_r.null_count, "in no slice"))

@@ -52,9 +52,20 @@ class EvaluationPlan:
         return not self.lists and self.definition.candidates in ("unseen", *SAMPLED)
 
     @property
+    def masks_truth(self) -> bool:
+        """Return whether a truth item that training knows is no candidate, as it is beside drawn ones."""
+        return not self.lists and self.definition.candidates == "unseen"
+
+    @property
     def candidates(self) -> str | None:
         """Return the candidate mode of embeddings; None for lists and scores, which are the candidates."""
         return self.definition.candidates if self.kind == "embeddings" else None
+
+    def name_limits(self, train: Any, candidates: Any) -> dict[str, Any]:
+        """Return the tables that decide candidates or popularity, by what they decide."""
+        limits = {"training items": train} if self.drops_training_items else {}
+        limits |= {"popularity": train} if {*self.metric_plan.metrics} & {*POPULARITY} else {}
+        return limits | ({"candidates": candidates} if candidates is not None else {})
 
 
 def check_request(

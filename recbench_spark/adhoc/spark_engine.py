@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -58,6 +58,7 @@ from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import (
     finish_row_checks,
     gap_checks,
+    mark_few_users,
     row_checks,
     truth_in_train_check,
 )
@@ -98,16 +99,18 @@ def evaluate(
         sums = tables.partitioned.sums
         known = sums["truth trained"], sums["truth pairs"]
         tables.checks.extend(empty_train_checks(inputs.train.n if inputs.train else 0))
-        tables.checks.append(truth_in_train_check(*known, masked=plan.drops_training_items))
+        tables.checks.append(truth_in_train_check(*known, masked=plan.masks_truth))
     tables.checks.extend(
         [*_overlap_checks(tables, vectors, plan.kind), *gain_checks(plan, inputs.truth.ranges["rating"])]
     )
     source = None if features is None else share_features(folder, tables.items, features, "features")
+    limits = plan.name_limits(train, candidates)
     if rows is not None:
-        return _result(tables, _rank_rows(tables, plan), plan, source)
+        return replace(_result(tables, _rank_rows(tables, plan), plan, source), limits=limits)
     drawn = _make_candidates(tables, candidates, plan, folder)
     scored = _make_scored_model(tables, vectors, plan, folder)
-    return _result(tables, rank(tables.users, scored, plan.metric_plan.request(), drawn), plan, source)
+    rankings = rank(tables.users, scored, plan.metric_plan.request(), drawn)
+    return replace(_result(tables, rankings, plan, source), limits=limits)
 
 
 # ----------------------------------------------------------------------------- truth and train
@@ -425,7 +428,9 @@ def evaluate_predictions(
         raise DataError("predictions: no rows", "check the path")
     users = values.group_by_user(rows).cache()
     numbers, checks = values.value_metrics(users, rows, make_bootstrap(bootstrap), views or Views())
-    checks.append(Check(f"{PART}: users", users.count(), None, "info", "users with predictions"))
+    n_users = users.count()
+    checks.append(Check(f"{PART}: users", n_users, None, "info", "users with predictions"))
+    checks += mark_few_users(PART, n_users)
     if slice_by is not None:
         labels, unlabelled = _read_labels(predictions, slice_by)
         checks.append(warn_above_zero(f"rows without {slice_by}", unlabelled, "in no slice"))

@@ -408,6 +408,14 @@ class ArrowSides:
         left, right = (pc.unique(respell(ids, changes)) for ids in (self.left, self.right))
         return replace(self, left=left, right=right).count_common()
 
+    def drop_common(self) -> ArrowSides:
+        """Return the ids of each side that the other side lacks."""
+        left, right = (
+            one.filter(pc.invert(pc.is_in(one, value_set=other)))
+            for one, other in ((self.left, self.right), (self.right, self.left))
+        )
+        return replace(self, left=left, right=right)
+
     def read_examples(self) -> tuple[IdArray, IdArray]:
         """Return the smallest three ids of each side."""
         first, second, *kinds = self.sources

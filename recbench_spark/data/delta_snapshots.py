@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.inputs import Options, time_travel_options
-from recbench_spark.storage.delta_tables import MAPPING, open_table
+from recbench_spark.storage.delta_tables import MAPPING, list_features, open_table
 from recbench_spark.storage.partitions import find_partition
 
 if TYPE_CHECKING:
@@ -68,9 +68,10 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
             partition.table if partition else path,
             _select_version(options or {}) if version is None else version,
         )
-        metadata, features = table.metadata(), table.protocol().reader_features or ()
-        if metadata.configuration.get(MAPPING, "none") != "none" or "deletionVectors" in features:
-            raise FallbackToSpark(f"{path} has features of Delta that are Spark's")
+        metadata, mapping = table.metadata(), table.metadata().configuration.get(MAPPING, "none")
+        if mapping != "none" or "deletionVectors" in (table.protocol().reader_features or ()):
+            named = ", ".join(list_features(table))
+            raise FallbackToSpark(f"{path} has features of Delta that are Spark's: {named}")
         actions = _list_actions(table, partition.values if partition else {})
         schema = table.schema().to_json()
         read_version = table.version()

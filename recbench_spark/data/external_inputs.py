@@ -320,6 +320,15 @@ class FrameSides:
         ids = _respell(F.col(self.name).cast("string"), changes).alias(self.name)
         return _count_common_ids(self.left.select(ids), self.right.select(ids), self.name)
 
+    def drop_common(self) -> FrameSides:
+        """Return the ids of each side that the other side lacks."""
+        left, right = (
+            frame.withColumn(self.name, F.col(self.name).cast("string")).select(self.name)
+            for frame in (self.left, self.right)
+        )
+        apart = left.join(right, self.name, "left_anti"), right.join(left, self.name, "left_anti")
+        return FrameSides(apart[0], apart[1], self.name, self.what)
+
     def read_examples(self) -> tuple[IdArray, IdArray]:
         """Return the smallest three ids of each side."""
         return (

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from recbench_spark.checks import Check
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.ids import FEW, IdOverlap, IdSides, refuse_other_spelling
+from recbench_spark.kernels.ids import (
+    FEW,
+    NEARLY_ALL,
+    IdOverlap,
+    IdSides,
+    find_other_spelling,
+    refuse_other_spelling,
+)
 from recbench_spark.schemas import IDS, require_names
 
 VALUE_TYPES = {"rank": "long", "score": "double"}
@@ -83,13 +90,31 @@ def report_common_ids(
         DataError: no id is common, or hardly any, and they would meet in another spelling.
     """
     if not (overlap.fails(must) or overlap.few):
-        return []
+        return _warn_other_spelling(overlap, sides, name, what)
     refuse_other_spelling(overlap, sides)
     left, right = sides.read_examples()
     if overlap.fails(must):
         overlap.refuse(left, right)
     apart, detail = 1 - overlap.share, overlap.describe(left, right)
     return [Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", detail)]
+
+
+def _warn_other_spelling(
+    overlap: IdOverlap, sides: IdSides, name: str, what: tuple[str, str]
+) -> list[Check]:
+    """Return a warning where nearly all ids would be common in another spelling, and not as they are."""
+    respelling = find_other_spelling(overlap, sides, NEARLY_ALL) if overlap.share < NEARLY_ALL else None
+    if respelling is None:
+        return []
+    (meeting, without), (left, right) = respelling, sides.drop_common().read_examples()
+    detail = f"{meeting.common} of {min(meeting.n)} would be common without {without}; "
+    detail += overlap.describe(left, right)
+    lost = 1 - overlap.share
+    return [
+        Check(
+            f"{name} of {what[0]} and {what[1]} in two spellings", lost, 1 - NEARLY_ALL, "warning", detail
+        )
+    ]
 
 
 def name_known_items(kind: str) -> str:

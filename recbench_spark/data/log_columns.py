@@ -143,7 +143,7 @@ def _find_time(log: LogFile, free: Sequence[ColumnFacts]) -> ColumnFacts | None:
     if similar:
         _refuse_text(similar[0])
     dates = [one for one in free if one.is_stored_time or one.is_time_text or one.is_other_date]
-    epochs = [one for one in free if _is_epoch(one)]
+    epochs = [one for one in free if _is_epoch(one) or _is_compact(one)]
     named = [one for one in free if one.is_numeric and TIME_NAME.search(strip_name(one.name))]
     sure = dates or [one for one in epochs if not log.has_names]
     if len(sure) == 1:
@@ -159,11 +159,21 @@ TIME_NAME = re.compile(
 
 
 def _is_epoch(column: ColumnFacts) -> bool:
-    """Return whether all values are whole numbers that one unit puts between 1990 and 2099."""
-    if not column.is_numeric or column.whole != column.numbers:
+    """Return whether one unit puts all numbers but 0 and -1, a missing time, between 1990 and 2099."""
+    if not column.is_numeric or column.highest is None:
         return False
-    units = {guess_unit(end) for end in (column.lowest, column.highest) if end is not None}
-    return len(units) == 1 and None not in units
+    lowest = column.highest if column.lowest in (None, 0, -1) else column.lowest
+    return guess_unit(column.highest) is not None and guess_unit(lowest) == guess_unit(column.highest)
+
+
+def _is_compact(column: ColumnFacts) -> bool:
+    """Return whether the first and the last number are dates such as 20260131."""
+    ends = [end for end in (column.lowest, column.highest) if end is not None]
+    return bool(ends) and column.is_numeric and all(COMPACT.fullmatch(f"{end:.0f}") for end in ends)
+
+
+COMPACT = re.compile("(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])")
+"""Pattern of dates that are written as one number."""
 
 
 def _find_rating(log: LogFile, free: Sequence[ColumnFacts]) -> ColumnFacts | None:
@@ -343,7 +353,7 @@ def _make_unit_error(name: str, ends: tuple[float, float]) -> ConfigError:
     if {guess_unit(end) for end in ends} == {"ns"}:
         hint = "these are nanoseconds since 1970: divide them by 1000, then --time-unit us"
         return ConfigError(f"{shown}, which no unit of a night fits", hint)
-    if all(re.fullmatch("(19|20)[0-9]{6}", f"{end:.0f}") for end in ends):
+    if all(COMPACT.fullmatch(f"{end:.0f}") for end in ends):
         hint = "write them as 2026-01-31; or add --time-unit s where they are seconds"
         return ConfigError(f"{shown}: dates such as 20260131, or seconds of 1970", hint)
     units = [unit for unit, factor in MICROS_PER_UNIT.items() if ends[1] * factor < LATEST]

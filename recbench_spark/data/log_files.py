@@ -28,6 +28,7 @@ from recbench_spark.storage.local_files import (
     bare_name,
     describe_content,
     describe_undecoded,
+    find_hint,
     has_delta_log,
     head_lines,
     read_chunks,
@@ -110,12 +111,11 @@ def open_log_file(
     if place.is_dir():
         return _open_folder(place, _TextSettings(separator, header, encoding))
     kind = describe_content(str(place))[0]
-    if "UTF-16" in kind:
-        raise DataError(f"{path} is {kind}", TO_UTF8)
     if kind == "Parquet":
         return _open_stored(place, "parquet")
     if kind not in ("text", "compressed with gzip") and "TREC" not in kind:
-        raise DataError(f"{path} is {kind or 'not text'}", "write it as CSV or Parquet")
+        hint = find_hint(kind, "write it as CSV or Parquet")
+        raise DataError(f"{path} is {kind or 'not text'}", hint)
     return _open_text(place, _TextSettings(separator, header, encoding))
 
 

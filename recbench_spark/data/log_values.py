@@ -139,9 +139,10 @@ def find_no_ratings(log: LogFile, name: str) -> tuple[float, int] | None:
 
 
 def _find_formats(connection: duckdb.DuckDBPyConnection, name: str) -> tuple[str, ...]:
-    """Return the patterns of Spark by which all dates of a column are read."""
+    """Return the patterns of Spark by which all dates of a column are read; no year has two digits."""
     text = f"nullif({_quote(name)}, '')"
-    counts = ", ".join(f"count(try_strptime({text}, {_quote_text(one)}))" for one in TIME_FORMATS.values())
+    times = (f"try_strptime({text}, {_quote_text(one)})" for one in TIME_FORMATS.values())
+    counts = ", ".join(f"count(*) FILTER (year({time}) > 99)" for time in times)
     present, *read = connection.sql(f"SELECT count({text}), {counts} FROM log").fetchall()[0]
     return tuple(java for java, n in zip(TIME_FORMATS, read, strict=True) if n == present)
 
@@ -166,7 +167,8 @@ TIME_FORMATS = {java + hour: own + _HOURS[hour] for java, own in _DAYS.items() f
 
 OTHER_DATE = (
     "^[0-9]{1,2}[/.-][0-9]{1,2}[/.-][0-9]{2,4}([ T,]|$)|^[0-9]{4}[/.][0-9]{1,2}[/.][0-9]{1,2}|"
-    "^([A-Za-z]{3,9},? )?([0-9]{1,2} )?(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]* .*[0-9]{4}$"
+    "^([A-Za-z]{3,9},? )?([0-9]{1,2}[ -])?"
+    "(?i:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*[ ,.-]+[0-9]"
 )
 """Pattern of a date in another form than 2026-01-31."""
 

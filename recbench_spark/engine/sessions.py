@@ -205,3 +205,18 @@ def cancel_jobs() -> None:
     active = SparkSession.getActiveSession()
     if active is not None and is_connect(active):
         active.interruptAll()
+
+
+def hide_broken_updates(spark: SparkSession) -> None:
+    """Let the server of accumulators print no trace where Java is gone: the job says so in a sentence."""
+    if is_connect(spark):
+        return
+    context: Any = spark.sparkContext
+    server = context._accumulatorServer
+    report = server.handle_error
+
+    def handle_error(*request: Any) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            report(*request)
+
+    server.handle_error = handle_error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -75,7 +76,9 @@ def make_function(function: Callable[..., pa.Array], kind: str) -> Callable[...,
     if hasattr(functions, "arrow_udf"):
         return functions.arrow_udf(function, kind)  # type: ignore[no-any-return]
     run = partial(_cross_pandas, function=function, as_struct=kind.upper().startswith("STRUCT"))
-    return functions.pandas_udf(run, kind, functions.PandasUDFType.SCALAR)  # type: ignore[no-any-return]
+    with warnings.catch_warnings():  # it asks for hints of pandas' types
+        warnings.simplefilter("ignore", UserWarning)
+        return functions.pandas_udf(run, kind, functions.PandasUDFType.SCALAR)  # type: ignore[no-any-return]
 
 
 def _cross_pandas(values: Any, function: Callable[..., pa.Array], as_struct: bool) -> Any:

@@ -14,6 +14,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.rankings import mark_relevant
+from recbench_spark.kernels.resampling import FEW_USERS
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
 
@@ -94,6 +95,7 @@ def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[
     ties = f"{row['tied']} of {row['truth']} items; ties are broken by item id, see ties=expected"
     return [
         Check(f"{part}: users", row["users"], None, "info", "users in the truth"),
+        *mark_few_users(part, row["users"]),
         Check(f"{part}: users without relevant items", row["barren"], None, "info",
               "left out of the averages, or 0, as `empty_users` says"),
         warn_above_zero(f"{part}: users without output", row["silent"], "they count 0, or as `users` says"),
@@ -101,6 +103,15 @@ def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[
               "info" if lists else "warning", "not scored or listed"),
         Check(f"{part}: tied truth items", row["tied"] / max(row["truth"], 1), HEAVY_TIES, "warning", ties),
     ]  # fmt: skip
+
+
+def mark_few_users(part: str, users: int) -> list[Check]:
+    """Return a note where a part has too few users for its intervals."""
+    name, detail = (
+        f"{part}: intervals over fewer than {FEW_USERS} users",
+        "they hold the true value less often than they say; below 6 none has width 0",
+    )
+    return [Check(name, users, None, "info", detail)] if users < FEW_USERS else []
 
 
 def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> list[Check]:

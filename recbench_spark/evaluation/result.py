@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce, wraps
 from os import PathLike
 from pathlib import Path
@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from recbench_spark import __version__
 from recbench_spark.checks import Check
-from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.evaluation import result_views
 
 if TYPE_CHECKING:  # results of this process need neither
@@ -49,6 +48,7 @@ class Result:
         checks: checks of the inputs and rankings.
         kept: frames that Spark caches.
         truth: for predictions, a hash of the outcomes.
+        limits: the tables that decide candidates or popularity, by name (`EvaluationPlan.name_limits`).
     """
 
     metrics: Any
@@ -57,6 +57,7 @@ class Result:
     checks: list[Check]
     kept: tuple[DataFrame, ...] = ()
     truth: str | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     def release(self) -> None:
         """Drop the frames that Spark caches."""
@@ -228,7 +229,11 @@ def add_warnings(result: Result) -> Result:
 
 def to_arrow(rows: DataFrame | ShownTable | pa.Table) -> pa.Table:
     """Return the rows of an engine's table as Arrow; Spark computes its frames for it."""
-    return rows if isinstance(rows, pa.Table) else collect_arrow(rows)
+    if isinstance(rows, pa.Table):
+        return rows
+    from recbench_spark.engine.versions import collect_arrow  # noqa: PLC0415
+
+    return collect_arrow(rows)
 
 
 def combine_results(results: Mapping[str, Result]) -> Result:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
+import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -97,21 +101,44 @@ def compile_with_python_errors(function: Function) -> Function:
     return compile_kernel(function, nogil=False, error_model="python")
 
 
-def compile_notice(function: Callable[..., Any]) -> str:
-    """Return a line that says why the first use of kernels takes long; empty if they are compiled.
+def announce_compiling(kernel: Any) -> None:
+    """Say on standard error that kernels are compiled, unless another process just said so.
 
     Args:
-        function: a kernel that every run calls.
+        kernel: the kernel whose compilation begins.
     """
-    if numba is None:
-        return "numba is not installed: kernels run as plain Python, slowly"
-    place = getattr(getattr(function, "stats", None), "cache_path", None)
-    if not place:
-        return "kernels are compiled anew each time: no folder can be written for them, set NUMBA_CACHE_DIR"
-    name = Path(function.__code__.co_filename).stem
-    if any(Path(place).glob(f"{name}.*.nbi")):
-        return ""
-    return f"compiling kernels, once, into {place}: up to half a minute"
+    place, mark = kernel.stats.cache_path, Path(tempfile.gettempdir(), "recbench-compiling")
+    with suppress(OSError):
+        if time.time() - mark.stat().st_mtime < QUIET_SECONDS:
+            return
+    with suppress(OSError):
+        mark.touch()
+    what = f"once, into {place}" if place else "each time: no folder can be written, set NUMBA_CACHE_DIR"
+    print(f"compiling kernels, {what}: up to a minute", file=sys.stderr, flush=True)
+
+
+QUIET_SECONDS = 60
+"""Tasks of Spark compile side by side; within this time one of them speaks for all."""
+
+
+def _watch_compiler() -> None:
+    """Let numba report when it really compiles a kernel: nothing else knows it before."""
+    from numba.core import event  # noqa: PLC0415
+
+    class Watcher(event.Listener):  # type: ignore[misc]
+        def on_start(self, started: Any) -> None:
+            kernel = started.data["dispatcher"]
+            if kernel.py_func.__module__.startswith("recbench_spark."):
+                announce_compiling(kernel)
+
+        def on_end(self, ended: Any) -> None:
+            pass
+
+    event.register("numba:compile", Watcher())
+
+
+if numba is not None:
+    _watch_compiler()
 
 
 def readonly(array: npt.NDArray[Any]) -> Any:

@@ -74,6 +74,9 @@ MANY = 100
 MEET = 0.1
 """Share of ids in common from which a change of their spelling shows that the tables belong together."""
 
+NEARLY_ALL = 0.9
+"""Share of ids in common below which a warning tells where another spelling reaches it."""
+
 LETTER_CASE = "capital letters"
 """The change of spelling that makes capital letters small; `SPELLINGS` has no pattern for it."""
 
@@ -344,6 +347,25 @@ class IdSides(Protocol):
     def count_respelled(self, changes: Sequence[str]) -> IdOverlap:
         """Count the ids in common after changes of `SPELLINGS`."""
 
+    def drop_common(self) -> IdSides:
+        """Return the ids of each side that the other side lacks."""
+
+
+def find_other_spelling(overlap: IdOverlap, sides: IdSides, least: float) -> tuple[IdOverlap, str] | None:
+    """Find the changes of spelling after which a share of ids is common, and count these; None: no such."""
+    if overlap.numbers == overlap.n:  # whole numbers have one spelling
+        return None
+    every = sides.count_respelled(tuple(SPELLINGS))
+    if not every.common or every.share < least:
+        return None
+    changes = tuple(SPELLINGS)
+    for change in reversed(SPELLINGS):  # the gentlest changes stay
+        fewer = tuple(other for other in changes if other != change)
+        if fewer and sides.count_respelled(fewer).common >= every.common:
+            changes = fewer
+    without = " and ".join(filter(None, [", ".join(changes[:-1]), changes[-1]]))
+    return sides.count_respelled(changes), without
+
 
 def refuse_other_spelling(overlap: IdOverlap, sides: IdSides) -> None:
     """Refuse ids that hardly meet and would meet in another spelling.
@@ -351,19 +373,11 @@ def refuse_other_spelling(overlap: IdOverlap, sides: IdSides) -> None:
     Raises:
         DataError: which spelling, and three ids of each side.
     """
-    if overlap.numbers == overlap.n:  # whole numbers have one spelling
+    respelling = find_other_spelling(overlap, sides, max(MEET, 10 * overlap.share))
+    if respelling is None:
         return
-    every = sides.count_respelled(tuple(SPELLINGS))
-    if not every.common or every.share < max(MEET, 10 * overlap.share):
-        return
-    changes = tuple(SPELLINGS)
-    for change in reversed(SPELLINGS):  # the gentlest changes stay
-        fewer = tuple(other for other in changes if other != change)
-        if fewer and sides.count_respelled(fewer).common >= every.common:
-            changes = fewer
-    meeting, (left, right) = sides.count_respelled(changes), sides.read_examples()
+    (meeting, without), (left, right) = respelling, sides.drop_common().read_examples()
     common = f"{overlap.common} ids" if overlap.common else "no id"
-    without = " and ".join(filter(None, [", ".join(changes[:-1]), changes[-1]]))
     raise DataError(
         f"{left.what} and {right.what} have {common} in common, "
         f"and {meeting.common} of {min(meeting.n)} without {without}\n"

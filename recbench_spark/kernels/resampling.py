@@ -8,6 +8,7 @@ NaN marks a user left out of a column.
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any
@@ -140,9 +141,9 @@ def replicate_ratios(numerator_bc: Ints, denominator_bc: Ints) -> Floats:
     return ratios
 
 
-def interval(sums_bc: Ints, totals_bc: Ints, level: float = 0.95) -> tuple[Floats, Floats]:
-    """Return the percentile interval of the mean of each column: low and high, (c,) each."""
-    return percentile_interval(replicate_means(sums_bc, totals_bc), level)
+def interval(sums_bc: Ints, totals_bc: Ints, n_c: Ints, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Return the percentile interval of the mean of each column, which has n users: low and high, (c,)."""
+    return hide_points(*percentile_interval(replicate_means(sums_bc, totals_bc), level), n_c, level)
 
 
 def percentile_interval(estimates_bc: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
@@ -153,6 +154,34 @@ def percentile_interval(estimates_bc: Floats, level: float = 0.95) -> tuple[Floa
     if valid.any():
         low[valid], high[valid] = np.nanquantile(estimates_bc[:, valid], tails, axis=0)
     return low, high
+
+
+FEW_USERS = 30
+"""Users below which bootstrap intervals are marked.
+
+Of differences in NDCG, 60 % of them 0, intervals of 95 % hold the mean in 37 % of 600 worlds with 2 users,
+76 % with 6, 85 % with 10, 92 % with 30 and 95 % with 100.
+"""
+
+
+def count_fewest_users(level: float = 0.95) -> int:
+    """Return the fewest users that can show a difference at a level.
+
+    All n differences have one sign by chance in 2^(1-n) of all cases, two-sided: with fewer users no test
+    that relies on users alone reaches 1 - level.
+
+    >>> count_fewest_users(0.95), count_fewest_users(0.99)
+    (6, 8)
+    """
+    return 1 + math.ceil(-math.log2(1 - level))
+
+
+def hide_points(
+    low_c: Floats, high_c: Floats, n_c: npt.NDArray[Any], level: float = 0.95
+) -> tuple[Floats, Floats]:
+    """Return the bounds, NaN where an interval of width 0 is that of too few users."""
+    hidden = (n_c < count_fewest_users(level)) & ~(low_c < high_c)
+    return np.where(hidden, np.nan, low_c), np.where(hidden, np.nan, high_c)
 
 
 def _poisson_thresholds() -> npt.NDArray[np.uint64]:

@@ -8,3 +8,6 @@ import pyarrow as pa
 
 Batches = Iterator[pa.RecordBatch]
 """Input and output of a task of `mapInArrow`."""
+
+NOTES = b"recbench.notes"
+"""Metadata of a table with what a task tells the driver beside its rows."""

@@ -32,6 +32,7 @@ from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import Filters
 from recbench_spark.storage.lost_files import LostFile, list_lost_files
 from recbench_spark.storage.object_access import map_together
+from recbench_spark.storage.table_folders import is_catalog_schema
 
 OWNERS = ("split_id", "model_id", "graph_id", "neighbourhood_id", "nearest_id")
 """Partition columns whose values are a split's name, or begin with it."""
@@ -63,7 +64,7 @@ LOST_WHOLLY = frozenset((*(table.name for table in RUN_TABLES), *SPLIT_TABLES))
 
 
 class NightReader(Protocol):
-    """A warehouse: `Store` of a folder or an object storage, or `ArrowStore`."""
+    """A warehouse: `Store` or `ArrowStore`."""
 
     root: str
 
@@ -184,7 +185,12 @@ def _find_empty_runs(store: NightReader, done: Mapping[str, str], unread: Set[st
 def _list_lost(
     store: NightReader, tables: Sequence[Table], is_owner: Callable[[str], bool]
 ) -> dict[str, Sequence[LostFile]]:
-    """Return the lost files of those tables that have any; of partitions with some values alone."""
+    """Return the lost files of those tables that have any; of partitions with some values alone.
+
+    A catalog where Spark writes keeps the names of its files to itself: there none is looked for.
+    """
+    if is_catalog_schema(store.root):
+        return {}
 
     def list_table(table: Table) -> list[LostFile]:
         column = table.partition_by[0] if table.partition_by else ""

@@ -21,8 +21,8 @@ from recbench_spark.storage.store import Store
 def mend_night(store: Store, benchmark: Benchmark, day: date, journal: Journal) -> None:
     """Remove lost files from the logs, fail the runs that lack rows, and drop the splits that do.
 
-    The runs fail first: a job that is killed in between leaves none that succeeded and lacks rows. Nothing
-    is looked for in a catalog where Spark writes.
+    The runs fail first: a job that is killed in between leaves none that succeeded and lacks rows. In a
+    catalog where Spark writes, tables and rows are looked for, and no files.
 
     Args:
         store: the warehouse.
@@ -30,8 +30,6 @@ def mend_night(store: Store, benchmark: Benchmark, day: date, journal: Journal) 
         day: the night.
         journal: gets a line for each step.
     """
-    if not store.is_file_storage:
-        return
     split_hash, _ = hash_split(partial(identity, store.spark), benchmark)
     find = partial(find_lost_rows, store, benchmark.name, day, split_hash)
     lost = find(read_filled_tables(store.root, benchmark.name, day))

@@ -31,7 +31,7 @@ from recbench_spark.nightly.report_history import (
 )
 from recbench_spark.nightly.run_keys import choose_curve_cutoff
 from recbench_spark.query.answers import make_query_runner
-from recbench_spark.query.command_lines import query_command
+from recbench_spark.query.command_lines import command_anywhere
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CURVE_CROSSINGS, GRAPH_RUNS, LEARNING_CURVES, RETRIEVAL_RUNS
 from recbench_spark.storage.store import Store
@@ -79,7 +79,7 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
         shown = reports.make_disagreements(*read_disagreements(store, selected))
         flips = ask(f"SELECT * FROM flips WHERE run_id IN ({id_list}) AND other_run_id IN ({id_list})")
         facts = reports.make_flips(flips)
-        summary = (*report.summary, *reports.describe_flips(facts))
+        summary = (*report.summary, *reports.describe_flips(facts, reports.map_kinds(report.leaderboards)))
         report = replace(report, disagreements=shown, flips=facts, summary=summary)
     report = add_curves_and_indexes(report, store, benchmark, logical_date, latest)
     if any(isinstance(model, GraphNet) for model in benchmark.models):
@@ -204,8 +204,7 @@ def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
     columns = "part, estimator, definition, position, model, value"
     sql = f"SELECT {columns} FROM leaderboard WHERE {conditions} ORDER BY part, position, model"
     return [
-        query_command(store.root, "leaderboard"),
-        query_command(store.root, sql),
+        *(command_anywhere("query", query, "--warehouse", store.root) for query in ("leaderboard", sql)),
         shlex.join([sys.executable, "-c", _pandas_command(store.root, chosen, k, day)]),
     ]
 

@@ -32,7 +32,7 @@ from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.placeholders import log_end_micros
 from recbench_spark.protocol.catalogue import build_catalogue
-from recbench_spark.protocol.labels import OpenLoop, label_rows
+from recbench_spark.protocol.labels import OpenLoop, label_rows, sum_dropped
 from recbench_spark.protocol.manifests import (
     Fact,
     LogRows,
@@ -286,17 +286,21 @@ def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: s
     packed = files.dealt(store.spark, rule.owner, tasks)
     blocks = Blocks(packed, partial(label_rows, rule=rule), LABELLED_SCHEMA)
     try:
-        store.append_blocks(blocks, SPLITS, split_id)
+        dropped = _append_labelled(store, blocks, split_id, files.n)
     except PythonException as error:
         if FallbackToSpark.__name__ not in str(error):
             raise
         return _write_by_spark(store, dataset, split, split_id)
-    dropped = _count_dropped(store, blocks, split_id, files.n)
     return LogCounts(LogRows(files.n, dropped=dropped), "item_id" in files.whole)
 
 
-def _count_dropped(store: Store, blocks: Blocks, split_id: str, n: int) -> Counter[tuple[str, str]]:
-    """Count the rows of n that the split left out, by part and reason; a second pass if there are any."""
+def _append_labelled(store: Store, blocks: Blocks, split_id: str, n: int) -> Counter[tuple[str, str]]:
+    """Write labelled rows, and count those of n that they leave out, by part and reason.
+
+    Tasks that write files count; where Spark writes, or has written before, a second pass counts.
+    """
+    if files := store.append_blocks(blocks, SPLITS, split_id):
+        return sum_dropped(file.notes for file in files)
     left_out = store.count_rows(SPLITS, "split_id", split_id) < n
     return count_dropped_rows(blocks) if left_out else Counter()
 
@@ -322,8 +326,7 @@ def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str)
         blocks = label_blocks(
             narrow, split, dataset.duplicates, n, ordered, open_loop=open_loop, zone=dataset.zone
         )
-        store.append_blocks(blocks, SPLITS, split_id)
-        dropped = _count_dropped(store, blocks, split_id, n)
+        dropped = _append_labelled(store, blocks, split_id, n)
     opened.stored.unpersist()
     return LogCounts(LogRows(n, later, opened.rejected, opened.describe_reasons(), dropped), numeric)
 

@@ -5,7 +5,9 @@ The module imports neither Spark nor the settings, so that workers load it fast.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -18,6 +20,7 @@ import pyarrow.compute as pc
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.splits import labels
 from recbench_spark.kernels.splits.labels import Codes, Hashes
+from recbench_spark.kernels.streams import NOTES
 from recbench_spark.protocol import pairs
 from recbench_spark.protocol.pairs import Dropped, DuplicateRule, PairRule, RepeatRule
 from recbench_spark.protocol.positions import encode_ids, id_column, name_parts, order_rows
@@ -61,7 +64,8 @@ class SplitRule:
         ratio: shares of train, valid, test.
         n: test and validation rows of an owner; None: by `ratio`. For `n_given`: rows that train.
         folds: their number, the number of the test fold, and whether the next fold validates.
-        every_fold: true if each row's part is the number of its fold, for work on all folds.
+        every_fold: true if each row's part is the number of its fold, for work on all folds; see
+            `pairs.divide_pairs`.
         instants: starts of validation, test and `later`, in microseconds.
         parts: the parts among which test rows are distributed.
         held_out: held-out ids.
@@ -104,8 +108,9 @@ class SplitRule:
 
     @property
     def pair_rule(self) -> PairRule:
-        """Return the rule for several rows of a pair."""
-        return PairRule(self.duplicates, self.repeats, self.open_loop.keeps_known, not self.every_fold)
+        """Return the rule for several rows of a pair; of all folds at once, that inside one fold."""
+        repeats: RepeatRule = "keep" if self.every_fold else self.repeats
+        return PairRule(self.duplicates, repeats, self.open_loop.keeps_known)
 
 
 def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
@@ -122,22 +127,39 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
         FallbackToSpark: a pair is in two rows, where that is an error.
     """
     labelled, dropped = _label_all(rows, rule)
-    return labelled.filter(pa.array(dropped.why_r == pairs.STAYS)) if dropped.why_r.any() else labelled
+    left_out = _count_dropped(labelled, dropped)
+    if dropped.why_r.any():
+        labelled = labelled.filter(pa.array(dropped.why_r == pairs.STAYS))
+    return labelled.replace_schema_metadata({NOTES: json.dumps(left_out)}) if left_out else labelled
 
 
-def count_dropped(rows: pa.Table, rule: SplitRule) -> Counter[tuple[str, str]]:
-    """Count the rows that `label_rows` leaves out: (part, reason) -> rows, with reasons as facts.
+def read_dropped(labelled: pa.Table) -> Counter[tuple[str, str]]:
+    """Return the rows that `label_rows` left out beside its table: (part, reason) -> rows.
 
-    `unordered_pairs`: pairs that differ in rating or attributes, and no time says which row is the last.
+    Reasons are names of facts. `unordered_pairs`: pairs that differ in rating or attributes, and no time
+    says which row is the last.
     """
-    labelled, dropped = _label_all(rows, rule)
+    return sum_dropped([(labelled.schema.metadata or {}).get(NOTES)])
+
+
+def sum_dropped(notes: Iterable[bytes | None]) -> Counter[tuple[str, str]]:
+    """Add up the notes of several tables."""
+    total: Counter[tuple[str, str]] = Counter()
+    for note in notes:
+        total.update({(part, reason): n for part, reason, n in json.loads(note or b"[]")})
+    return total
+
+
+def _count_dropped(labelled: pa.Table, dropped: Dropped) -> list[tuple[str, str, int]]:
+    marks = {reason: dropped.why_r == why for why, reason in enumerate(pairs.REASONS) if why}
+    marks[UNORDERED] = dropped.unordered_r
     names, part_r = name_parts(labelled)
-    counts: Counter[tuple[str, str]] = Counter()
-    for part, name in enumerate(names):
-        for why, reason in enumerate(pairs.REASONS):
-            counts[name, reason] = int(((part_r == part) & (dropped.why_r == why)).sum())
-        counts[name, UNORDERED] = int((dropped.unordered_r & (part_r == part)).sum())
-    return Counter({key: n for key, n in counts.items() if n and key[1]})
+    return [
+        (name, reason, int(n))
+        for reason, marked_r in marks.items()
+        for name, n in zip(names, np.bincount(part_r[marked_r], minlength=len(names)), strict=True)
+        if n
+    ]
 
 
 UNORDERED = "unordered_pairs"
@@ -148,7 +170,11 @@ def _label_all(rows: pa.Table, rule: SplitRule) -> tuple[pa.Table, Dropped]:
     if rule.duplicates == "error":
         pairs.refuse_duplicates(rows)
     labelled = rows if rule.by == "given" else _label(rows, rule)
-    return labelled, pairs.mark_dropped(labelled, rule.pair_rule)
+    dropped = pairs.mark_dropped(labelled, rule.pair_rule)
+    if not rule.every_fold:
+        return labelled, dropped
+    keep = rule.duplicates or "keep_last"
+    return pairs.divide_pairs(labelled, dropped, keep, rule.repeats, rule.folds[0])
 
 
 def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:

@@ -60,7 +60,7 @@ class LogRows:
         n: rows to label, duplicates included: without rejected rows and rows after the log's end.
         later: rows after `dataset.until`.
         rejected, reasons: number of rows that could not be used, and the reasons.
-        dropped: labelled rows that the split left out, (part, reason) -> rows; see `labels.count_dropped`.
+        dropped: labelled rows that the split left out, (part, reason) -> rows; see `labels.read_dropped`.
     """
 
     n: int

@@ -6,9 +6,10 @@ Rows are labelled first. So no row after the cut decides which rows train.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -45,13 +46,11 @@ class PairRule(NamedTuple):
         duplicates: the row that stays in each part; None where no pair is in two rows.
         repeats: whether a held-out row stays whose pair training knows.
         open_repeats: true if such rows of the open loop stay.
-        by_part: false if all parts but the open loop count as one.
     """
 
     duplicates: DuplicateRule | None
     repeats: RepeatRule = "drop"
     open_repeats: bool = False
-    by_part: bool = True
 
 
 class Dropped(NamedTuple):
@@ -85,7 +84,7 @@ def mark_dropped(rows: pa.Table, rule: PairRule) -> Dropped:
         rule: the rule.
     """
     why_r = np.zeros(len(rows), np.int64)
-    if rule.repeats == "only" and rule.by_part:
+    if rule.repeats == "only":
         why_r[~_mark(rows, (*UNASKED, OPEN_LOOP))] = NEW
     unordered_r = np.zeros(len(rows), np.bool_)
     places = np.flatnonzero(find_doubled(rows))
@@ -96,14 +95,11 @@ def mark_dropped(rows: pa.Table, rule: PairRule) -> Dropped:
 
 def _mark_doubled(rows: pa.Table, rule: PairRule) -> Dropped:
     """Apply the rule to rows whose pairs are in several rows."""
-    pair_r = np.unique(
-        id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id"), return_inverse=True
-    )[1]
-    why_r = _mark_repeats(rows, pair_r, rule) if rule.by_part else np.zeros(len(rows), np.int64)
+    pair_r = _number_pairs(rows)
+    why_r = _mark_repeats(rows, pair_r, rule)
     unordered_r = np.zeros(len(rows), np.bool_)
     if rule.duplicates:
         names, part_r = name_parts(rows)
-        part_r = part_r if rule.by_part else _mark(rows, (OPEN_LOOP,)).astype(np.int64)
         kept_r, unordered_r = choose_rows(rows, pair_r * max(len(names), 2) + part_r, rule.duplicates)
         why_r[~kept_r] = DUPLICATE
     return Dropped(why_r, unordered_r & (why_r == STAYS))
@@ -125,6 +121,73 @@ def _mark_repeats(rows: pa.Table, pair_r: Ints, rule: PairRule) -> Ints:
     if not rule.open_repeats:
         why_r[open_r & known_r] = REPEAT
     return why_r
+
+
+def divide_pairs(
+    rows: pa.Table, dropped: Dropped, keep: DuplicateRule, repeats: RepeatRule, folds: int
+) -> tuple[pa.Table, Dropped]:
+    """Name what each row does in work on all folds, so that each fold is held out as if it were alone.
+
+    A row of the part `3` is asked in fold 3 and trains where another one is held out. Of a pair in several
+    folds one row trains at a time: the one that `keep` chooses in all folds but the one held out. Such a
+    row, and with `only` any, has a part ASKED:TRAINS, such as `3:5`; see `read_fold_part`.
+
+    Args:
+        rows: all rows of some users, with the number of their fold as part.
+        dropped: the rows of one fold that are left out already.
+        keep: the row of a pair that trains.
+        repeats: whether a row is asked whose pair another fold has.
+        folds: number of the folds; rows of other parts stay as they are.
+    """
+    places = np.flatnonzero(_mark(rows, [*map(str, range(folds))]) & (dropped.why_r == STAYS))
+    doubled = places[find_doubled(rows.take(pa.array(places)))] if len(places) else places
+    if not len(doubled) and repeats != "only":
+        return rows, dropped
+    part_r = rows.column("part").cast(pa.string()).to_numpy(zero_copy_only=False).copy()
+    fold_r, why_r = part_r.copy(), dropped.why_r.copy()
+    if repeats == "only":
+        part_r[places] = [f":!{fold}" for fold in fold_r[places]]
+    trains = _choose_folds(rows.take(pa.array(doubled)), fold_r[doubled], keep)
+    for row, fold, trained in zip(doubled, fold_r[doubled], trains, strict=True):
+        own = "" if repeats == "drop" else fold
+        part_r[row] = fold if (own, trained) == (fold, f"!{fold}") else f"{own}:{trained}"
+        if not own + trained:
+            part_r[row], why_r[row] = fold, DUPLICATE
+    place = rows.column_names.index("part")
+    parts = pa.array(part_r, pa.string()).dictionary_encode()
+    return rows.set_column(place, "part", parts), Dropped(why_r, dropped.unordered_r & (why_r == STAYS))
+
+
+def _choose_folds(rows: pa.Table, fold_r: npt.NDArray[Any], keep: DuplicateRule) -> list[str]:
+    """Return where each row of pairs in several folds trains: `!3` if 3 is not held out, `3` if it is."""
+    pair_r = _number_pairs(rows)
+    best_r, _ = choose_rows(rows, pair_r, keep)
+    rest = np.flatnonzero(~best_r)
+    second = rest[choose_rows(rows.take(pa.array(rest)), pair_r[rest], keep)[0]]
+    best_fold = dict(zip(pair_r[best_r].tolist(), fold_r[best_r].tolist(), strict=True))
+    trains = [f"!{fold}" if best else "" for fold, best in zip(fold_r, best_r, strict=True)]
+    for row in second.tolist():
+        trains[row] = best_fold[int(pair_r[row])]
+    return trains
+
+
+def read_fold_part(part: str, fold: int) -> tuple[bool, bool]:
+    """Return whether rows of a part train, and whether they are asked, where a fold is held out.
+
+    >>> read_fold_part("3", 3), read_fold_part("3", 5), read_fold_part("3:5", 5), read_fold_part(":!3", 3)
+    ((False, True), (True, False), (True, False), (False, False))
+    """
+    own_fold, divided, trains = part.partition(":")
+    if not divided:
+        trains = f"!{own_fold}"
+    other = trains.startswith("!") and trains != f"!{fold}"
+    return other or trains == str(fold), own_fold == str(fold)
+
+
+def _number_pairs(rows: pa.Table) -> Ints:
+    pairs_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
+    numbers: Ints = np.unique(pairs_r, return_inverse=True)[1]
+    return numbers
 
 
 def _mark(rows: pa.Table, parts: Sequence[str]) -> Bools:

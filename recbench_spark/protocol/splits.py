@@ -29,8 +29,8 @@ from recbench_spark.protocol.labels import (
     LabelMethod,
     OpenLoop,
     SplitRule,
-    count_dropped,
     label_rows,
+    read_dropped,
 )
 from recbench_spark.protocol.pairs import OPEN_LOOP, DuplicateRule
 from recbench_spark.protocol.windows import find_instants
@@ -115,16 +115,7 @@ def _label_in_tasks(log: DataFrame, rule: SplitRule, n: int) -> Blocks:
 
 def count_dropped_rows(blocks: Blocks) -> Counter[tuple[str, str]]:
     """Count the rows that labelled blocks leave out, (part, reason) -> rows: the shuffle once more."""
-    assert isinstance(blocks.change, partial)
-    count = partial(count_dropped, **blocks.change.keywords)
-    dropped: Counter[tuple[str, str]] = Counter()
-    for counted in replace(blocks, change=_leave_rows).each(count):
-        dropped.update(counted)
-    return dropped
-
-
-def _leave_rows(rows: pa.Table) -> pa.Table:
-    return rows
+    return sum(blocks.each(read_dropped), start=Counter())
 
 
 # --------------------------------------------------------------------------------- the protocol

@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
+from pathlib import Path
 
 
 def query_command(root: str, sql: str) -> str:
-    """Return the command that asks a warehouse, in any folder in which this package can be imported.
+    """Return the command that asks a warehouse, as a person types it.
 
     Args:
         root: the warehouse.
         sql: a statement, or the name of a view, table or question.
     """
-    return command_line("query", "--warehouse", root, sql)
+    return command_line("query", sql, "--warehouse", root)
 
 
 def command_line(name: str, *words: str) -> str:
-    """Return the command that starts a job with these words."""
-    return shlex.join([sys.executable, "-m", "recbench_spark", name, *words])
+    """Return the command that starts a job with these words, as a person types it."""
+    return shorten_command(command_anywhere(name, *words))
+
+
+def command_anywhere(name: str, *words: str) -> str:
+    """Return the command that starts a job with these words, in any folder and with any PATH."""
+    script = _find_script()
+    start = [str(script)] if script.exists() else [sys.executable, "-m", "recbench_spark"]
+    return shlex.join([*start, name, *words])
+
+
+def shorten_command(command: str) -> str:
+    """Return a command as a person types it here: `recbench` where PATH finds it, else from this folder."""
+    script = _find_script()
+    if shutil.which("recbench") == str(script):
+        return command.replace(shlex.quote(str(script)), "recbench", 1)
+    return command.removeprefix(f"{Path.cwd()}/")
+
+
+def _find_script() -> Path:
+    """Return where the command `recbench` of this Python is, if it is installed."""
+    return Path(sys.executable).with_name("recbench")

@@ -19,10 +19,13 @@ from recbench_spark.schemas import METRICS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.lost_files import HINT as LOST_HINT
 from recbench_spark.storage.lost_files import list_lost_files, lost_error
+from recbench_spark.storage.table_folders import is_catalog_schema
 from recbench_spark.storage.table_sql import view_files
 
 if TYPE_CHECKING:
     import duckdb
+
+    from recbench_spark.storage.store import Store
 
 MAX_LOCAL_ROWS = 20_000_000
 """Largest number of rows of all tables of a query that runs here; DuckDB reads only the columns it
@@ -230,14 +233,17 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
         connection.execute(f"CREATE VIEW {name} AS {views[name]}")
 
 
-def require_whole(store: ArrowStore, names: Iterable[str]) -> None:
+def require_whole(store: ArrowStore | Store, names: Iterable[str]) -> None:
     """Refuse tables that lack files, and `metrics` that is not there although models have been measured.
+
+    Of a catalog where Spark writes, only `metrics` is looked for.
 
     Raises:
         StoreError: a table lacks a file that its log names, or is not there.
     """
+    has_files = not is_catalog_schema(store.root)
     for name in names:
-        lost = list_lost_files(store.location(name)) if store.exists(name) else []
+        lost = list_lost_files(store.location(name)) if has_files and store.exists(name) else []
         if lost:
             raise lost_error(name, [one.path for one in lost])
         is_gone = name == METRICS.name and not store.exists(name)

@@ -173,8 +173,8 @@ class _PlanChecker:
 
     def _check_children(self, node: Any, query_names: frozenset[str]) -> None:
         """Check all parts of a node, in lists, pairs and maps too."""
-        values = node if self._value_kind(node) == "many" else node.productIterator()
-        for value in _iterate(values):
+        values = node.iterator() if self._value_kind(node) == "many" else node.productIterator()
+        for value in _exhaust(values):  # an iterator of Scala 2.12 (Spark 3.5) has no iterator() itself
             sort = self._value_kind(value) if is_java(value) else ""
             if sort == "plan":
                 self.check_plan(value, query_names)
@@ -202,6 +202,9 @@ def _node_kind(node: Any) -> str:
 
 
 def _iterate(values: Any) -> Iterator[Any]:
-    iterator = values.iterator()
+    yield from _exhaust(values.iterator())
+
+
+def _exhaust(iterator: Any) -> Iterator[Any]:
     while iterator.hasNext():
         yield iterator.next()

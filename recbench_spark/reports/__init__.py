@@ -35,7 +35,7 @@ from recbench_spark.reports.page import (
     write_page,
     write_report,
 )
-from recbench_spark.reports.phrases import NOT_SHIPPED
+from recbench_spark.reports.phrases import NOT_SHIPPED, map_kinds
 from recbench_spark.reports.retrieval import RetrievalFacts, choose_indexes, make_retrieval
 from recbench_spark.reports.text import leaderboard_text, multiverse_text
 
@@ -70,6 +70,7 @@ __all__ = [
     "make_pairs_compared",
     "make_report",
     "make_retrieval",
+    "map_kinds",
     "multiverse_text",
     "pairs_text",
     "render_board",

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from recbench_spark.checks import TRAINING_ROWS
 from recbench_spark.reports.facts import CheckRow, Report
 from recbench_spark.reports.night_facts import Advice
-from recbench_spark.reports.phrases import NOT_SHIPPED, format_number
+from recbench_spark.reports.phrases import NOT_SHIPPED, format_number, map_kinds
 
 GATES = ("Failed gates", "Ship none of these models before the fact is explained or the bound is raised.")
 OUTPUT = ("Look at a model's output", "Ask whoever makes it; its numbers count what is missing as misses.")
@@ -50,22 +50,16 @@ from outside has no excuse there."""
 
 
 def group_findings(report: Report) -> tuple[Advice, ...]:
-    """Return the failed gates and warnings by what to do about them, the most urgent first."""
-    kinds, generated = map_kinds(report), list_generated(report)
+    """Return the findings that ask for something by what to do about them, the most urgent first."""
     groups: dict[tuple[str, str], list[CheckRow]] = {}
-    for row in (*report.failures, *report.warnings):
-        groups.setdefault(choose_advice(row, kinds, generated), []).append(row)
-    order = (GATES, OUTPUT, DATA, TIES, WEIGHTS, OTHER, NATURE)
+    for row in split_notes(report)[0]:
+        groups.setdefault(choose_advice(row, {}), []).append(row)
+    order = (GATES, OUTPUT, DATA, TIES, WEIGHTS, OTHER)
     return tuple(
-        Advice(*advice, tuple(_describe(row, report) for row in groups[advice]), advice == NATURE)
+        Advice(*advice, tuple(_describe(row, report) for row in groups[advice]))
         for advice in order
         if advice in groups
     )
-
-
-def map_kinds(report: Report) -> dict[str, str]:
-    """Map each ranked model to its kind."""
-    return {row.model: row.model_kind for board in report.leaderboards for row in board.rows}
 
 
 def list_generated(report: Report) -> set[str]:
@@ -84,7 +78,7 @@ def _read_reader(config: str) -> str:
 
 def split_notes(report: Report) -> tuple[tuple[CheckRow, ...], tuple[CheckRow, ...]]:
     """Return the findings that ask for something, gates first, and those that are notes."""
-    kinds, generated = map_kinds(report), list_generated(report)
+    kinds, generated = map_kinds(report.leaderboards), list_generated(report)
     rows = (*report.failures, *report.warnings)
     notes = tuple(row for row in rows if choose_advice(row, kinds, generated) == NATURE)
     return tuple(row for row in rows if row not in notes), notes

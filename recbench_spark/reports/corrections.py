@@ -40,7 +40,20 @@ def make_corrections(
         if is_corrected(number) and number.slice_key is None and math.isfinite(number.estimate.value)
     ]
     all_facts = (_make_correction(board, corrected, _find_reference(board, boards)) for board in boards)
-    return tuple(facts for facts in all_facts if len(facts.columns) > 1 + (facts.reference is not None))
+    return tuple(
+        replace(facts, columns=join_equal(facts.columns))
+        for facts in all_facts
+        if len(facts.columns) > 1 + (facts.reference is not None)
+    )
+
+
+def join_equal(columns: Iterable[CorrectionColumn]) -> tuple[CorrectionColumn, ...]:
+    """Return each distinct column once, under all its names; the open loop stays alone."""
+    names: dict[CorrectionColumn, list[str]] = {}
+    for column in columns:
+        key = column if column.name == OPEN_LOOP else replace(column, name="")
+        names.setdefault(key, []).append(column.name)
+    return tuple(replace(column, name=" = ".join(joined)) for column, joined in names.items())
 
 
 def _find_reference(board: Leaderboard, boards: Sequence[Leaderboard]) -> Leaderboard | None:

@@ -6,7 +6,7 @@ They come from rows of `current_paradoxes` and `flips`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -18,6 +18,7 @@ from recbench_spark.reports.facts import (
     MetricEstimate,
     ReportedMeasure,
 )
+from recbench_spark.reports.phrases import name_model
 
 DISAGREEMENTS_SHOWN = 12
 FLIPS_SHOWN, LARGEST_SHOWN = 8, 5
@@ -56,13 +57,19 @@ def make_flips(rows: pd.DataFrame) -> tuple[FlipFacts, ...]:
     return tuple(_make_flip(row) for row in turned.to_dict("records"))
 
 
-def describe_flips(flips: Sequence[FlipFacts]) -> tuple[str, ...]:
-    """Return a sentence on the two verdicts that the fewest items, or users, turn, if there are any."""
+def describe_flips(flips: Sequence[FlipFacts], kinds: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a sentence on the two verdicts that the fewest items, or users, turn, if there are any.
+
+    Args:
+        flips: the verdicts, the most fragile first.
+        kinds: the kind of each model.
+    """
     if not flips:
         return ()
+    names = {name: name_model(name, kinds.get(name, "")) for f in flips for name in (f.model, f.other)}
     parts = [
-        f"without {one.removed:,} of {one.out_of:,} {one.kind} {one.other} leads {one.model} on {one.part}"
-        f" ({one.measure.label})"
+        f"without {one.removed:,} of {one.out_of:,} {one.kind} {names[one.other]} leads {names[one.model]}"
+        f" on {one.part} ({one.measure.label})"
         for one in flips[:2]
     ]
     return (f"Few items decide: {', and '.join(parts)}.",)

@@ -380,6 +380,7 @@ class FlipFacts:
 class CorrectionColumn:
     """The models by one estimator: estimates and places in their order, None without a value.
 
+    name: the estimator; several with equal estimates for every model share a column, `ips = snips user`.
     agreement: Kendall's tau-b with the open loop, None if there is none. p: one-tailed p of a better
     agreement than the holdout's (`significance.dependent_correlations`); None for the holdout itself, below
     four models, and if it orders them as the holdout does.

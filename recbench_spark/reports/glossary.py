@@ -48,7 +48,8 @@ TERMS = {
     ),
     "truth": (
         "Truth",
-        "A model that knows the generated world; nobody could ship it. It is an upper mark.",
+        "No model: the generated world's own scores, ranked like a model's. Nobody could ship them; they "
+        "are an upper mark.",
     ),
     "tie": ("~", "No paired test tells it from the next model or, without one, their intervals overlap."),
     "holm": (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, groupby, pairwise
+from itertools import combinations, groupby, pairwise, product
 
 from recbench_spark.checks import TRAINING_ROWS
 from recbench_spark.kernels.metrics.about import place_in_reports
@@ -118,14 +118,18 @@ def _other_measures(headline: ReportedMeasure, numbers: Iterable[Number]) -> tup
 
 def make_agreements(boards: Sequence[Leaderboard]) -> tuple[Agreement, ...]:
     """Compare the part `test` with the uniformly exposed part `open_loop`, if both are there."""
-    return tuple(
-        _make_agreement(held_out, uniform)
-        for held_out in boards
-        for uniform in boards
-        if (held_out.part, uniform.part) == ("test", "open_loop")
-        and (held_out.split_id, held_out.measure) == (uniform.split_id, uniform.measure)
-        and len(_finite_models(held_out) & _finite_models(uniform)) > 1
-    )
+    return tuple(_make_agreement(held_out, uniform) for held_out, uniform in pair_with_open_loop(boards))
+
+
+def pair_with_open_loop(boards: Sequence[Leaderboard]) -> Iterator[tuple[Leaderboard, Leaderboard]]:
+    """Yield each board of the part `test` with that of `open_loop`, where both rank two models."""
+    for held_out, uniform in product(boards, boards):
+        if (
+            (held_out.part, uniform.part) == ("test", "open_loop")
+            and (held_out.split_id, held_out.measure) == (uniform.split_id, uniform.measure)
+            and len(_finite_models(held_out) & _finite_models(uniform)) > 1
+        ):
+            yield held_out, uniform
 
 
 def _finite_models(board: Leaderboard) -> set[str]:

@@ -114,7 +114,6 @@ class Advice:
     title: str
     what_to_do: str
     findings: tuple[tuple[str, str, str], ...]
-    is_note: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,12 +122,23 @@ class Opening:
 
     Attributes:
         tone: bad, warn or good.
-        verdict: the answer in one line.
+        verdict: whether anything is wrong, in one line without a full stop.
         events: sentences on what happened, the most important first.
         shipped: a sentence for each part on the best model that can be shipped.
+        finding: a sentence on a model that held-out part and open loop judge differently; empty: none.
+        evaluated: what was measured, in a sentence; empty where no manifest is known.
     """
 
     tone: str
     verdict: str
     events: tuple[str, ...]
     shipped: tuple[str, ...]
+    finding: str = ""
+    evaluated: str = ""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Return what the page says, the most important first: what is wrong, else what was found."""
+        findings = (*([self.finding] if self.finding else []), *self.shipped)
+        verdict = f"{self.verdict}."
+        return (*findings, verdict) if self.tone == "good" else (verdict, *findings)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date
+from itertools import permutations
 
 from recbench_spark.reports.build import describe_failed_attempts, find_failed
-from recbench_spark.reports.facts import Leaderboard, LeaderboardRow, Report
+from recbench_spark.reports.facts import Leaderboard, LeaderboardRow, ManifestFacts, Report
+from recbench_spark.reports.glossary import name_counted
+from recbench_spark.reports.leaderboards import pair_with_open_loop
 from recbench_spark.reports.night_facts import Fall, Opening
-from recbench_spark.reports.phrases import NOT_SHIPPED, format_decimals, format_estimate, format_signed
+from recbench_spark.reports.phrases import (
+    NOT_SHIPPED,
+    format_decimals,
+    format_estimate,
+    format_number,
+    format_signed,
+    map_kinds,
+    name_model,
+)
+from recbench_spark.schemas import TIME_FACTS
 
 FRACTIONS = (
     (1 / 10, "a tenth"), (1 / 5, "a fifth"), (1 / 4, "a quarter"), (1 / 3, "a third"), (1 / 2, "half"),
@@ -29,14 +42,24 @@ def make_opening(report: Report) -> Opening:
     falls = sorted(report.falls, key=lambda fall: (not fall.is_shipped, -measure_fall(fall), fall.model))
     gated = [f"{row.check} ({', '.join(row.models)}): {row.detail}" for row in report.failures]
     failed, _ = find_failed(report.runs)
+    kinds = map_kinds(report.leaderboards)
     events = [
-        *(describe_fall(fall) for fall in falls[:MAX_EVENTS]),
-        *([f"{len(falls) - MAX_EVENTS} more in the view regressions."] if len(falls) > MAX_EVENTS else []),
-        *(f"A gate failed: {text}." for text in gated[:MAX_EVENTS]),
-        *(f"{model} failed: see Runs." for model in failed[:MAX_EVENTS]),
-        *describe_failed_attempts(report.runs)[:MAX_EVENTS],
+        *_cut_events(
+            [describe_fall(fall, kinds.get(fall.model, "")) for fall in falls], "in the view regressions"
+        ),
+        *_cut_events([f"A gate failed: {text}." for text in gated], "in the table checks"),
+        *_cut_events([f"{model} failed: see Runs." for model in failed], "that failed, in Runs"),
+        *_cut_events(describe_failed_attempts(report.runs), "of such attempts, in Runs"),
     ]
-    return Opening(*_choose_verdict(report, falls), tuple(events), describe_shipped(report))
+    tone, verdict = _choose_verdict(report, falls)
+    shipped, finding = describe_shipped(report), find_reversal(report.leaderboards)
+    return Opening(tone, verdict, tuple(events), shipped, finding, describe_evaluated(report))
+
+
+def _cut_events(events: Sequence[str], place: str) -> list[str]:
+    """Return the first events, and how many more there are, with their place."""
+    rest = len(events) - MAX_EVENTS
+    return [*events[:MAX_EVENTS], *([f"{rest} more {place}."] if rest > 0 else [])]
 
 
 def _choose_verdict(report: Report, falls: Sequence[Fall]) -> tuple[str, str]:
@@ -87,17 +110,17 @@ def _describe_calm(report: Report) -> str:
 # ------------------------------------------------------------------------------- falls
 
 
-def describe_fall(fall: Fall) -> str:
+def describe_fall(fall: Fall, kind: str = "") -> str:
     """Return a regression as a sentence for a reader who knows no metrics.
 
-    The numbers have the four decimals that tables have.
+    The numbers have the four decimals that tables have. `kind`: of the model.
     """
     numbers = f"{fall.label} from {format_decimals(fall.other_value)} to {format_decimals(fall.value)}"
     where = f"on {fall.part}, {fall.users:,} users"
     night = "the night that the file names" if fall.kind == "baseline" else "its night before"
     since = f"against {night}, {fall.other_date}"
     causes = f"; {', '.join(fall.causes)}" if fall.causes else ""
-    return f"{fall.model} {describe_move(fall)}: {numbers} ({where}), {since}{causes}."
+    return f"{name_model(fall.model, kind)} {describe_move(fall)}: {numbers} ({where}), {since}{causes}."
 
 
 def describe_move(fall: Fall) -> str:
@@ -150,6 +173,131 @@ def list_causes(
     return (*inputs, *settings, *([f"the code changed {when} ({code})"] if code else []))
 
 
+# ------------------------------------------------------------------------------- what was found, on what
+
+
+@dataclass(frozen=True)
+class Reversal:
+    """Two models that the open loop orders the other way round, as their rows on both parts.
+
+    `sizes`: number of models with a value, on both parts. `label`: the measure as people write it.
+    """
+
+    model: tuple[LeaderboardRow, LeaderboardRow]
+    other: tuple[LeaderboardRow, LeaderboardRow]
+    parts: tuple[str, str]
+    sizes: tuple[int, int]
+    label: str
+
+    @property
+    def open_parts(self) -> tuple[str, ...]:
+        """The parts on which the order of the two may be chance."""
+        rows = zip(self.parts, self.model, self.other, strict=True)
+        return tuple(part for part, row, other in rows if row.is_open(other) is not False)
+
+    @property
+    def rank(self) -> tuple[bool, bool, int]:
+        """Larger for what a reader should know first: below `random`, hardly by chance, a long way down."""
+        fall = self.model[1].position - self.model[0].position
+        return self.other[1].model_kind == "random", not self.open_parts, fall
+
+
+def find_reversal(boards: Sequence[Leaderboard]) -> str:
+    """Return a sentence on the model that falls most plainly behind another one in the open loop."""
+    one = max(list_reversals(boards), key=lambda one: one.rank, default=None)
+    if one is None:
+        return ""
+    first, second = (_place_in_words(row.position, n) for row, n in zip(one.model, one.sizes, strict=True))
+    sentence = (
+        f"{one.model[0].model} is {first} on {one.parts[0]} and {second}, below {one.other[0].model}, "
+        f"on {one.parts[1]} ({one.label})"
+    )
+    where = " and on ".join(one.open_parts)
+    return sentence + (f"; the order of the two may be chance on {where}." if where else ".")
+
+
+def list_reversals(boards: Sequence[Leaderboard]) -> Iterator[Reversal]:
+    """Yield the pairs of models, of those that can be deployed, that the open loop turns round."""
+    for pair in pair_with_open_loop(boards):
+        first, second = ({row.model: row for row in _list_known(board)} for board in pair)
+        both = [m for m in first if m in second and first[m].model_kind not in NOT_SHIPPED]
+        for a, b in permutations(both, 2):
+            if first[a].position < first[b].position and second[a].position > second[b].position:
+                yield Reversal(
+                    (first[a], second[a]),
+                    (first[b], second[b]),
+                    (pair[0].part, pair[1].part),
+                    (len(first), len(second)),
+                    pair[0].measure.label,
+                )
+
+
+def _list_known(board: Leaderboard) -> list[LeaderboardRow]:
+    """Return the rows that have a value."""
+    return [row for row in board.rows if math.isfinite(row.estimate.value)]
+
+
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+
+
+def _place_in_words(place: int, places: int) -> str:
+    """Return a place in words.
+
+    >>> _place_in_words(5, 6), _place_in_words(6, 6), _place_in_words(12, 20)
+    ('fifth', 'last', 'in place 12')
+    """
+    if place == places:
+        return "last"
+    return ORDINALS[place - 1] if place <= len(ORDINALS) else f"in place {place}"
+
+
+def describe_evaluated(report: Report) -> str:
+    """Return what was measured: users, items and rows of each part, and the days of the log."""
+    counted = {one: _list_sizes(one, report.leaderboards) for one in report.manifests}
+    words = {one: [*sizes, *_describe_days(one)] for one, sizes in counted.items()}
+    return " ".join(f"Evaluated on {one.dataset}: {'; '.join(of)}." for one, of in words.items() if of)
+
+
+def _list_sizes(manifest: ManifestFacts, boards: Sequence[Leaderboard]) -> list[str]:
+    """Return rows, users and items of each part on a board; nothing where a manifest lacks one of them."""
+    own: dict[str, Leaderboard] = {}
+    for board in boards:
+        if board.split_id == manifest.split_id:
+            own.setdefault(board.part, board)
+    counts = {
+        (fact, part): format_number(value)
+        for fact, values in zip(manifest.facts, manifest.values, strict=True)
+        for part, value in zip(manifest.parts, values, strict=True)
+    }
+    return [
+        f"{part}, {counts['rows', part]} rows of {_count_users(board, counts['users', part])} and "
+        f"{counts['items', part]} items"
+        for part, board in own.items()
+        if {("users", part), ("items", part), ("rows", part)} <= counts.keys()
+    ]
+
+
+def _count_users(board: Leaderboard, users: str) -> str:
+    """Return the users of a part, and how many of them have a value where a mean leaves some out."""
+    n = format_number(max(row.estimate.n for row in board.rows))
+    is_mean = name_counted(board.measure) == "users" and n != users
+    return f"{users} users ({n} with a value)" if is_mean else f"{users} users"
+
+
+def _describe_days(manifest: ManifestFacts) -> list[str]:
+    """Return the days that the log covers, and the tested period if the split names one."""
+    times = {fact: text.split(", ")[-1] for _, fact, text in manifest.texts if fact in TIME_FACTS}
+    if not {"oldest_event", "newest_event"} <= times.keys():
+        return []
+    first, last = (times[name][:10] for name in ("oldest_event", "newest_event"))
+    days = (date.fromisoformat(last) - date.fromisoformat(first)).days + 1
+    words = [f"a log of {days:,} day{'s' if days > 1 else ''}, {first} to {last}"]
+    if {"period_begin", "period_end"} <= times.keys():
+        begin, end = times["period_begin"], times["period_end"]
+        words.append(f"tested from {begin[:16]} to {end[:16]}{end[19:]}")
+    return words
+
+
 # ------------------------------------------------------------------------------- what can be shipped
 
 
@@ -181,7 +329,7 @@ def find_held(report: Report) -> dict[str, str]:
 
 
 def _describe_board(board: Leaderboard, held: dict[str, str], outdated: Sequence[str]) -> str:
-    rows = [row for row in board.rows if math.isfinite(row.estimate.value)]
+    rows = _list_known(board)
     able = [row for row in rows if row.model not in held]
     if not able:
         return f"On {board.part} no model can be shipped."

@@ -10,13 +10,14 @@ from typing import TypeVar
 
 import jinja2
 
-from recbench_spark.reports.advice import group_findings
+from recbench_spark.reports.advice import group_findings, split_notes
 from recbench_spark.reports.boards import BoardFacts, format_spread
 from recbench_spark.reports.changes import VISIBLE
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
 from recbench_spark.reports.glossary import explain_term, explain_users, list_terms, name_counted
 from recbench_spark.reports.opening import make_opening
 from recbench_spark.reports.phrases import (
+    NOT_SHIPPED,
     format_decimals,
     format_estimate,
     format_number,
@@ -33,12 +34,15 @@ Place = TypeVar("Place", str, Path)
 
 def render_html(report: Report) -> str:
     """Render a report as one page without scripts and remote files; equal reports give equal bytes."""
+    findings, notes = split_notes(report)
     colours = {model: f"c{i}" if i < 8 else "c8" for i, model in enumerate(report.models)}
     return _template("report.html").render(
         report=report,
         colours=colours,
         opening=make_opening(report),
         advice=group_findings(report),
+        findings=findings,
+        notes=notes,
         terms=list_terms(report),
         user_counts=explain_users(report),
     )
@@ -92,6 +96,7 @@ def _template(name: str) -> jinja2.Template:
         "axis_for": axis_for,
         "spread": spread_labels,
         "log": math.log,
+        "not_shipped": NOT_SHIPPED,
         "log_ticks": find_log_ticks,
         "isfinite": math.isfinite,
         "visible": VISIBLE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from recbench_spark.definitions import Definition
 from recbench_spark.kernels.metrics.about import about_metric
@@ -261,8 +261,18 @@ def format_number(value: float | None) -> str:
 
 # ------------------------------------------------------------------------------- conclusions
 
-NOT_SHIPPED = {"truth": "the world's own truth", "published": "published"}
+NOT_SHIPPED = {"truth": "the world's own scores, no model", "published": "published"}
 """Kinds of models that nobody could deploy tonight, and their description."""
+
+
+def name_model(model: str, kind: str) -> str:
+    """Return a model's name, and what it is where nobody could deploy it.
+
+    >>> name_model("truth", "truth"), name_model("ours", "als")
+    ("truth (the world's own scores, no model)", 'ours')
+    """
+    return f"{model} ({NOT_SHIPPED[kind]})" if kind in NOT_SHIPPED else model
+
 
 MAX_REGRESSIONS = 5
 
@@ -281,8 +291,13 @@ def summarise(
         *fallen,
         *note,
         *describe_leaders(boards),
-        *(_describe_agreement(agreement) for agreement in agreements),
+        *(_describe_agreement(agreement, map_kinds(boards)) for agreement in agreements),
     )
+
+
+def map_kinds(boards: Sequence[Leaderboard]) -> dict[str, str]:
+    """Map each ranked model to its kind."""
+    return {row.model: row.model_kind for board in boards for row in board.rows}
 
 
 def describe_leaders(boards: Sequence[Leaderboard]) -> tuple[str, ...]:
@@ -317,13 +332,13 @@ def _describe_leader(board: Leaderboard, where: str) -> str:
     """Describe the two best models that could be deployed, then others above or level with them."""
     rows = [row for row in board.rows if math.isfinite(row.estimate.value)]
     if not rows:
-        whom = "every model" if len(board.rows) > 1 else board.rows[0].model
+        whom = "every model" if len(board.rows) > 1 else _name(board.rows[0])
         return f"{where}{board.measure.label} is undefined for {whom}."
     candidates = [row for row in rows if row.model_kind not in NOT_SHIPPED] or rows
     leader, others = candidates[0], [row for row in rows if row is not candidates[0]]
     first = all(row.position >= leader.position for row in rows)
     verb = "leads with" if first else "is the best model that could be deployed, with"
-    opening = f"{where}{leader.model} {verb} {_label_value(board.measure, leader.estimate)}"
+    opening = f"{where}{_name(leader)} {verb} {_label_value(board.measure, leader.estimate)}"
     if not others:
         alone = "no other model has a value" if len(board.rows) > 1 else "there is no other model"
         return f"{opening}; {alone}."
@@ -346,7 +361,11 @@ def _describe_unshipped(measure: ReportedMeasure, leader: LeaderboardRow, row: L
     if row.position < leader.position:
         place = "above"
     value = _label_value(measure, row.estimate)
-    return f"{row.model}, {NOT_SHIPPED[row.model_kind]}, is {place} {leader.model} with {value}."
+    return f"{_name(row)} is {place} {leader.model} with {value}."
+
+
+def _name(row: LeaderboardRow) -> str:
+    return name_model(row.model, row.model_kind)
 
 
 def _label_value(measure: ReportedMeasure, estimate: MetricEstimate) -> str:
@@ -356,14 +375,14 @@ def _label_value(measure: ReportedMeasure, estimate: MetricEstimate) -> str:
 def _describe_lead(measure: ReportedMeasure, leader: LeaderboardRow, second: LeaderboardRow) -> str:
     """Describe the lead of the best model, in the direction that is better for the metric."""
     if leader.position == second.position:
-        return f"level with {second.model}"
+        return f"level with {_name(second)}"
     gap = measure.sort_key(second.estimate.value) - measure.sort_key(leader.estimate.value)
     # A percentage has no meaning if values can have either sign.
     signed = leader.estimate.value < 0 or about_metric(measure.metric).best == "near 0"
     base = 0.0 if signed else second.estimate.value
     share = f" ({100 * gap / base:.1f} %)" if base > 0 else ""
     size = f"{gap:.4f}{share}" if gap >= 0.00005 else "less than 0.0001"
-    return f"{size} better than {second.model}; {_judge_order(leader, second)}"
+    return f"{size} better than {_name(second)}; {_judge_order(leader, second)}"
 
 
 def _judge_order(leader: LeaderboardRow, second: LeaderboardRow) -> str:
@@ -381,19 +400,21 @@ def _judge_order(leader: LeaderboardRow, second: LeaderboardRow) -> str:
     }[leader.estimate.overlaps(second.estimate)]
 
 
-def _describe_agreement(agreement: Agreement) -> str:
+def _describe_agreement(agreement: Agreement, kinds: Mapping[str, str]) -> str:
     parts = f"{agreement.second_part} against {agreement.first_part}"
     if not agreement.reversed_pairs:
         return f"{parts}: no pair of models is ordered the other way round."
     moved = max(abs(row.first_position - row.second_position) for row in agreement.rows)
     movers = [row for row in agreement.rows if abs(row.first_position - row.second_position) == moved]
+    movers.sort(key=lambda row: kinds.get(row.model) in NOT_SHIPPED)
+    mover = name_model(movers[0].model, kinds.get(movers[0].model, ""))
     most = "moves most" if len(movers) == 1 else "moves as far as any"
     alone = agreement.reversed_pairs == 1
     pairs = "pairs" if agreement.pairs > 1 else "pair"
     return (
         f"{parts}: {agreement.reversed_pairs} of {agreement.pairs} {pairs} "
         f"of models {'is' if alone else 'are'} ordered the other way round, {agreement.clear} of them with "
-        f"intervals apart on both; {movers[0].model} {most}, from place {movers[0].first_position} to "
+        f"intervals apart on both; {mover} {most}, from place {movers[0].first_position} to "
         f"{movers[0].second_position}."
     )
 

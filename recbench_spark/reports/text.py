@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from recbench_spark.reports.advice import split_notes
 from recbench_spark.reports.facts import (
@@ -15,7 +16,9 @@ from recbench_spark.reports.facts import (
     Report,
 )
 from recbench_spark.reports.glossary import name_counted
+from recbench_spark.reports.opening import make_opening
 from recbench_spark.reports.phrases import (
+    NOT_SHIPPED,
     format_estimate,
     format_number,
     format_value,
@@ -35,8 +38,10 @@ OPEN_ORDER = (
 
 
 def leaderboard_text(report: Report) -> str:
-    """Return the leaderboards for a terminal: one table for each part, then the failed checks."""
-    lines = [f"{report.suite}  {report.logical_date}".rstrip(), ""]
+    """Return a report for a terminal: the answer, tables, sentences, failed checks, and last the notes."""
+    opening = make_opening(report)
+    lines = [f"{report.suite}  {report.logical_date}".rstrip(), opening.sentences[0]]
+    lines += [opening.evaluated, ""] if opening.evaluated else [""]
     several = len({board.split_id for board in report.leaderboards}) > 1
     for board in report.leaderboards:
         lines += [*_board_text(board, report.level, several), ""]
@@ -46,11 +51,17 @@ def leaderboard_text(report: Report) -> str:
     findings, notes = split_notes(report)
     if findings:
         lines += ["", *(f"{row.severity}: {row.check}: {_finding_text(row)}" for row in findings[:5])]
-        lines += [f"... and {len(findings) - 5} more"] if len(findings) > 5 else []
+        lines += _name_others(findings[5:])
     if notes:
         count, are = (f"{len(notes)} notes", "are") if len(notes) > 1 else ("1 note", "is")
-        lines += ["", f"{count} on what follows from the kind of a model or the world {are} in the report"]
+        lines += ["", f"{count} of no consequence {are} at the end of the report's section on checks"]
     return "\n".join(_printable(line) for line in lines)
+
+
+def _name_others(findings: Sequence[CheckRow]) -> list[str]:
+    """Return a line that names the checks of further findings, if there are any."""
+    names = ", ".join(dict.fromkeys(row.check for row in findings))
+    return [f"{findings[0].severity}: {len(findings)} more did not pass: {names}"] if findings else []
 
 
 def multiverse_text(facts: MultiverseFacts) -> str:
@@ -66,7 +77,7 @@ def multiverse_text(facts: MultiverseFacts) -> str:
 
 
 def _shorten(model: str) -> str:
-    return model[:NAME_WIDTH]
+    return model if len(model) <= NAME_WIDTH else model[: NAME_WIDTH - 1] + "…"
 
 
 def _finding_text(row: CheckRow) -> str:
@@ -111,12 +122,13 @@ def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -
     if any(row.overlaps_next for row in board.rows):
         notes.append(OPEN_ORDER)
     notes += [f"* {row.note}" for row in board.rows if row.note]
+    notes += [f"{row.model}: {NOT_SHIPPED['truth']}" for row in board.rows if row.model_kind == "truth"]
     rule = "─" * max(len(line) for line in lines)
     return [f"{title}, {level_in_words(level)}", lines[0], rule, *lines[1:], *notes]
 
 
 def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
-    name = row.model if len(row.model) <= NAME_WIDTH else row.model[: NAME_WIDTH - 1] + "…"
+    name = _shorten(row.model)
     return [
         "~" if row.overlaps_next else " ",
         str(row.position),

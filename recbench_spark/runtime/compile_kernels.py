@@ -6,11 +6,13 @@ minute for the compiler, once on every host.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from recbench_spark.extras import MissingPackageError
 from recbench_spark.kernels.graph.csr import Csr, build_csr, build_halo, edge_keys, group_edges
 from recbench_spark.kernels.graph.dense import store
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
@@ -88,7 +90,7 @@ FEATURES = ("u,i", "u,i,t,iu,ii")
 
 
 def _warm_learners() -> None:
-    """Fit six ratings by every learner, one step each."""
+    """Fit six ratings by every learner, one step each, but those that need torch where it is missing."""
     users_r, items_r = np.repeat(np.arange(3), 2), np.tile(np.arange(2), 3)
     ratings = check_ratings(users_r, items_r, np.arange(1.0, 7.0), (1, 6), 86_400 * np.arange(6))
     few = {"dims": 2, "epochs": 1, "sweeps": 1, "samples": 2, "burn_in": 0}
@@ -96,11 +98,11 @@ def _warm_learners() -> None:
         supported = {name: value for name, value in few.items() if name in family.settings.model_fields}
         for features in FEATURES if "features" in family.settings.model_fields else (None,):
             more = {"features": features} if features else {}
-            fitted = registry.fit(
-                ratings, registry.make_settings({"kind": kind, **supported, **more}), 1, ratings
-            )
-            if kind in registry.FAMILIES and kind != "bayesian_mf":
-                fitted.model.predict(users_r, items_r, ratings.times_r)
+            settings = registry.make_settings({"kind": kind, **supported, **more})
+            with suppress(MissingPackageError):
+                fitted = registry.fit(ratings, settings, 1, ratings)
+                if kind in registry.FAMILIES and kind != "bayesian_mf":
+                    fitted.model.predict(users_r, items_r, ratings.times_r)
 
 
 def warm_graphs() -> None:

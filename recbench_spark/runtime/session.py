@@ -26,7 +26,13 @@ from pyspark.sql import DataFrame, SparkSession
 from recbench_spark.config.loading import CONF
 from recbench_spark.config.own_modules import list_own_modules
 from recbench_spark.engine.platforms import check_client, name_delta_package, prepare_session
-from recbench_spark.engine.sessions import list_sent_files, open_tasks, read_setting, send_module
+from recbench_spark.engine.sessions import (
+    hide_broken_updates,
+    list_sent_files,
+    open_tasks,
+    read_setting,
+    send_module,
+)
 from recbench_spark.errors import ConfigError
 from recbench_spark.runtime import java, java_classes
 
@@ -182,6 +188,7 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     replace_defaults(spark, TUNED_SETTINGS)
     share_own_modules(spark)
+    hide_broken_updates(spark)
     return spark
 
 

@@ -24,7 +24,7 @@ FIT_ID = text_column("fit_id", "Hash of log, settings, seed, fold and parts: sam
 LOG_ID = text_column("log_id", "Hash of the log's identity and the split's settings, folds taken together.")
 BOARD = text_column("board", "Name of the board: one benchmark, one metric.")
 SETTINGS_JSON = TableColumn(
-    "settings_json", STRING, "The learner's settings, as JSON, defaults among them."
+    "settings_json", STRING, "The learner's settings, as JSON, defaults among them, and `items: catalogue`."
 )
 
 FITS = Table(

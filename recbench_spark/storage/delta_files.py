@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import StoreError
+from recbench_spark.kernels.streams import NOTES
 from recbench_spark.storage.append_names import find_append
 from recbench_spark.storage.delta_tables import (
     hold_table,
@@ -54,12 +55,13 @@ class ConflictError(Exception):
 
 
 class File(NamedTuple):
-    """A Parquet file of a table: path in its folder, bytes, rows; a partition if it is not the commit's."""
+    """A Parquet file of a table: path, bytes, rows, a partition of its own, notes of its task (NOTES)."""
 
     path: str
     size: int
     rows: int
     partition: Mapping[str, str] | None = None
+    notes: bytes | None = None
 
 
 def can_commit(folder: str) -> bool:
@@ -219,7 +221,8 @@ def write_file(
     `inside`: columns within lists and maps whose values repeat, as Parquet names them; for other columns a
     dictionary type says so.
     """
-    rows = rows.select([name for name in names if name in rows.column_names])
+    notes = (rows.schema.metadata or {}).get(NOTES)
+    rows = rows.select([name for name in names if name in rows.column_names]).replace_schema_metadata(None)
     # Only these columns get dictionaries: Parquet would try one for every column and then drop it.
     repeated = [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
     repeated += inside
@@ -228,7 +231,7 @@ def write_file(
     with open_output(join_uri(folder, file)) as stream:
         pq.write_table(rows, stream, use_dictionary=repeated, write_statistics=False, store_schema=False)
         size = stream.tell()
-    return File(file, size, rows.num_rows, dict(partition))
+    return File(file, size, rows.num_rows, dict(partition), notes)
 
 
 # ------------------------------------------------------------------------- rows that the driver holds

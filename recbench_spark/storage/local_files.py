@@ -277,6 +277,7 @@ WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 """First bytes of text in these encodings."""
 
 MAGIC = {
+    b"\xff\xfe\x00\x00": "text in UTF-32",
     b"\xff\xfe": "text in UTF-16",
     b"\xfe\xff": "text in UTF-16",
     b"PAR1": "Parquet",
@@ -298,7 +299,7 @@ def describe_content(path: str) -> tuple[str, str]:
         head = file.read(HEAD_BYTES)
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
     if kind:
-        return kind, _find_hint(
+        return kind, find_hint(
             kind, "give its name the ending of its format, or write it as Parquet or CSV"
         )
     lines = head_lines(head)
@@ -322,12 +323,13 @@ def refuse_packed_text(path: str) -> None:
         head = file.read(8)
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
     if kind:
-        hint = _find_hint(kind, "give its name the ending of its format")
+        hint = find_hint(kind, "give its name the ending of its format")
         raise DataError(f"{path}: cannot be read: it is {kind}", hint)
 
 
-def _find_hint(kind: str, otherwise: str) -> str:
-    return TO_UTF8 if "UTF-16" in kind else otherwise
+def find_hint(kind: str, otherwise: str) -> str:
+    """Return how a file of a format becomes text in UTF-8, where it is text; else the other hint."""
+    return TO_UTF8.replace("UTF-16", kind.rsplit(maxsplit=1)[-1]) if "UTF-" in kind else otherwise
 
 
 # --------------------------------------------------------------------------------------- columns

@@ -85,11 +85,12 @@ class Store(WarehouseTables):
             if self.has(table, column, name) or frame.isEmpty():
                 return
 
-    def append_blocks(self, blocks: Blocks, table: Table, once: str) -> None:
+    def append_blocks(self, blocks: Blocks, table: Table, once: str) -> list[delta_files.File]:
         """Append the results of blocks to a table's partition `once`; a second call does nothing.
 
         Tasks write the files themselves (`delta_files`) in a folder that all of them see and in object
-        storage; else the rows go through Spark's writer.
+        storage; else the rows go through Spark's writer. It returns the files that tasks wrote now, with
+        what their tasks noted.
         """
         self.create(table)
         (column,) = table.partition_by
@@ -100,6 +101,8 @@ class Store(WarehouseTables):
             files = delta_files.write_files(blocks, location, {column: once})
             commit = partial(delta_files.commit, location, files, {column: once}, name)
             retry_conflicts(f"write {table.name}", commit)
+            return files
+        return []
 
     def append_rows(
         self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, once: str = ""

@@ -172,7 +172,7 @@ def _fit_entries(
 ) -> list[tuple[Entry, SettingsSource]]:
     first = fits[0]
     settings = json.loads(first["settings_json"])
-    parts = sorted({part for row in fits for part in row["rmse_by_part"] or {} if not part.isdecimal()})
+    parts = sorted({part for row in fits for part in row["rmse_by_part"] or {} if not part[:1].isdecimal()})
     entries = []
     for part in parts if len(parts) > 1 else [None]:
         entry = Entry(

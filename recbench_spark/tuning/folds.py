@@ -13,6 +13,7 @@ from recbench_spark.errors import DataError, ProtocolError, StoreError
 from recbench_spark.inputs import pin_inputs, require_unchanged
 from recbench_spark.nightly.split import choose_open_loop, drop_later_rows, identify_split
 from recbench_spark.protocol.manifests import LogRows, describe_rows, list_log_facts
+from recbench_spark.protocol.pairs import read_fold_part
 from recbench_spark.protocol.splits import count_dropped_rows, label_blocks, make_rule
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.objects import read_bytes, write_bytes
@@ -48,8 +49,11 @@ class FoldedLog:
         if fold is None:
             not_predicted = ("train", "given", "later", "open_loop", "valid")
             return ("train",), tuple(part for part in self.files.parts if part not in not_predicted)
-        others = tuple(str(other) for other in self.folds if other != fold)
-        return others, (str(fold),)
+        whole = [str(number) for number in self.folds if str(number) in self.files.parts]
+        parts = [*whole, *(part for part in self.files.parts if ":" in part)]
+        roles = {part: read_fold_part(part, fold) for part in parts}
+        train, test = (tuple(part for part in parts if roles[part][place]) for place in (0, 1))
+        return train, test
 
 
 @pin_inputs()
@@ -152,6 +156,7 @@ def _write_labelled_rows(
         ordered,
         open_loop=choose_open_loop(dataset, split),
         every_fold=every_fold,
+        zone=dataset.zone,
     )
     files = write_parquet(blocks.rows().select(*COLUMNS), folder_path)
     dropped = count_dropped_rows(blocks)
@@ -174,10 +179,10 @@ def _make_log_files(
 
 
 def _refuse_empty(log: FoldedLog) -> None:
-    missing = [fold for fold in log.folds if str(fold) not in log.files.parts]
+    missing = [fold for fold in log.folds if not log.divide_parts(fold)[1]]
     if missing:
         raise ProtocolError(
-            f"fold {missing[0]} of {len(log.folds)} has no rows: the log has {log.files.rows}",
+            f"fold {missing[0]} of {len(log.folds)} has no rows to predict: the log has {log.files.rows}",
             "use fewer folds (split.folds), or more rows",
         )
     if not log.folds and ("train" not in log.files.parts or not log.divide_parts(None)[1]):

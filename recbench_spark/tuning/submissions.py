@@ -388,7 +388,9 @@ def _join_truth(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -
             raise DataError(
                 f"bundle {bundle.name} has no column fold", "say in which fold each pair was held out"
             )
-        held_out, keys = held_out.withColumn("fold", F.col("part").cast("int")), [*keys, "fold"]
+        own_fold = F.split_part("part", F.lit(":"), F.lit(1))  # see `pairs.divide_pairs`
+        held_out = held_out.withColumns({"fold": own_fold.try_cast("int"), "part": own_fold})
+        held_out, keys = held_out.where("fold IS NOT NULL"), [*keys, "fold"]
     submitted = rows.select(
         *(F.col(key).cast("string" if key != "fold" else "int") for key in keys), "prediction"
     )

@@ -34,7 +34,7 @@ from recbench_spark.runtime.session import cache_scope
 from recbench_spark.schemas import METRICS, SPLITS
 from recbench_spark.storage.shared_rows import publish_rows, write_folder
 from recbench_spark.storage.store import Store
-from recbench_spark.training.fits.tasks import FitTask
+from recbench_spark.training.fits.tasks import FitTask, name_settings
 from recbench_spark.tuning.credit import model_settings
 from recbench_spark.tuning.fold_fits import FitPlanner, ValidationDraw, run_plan
 from recbench_spark.tuning.folds import compute_credited_log_id
@@ -198,8 +198,9 @@ class RatingTrials:
         self.credited_log_id = compute_credited_log_id(fits.store, fits.benchmark)
 
     def settings(self, model: ModelConfig) -> Row:
-        """Return the settings of the model's learner."""
-        return learner_settings(model).model_dump()
+        """Return the settings of the model's learner, and the items that it counts."""
+        whole = getattr(model, "items", "trained") == "catalogue"
+        return name_settings(learner_settings(model).model_dump(), whole)
 
     def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
         """Fit every setting with all seeds of the search, in one plan."""
@@ -224,6 +225,6 @@ def _make_fit_outcome(tasks: Sequence[FitTask], rows: Mapping[str, Row]) -> Tria
         tuple(row["rmse"] for row in fits if row["status"] == "succeeded"),
         sum(row.get("cpu_seconds") or 0.0 for row in fits),
         tuple(task.fit_id for task in tasks),
-        dict(tasks[0].settings),
+        name_settings(tasks[0].settings, tasks[0].whole),
         next((row["error"] for row in unfinished if row.get("error")), ""),
     )

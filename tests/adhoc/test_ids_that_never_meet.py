@@ -30,7 +30,7 @@ def vectors(name: str, ids: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame({name: ids, "vector": [[1.0, n] for n in range(len(ids))]})
 
 
-def evaluate(truth: pd.DataFrame, **options: Any) -> Result:
+def evaluate(truth: Any, **options: Any) -> Result:
     return recbench_spark.evaluate(truth, k=2, metrics=["hit"], bootstrap=0, **options)
 
 
@@ -67,6 +67,42 @@ def test_hardly_any_common_id_does_not_hide_the_others(n: int) -> None:
     ours, theirs = [f"I{i}" for i in range(n)], ["I0", *(f"i{i}" for i in range(1, n))]
     with pytest.raises(DataError, match=f"have 1 ids in common, and {n} of {n} without capital letters"):
         evaluate(rows(ours, ["u"] * n), lists=make_lists(theirs, ["u"] * n))
+
+
+NAMES = [f"i{n}" for n in range(150)]
+PART = [
+    # Half of these ids have zeros in front; a third ends in a blank; a fifth has a capital letter.
+    ([f"{n:03}" for n in range(200)], [str(n) for n in range(200)], "zeros in front"),
+    (NAMES, [name + " " * (n % 3 == 0) for n, name in enumerate(NAMES)], "blanks around ids"),
+    (NAMES[:50], [name.replace("i", "I" if n % 5 == 0 else "i") for n, name in enumerate(NAMES[:50])],
+     "capital letters"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize(("ours", "theirs", "change"), PART)
+def test_some_ids_in_another_spelling_are_a_warning_with_three_of_each(
+    ours: list[str], theirs: list[str], change: str, engine: str, request: pytest.FixtureRequest
+) -> None:
+    truth, lists = rows(ours, ["u"] * len(ours)), make_lists(theirs, ["u"] * len(ours))
+    lists["rank"] = range(1, len(ours) + 1)
+    if engine == "spark":
+        truth, lists = map(request.getfixturevalue("spark").createDataFrame, (truth, lists))
+    (check,) = [check for check in evaluate(truth, lists=lists).checks if "two spellings" in check.check]
+    apart = sorted({*theirs} - {*ours})
+    assert not check.passed and check.check == "item_id of lists and truth in two spellings"
+    assert check.observed == pytest.approx(len(apart) / len(ours))
+    assert f"{len(ours)} of {len(ours)} would be common without {change}; " in check.detail
+    assert all(repr(one) in check.detail for one in (*apart[:3], *sorted({*ours} - {*theirs})[:3]))
+
+
+def test_few_ids_in_another_spelling_and_other_ids_are_none() -> None:
+    ours = [f"i{n}" for n in range(100)]
+    few = [name.upper() if n < 9 else name for n, name in enumerate(ours)]
+    other = [name if n % 2 else f"x{n}" for n, name in enumerate(ours)]
+    for theirs in (few, other):
+        made = evaluate(rows(ours, ["u"] * 100), lists=make_lists(theirs, ["u"] * 100))
+        assert not [check for check in made.checks if "two spellings" in check.check]
 
 
 def test_whole_numbers_have_one_spelling() -> None:
@@ -140,6 +176,22 @@ def test_texts_of_whole_scores_beyond_2_53_are_refused_as_numbers_are(score: str
         evaluate(truth, lists=str(run))
     good = frame.assign(score=["1e20", "9007199254740991", "9007199254740993.0"])
     assert evaluate(truth, lists=good).metrics.column("value").to_pylist() == [1.0]
+
+
+@pytest.mark.parametrize("score", ["9007199254740993", " -9007199254740992", "99999999999999999999"])
+def test_spark_refuses_texts_of_whole_scores_beyond_2_53_too(spark: Any, score: str, tmp_path: Any) -> None:
+    truth, frame = rows(["a", "b", "c"]), rows(["a", "b", "c"], score=["1", "2", score])
+    for name, table in (("truth", truth), ("lists", frame)):
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    paths = [str(tmp_path / f"{name}.csv") for name in ("truth", "lists")]
+    for engine in ("local", "spark"):
+        with pytest.raises(DataError, match="1 rows whose 'score' is not a finite number, below 2"):
+            evaluate(paths[0], lists=paths[1], engine=engine)
+    with pytest.raises(DataError, match="1 rows whose score is"):
+        evaluate(spark.createDataFrame(truth), lists=spark.createDataFrame(frame))
+    good = frame.assign(score=["1e20", "9007199254740991", "9007199254740993.0"])
+    made = evaluate(spark.createDataFrame(truth), lists=spark.createDataFrame(good))
+    assert made.to_pandas().value.tolist() == [1.0]
 
 
 def test_an_empty_id_is_said_to_be_empty_and_how_it_is_counted() -> None:

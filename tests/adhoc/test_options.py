@@ -109,7 +109,7 @@ PREDICTIONS = {"user_id": USERS, "item_id": list("abcde"), "prediction": [0.1, 0
 
 
 def test_predictions_too() -> None:
-    rows = pa.table({**PREDICTIONS, "outcome": [0, 1, 0, 1, 1]})
+    rows = pa.table({**PREDICTIONS, "outcome": [0, 1, 0, 0, 1]})
     metrics = recbench_spark.evaluate_predictions(rows, bootstrap=0).metrics.to_pandas()
     # The interval of AUC follows from its standard error.
     assert set(metrics[metrics.ci_low.notna()].metric) == {"auc"}

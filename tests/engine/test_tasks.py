@@ -48,9 +48,9 @@ def note_items(task: int, items: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_frames_and_rdds_give_the_same(spark, name) -> None:
-    found = CASES[name](FrameContext(spark))
-    assert found == CASES[name](spark.sparkContext)
-    assert found
+    items = CASES[name](FrameContext(spark))
+    assert items == CASES[name](spark.sparkContext)
+    assert items
 
 
 def test_each_item_is_worked_on_once(spark, tmp_path) -> None:

@@ -31,6 +31,9 @@ def test_time_left() -> None:
     )
     assert progress.format_progress(199, 1000, 90.0) == "ranked 199 of 1,000 (users x models)"
     assert "about 5 min left" in progress.format_progress(500, 1000, 300.0)
+    # What came first also waited for the compiler: 100 pairs after 60 s, then 250 in 10 s.
+    assert "about 26 s left" in progress.format_progress(350, 1000, 10.0, 100)
+    assert "left" not in progress.format_progress(299, 1000, 10.0, 100)
     assert "about 0 s left" in progress.format_progress(1001, 1000, 300.0)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from recbench_spark.definitions import PRESETS, Definition, axis_values, make_definition
+from recbench_spark.kernels.ids import SPELLINGS, respell
 from tests import oracles
 from tests.faults.campaign import Case
 from tests.id_rule import make_id
@@ -562,6 +563,7 @@ def compute_expected(tables: InputTables) -> Answer:
         raise Refused("lists: neither rank nor score")
     if not truth["user_id"].values:
         raise Refused("truth: no rows")
+    take_items_of_lists((truth, lists), grey)
     users_p, items_p = ids(truth["user_id"]), ids(truth["item_id"])
     users_n, items_n = ids(lists["user_id"]), ids(lists["item_id"])
     if None in users_p or None in users_n or None in items_n:
@@ -583,6 +585,8 @@ def compute_expected(tables: InputTables) -> Answer:
         check_common_ids([*truth_items, *items_t], items_n, must=True)
     else:
         check_common_ids(truth_items, items_n, must=False)
+    if would_meet(users_p, users_n) or would_meet(truth_items, items_n):
+        grey.append("ids that differ in their spelling")
     return compute_answer(tables, (users_p, items_p, grades), (users_n, items_n, places), grey)
 
 
@@ -694,6 +698,26 @@ def check_common_ids(wanted: Sequence[str | None], listed: Sequence[str | None],
     a, b = (sum(map(spells_a_number, texts)) for texts in (one, other))
     if must or (a == len(one) and not b) or (b == len(other) and not a):
         raise Refused("ids that do not meet")
+
+
+def would_meet(wanted: Sequence[str | None], listed: Sequence[str | None]) -> bool:
+    """Check whether no id is in common, and some are in another spelling."""
+    one, other = ({text for text in texts if text is not None} for texts in (wanted, listed))
+    plain = [
+        set(respell(pa.array(sorted(texts), pa.string()), [*SPELLINGS]).to_pylist())
+        for texts in (one, other)
+    ]
+    return not one & other and bool(plain[0] & plain[1])
+
+
+def take_items_of_lists(tables: Sequence[dict[str, Column]], grey: list[str]) -> None:
+    """Read a cell with a list of items as its first item; a call may refuse such tables."""
+    for columns in tables:
+        column = columns["item_id"]
+        if pa.types.is_list(column.stored):
+            grey.append("items as a list")
+            values = [value[0] if value else None for value in column.values]
+            columns["item_id"] = replace(column, kind=column.stored.value_type, values=values)
 
 
 def spells_a_number(text: Any) -> bool:

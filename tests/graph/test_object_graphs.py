@@ -17,7 +17,7 @@ import pytest
 from deltalake import write_deltalake
 
 from recbench_spark.config.graph import GraphSource
-from recbench_spark.errors import DataError
+from recbench_spark.errors import DataError, StoreError
 from recbench_spark.graph import features, runner
 from recbench_spark.graph.build import build_graph, read_ids
 from recbench_spark.graph.distributed_walks import walk_distributed
@@ -37,9 +37,9 @@ from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
 from recbench_spark.kernels.graph.walks import Walks
 from recbench_spark.storage.block_arrays import map_whole
-from recbench_spark.storage.delta_tables import read_dataset
+from recbench_spark.storage.delta_tables import list_files, read_dataset
 from recbench_spark.storage.object_access import delta_options, open_filesystem
-from recbench_spark.storage.objects import list_objects, write_bytes
+from recbench_spark.storage.objects import list_objects, read_bytes, remove_object, write_bytes
 from tests.graph.local import Context, make_tables
 
 SC: Any = Context()
@@ -114,6 +114,32 @@ def test_graphs_features_and_models_have_the_bits_of_a_folder(roots, inputs, tmp
             made.append(embed_nodes(graph, model, np.arange(graph.nodes)).tobytes())
         assert made[-2] == made[-6] != {} and made[-1] == made[-5]
     assert results[roots[0]] == results[roots[1]]
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "exchanged", "removed"])
+def test_a_damaged_file_of_a_model_is_refused_by_its_name(roots, inputs, damage: str) -> None:
+    graph = build(roots[1], inputs, "first")
+    model = make_model(roots[1], inputs, graph, "m")
+    run_model(SC, graph, model, lambda _: "R")
+    assert run_model(SC, graph, model, lambda _: "R") == []
+    files = [file for file in list_files(str(model.embeddings), {"side": "pin"}) if "part-b" in file]
+    contents = [read_bytes(file) or b"" for file in files[:2]]
+    middle = contents[0].index(np.float32(read_numbers(contents[0])).tobytes())
+    new = {
+        "cut": contents[0][:-20],
+        "changed": contents[0][:middle] + bytes([contents[0][middle] ^ 1]) + contents[0][middle + 1 :],
+        "exchanged": contents[1],
+    }
+    remove_object(files[0])
+    if damage in new:
+        write_bytes(files[0], new[damage])
+    with pytest.raises(StoreError, match=rf"{Path(files[0]).name}.* (damaged|vectors|names it)"):
+        run_model(SC, graph, model, lambda _: "R")
+
+
+def read_numbers(content: bytes) -> float:
+    """The first number of the first vector of a file."""
+    return float(pq.read_table(pa.BufferReader(content)).column("vector")[0].as_py()[0])
 
 
 def test_edges_and_nodes_are_read_from_parquet_files_on_the_server(roots, inputs, bucket) -> None:

@@ -161,6 +161,33 @@ def test_epoch_seconds_in_a_column_without_a_name(
     assert (load(path).columns["event_time"], load(path).time_unit) == ("_c3", "s")
 
 
+@pytest.mark.parametrize("times", ["{}000.0", "{}.25", "{}e0"])
+def test_epoch_times_of_other_writings_are_not_passed_over(times: str, tmp_path: Path) -> None:
+    path = write(tmp_path, [f"{n}\t{n % 3}\t{n % 5 + 1}\t{times.format(FIRST + n)}" for n in range(9)])
+    ids = ("--user-column", "_c0", "--item-column", "_c1", "--rating-column", "_c2")
+    assert run(path, *ids) == 0
+    unit = "ms" if "000" in times else "s"
+    assert (load(path).columns["event_time"], load(path).time_unit) == ("_c3", unit)
+
+
+@pytest.mark.parametrize("missing", [0, -1])
+def test_epoch_times_with_missing_ones_are_asked_for(
+    missing: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{n},{n % 3},{FIRST + n if n else missing}" for n in range(9)]
+    path = write(tmp_path, ["user,item,x", *lines], "log.csv")
+    assert run(path) == 2
+    assert "add --time-column x or --time-column none" in capsys.readouterr().err
+
+
+def test_years_of_two_digits_are_no_years_of_the_first_century(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, ["user,item,date", "1,1,09/13/20", "1,2,09/14/20", "2,1,09/15/20"], "log.csv")
+    assert run(path) == 2
+    assert "09/13/20, 09/14/20, 09/15/20, which are no times" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("header", "values", "message"),
     [
@@ -171,6 +198,9 @@ def test_epoch_seconds_in_a_column_without_a_name(
         ("session_start", [str(FIRST), str(FIRST + 1), str(FIRST + 2)], "event_time may be session_start"),
         ("played_time", ["3", "4", "5"], "event_time may be played_time"),
         ("day", ["Mar 14, 2015", "Mar 15, 2015", "Mar 16, 2015"], "day has Mar 14, 2015"),
+        ("day", ["14-Mar-2015", "15-MAR-15 10:00", "1-Apr-2015"], "day has 14-Mar-2015"),
+        ("day", ["Sat, 14 Mar 2015 10:00:00 GMT", "15 Mar 2015", "Mar 2015"], "day has Sat, 14 Mar"),
+        ("day", ["20150314", "20150315", "20150401"], "event_time may be day"),
     ],
 )
 def test_what_may_be_a_rating_or_a_time_is_asked_for(

@@ -23,8 +23,7 @@ from recbench_spark.commands import query
 from recbench_spark.commands.actions import embed
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, StoreError
-from recbench_spark.kernels.compiling import compile_notice
-from recbench_spark.kernels.hashing import splitmix64
+from recbench_spark.kernels.compiling import announce_compiling
 from recbench_spark.query.local_engine import check_query, run_query
 from recbench_spark.schemas import CHECKS, METRICS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -236,19 +235,34 @@ def test_help_is_answered_before_anything_is_loaded(job: str) -> None:
     modules_stay_out(job, ["--help"], ("numpy", "pyspark", "pandas", "pyarrow", "torch", "numba"))
 
 
-def test_a_cold_cache_is_announced(tmp_path: Path, monkeypatch) -> None:
-    splitmix64(np.uint64(1))
-    assert compile_notice(splitmix64) == ""
+COMPILE = "from recbench_spark.kernels.hashing import splitmix64, mix; splitmix64(1); mix(1)"
 
-    class Cold:
+
+def test_whoever_compiles_says_so_first(tmp_path: Path) -> None:
+    """In a bare process, without any command: once, and not where the code is cached."""
+    for messages in (1, 0):
+        env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "TMPDIR": tempfile.mkdtemp(dir=tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILE], env=env, capture_output=True, text=True, check=True
+        )
+        assert done.stderr.count("compiling kernels, once, into " + str(tmp_path)) == messages
+
+
+def test_tasks_that_compile_side_by_side_say_it_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    class Kernel:
         class stats:  # noqa: N801
-            cache_path = str(tmp_path)
+            cache_path: str | None = str(tmp_path)
 
-        __code__ = splitmix64.py_func.__code__
-
-    assert "compiling kernels" in compile_notice(Cold)
-    Cold.stats.cache_path = None
-    assert "NUMBA_CACHE_DIR" in compile_notice(Cold)
+    announce_compiling(Kernel)
+    announce_compiling(Kernel)
+    assert capsys.readouterr().err.count("compiling kernels") == 1
+    os.utime(tmp_path / "recbench-compiling", (0, 0))
+    announce_compiling(Kernel)
+    assert capsys.readouterr().err.count("compiling kernels") == 1
 
 
 @pytest.mark.full
@@ -256,8 +270,9 @@ def test_a_job_announces_a_cold_cache_as_a_user_sees_it(files: Path, tmp_path: P
     """An empty folder is announced, filled, and not announced again."""
     words = argv(files, tmp_path / "w", "--metrics", "hit")
     command = [sys.executable, str(ROOT / "jobs" / "evaluate.py"), *words]
-    for place, messages in ((tmp_path / "cache", "compiling kernels, once"), (tmp_path / "cache", "")):
-        env = {**os.environ, "NUMBA_CACHE_DIR": str(place)}
+    for messages in ("compiling kernels, once", ""):
+        env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        env["TMPDIR"] = tempfile.mkdtemp(dir=tmp_path)
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert messages in done.stderr and ("compiling" in done.stderr) == bool(messages)

@@ -107,7 +107,8 @@ def test_a_night_done_before_says_so(
     printed = capsys.readouterr().out
     assert "already done this night, nothing to do: random, popular" in printed
     assert f"report: file://{small_night.outcome.report_path}" in printed
-    assert "-m recbench_spark query" in printed and "read_dataset" not in printed
+    assert f"recbench query leaderboard --warehouse {small_night.store.root}\n" in printed
+    assert "read_dataset" not in printed
     for model in RANKED:
         assert model in printed
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import shlex
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from recbench_spark import cli
@@ -61,8 +65,8 @@ def test_a_suite_without_comparisons_is_told_how_to_get_them(
     assert "suite small has no comparisons" in said and "  comparisons: {baseline: popular}\n" in said
     (line,) = [line for line in said.splitlines() if " compare " in line and "--suite small " in line]
     words = shlex.split(line)
-    assert words[1:4] == ["-m", "recbench_spark", "compare"] and words[-1] == "popular"
-    assert compare.main(compare.parser().parse_args([*words[4:], "--bootstrap=20"])) == 0
+    assert Path(words[0]).name == "recbench" and words[1] == "compare" and words[-1] == "popular"
+    assert compare.main(compare.parser().parse_args([*words[2:], "--bootstrap=20"])) == 0
     assert "with popular on" in capsys.readouterr().out
 
 
@@ -91,6 +95,24 @@ def test_csv_is_whole_and_a_table_says_what_it_hides(
     assert len(capsys.readouterr().out.splitlines()) == 4
     assert ask(*place, "SELECT 1 AS one -- a comment", "--limit", "1") == 0
     assert "rows:" not in capsys.readouterr().err
+
+
+def test_lists_maps_and_large_numbers_are_whole_in_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    """numpy shortens lists of more than 1,000 values, pandas rounds whole numbers beside NULL."""
+    lists = [[number / 3 for number in range(1200)], None]
+    maps = [[("a", [{"x": 1}, None])], []]
+    kind = pa.map_(pa.string(), pa.list_(pa.struct({"x": pa.int64()})))
+    columns = {"n": [2**60 + 1, None], "l": lists, "m": pa.array(maps, kind), "t": ['say "ü"', None]}
+    asking.print_rows(pa.table(columns), "csv")
+    first, second = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (first["n"], first["t"]) == (str(2**60 + 1), 'say "ü"')
+    assert json.loads(first["l"]) == lists[0] and json.loads(first["m"]) == {"a": [{"x": 1}, None]}
+    assert (second["n"], second["l"], second["m"]) == ("", "", "{}")
+
+
+@pytest.mark.parametrize("name", sorted(query_files()))
+def test_no_question_hides_rows_by_itself(name: str) -> None:
+    assert "LIMIT" not in query_files()[name]
 
 
 @pytest.mark.parametrize("name", sorted(query_files()))

@@ -154,7 +154,9 @@ def test_interval_covers_the_mean_as_often_as_it_says() -> None:
     rng = np.random.default_rng(2)
     worlds, u = 400, 200
     values = rng.exponential(size=(u, worlds)) / 4
-    low, high = interval(*bootstrap_sums(np.arange(u), values, 400, 5), level=0.9)
+    low, high = interval(
+        *bootstrap_sums(np.arange(u), values, 400, 5), np.full(values.shape[1], u), level=0.9
+    )
     covered = ((low <= 0.25) & (high >= 0.25)).mean()
     assert 0.84 < covered < 0.94
     error = mean_and_error(moments(values))[1]
@@ -171,7 +173,7 @@ def test_ratio_of_sums() -> None:
 
 def test_interval_of_a_column_without_users_is_nan() -> None:
     values: Any = np.column_stack([np.full(10, math.nan), np.full(10, 0.5)])
-    low, high = interval(*bootstrap_sums(np.arange(10), values, 20, 0))
+    low, high = interval(*bootstrap_sums(np.arange(10), values, 20, 0), np.full(1, 10))
     assert math.isnan(low[0]) and math.isnan(high[0]) and low[1] == high[1] == 0.5
 
 
@@ -181,7 +183,7 @@ def test_percentiles_by_hand() -> None:
 
 
 def test_no_replicates_no_interval() -> None:
-    low, high = interval(*bootstrap_sums(np.arange(10), np.ones((10, 2)), 0, 0))
+    low, high = interval(*bootstrap_sums(np.arange(10), np.ones((10, 2)), 0, 0), np.full(2, 10))
     assert np.isnan(low).all() and np.isnan(high).all()
 
 

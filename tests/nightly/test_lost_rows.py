@@ -14,7 +14,7 @@ import pytest
 from recbench_spark.commands import query
 from recbench_spark.errors import StoreError
 from recbench_spark.nightly.lost_rows import LostRows, find_lost_rows, list_filled_tables
-from recbench_spark.query.local_engine import run_query
+from recbench_spark.query.local_engine import require_whole, run_query
 from recbench_spark.schemas import (
     CHECKS,
     ITEMS,
@@ -206,6 +206,34 @@ def test_a_reader_of_rows_names_the_lost_file(store: ArrowStore) -> None:
     with pytest.raises(StoreError, match="table runs lacks files") as error:
         store.rows(RUNS)
     assert place in error.value.message
+
+
+class Catalog:
+    """A catalog where Spark writes: tables and rows, and no place of files."""
+
+    root = "main.recbench"
+
+    def __init__(self, store: ArrowStore) -> None:
+        self.exists, self.rows = store.exists, store.rows
+
+    def location(self, name: str) -> str:
+        raise AssertionError(f"the files of {name} are looked for")
+
+
+@pytest.mark.parametrize("name", ["metrics", "splits", "items", "user_blocks", "manifests"])
+def test_a_table_that_a_catalog_lost_is_found(store: ArrowStore, name: str) -> None:
+    assert not find_lost_rows(Catalog(store), "s", DAY, SPLIT)
+    remove_table(store, name)
+    lost = find_lost_rows(Catalog(ArrowStore(store.root, read_only=True)), "s", DAY, SPLIT)
+    assert lost.absent == (name,) and lost.run_ids == BOTH and name in lost.describe()
+    assert lost.splits == (set() if name == "metrics" else {SPLIT})
+
+
+def test_a_query_of_a_catalog_names_the_table_that_is_gone(store: ArrowStore) -> None:
+    require_whole(Catalog(store), ["metrics"])
+    remove_table(store, "metrics")
+    with pytest.raises(StoreError, match="table metrics is not there"):
+        require_whole(Catalog(ArrowStore(store.root, read_only=True)), ["metrics"])
 
 
 def test_objects_are_looked_at_and_mended(bucket: str) -> None:

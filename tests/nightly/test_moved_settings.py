@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from recbench_spark.adhoc.options import KINDS
+from recbench_spark.commands import evaluate as evaluate_command
+from recbench_spark.commands.actions import evaluate as evaluate_action
 from recbench_spark.config import Benchmark, Dataset, Evaluation, Split
 from recbench_spark.config.evaluation import Bootstrap, CandidateDraw, Exposure, Propensities, Strata
+from recbench_spark.nightly import standalone_runs
 from recbench_spark.nightly.run_keys import hash_run_key, hash_split
 
 MODEL = {"name": "popular", "kind": "popular"}
@@ -189,3 +193,61 @@ def test_a_setting_of_the_dataset(name: str) -> None:
     base = {"reader": "world"} if name == "world" else {}
     keys = [list_keys(make_benchmark(dataset={**LOG, **section})) for section in (base, DATASET[name])]
     assert keys[0][:2] != keys[1][:2]
+
+
+# ----------------------------------------------------------------------------------- recbench evaluate
+
+LISTS = ["--lists", "lists.csv", "--truth", "truth.csv"]
+VECTORS = ["--embeddings", "users.csv", "items.csv", "--truth", "truth.csv", "--train", "train.csv"]
+PREDICTED = ["--predictions", "predictions.csv"]
+FLAGS: dict[str, tuple[list[str], list[str]]] = {
+    "model": (LISTS, ["--model", "other"]),
+    "lists": (LISTS, ["--lists", "other.csv"]),
+    "scores": (["--scores", "a.csv", *LISTS[2:]], ["--scores", "b.csv"]),
+    "embeddings": (VECTORS, ["--embeddings", "users.csv", "others.csv"]),
+    "predictions": (PREDICTED, ["--predictions", "other.csv"]),
+    "truth": (LISTS, ["--truth", "other.csv"]),
+    "pairs": (["--embeddings", "items.csv", "--pairs", "a.csv"], ["--pairs", "b.csv"]),
+    "train": (LISTS, ["--train", "train.csv"]),
+    "columns": (LISTS, ["--columns", "user_id=userId"]),
+    "candidates": (VECTORS, ["--candidates", "some.csv", "--set", "definition.candidates=given"]),
+    "features": (LISTS, ["--features", "features.csv"]),
+    "similarity": (VECTORS, ["--similarity", "cosine"]),
+    "k": (LISTS, ["--k", "7"]),
+    "metrics": (LISTS, ["--metrics", "recall"]),
+    "curve": (LISTS, ["--curve"]),
+    "cut": (LISTS, ["--cut"]),
+    "preset": (LISTS, ["--preset", "rectools"]),
+    "set": (LISTS, ["--set", "definition.users=both"]),
+    "quantiles": (PREDICTED, ["--quantiles", "7"]),
+    "thresholds": (PREDICTED, ["--thresholds", "0.7"]),
+    "fpr": (PREDICTED, ["--fpr", "0,0.2"]),
+    "slice": (PREDICTED, ["--slice", "block"]),
+    "bootstrap": (LISTS, ["--bootstrap", "7"]),
+}
+NO_NUMBER = {
+    "warehouse", "model_id", "dataset", "suite", "logical_date", "engine", "dry_run", "help", "debug",
+    "version",
+}  # fmt: skip
+
+
+def find_evaluation_key(flags: list[str]) -> str:
+    args = evaluate_command.parser().parse_args(["--warehouse", "w", "--model", "als", *flags])
+    kind = next(name for name in KINDS if getattr(args, name))
+    run = evaluate_action._identify_run(args, kind, evaluate_action.check_flags(args, kind))
+    run["inputs"] = evaluate_action.input_paths(args)
+    return str(standalone_runs._standalone_row(run, "truth", (), (kind,))["run_key"])
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_flag_of_evaluate(name: str) -> None:
+    base, moved = FLAGS[name]
+    assert find_evaluation_key([*base, *moved]) != find_evaluation_key(base)
+
+
+def test_each_flag_of_evaluate_is_tried_and_defaults_keep_the_key() -> None:
+    known = {action.dest for action in evaluate_command.parser()._actions}
+    assert known - NO_NUMBER == set(FLAGS)
+    said = ["--similarity", "dot", "--bootstrap", "1000", "--k", "1,3,5,10,20"]
+    assert find_evaluation_key([*VECTORS, *said]) == find_evaluation_key(VECTORS)
+    assert find_evaluation_key([*PREDICTED, "--quantiles", "10"]) == find_evaluation_key(PREDICTED)

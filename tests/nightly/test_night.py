@@ -242,7 +242,7 @@ def test_metrics_equal_a_slow_oracle(small_night: Ran, als_scores, metrics: pd.D
 def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     small_night: Ran, als_scores, metrics: pd.DataFrame, tmp_path: Path
 ) -> None:
-    """The same model as embeddings, as a table of all scores, and as complete lists.
+    """The same model as embeddings, as tables of all scores, one a list a user, and as complete lists.
 
     The lists come with scores: this model has ties, which ranks would break, and AUC would tell.
     """
@@ -255,6 +255,8 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     ids = {row.item_index: row.item_id for row in night.table(ITEMS).collect()}
     scores = [(u, ids[i], s) for u, of_user in als_scores.items() for i, s in of_user.items()]
     pd.DataFrame(scores, columns=["user_id", "item_id", "score"]).to_parquet(tmp_path / "scores.parquet")
+    cells = [(u, [{"item": ids[i], "rating": s} for i, s in x.items()]) for u, x in als_scores.items()]
+    pd.DataFrame(cells, columns=["customer", "recommendations"]).to_parquet(tmp_path / "cells.parquet")
     lists = []
     for block in night.table(USER_BLOCKS).collect():
         candidates = drop_seen(block, als_scores.get(block.user_id, {}))
@@ -266,6 +268,8 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
             {"name": "vectors", "kind": "embeddings", "users": str(tmp_path / "users.parquet"),
              "items": str(tmp_path / "items.parquet")},
             {"name": "scores", "kind": "scores", "path": str(tmp_path / "scores.parquet")},
+            {"name": "cells", "kind": "scores", "path": str(tmp_path / "cells.parquet"),
+             "columns": {"user_id": "customer", "item_id": "recommendations"}},
             {"name": "lists", "kind": "lists", "path": str(tmp_path / "lists.csv")},
             {"name": "whole", "kind": "lists", "path": str(tmp_path / "scores.parquet"),
              "training_items": "drop"},
@@ -691,6 +695,13 @@ def test_a_night_in_a_catalog(spark, writer: str, monkeypatch: pytest.MonkeyPatc
         assert spark.table("recbench_night_test.runs").count() == 1
         assert "popular" in ran.outcome.leaderboard
         assert run(store, small(**TINY)).outcome.skipped == ("popular",)
+        if writer == "Spark":
+            for lost in ("metrics", "items"):
+                spark.sql(f"DROP TABLE recbench_night_test.{lost}")
+                again = run(Store(spark, store.root), small(**TINY))
+                assert set(again.outcome.run_ids) == {"popular"} and f"table {lost} is not" in again.remarks
+                assert spark.table(f"recbench_night_test.{lost}").count() > 0
+            assert run(store, small(**TINY)).outcome.skipped == ("popular",)
     finally:
         spark.sql("DROP SCHEMA recbench_night_test CASCADE")
 

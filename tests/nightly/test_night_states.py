@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from recbench_spark import benchmark as benchmark_night
 from recbench_spark import cli
 from recbench_spark.cli import read_error
-from recbench_spark.commands import nightly
+from recbench_spark.commands import multiverse, nightly
+from recbench_spark.commands.actions import multiverse as multiverse_work
 from recbench_spark.errors import ConfigError, Interrupted
 from recbench_spark.nightly.night_states import record_state
 from recbench_spark.nightly.night_status import night_file
 from recbench_spark.nightly.result_files import NightStateRecord
+from recbench_spark.runtime import session
 
 DAY = date(2026, 1, 2)
 
@@ -91,3 +99,61 @@ def test_a_broken_file_of_the_log_is_recorded(
     ended = read_state(tmp_path / "w")
     assert (ended["state"], ended["exit_code"]) == ("failed", end.value.code)
     assert ended["error"].splitlines()[0] in capsys.readouterr().err
+
+
+def test_a_night_of_a_multiverse_records_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        assert read_state(tmp_path, "shop-RO_RS-unseen")["state"] == "running"
+        raise ConfigError("no model 'x'")
+
+    monkeypatch.setattr(session, "get_session", lambda _: None)
+    monkeypatch.setattr(multiverse_work, "Store", lambda _, root: SimpleNamespace(root=root))
+    monkeypatch.setattr(benchmark_night, "run_night", fail)
+    (tmp_path / "shop.yaml").write_text(WORLD)
+    flags = ["--config", tmp_path / "shop.yaml", "--warehouse", tmp_path, "--logical-date", DAY]
+    words = [*map(str, flags), "--protocols=RO_RS", "--candidates=unseen"]
+    with pytest.raises(ConfigError):
+        multiverse_work.run(multiverse.parser().parse_args(words))
+    ended = read_state(tmp_path, "shop-RO_RS-unseen")
+    assert (ended["state"], ended["exit_code"]) == ("failed", 2)
+
+
+WORLD = """
+name: shop
+dataset: {name: w, reader: world, world: {users: 60, items: 30, interactions: 1200, open_loop: 0, seed: 3}}
+models: [{name: popular, kind: popular}, {name: item_knn, kind: item_knn}]
+evaluation: {metrics: [ndcg], k: [5], slices: [], bootstrap: {replicates: 10}}
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("word", "number"), [("starting Spark", signal.SIGTERM), ("model 1/2", signal.SIGINT)]
+)
+def test_a_signal_ends_a_running_night_with_its_state(
+    own_jvm: None, tmp_path: Path, word: str, number: signal.Signals
+) -> None:
+    """The process is a real one; an earlier attempt has ended well."""
+    (tmp_path / "shop.yaml").write_text(WORLD)
+    place = Path(night_file(str(tmp_path), "shop", DAY))
+    place.parent.mkdir()
+    place.write_text('{"exit_code": 0, "state": "finished"}')
+    words = ["--config", tmp_path / "shop.yaml", "--warehouse", tmp_path, "--logical-date", DAY]
+    job = [sys.executable, "-m", "recbench_spark", "nightly", *map(str, words)]
+    own = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "JAVA_HOME")}
+    lines: list[str] = []
+    with subprocess.Popen(job, stderr=subprocess.PIPE, text=True, env=own) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            if word in line:
+                break
+        assert word in lines[-1], "".join(lines)
+        assert read_state(tmp_path)["state"] == "running"
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + number and "interrupted, nothing published" in said
+    ended = read_state(tmp_path)
+    assert (ended["state"], ended["exit_code"]) == ("failed", 128 + number)

@@ -13,7 +13,7 @@ import yaml
 from recbench_spark.config import Benchmark, Split, make_benchmark, parse
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.benchmark_checks import check_benchmark
-from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS
+from recbench_spark.schemas import CANDIDATES, CHECKS, MANIFESTS, METRICS
 from recbench_spark.storage.store import Store
 from tests.nights import run
 
@@ -84,6 +84,25 @@ def test_a_night_asks_for_repeats_as_the_file_says(spark: Any, tmp_path: Path, r
     assert f"{total} of 13 rows left out: 1 duplicates inside a part (dataset.duplicates)" in ran.remarks
     again = run(store, parse(Benchmark, document, "test"), force=True)
     assert f"{total} of 13 rows left out" in again.remarks
+
+
+@pytest.mark.parametrize("mode", ["uniform", "popularity"])
+@pytest.mark.parametrize("repeats", ["keep", "only"])
+def test_items_asked_again_are_among_drawn_candidates(
+    spark: Any, tmp_path: Path, repeats: str, mode: str
+) -> None:
+    """A draw of 100 from four items takes all that the truth leaves, trained ones too."""
+    document = write_inputs(tmp_path)
+    document["split"] = {"protocol": "TO_LS", "repeats": repeats}
+    document["models"] = document["models"][:1]
+    document["evaluation"] |= {"definition": {"candidates": mode}, "draw": {"n": 100}}
+    store = Store(spark, str(tmp_path / "w"))
+    ran = run(store, parse(Benchmark, document, "test"))
+    assert ran.outcome.failed == {}
+    (row,) = store.read(METRICS).where("metric = 'mrr' AND k = 5 AND estimator = 'holdout'").collect()
+    assert row.value == pytest.approx(float(MRR[repeats]), abs=1e-15)
+    (drawn,) = store.read(CANDIDATES).where("user_id = 'u'").collect()
+    assert len(drawn["items"]) == 3
 
 
 def test_rejected_later_and_unordered_rows_are_said(spark: Any, tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from recbench_spark.config import Split
 from recbench_spark.errors import ProtocolError
 from recbench_spark.protocol.audit import PartSummary
-from recbench_spark.protocol.labels import SplitRule, count_dropped, label_rows
+from recbench_spark.protocol.labels import SplitRule, label_rows, read_dropped
 from recbench_spark.protocol.manifests import LogRows, refuse_empty_parts
+from recbench_spark.protocol.pairs import read_fold_part
 from recbench_spark.protocol.splits import make_rule
 
 LOG = pa.schema(
@@ -110,7 +111,7 @@ def as_set(rows: pd.DataFrame) -> set[tuple[str, str, str, int]]:
 
 def count_all(log: pd.DataFrame, rule: SplitRule) -> dict[str, int]:
     counts: Counter[str] = Counter()
-    for (_, reason), n in count_dropped(to_arrow(log), rule).items():
+    for (_, reason), n in read_dropped(label_rows(to_arrow(log), rule)).items():
         counts[reason] += n
     return {name: n for name, n in counts.items() if name != "unordered_pairs"}
 
@@ -219,7 +220,7 @@ def test_who_buys_again_after_the_cut_keeps_the_earlier_row_in_training() -> Non
         assert list_parts(label(log, rule)) == expected
     first = plan_rule(split.model_copy(update={"repeats": "keep"}), cut, "keep_first")
     assert ("test", "a", 4.0) in list_parts(label(log, first))
-    assert count_dropped(to_arrow(log), plan_rule(split, cut)) == {
+    assert read_dropped(label_rows(to_arrow(log), plan_rule(split, cut))) == {
         ("test", "duplicates_dropped"): 1, ("test", "repeats_dropped"): 1
     }  # fmt: skip
 
@@ -253,11 +254,49 @@ def test_rows_after_the_period_and_given_parts() -> None:
     assert len(label_rows(given_log, replace(rule, repeats="keep"))) == 4
 
 
-def test_work_on_all_folds_keeps_one_row_of_a_pair_over_all_of_them() -> None:
-    log = to_arrow(rows(("u", "a", 1.0, 1), ("u", "a", 2.0, 2), ("u", "b", 1.0, 3)))
-    rule = replace(plan_rule(Split(holdout="consecutive", folds=3)), every_fold=True)
-    made = label_rows(log.append_column("part", pa.array(["0", "1", "2"])), rule).to_pandas()
-    assert list_parts(made) == [("1", "a", 2.0), ("2", "b", 1.0)]
+def test_work_on_all_folds_names_what_a_row_does_in_each() -> None:
+    """Pair a is in all folds; where fold 2 is held out, the row of fold 1 trains."""
+    log = to_arrow(rows(*(("u", "a", float(n), n) for n in (1, 2, 3)), ("u", "b", 1.0, 4)))
+    log = log.append_column("part", pa.array(["0", "1", "2", "2"]))
+    wanted = {
+        "drop": [("2", "b", 1.0), (":!2", "a", 3.0), (":2", "a", 2.0)],
+        "keep": [("0:", "a", 1.0), ("1:2", "a", 2.0), ("2", "a", 3.0), ("2", "b", 1.0)],
+        "only": [("0:", "a", 1.0), ("1:2", "a", 2.0), ("2", "a", 3.0), (":!2", "b", 1.0)],
+    }
+    for repeats, expected in wanted.items():
+        split = Split(holdout="consecutive", folds=3, repeats=repeats)
+        rule = replace(plan_rule(split), every_fold=True)
+        assert list_parts(label_rows(log, rule).to_pandas()) == expected
+        left_out = {("0", "duplicates_dropped"): 1} if repeats == "drop" else {}
+        assert read_dropped(label_rows(log, rule)) == left_out
+
+
+@pytest.mark.parametrize("keep", ["keep_last", "keep_first"])
+@pytest.mark.parametrize("repeats", ["drop", "keep", "only"])
+def test_each_of_all_folds_has_the_rows_that_it_has_alone(repeats: str, keep: str) -> None:
+    log, folds = shop(rows=900), 4
+    log = log.assign(event_time=np.random.default_rng(1).permutation(len(log)))
+    fold_r = np.arange(len(log)) * folds // len(log)
+    split = Split(holdout="consecutive", folds=folds, repeats=repeats)  # type: ignore[arg-type]
+    whole = label_rows(
+        to_arrow(log).append_column("part", pa.array(fold_r.astype(str))),
+        replace(plan_rule(split, keep=keep), every_fold=True),
+    ).to_pandas()
+    whole = whole.astype({"part": str})
+    for fold in range(folds):
+        names = np.where(fold_r == fold, "test", "train")
+        alone = label_rows(
+            to_arrow(log).append_column("part", pa.array(names)), plan_rule(split, keep=keep)
+        )
+        roles = {part: read_fold_part(part, fold) for part in whole.part.unique()}
+        made = [
+            (row.user_id, row.item_id, name, row.event_time)
+            for row in whole.itertuples()
+            for name, plays in zip(("train", "test"), roles[row.part], strict=True)
+            if plays
+        ]
+        assert len(made) == len(set(made)) == len(alone)
+        assert set(made) == as_set(alone.to_pandas().astype({"part": str}))
 
 
 @pytest.mark.parametrize(("repeats", "what"), [("drop", "knows"), ("only", "does not know")])
@@ -281,7 +320,7 @@ def test_the_page_shows_the_split_that_the_code_makes() -> None:
     assert as_set(label(log, rule)) == stays and len(stays) == 7
     reasons = {"duplicate": "duplicates_dropped", "repeat": "repeats_dropped"}
     left_out = Counter((part, reasons[why]) for *_, part, why in shown if why in reasons)
-    assert count_dropped(to_arrow(log), rule) == left_out
+    assert read_dropped(label_rows(to_arrow(log), rule)) == left_out
 
 
 # ------------------------------------------------------------------------------------ equal times
@@ -297,7 +336,7 @@ def test_equal_or_missing_times_keep_the_row_that_a_hash_chooses() -> None:
         assert 70 < (kept == 5.0).sum() < 130 and len(kept) == 200
         draw.shuffle(events)
         assert label(rows(*events), rule, 3).set_index("user_id").rating.to_dict() == kept.to_dict()
-        counts = count_dropped(to_arrow(rows(*events)), rule)
+        counts = read_dropped(label_rows(to_arrow(rows(*events)), rule))
         assert sum(n for (_, why), n in counts.items() if why == "unordered_pairs") == 200
 
 
@@ -308,7 +347,7 @@ def test_rows_that_are_alike_and_rows_in_order_are_no_matter_of_chance() -> None
         ("x", 5.0),
         ("y", 1.0),
     }
-    assert {why for _, why in count_dropped(to_arrow(log), rule)} == {"duplicates_dropped"}
+    assert {why for _, why in read_dropped(label_rows(to_arrow(log), rule))} == {"duplicates_dropped"}
 
 
 def test_attributes_do_not_decide_which_rating_stays() -> None:

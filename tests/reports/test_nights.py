@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from recbench_spark.commands.actions.backfill import list_conclusions
+from recbench_spark.commands.actions.nightly import print_board
 from recbench_spark.kernels.metrics.about import ABOUT
+from recbench_spark.query.command_lines import command_anywhere, query_command
 from recbench_spark.reports import (
     COMPARED_COLUMNS,
     HISTORY_COLUMNS,
     Fall,
     Report,
     add_nights,
+    add_tests,
     advice,
     leaderboard_text,
     list_causes,
@@ -23,7 +29,7 @@ from recbench_spark.reports import (
     make_pairs_compared,
     render_html,
 )
-from recbench_spark.reports.advice import choose_advice, group_findings
+from recbench_spark.reports.advice import choose_advice, group_findings, split_notes
 from recbench_spark.reports.facts import CheckRow
 from recbench_spark.reports.glossary import METRICS, TERMS, explain_users, list_terms
 from recbench_spark.reports.opening import describe_fall, make_opening, share_in_words
@@ -109,7 +115,7 @@ def test_the_first_screen_says_what_fell_and_what_can_be_shipped() -> None:
     assert opening.events[0].startswith("ours fell by two thirds")
     assert opening.shipped == (
         "Best on test that can be shipped: popular, ndcg@10 0.1000; above it: truth (the world's own "
-        "truth), ours (it regressed).",
+        "scores, no model), ours (it regressed).",
     )
 
 
@@ -153,6 +159,155 @@ def test_a_model_without_a_value_is_named(has_rules: bool) -> None:
     assert make_opening(report(number("a", None))).verdict == "No model of this night has a value"
 
 
+# ------------------------------------------------------------------------------- what was found, on what
+
+
+def make_two_parts(
+    places: dict[str, tuple[float, float]], half: float, kinds: dict[str, str], **more: Any
+) -> Report:
+    """A report of values on test and in the open loop, with intervals of a half width."""
+    rows = [
+        number(model, v, part=part, ci_low=v - half, ci_high=v + half, model_kind=kinds.get(model, "als"))
+        for model, values in places.items()
+        for part, v in zip(("test", "open_loop"), values, strict=True)
+    ]
+    return report(*rows, **more)
+
+
+DEMO = {
+    "best": (0.5, 0.4), "second": (0.4, 0.2), "third": (0.3, 0.3),
+    "popular": (0.2, 0.05), "random": (0.1, 0.1), "truth": (0.9, 0.01),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("half", "chance"),
+    [
+        (0.01, "."),
+        (0.03, "; the order of the two may be chance on open_loop."),
+        (0.2, "; the order of the two may be chance on test and on open_loop."),
+    ],
+)
+def test_the_first_sentence_says_the_finding(half: float, chance: str) -> None:
+    """popular falls below random; second and third change places too, and truth, which is no model, falls
+    to the end."""
+    made = make_two_parts(DEMO, half, {"random": "random", "truth": "truth"})
+    opening = make_opening(made)
+    expected = f"popular is fifth on test and fifth, below random, on open_loop (ndcg@10){chance}"
+    assert opening.finding == expected
+    assert opening.sentences[0] == opening.finding == leaderboard_text(made).splitlines()[1]
+    assert opening.sentences[-1] == "Every model has a value; there is no earlier night to compare with."
+    assert f'<p class="verdict">{opening.finding}</p>' in render_html(made)
+    without = {model: values for model, values in DEMO.items() if model != "truth"}
+    last = make_opening(make_two_parts(without, half, {"random": "random"}))
+    assert last.finding.startswith(
+        "popular is fourth on test and last, below random, on open_loop (ndcg@10)"
+    )
+    others = {model: values for model, values in without.items() if model != "random"}
+    other = make_opening(make_two_parts(others, half, {})).finding
+    assert other.startswith("second is second on test and third, below third, on open_loop")
+    agreed = {"best": (0.5, 0.4), "second": (0.4, 0.2)}
+    calm = make_opening(make_two_parts(agreed, half, {}))
+    assert not calm.finding and calm.sentences[0].startswith("Best on test that can be shipped: best")
+
+
+def test_what_went_wrong_comes_before_the_finding() -> None:
+    made = make_two_parts(DEMO, 0.01, {"random": "random"})
+    opening = make_opening(replace(made, falls=(fall(),)))
+    assert opening.sentences[0].startswith("Do not ship ours") and opening.sentences[1] == opening.finding
+
+
+def test_a_paired_test_says_whether_a_finding_may_be_chance() -> None:
+    """Intervals overlap on both parts; a test tells popular from random on test, none in the open loop."""
+    made = make_two_parts(DEMO, 0.2, {"random": "random"})
+    pairs = [("popular", "random", "test", 0.01), ("popular", "random", "open_loop", 0.3)]
+    rows = [
+        {**COMPARED, "kind": "pair", "model": m, "other": o, "part": part, "p_holm": p}
+        for m, o, part, p in pairs
+    ]
+    tested = add_tests(made, pd.DataFrame(rows, columns=list(COMPARED_COLUMNS)))
+    assert make_opening(tested).finding.endswith("; the order of the two may be chance on open_loop.")
+
+
+def test_what_was_evaluated_stands_beside_the_finding() -> None:
+    """4 of 40 test users have a value; the log runs over the days of its zone."""
+    counts = {"train": (800, 50, 60), "test": (200, 40, 55), "open_loop": (1234, 4, 60)}
+    facts: list[list[Any]] = [
+        ["split1", part, fact, float(n), None]
+        for part, sizes in counts.items()
+        for fact, n in zip(("rows", "users", "items"), sizes, strict=True)
+    ]
+    times = {"oldest_event": "2026-01-01 12:00:00 UTC", "newest_event": "2026-01-30 12:00:00 UTC"}
+    facts += [["split1", "log", fact, 1.0, text] for fact, text in times.items()]
+    made = make_two_parts(DEMO, 0.01, {}, manifests=facts)
+    said = (
+        "Evaluated on world: test, 200 rows of 40 users (4 with a value) and 55 items; open_loop, 1,234 "
+        "rows of 4 users and 60 items; a log of 30 days, 2026-01-01 to 2026-01-30."
+    )
+    assert make_opening(made).evaluated == said
+    assert said in render_html(made) and leaderboard_text(made).splitlines()[2] == said
+    period = {
+        "period_begin": "2026-01-28 23:00:00 UTC, 2026-01-29 00:00:00 Europe/Berlin",
+        "period_end": "2026-01-29 23:00:00 UTC, 2026-01-30 00:00:00 Europe/Berlin",
+    }
+    facts += [["split1", "log", fact, 1.0, text] for fact, text in period.items()]
+    dated = make_opening(make_two_parts(DEMO, 0.01, {}, manifests=facts)).evaluated
+    assert dated.endswith("; tested from 2026-01-29 00:00 to 2026-01-30 00:00 Europe/Berlin.")
+    assert make_opening(make_two_parts(DEMO, 0.01, {}, manifests=facts[:1])).evaluated == ""
+    rated = report(number("a", 0.5, metric="rmse", k=None), headline="rmse", manifests=facts[:9])
+    assert make_opening(rated).evaluated == "Evaluated on world: test, 200 rows of 40 users and 55 items."
+
+
+def test_a_model_called_truth_is_called_what_it_is() -> None:
+    what = "truth (the world's own scores, no model)"
+    made = make_two_parts({"truth": (0.9, 0.3), "a": (0.5, 0.6)}, 0.01, {"truth": "truth"})
+    assert f"{what} is above a" in made.summary[0] and f"{what} moves as far" not in made.summary[-1]
+    assert make_opening(made).shipped[0].endswith(f"above it: {what}.")
+    page, text = render_html(made), leaderboard_text(made)
+    assert page.count('truth<span class="kind">the world&#39;s own scores, no model</span>') == 2
+    assert "\ntruth: the world's own scores, no model\n" in text
+    fell = make_opening(replace(made, falls=(fall(is_shipped=False, model="truth"),)))
+    assert fell.events[0].startswith(f"{what} fell by two thirds")
+    alone = report(number("truth", 0.5, model_kind="truth"))
+    assert alone.summary == (f"{what} leads with ndcg@10 0.5000; there is no other model.",)
+
+
+def test_findings_that_the_terminal_has_no_room_for_are_named() -> None:
+    """Seven checks that did not pass; among them ids of a model's lists that the night does not know."""
+    names = [*(f"a{n}" for n in range(5)), "item_id of model a not in catalogue", "lists without rows"]
+    checks = [["run-a", name, "warning", 1.0, 0.0, False, "words"] for name in names]
+    text = leaderboard_text(report(number("a", 0.5), checks=checks))
+    line = "warning: 2 more did not pass: item_id of model a not in catalogue, lists without rows"
+    assert text.endswith("\n" + line) and line in list_conclusions(text)
+
+
+def test_notes_come_after_the_links(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [number("t", 0.5, model_kind="truth")]
+    checks = [["run-t", "test: tied truth items", "warning", 0.5, 0.1, False, "tied"]]
+    print_board(leaderboard_text(report(*rows, checks=checks)), ["report: there", "ask in SQL:"])
+    *_, link, ask, note = capsys.readouterr().out.splitlines()
+    assert (link, ask) == ("report: there", "ask in SQL:") and note.startswith(
+        "1 note of no consequence is"
+    )
+    print_board(leaderboard_text(report(*rows)), ["report: there"])
+    assert capsys.readouterr().out.endswith("\nreport: there\n")
+
+
+def test_a_printed_command_is_what_a_person_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "bin" / "recbench"
+    monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
+    line = "query leaderboard --warehouse DIR"
+    assert query_command("DIR", "leaderboard") == f"{script.with_name('python')} -m recbench_spark {line}"
+    script.parent.mkdir()
+    script.touch(mode=0o755)
+    assert query_command("DIR", "leaderboard") == f"{script} {line}"
+    assert command_anywhere("query", "a b") == f"{script} query 'a b'"
+    monkeypatch.chdir(tmp_path)
+    assert query_command("DIR", "leaderboard") == f"bin/recbench {line}"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert query_command("DIR", "leaderboard") == f"recbench {line}"
+
+
 # ------------------------------------------------------------------------------- nights
 
 
@@ -181,6 +336,13 @@ def test_the_page_marks_the_row_and_draws_nights_and_comparisons() -> None:
     assert 'id="nights"' in page and 'id="comparisons"' in page and "ndcg@10 over nights" in page
     assert "its lists changed on 2026-02-03" in page and "&lt; 0.0001" in page
     assert page.index("Do not ship ours") < page.index('id="leaderboard"')
+
+
+def test_the_opening_says_how_many_events_it_leaves_out() -> None:
+    runs = [{**RUN, "run_id": f"x{n}", "model": f"m{n}", "status": "failed"} for n in range(8)]
+    gates = tuple(CheckRow(f"gate {n}", "error", False, 1.0, 0.0, "none", ("a",)) for n in range(7))
+    events = make_opening(replace(report(number("a", 0.5), runs=runs), checks=gates)).events
+    assert "2 more in the table checks." in events and "3 more that failed, in Runs." in events
 
 
 def test_comparisons_are_those_with_the_baseline_and_with_earlier_nights() -> None:
@@ -225,13 +387,16 @@ def test_findings_are_grouped_by_what_to_do_and_the_world_s_nature_is_a_note() -
     ]
     rows = [number(model, 0.5, model_kind=kind) for model, kind in kinds.items()]
     both = group_findings(report(*rows, checks=checks))
-    assert [(one.title, one.is_note) for one in both] == [("Break ties", False)]
-    noted = group_findings(report(*rows, checks=checks[:1]))
-    assert [(one.title, one.is_note, one.findings[0][2]) for one in noted] == [("Notes", True, "t")]
-    page = render_html(report(*rows, checks=checks[:1]))
-    assert '<span class="good">1 note</span>' in page and "1 note of no consequence" in page
-    text = leaderboard_text(report(*rows, checks=checks[:1]))
-    assert text.endswith("1 note on what follows from the kind of a model or the world is in the report")
+    assert [one.title for one in both] == ["Break ties"]
+    noted = report(*rows, checks=checks[:1])
+    assert not group_findings(noted) and [row.models for row in split_notes(noted)[1]] == [("t",)]
+    page = render_html(noted)
+    # The notes are the last thing of the section on checks; the first screen does not speak of them.
+    assert page.index("1 note of no consequence") > page.index('id="checks"')
+    assert page.count("1 note") == 1 and page.count('<span class="tag soft">note</span>') == 1
+    assert '<span class="good">nothing to do</span>' in page
+    text = leaderboard_text(noted)
+    assert text.endswith("\n\n1 note of no consequence is at the end of the report's section on checks")
     assert "warning: test: tied truth items" in leaderboard_text(report(*rows, checks=checks))
 
 
@@ -260,11 +425,10 @@ def test_what_a_generated_world_leaves_out_is_a_note_for_models_that_are_fitted_
         {**RUN, "run_id": f"run-{model}", "model": model, "config_json": '{"dataset": {"reader": "world"}}'}
         for model in kinds
     ]
-    groups = {one.title: one.findings for one in group_findings(report(*rows, checks=checks, runs=runs))}
-    assert {title: row[2] for title, (row,) in groups.items()} == {
-        "Look at a model's output": "own",
-        "Notes": "a",
-    }
+    made = report(*rows, checks=checks, runs=runs)
+    (advice_on_output,), (note,) = group_findings(made), split_notes(made)[1]
+    assert advice_on_output.title == "Look at a model's output"
+    assert (advice_on_output.findings[0][2], note.models) == ("own", ("a",))
     (of_a_log,) = group_findings(report(*rows, checks=checks))
     assert of_a_log.title == "Look at a model's output" and len(of_a_log.findings) == 2
 
@@ -287,7 +451,7 @@ def test_counts_of_users_that_differ_are_explained_and_equal_ones_are_not() -> N
         report(number("a", 0.5)),
     )
     for facts, head, other in ((rated, "rows", "users"), (ranked, "users", "rows")):
-        assert leaderboard_text(facts).splitlines()[3].split()[-1] == head
+        assert leaderboard_text(facts).splitlines()[4].split()[-1] == head
         page = render_html(facts)
         assert f'href="#term-{head}"' in page and f'href="#term-{other}"' not in page
 

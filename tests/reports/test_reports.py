@@ -230,11 +230,11 @@ def test_the_first_sentence_is_about_a_model_that_could_be_deployed() -> None:
     assert facts.summary[0].startswith(
         "a is the best model that could be deployed, with ndcg@10 0.5000, 0.1"
     )
-    assert facts.summary[0].endswith("t, the world's own truth, is above a with ndcg@10 0.9000.")
+    assert facts.summary[0].endswith("t (the world's own scores, no model) is above a with ndcg@10 0.9000.")
     assert facts.leaderboards[0].reference.model == "a"
     beaten = report(number("t", 0.3, model_kind="truth"), number("a", 0.5), number("p", 0.5, source="x"))
     assert beaten.summary[0].startswith("a leads with ndcg@10 0.5000, level with p.")
-    assert beaten.summary[0].endswith("truth, is below a with ndcg@10 0.3000.")
+    assert beaten.summary[0].endswith("no model) is below a with ndcg@10 0.3000.")
 
 
 def test_regressions_come_first_whatever_else_there_is_to_say() -> None:
@@ -315,7 +315,7 @@ def _check_sentence(board: Any, sentence: str) -> None:
     for other in re.findall(r"level with (m\d)[;.]", sentence):
         assert bad[other] == bad[leader]
     for model, place in re.findall(
-        r"(m\d), (?:the world's own truth|published), is (above|below|level)", sentence
+        r"(m\d) \((?:the world's own scores, no model|published)\) is (above|below|level)", sentence
     ):
         gap = bad[model] - bad[leader]
         assert place == ("above" if gap < 0 else "below" if gap > 0 else "level")
@@ -487,7 +487,10 @@ def test_the_terminal_table() -> None:
             number("als_32", 0.25, metric="recall"),
         )
     )
-    title, header, rule, first, second = text.splitlines()[2:7]
+    answer, _, title, header, rule, first, second = text.splitlines()[1:8]
+    assert answer.startswith(
+        "Best on test that can be shipped: als_32, ndcg@10 0.3121 [0.3050, 0.3190]; its "
+    )
     assert title == "test: ndcg@10, definition v1, 90 % bootstrap intervals"
     assert header.split()[:3] == ["#", "model", "ndcg@10"] and header.endswith("recall@10  users")
     assert set(rule) == {"─"}
@@ -712,9 +715,11 @@ def test_the_verdicts_that_the_fewest_items_turn_come_first() -> None:
     ]
     page = render_html(replace(report(number("a", 0.75)), flips=facts))
     assert "2 of 200 items" in page and "1 %" in page and "i3, i4, …" in page and 'href="#flips"' in page
-    (line,) = describe_flips(facts)
+    (line,) = describe_flips(facts, {"a": "als"})
+    (named,) = describe_flips(facts, {"b": "truth"})
+    assert "items b (the world's own scores, no model) leads a on test" in named
     assert "without 2 of 200 items b leads a on test (ndcg@10), and without 7 of" in line
-    assert make_flips(pd.DataFrame([], columns=list(old))) == () == describe_flips(())
+    assert make_flips(pd.DataFrame([], columns=list(old))) == () == describe_flips((), {})
     assert 'id="flips"' not in render_html(report(number("a", 0.75)))
 
 
@@ -749,6 +754,31 @@ def test_estimates_under_exposure_bias_stand_beside_the_open_loop() -> None:
     assert 'id="exposure"' in page and "stratified 2 equal mass" in page and "-1.00" in page
     assert re.search(r"tau-b +-1\.00 +1\.00 +-1\.00", text)
     assert 'id="exposure"' not in render_html(demo())
+
+
+def test_estimators_that_say_the_same_share_a_column() -> None:
+    """ips and clipped ips are equal for both models; snips user differs in an interval, so it stays."""
+    exposed = {"definition": "v1;propensities=true"}
+    rows = [number("a", 0.5), number("b", 0.4)]
+    for estimator, high in (("ips", 0.4), ("clipped_ips", 0.4), ("snips_user", 0.45)):
+        for model, value in (("a", 0.2), ("b", 0.1)):
+            rows.append(number(model, value, estimator=estimator, ci_low=0.05, ci_high=high, **exposed))
+    made = report(*rows)
+    (facts,) = made.corrections
+    assert [c.name for c in facts.columns] == ["holdout", "ips = clipped ips", "snips user"]
+    assert [[e.value for e in c.estimates if e] for c in facts.columns] == [
+        [0.5, 0.4],
+        [0.2, 0.1],
+        [0.2, 0.1],
+    ]
+    assert re.search(r"model +holdout +ips = clipped ips +snips user", leaderboard_text(made))
+    assert "ips =<br>clipped ips<br>" in render_html(made)
+    # The open loop is what the others are compared with: it never shares a column.
+    open_loop = [number("a", 0.2, part="open_loop"), number("b", 0.1, part="open_loop")]
+    weighed = [number("a", 0.2, estimator="ips", **exposed), number("b", 0.1, estimator="ips", **exposed)]
+    for some in ((*rows[:2], *open_loop, *weighed), (rows[0], open_loop[0], weighed[0])):
+        (facts,) = report(*some).corrections
+        assert [c.name for c in facts.columns] == ["holdout", "ips", "open_loop"]
 
 
 def test_agreement_better_than_the_holdout_s_is_tested() -> None:

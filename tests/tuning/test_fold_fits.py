@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
@@ -286,3 +288,43 @@ def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -
 
 def never(_: Any) -> str:
     raise AssertionError("nothing is ranked")
+
+
+@pytest.mark.parametrize("repeats", ["drop", "keep"])
+def test_folds_of_a_log_with_repeated_pairs(store, tmp_path: Path, repeats: str) -> None:
+    """Each fold learns from and predicts the rows that a night on it alone has, and a bundle has them."""
+    draw = np.random.default_rng(5)
+    log = pd.DataFrame({"user_id": draw.integers(0, 6, 300), "item_id": draw.integers(0, 20, 300)}).assign(
+        rating=draw.integers(1, 6, 300), event_time=draw.permutation(300)
+    )
+    log.to_csv(tmp_path / "log.csv", index=False)
+    one = benchmark(str(tmp_path / "log.csv"), MODELS[:1], holdout="consecutive", folds=3, repeats=repeats)
+    fits = make_fits(store, one)
+    rows = {
+        row["fold"]: row for row in run_plan(store, fits.over_folds(one.models), Journal(io.StringIO()))
+    }
+    pair, fold_r = ["user_id", "item_id"], np.arange(300) // 100
+    for fold, row in rows.items():
+        sides = log[fold_r != fold], log[fold_r == fold]
+        train, test = (side.sort_values("event_time").drop_duplicates(pair, keep="last") for side in sides)
+        known = pd.MultiIndex.from_frame(test[pair]).isin(pd.MultiIndex.from_frame(train[pair]))
+        test = test[~known] if repeats == "drop" else test
+        assert (row["status"], row["n_train"], row["n_watched"]) == ("succeeded", len(train), len(test))
+        assert 0 < known.sum() < len(known)
+    pairs, fit = read_predictions(store, one, fits.log, "means")
+    pack_bundle(store, pairs, tmp_path / "b", make_facts(one, fits.log, fit, "somebody"))
+    entry = score_bundle(store, one, fits.log, tmp_path / "b", never)
+    assert entry.value == pytest.approx(sum(row["rmse"] for row in rows.values()) / 3)
+
+
+def test_a_period_of_fits_is_that_of_the_zone(store, tmp_path: Path) -> None:
+    """The last day of New York begins at 05:00 UTC: two rows test, and a day of UTC has five."""
+    hours = [1, 2, 3, 24, 26, 28, 30, 40]
+    lines = [f"u{n % 2},i{n},{1 + n % 5},{hour * 3600}" for n, hour in enumerate(hours)]
+    (tmp_path / "log.csv").write_text("\n".join(["user_id,item_id,rating,event_time", *lines]) + "\n")
+    document = benchmark(str(tmp_path / "log.csv"), MODELS[:1]).model_dump(mode="json")
+    document["dataset"]["time_zone"] = "America/New_York"
+    document["split"] = {"holdout": "period", "length": "1d"}
+    one = make_benchmark(document, [], "test")
+    log = make_fits(store, one).log.files.open()
+    assert [len(log.find_rows((part,))) for part in ("train", "test")] == [6, 2]

@@ -19,6 +19,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARDS, FITS, TRIALS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits import running
+from recbench_spark.training.fits.tasks import name_settings
 from recbench_spark.tuning import fold_fits
 from recbench_spark.tuning.board_update import read_entries, update_board
 from recbench_spark.tuning.credit import credit_searches, make_provenance
@@ -200,6 +201,21 @@ def test_what_was_tried_with_other_settings_of_the_file_is_another_search() -> N
     assert [trial["trial_id"] for trial in result.trials] == ["3", "2"]
     assert (result.space["rates"].low, result.space["rates"].high) == (0.1, 10)
     assert [trial["trial_id"] for trial in collect_searches(rows[:1])["m"].trials] == ["1"]
+
+
+def test_searches_of_all_items_and_of_trained_ones_are_two(tmp_path) -> None:
+    """Else trials of the one would stand for those of the other, and boards would mix their fits."""
+    trials = RatingTrials.__new__(RatingTrials)
+    trials.log_id = "log"
+    one = benchmark(write_log(tmp_path), spaces={"sgd": {"rates": RATES}})
+    models = [{**one.models[0].model_dump(), "items": items} for items in ("trained", "catalogue")]
+    (first,), (second,) = (
+        make_searches(one.model_copy(update={"models": (make_model(model, "m"),)}), one.search, trials)
+        for model in models
+    )
+    assert first.search_id != second.search_id
+    learner = {"kind": "sgd_mf", "rates": 0.1}
+    assert name_settings(learner, whole=False) == learner != name_settings(learner, whole=True)
 
 
 def test_what_a_search_cannot_try_is_told_before_it_starts(tmp_path) -> None:

@@ -150,7 +150,9 @@ def _describe_folds(places: Sequence[int]) -> str:
 
 def format_table(rows: Sequence[Row]) -> str:
     """Return a table with a line for each model: mean, both spreads, core-hours, number of failed fits."""
-    parts = sorted({part for row in rows for part in row.get("rmse_by_part") or {} if not part.isdecimal()})
+    parts = sorted(
+        {part for row in rows for part in row.get("rmse_by_part") or {} if not part[:1].isdecimal()}
+    )
     views: list[tuple[str, str | None]] = (
         [(part, part) for part in parts] if len(parts) > 1 else [("", None)]
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,11 @@ from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import NAME, Bootstrap, parse
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
-from recbench_spark.kernels.compiling import compile_notice
-from recbench_spark.kernels.hashing import splitmix64
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the flags, compare, print and write the results."""
     check_flags(args)
-    if wait := compile_notice(splitmix64):
-        print(wait, file=sys.stderr)
     settings = {"replicates": args.bootstrap, "seed": args.seed}
     options: dict[str, Any] = {
         "baseline": args.baseline,

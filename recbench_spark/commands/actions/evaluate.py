@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from recbench_spark.adhoc.many_models import SIDES
 from recbench_spark.adhoc.options import KINDS, EvaluationRequest, make_bootstrap, table_columns
 from recbench_spark.adhoc.request_checks import check_request
 from recbench_spark.commands.warehouses import check_warehouse
-from recbench_spark.config import DEFAULT_METRICS, NAME, Views
+from recbench_spark.config import DEFAULT_METRICS, NAME, Bootstrap, Views
 from recbench_spark.data import arrow_files
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.stored_embeddings import choose_sides, find_table
@@ -28,8 +29,6 @@ from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.evaluation.result import to_arrow
 from recbench_spark.inputs import pin_inputs
-from recbench_spark.kernels.compiling import compile_notice
-from recbench_spark.kernels.hashing import splitmix64
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, RANKINGS, RUNS, USER_METRICS
@@ -80,8 +79,6 @@ def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
 def _evaluate_locally(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
     """Evaluate without Java."""
     store = ArrowStore(args.warehouse)
-    if wait := compile_notice(splitmix64):
-        print(wait, file=sys.stderr)
     run["inputs"] = {name: arrow_files.identity(path) for name, path in input_paths(args).items()}
     result = evaluate_tables(args, kind, engines.load_engine("local"), arrow_files.read_table)
     _publish(store, result, run)
@@ -315,8 +312,18 @@ def _identify_run(args: argparse.Namespace, kind: str, definition: Definition) -
             "paths": input_paths(args),
             **({"slice": args.slice} if args.slice else {}),
             **({"columns": args.columns} if args.columns else {}),
+            **_list_moved(args),
         },
     }
+
+
+def _list_moved(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags that move a number and are not at their default, which enters no key."""
+    defaults = {
+        "metrics": None, "similarity": EvaluationRequest.similarity, "bootstrap": Bootstrap().replicates,
+        "curve": False, "cut": False, **asdict(Views()),
+    }  # fmt: skip
+    return {name: getattr(args, name) for name, value in defaults.items() if getattr(args, name) != value}
 
 
 def print_results(

@@ -11,6 +11,7 @@ from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, DataError
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.benchmark_checks import check_night
+from recbench_spark.nightly.night_states import record_state
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
@@ -41,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
     journal, failed = Journal(), {}
     for n, benchmark in enumerate(protocols, start=1):
         journal.say(f"protocol {n}/{len(protocols)}: {benchmark.name}")
-        failed.update(run_night(store, benchmark, args.logical_date, journal).failed)
+        with record_state(store.root, benchmark.name, args.logical_date, cli.read_error):
+            failed.update(run_night(store, benchmark, args.logical_date, journal).failed)
     print_shares(store, load_benchmark(args.config, args.set).name, protocols)
     return FAILED if failed else OK
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
+from collections.abc import Iterable
 from datetime import date
 from operator import attrgetter
 from pathlib import Path
@@ -17,12 +19,16 @@ from recbench_spark.errors import OK, ConfigError, DataError, SchemaError
 from recbench_spark.nightly.night_states import record_state
 from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
 from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.query.command_lines import shorten_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.objects import require_storage
 from recbench_spark.storage.uris import link_place
 
 if TYPE_CHECKING:
     from recbench_spark.storage.store import Store
+
+NOTES = re.compile(r"\n\n(\d+ notes? o[^\n]*)\Z")
+"""The last paragraph of a leaderboard, where it counts notes of no consequence."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -123,14 +129,19 @@ def print_findings(outcome: NightOutcome) -> None:
 
 
 def print_results(outcome: NightOutcome) -> None:
-    """Print the leaderboard, the skipped models, and commands to look at the results."""
-    print(outcome.leaderboard)
+    """Print the leaderboard, the skipped models, and a command to look at the results."""
+    lines = []
     if outcome.skipped:
         done = ", ".join(outcome.skipped)
-        print(f"already done this night, nothing to do: {done} (--force runs them again)")
+        lines.append(f"already done this night, nothing to do: {done} (--force runs them again)")
     if outcome.report_path:
-        print(f"report: {link_place(outcome.report_path)}")
-    print("ask in SQL:")
-    for line in outcome.sql_lines[:1]:  # the result file and the report have all
-        print(f"  {line}")
-    sys.stdout.flush()
+        lines.append(f"report: {link_place(outcome.report_path)}")
+    # The result file and the report have all commands.
+    lines += ["ask in SQL:", *(f"  {shorten_command(line)}" for line in outcome.sql_lines[:1])]
+    print_board(outcome.leaderboard, lines)
+
+
+def print_board(leaderboard: str, lines: Iterable[str]) -> None:
+    """Print a leaderboard, then lines on where to look; its notes of no consequence come last."""
+    board, *notes = NOTES.split(leaderboard)
+    print(board, *lines, *notes[:1], sep="\n", flush=True)

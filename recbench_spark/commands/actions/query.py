@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -118,8 +119,11 @@ def _answer_on_spark(args: argparse.Namespace, sql: str) -> int:
         )
     store = Store(get_session("recbench-spark query"), args.warehouse, read_only=True)
     _refuse_empty(args.warehouse, store.exists)
+    if not needs_no_java(args.warehouse):
+        local_engine.require_whole(store, local_engine.find_tables(sql))
     store.install_views()
-    check_query(store.spark, sql, (*TABLES, *view_files()))
+    if sql == args.sql.strip():  # ready-made questions need no guard
+        check_query(store.spark, sql, (*TABLES, *view_files()))
     answer, limit = store.spark.sql(sql), choose_limit(args)
     rows = collect_arrow(answer if limit is None else answer.limit(limit))
     print_rows(rows, args.format)
@@ -242,10 +246,38 @@ ORDERS = dict.fromkeys(("board_entries", "standing_entries"), "board, entry_id")
 
 
 def print_rows(rows: pa.Table, style: str) -> None:
-    """Print rows as a table or as CSV."""
-    frame = convert_to_utc(rows).to_pandas()
-    text = frame.to_csv(index=False) if style == "csv" else frame.to_string(index=False, na_rep="")
-    print(text.rstrip("\n"))
+    """Print rows as a table or as CSV, in which lists and maps are JSON."""
+    rows = convert_to_utc(rows)
+    if style == "csv":  # as objects, whole numbers beside NULL keep their digits
+        frame = write_nested_cells(rows).to_pandas(integer_object_nulls=True)
+        print(frame.to_csv(index=False).rstrip("\n"))
+    else:
+        print(rows.to_pandas().to_string(index=False, na_rep=""))
+
+
+def write_nested_cells(rows: pa.Table) -> pa.Table:
+    """Return the rows with each list, struct and map as JSON: whole, in one line."""
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_nested(field.type):
+            cells = (make_plain(cell, field.type) for cell in rows.column(at).to_pylist())
+            texts = [None if c is None else json.dumps(c, ensure_ascii=False, default=str) for c in cells]
+            rows = rows.set_column(at, field.name, pa.array(texts, pa.string()))
+    return rows
+
+
+def make_plain(cell: Any, kind: pa.DataType) -> Any:
+    """Return a value of Arrow with maps as objects.
+
+    >>> make_plain([("a", 1)], pa.map_(pa.string(), pa.int64()))
+    {'a': 1}
+    """
+    if cell is None or not pa.types.is_nested(kind):
+        return cell
+    if pa.types.is_map(kind):
+        return {str(key): make_plain(value, kind.item_type) for key, value in cell}
+    if pa.types.is_struct(kind):
+        return {field.name: make_plain(cell[field.name], field.type) for field in kind}
+    return [make_plain(one, kind.value_type) for one in cell]
 
 
 def convert_to_utc(rows: pa.Table) -> pa.Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -19,8 +18,6 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.readers.auctions import REQUIRED
 from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark
 from recbench_spark.inputs import pin_inputs, require_unchanged
-from recbench_spark.kernels.compiling import compile_notice
-from recbench_spark.kernels.hashing import splitmix64
 from recbench_spark.nightly.standalone_runs import find_finished_replay, publish_replays
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import REPLAYS, arrow_rows
@@ -74,8 +71,6 @@ def make_outcome(
 ) -> replays.ReplayOutcome:
     """Replay the models with an engine."""
     if engine == "local":
-        if wait := compile_notice(splitmix64):
-            print(wait, file=sys.stderr)
         return replays.replay_here(file, until, args.parts)
     # Imported here: this process needs Spark for large logs alone.
     from recbench_spark.adhoc.spark_replays import replay_on_spark  # noqa: PLC0415

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from recbench_spark.commands.actions.nightly import print_board
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import OK
@@ -25,7 +26,6 @@ def run(args: argparse.Namespace) -> int:
     store = Store(get_session("recbench-spark report"), args.warehouse)
     night = open_night(store, benchmark, args.logical_date)
     path, leaderboard = report_night(night, Journal())
-    print(leaderboard)
     missing = "no report: Spark alone writes this warehouse, so there is no place for it"
-    print(f"report: {link_place(path)}" if path else missing)
+    print_board(leaderboard, [f"report: {link_place(path)}" if path else missing])
     return OK

@@ -76,24 +76,34 @@ def _report_until(
     draw: Callable[[int, int], None] | None,
     finished: threading.Event,
 ) -> None:
-    began = reported = time.monotonic()
+    reported = time.monotonic()
+    before, began = 0, reported
     while not finished.wait(LOOK_SECONDS):
         pairs, now = sum_progress(folder), time.monotonic()
+        if not before:
+            before, began = pairs, now
         if draw is not None:
             draw(pairs, total)
         elif now - reported >= TELL_SECONDS and pairs:
             reported = now
-            report(format_progress(pairs, total, now - began))
+            report(format_progress(pairs, total, now - began, before))
 
 
-def format_progress(pairs: int, total: int, seconds: float) -> str:
+def format_progress(pairs: int, total: int, seconds: float, before: int = 0) -> str:
     """Describe the finished share, and the time left at the mean speed once that is steady.
 
-    The first tasks also start workers and compile kernels, so nothing is predicted from them.
+    The first tasks also start workers and compile kernels, so nothing is predicted from the time until
+    their pairs are there.
+
+    Args:
+        pairs: finished pairs.
+        total: pairs to rank.
+        seconds: time since the first pairs were there.
+        before: number of these first pairs.
     """
     finished = f"ranked {min(pairs, total):,} of {total:,} (users x models)"
-    if pairs < STEADY_SHARE * total:
+    if pairs - before < STEADY_SHARE * total:
         return finished
-    left = seconds * max(total - pairs, 0) / pairs
+    left = seconds * max(total - pairs, 0) / (pairs - before)
     unit, size = ("min", 60) if left >= 90 else ("s", 1)
     return f"{finished}, about {left / size:.0f} {unit} left"

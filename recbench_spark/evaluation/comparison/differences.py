@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from recbench_spark.config import Bootstrap, Regression
 from recbench_spark.evaluation.comparison.paired_values import PairedValues
+from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison import significance as kernel
 from recbench_spark.kernels.ratios import scaling
-from recbench_spark.kernels.resampling import bootstrap_sums
 
 if TYPE_CHECKING:
     from recbench_spark.evaluation.comparison.counted import CountedNumber
@@ -132,7 +132,7 @@ def sum_users(keys_u: Ints, values_umc: Floats, boot: Bootstrap) -> list[list[In
     """Compute the sums at each cut-off."""
     u, m, n_cuts = values_umc.shape
     flat_ux = values_umc.reshape(u, m * n_cuts)
-    boots, weights = bootstrap_sums(keys_u, flat_ux, boot.replicates, boot.seed)
+    boots, weights = resampling.bootstrap_sums(keys_u, flat_ux, boot.replicates, boot.seed)
     signs = kernel.sign_sums(keys_u, flat_ux, boot.replicates, boot.seed)
     at_cuts = [part.reshape(-1, m, n_cuts) for part in (boots, weights, signs)]
     return [
@@ -232,8 +232,8 @@ def _pair_columns(
     same_users = kernel.same_users(pair_sums)
     p_randomisation = kernel.randomisation_p(signs, same_users)
     low, high = np.where(same_users, low, student_low)[a, b], np.where(same_users, high, student_high)[a, b]
-    too_few = pairs.users[a, b] < kernel.count_fewest_users(level)
-    low, high = (np.where(too_few & ~(low < high), np.nan, end) for end in (low, high))
+    too_few = pairs.users[a, b] < resampling.count_fewest_users(level)
+    low, high = resampling.hide_points(low, high, pairs.users[a, b], level)
     estimates = {
         "value": means[a, b] / scale,
         "other_value": means[b, a] / scale,
@@ -339,7 +339,7 @@ def find_regression(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float
         return None, False
     lower_is_better = row["metric"] in plan.lower
     drop = row["difference"] if lower_is_better else -row["difference"]
-    certain = row["users"] >= kernel.count_fewest_users(plan.bootstrap.level) and (
+    certain = row["users"] >= resampling.count_fewest_users(plan.bootstrap.level) and (
         row["ci_low"] > 0 if lower_is_better else row["ci_high"] < 0
     )
     violations = [drop > rule.drop and (certain or not rule.certain) for rule in applicable]

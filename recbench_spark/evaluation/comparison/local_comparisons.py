@@ -33,6 +33,7 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import PER_USER
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison import significance as kernel
 from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.kernels.resampling import hide_points
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 COMMON = "common"
@@ -180,11 +181,19 @@ def _make_part_slices(user_metrics: pa.Table, labels: pa.Table | None) -> UserSl
         at = pc.index_in(ids, value_set=labels.column("user_id").combine_chunks())
         for name in labels.column_names:
             if name != "user_id":
-                own = labels.column(name).cast(pa.string()).combine_chunks().take(at)
+                own = _name_labels(labels.column(name)).take(at)
                 columns[name] = np.array(pc.fill_null(own, "").to_pylist(), dtype=object).astype(str)
     keys = hash_ids(ids).view(np.int64) if len(ids) else np.zeros(0, np.int64)
     order = np.argsort(keys)
     return UserSlices(keys[order], {name: column[order] for name, column in columns.items()})
+
+
+def _name_labels(column: pa.ChunkedArray) -> pa.Array:
+    """Return labels as text; numbers of float16 as they print (0.7), and not as the float64 beside."""
+    if pa.types.is_float16(column.type):
+        texts = [None if value is None else str(np.float16(value)) for value in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    return column.cast(pa.string()).combine_chunks()
 
 
 def _relevant_range(n: float) -> str:
@@ -256,7 +265,8 @@ class _PlanSums:
         rows = []
         for (*key, k, number, slice_key, label), tally in self.tallies.items():
             tests = kernel.paired_t(tally.sums)
-            low, high = tests.interval(plan.bootstrap.level)
+            level = plan.bootstrap.level
+            low, high = hide_points(*tests.interval(level), tests.users, level)
             estimates = {"difference": tests.mean, "stderr": tests.error, "ci_low": low, "ci_high": high}
             model, other = (plan.runs[place].model for place in plan.groups[number].runs)
             names = ("wins", "ties", "losses", "only_model", "only_other")

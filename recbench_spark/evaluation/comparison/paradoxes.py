@@ -36,7 +36,7 @@ from recbench_spark.evaluation.metrics.accuracy import (
     TruthSelection,
 )
 from recbench_spark.kernels import resampling
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.comparison import paradoxes as kernel
 from recbench_spark.kernels.estimators.exposure import combine_strata
 from recbench_spark.kernels.metrics.accuracy import measure
@@ -317,25 +317,20 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
     The stratified difference is the sum over strata of |Q_s| / |Q| x the difference in s, over the
     strata in which both models have a mean.
     """
-    difference_sx, low_sx, high_sx = _differences(strata, a, b, level)
+    users_sx = np.minimum(strata.users_sm[:, a], strata.users_sm[:, b])
+    difference_sx, low_sx, high_sx = _differences(strata, a, b, users_sx, level)
     combined_x, _ = combine_strata(difference_sx[1:], strata.size_s)
     drawn_srx = (strata.mean_smr[1:, a] - strata.mean_smr[1:, b]).transpose(2, 0, 1)
-    low_x, high_x = resampling.percentile_interval(combine_strata(drawn_srx, strata.size_rs)[0], level)
+    bounds_x = resampling.percentile_interval(combine_strata(drawn_srx, strata.size_rs)[0], level)
+    low_x, high_x = resampling.hide_points(*bounds_x, users_sx[0], level)
     both = ~np.isnan(difference_sx[1:])
     value_x, other_x = (
         combine_strata(np.where(both, strata.mean_sm[1:, model], np.nan), strata.size_s)[0]
         for model in (a, b)
     )
-    overall = (low_sx[0], high_sx[0])
     kind_x = kernel.kinds(difference_sx[0], combined_x, difference_sx[1:].T)
-    by_strata = [
-        kernel.intervals_oppose(*overall, *bounds) for bounds in zip(low_sx[1:], high_sx[1:], strict=True)
-    ]
-    certain_x = np.where(
-        kind_x == kernel.KINDS.index("partial"),
-        np.any(by_strata, axis=0),
-        kernel.intervals_oppose(*overall, low_x, high_x),
-    )
+    enough_sx = users_sx >= resampling.count_fewest_users(level)
+    certain_x = _mark_certain(kind_x, (low_sx, high_sx), (low_x, high_x), enough_sx)
     return {
         "value": strata.mean_sm[0, a],
         "other_value": strata.mean_sm[0, b],
@@ -358,13 +353,32 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
     }
 
 
-def _differences(strata: StratumMeans, a: Ints, b: Ints, level: float) -> tuple[Floats, Floats, Floats]:
+def _mark_certain(
+    kind_x: Ints, bounds_sx: tuple[Floats, Floats], stratified_x: tuple[Floats, Floats], enough_sx: Bools
+) -> Bools:
+    """Return (x,) true where enough users show the whole and, against it, the strata or one of them."""
+    (low_sx, high_sx), whole = bounds_sx, (bounds_sx[0][0], bounds_sx[1][0])
+    by_strata = [
+        kernel.intervals_oppose(*whole, low_sx[s], high_sx[s]) & enough_sx[s] for s in range(1, len(low_sx))
+    ]
+    is_partial = kind_x == kernel.KINDS.index("partial")
+    opposed_x = np.where(
+        is_partial, np.any(by_strata, axis=0), kernel.intervals_oppose(*whole, *stratified_x)
+    )
+    marked: Bools = opposed_x & enough_sx[0]
+    return marked
+
+
+def _differences(
+    strata: StratumMeans, a: Ints, b: Ints, users_sx: Ints, level: float
+) -> tuple[Floats, Floats, Floats]:
     """Return differences in the whole and in the strata, and bounds of their intervals, (s, x) each."""
     difference_sx = strata.mean_sm[:, a] - strata.mean_sm[:, b]
     drawn_sxr = strata.mean_smr[:, a] - strata.mean_smr[:, b]
     flat_rc = drawn_sxr.reshape(-1, drawn_sxr.shape[2]).T
     low, high = resampling.percentile_interval(flat_rc, level)
-    return difference_sx, low.reshape(difference_sx.shape), high.reshape(difference_sx.shape)
+    shape = difference_sx.shape
+    return difference_sx, *resampling.hide_points(low.reshape(shape), high.reshape(shape), users_sx, level)
 
 
 def _none_if_nan(value: Any) -> Any:

@@ -110,7 +110,7 @@ def check_rounds(rounds: DataFrame, settings: EstimatorSettings) -> list[Check]:
         F.sum(w * w).alias("squares"),
         F.max(w).alias("most"),
         F.stddev(w).alias("spread"),
-        F.count_if(w > settings.switch).alias("beyond"),
+        F.count_if(w.cast("float") > F.lit(settings.switch).cast("float")).alias("beyond"),
     ).collect()
     n, total = row.n, row.total
     effective = total**2 / row.squares if row.squares else 0.0

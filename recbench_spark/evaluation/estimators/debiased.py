@@ -339,7 +339,9 @@ def _finish(plan: EstimationPlan, table: pa.Table) -> pa.Table:
     else:
         columns = plan.columns(estimator, metric, plan.strata[n])
         estimates = _finish_stratified(plan, plan.strata[n], metric, totals)
-    interval = resampling.percentile_interval(estimates.replicates, plan.measured.bootstrap.level)
+    level = plan.measured.bootstrap.level
+    bounds = resampling.percentile_interval(estimates.replicates, level)
+    interval = resampling.hide_points(*bounds, estimates.users, level)
     numbers = (estimates.value, estimates.error, *interval)
     replicates = [
         estimates.replicates[:, c] if n is not None and plan.compared == (x.metric, x.k) else None

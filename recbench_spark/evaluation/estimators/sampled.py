@@ -268,10 +268,11 @@ def _finish_likelihood(plan: MetricPlan, draws: int, table: pa.Table) -> pa.Tabl
         estimates |= {metric: (value, int(n_j[g * width])) for metric, value in values.items()}
     values_bc = np.concatenate([estimates[metric][0] for metric in correctable_metrics(plan)], axis=1)
     columns = correction_columns(plan, [LIKELIHOOD])
-    low, high = resampling.percentile_interval(values_bc[1:], plan.bootstrap.level)
+    level = plan.bootstrap.level
     enough = len(values_bc) > 2
     error = values_bc[1:].std(axis=0, ddof=1) if enough else np.full(len(columns), np.nan)
     users = np.array([estimates[column.metric][1] for column in columns], dtype=np.int64)
+    low, high = resampling.hide_points(*resampling.percentile_interval(values_bc[1:], level), users, level)
     return metric_rows.metric_table(table, columns, (values_bc[0], error, low, high), users)
 
 

@@ -452,7 +452,7 @@ def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table:
     """Compute rows of `METRIC_ROWS` from the rows of `TOTALS` of one part and slice."""
     totals = add_up(table, len(columns), bootstrap.replicates)
     value, stderr, n = resampling.mean_and_error(totals.moments_c5)
-    low, high = resampling.interval(totals.boot_bc, totals.weights_bc, bootstrap.level)
+    low, high = resampling.interval(totals.boot_bc, totals.weights_bc, n, bootstrap.level)
     return metric_table(table, columns, (value, stderr, low, high), n)
 
 

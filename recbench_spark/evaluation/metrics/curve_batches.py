@@ -378,8 +378,7 @@ def _finish_columns(bootstrap: Bootstrap, table: pa.Table, columns: int) -> tupl
         for name, shape in shapes.items()
     )
     value, stderr, n = resampling.mean_and_error(moments)
-    # Every replicate of one user has the same mean, which says nothing of other users.
-    low, high = np.where(n < 2, np.nan, resampling.interval(boot, weights, bootstrap.level))
+    low, high = resampling.interval(boot, weights, n, bootstrap.level)
     share = np.where(n > 0, below / np.maximum(n, 1), np.nan)
     names = ("value", "stderr", "ci_low", "ci_high", "share_below_zero")
     return dict(zip(names, (value, stderr, low, high, share), strict=True)), n

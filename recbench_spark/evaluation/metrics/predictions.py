@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap, Views
@@ -46,7 +47,7 @@ QUANTILE_SUMS = ("n", "p", "y", "logloss", "unfit")
 THRESHOLD_SUMS = ("n", "y", "unfit")
 """Sums of `values.SUMS` that metrics of bins need. The others are left out, which halves the bootstrap."""
 
-_TOTALS = "sums ARRAY<LONG>, boot ARRAY<LONG>"
+_TOTALS = "sums ARRAY<LONG>, boot ARRAY<LONG>, users LONG"
 
 
 def group_by_user(predictions: DataFrame) -> DataFrame:
@@ -179,7 +180,7 @@ def value_rows(
     label = f"{views.fpr[0]:g}-{views.fpr[1]:g}"
     rows = [
         *totals.overall(),
-        _auc_row(order.pairs, totals.n),
+        _auc_row(order.pairs, totals),
         estimate_row("pauc", order.area, np.array([]), totals.n, 0.95, slice_label=("fpr", label)),
         *totals.by_quantile(),
         *totals.by_threshold(),
@@ -254,6 +255,7 @@ class PredictionTotals:
     boot: Floats
     cuts: Cuts
     level: float
+    users: int
 
     @classmethod
     def from_users(cls, users: DataFrame, cuts: Cuts, bootstrap: Bootstrap) -> PredictionTotals:
@@ -267,7 +269,8 @@ class PredictionTotals:
         columns = sum(cuts.columns)
         exact = sums.total_from_rows(rows.column("sums"), (columns,))
         boot = sums.total_from_rows(rows.column("boot"), (bootstrap.replicates, columns))
-        return cls(exact.nearest(), boot.floats(), cuts, bootstrap.level)
+        users = int(pc.sum(rows.column("users")).as_py())
+        return cls(exact.nearest(), boot.floats(), cuts, bootstrap.level, users)
 
     @property
     def n(self) -> int:
@@ -301,7 +304,10 @@ class PredictionTotals:
             replicates["gauc"] = gauc_boot[:, 0] / gauc_boot[:, 1]
         metrics["calibration_error"] = float(values.calibration_error(bins))
         replicates["calibration_error"] = values.calibration_error(bins_boot)
-        return [estimate_row(name, metrics[name], replicates[name], self.n, self.level) for name in metrics]
+        return [
+            estimate_row(name, metrics[name], replicates[name], self.n, self.level, users=self.users)
+            for name in metrics
+        ]
 
     def by_quantile(self) -> list[MetricRow]:
         """Compute log-loss, RIG, PE and both means in each bin of equal mass."""
@@ -314,6 +320,7 @@ class PredictionTotals:
                 replicates[name][:, b],
                 int(bins[b, 0]),
                 self.level,
+                users=self.users,
                 slice_label=("prediction_quantile", f"{b + 1}/{len(bins)}"),
             )
             for name in BY_QUANTILE
@@ -331,6 +338,7 @@ class PredictionTotals:
                 replicates[name][:, t],
                 self.n,
                 self.level,
+                users=self.users,
                 slice_label=("threshold", f"{threshold:g}"),
             )
             for name in values.RATES
@@ -351,12 +359,13 @@ def sum_batches(cuts: Cuts, bootstrap: Bootstrap, batches: Batches) -> Batches:
         boot = sums.bootstrap_sums(keys, values_uc, bootstrap.replicates, bootstrap.seed)
         return [sums.exact_sums(values_uc), boot]
 
-    total = both(np.zeros(0, np.int64), np.zeros((0, sum(cuts.columns))))
+    total, users = both(np.zeros(0, np.int64), np.zeros((0, sum(cuts.columns)))), 0
     for batch in batches:
         batch_sums = both(batch.column("user_key").to_numpy(), _sums(batch, cuts))
         total = [one + other for one, other in zip(total, batch_sums, strict=True)]
+        users += batch.num_rows
     lists = [pa.array([part.numbers()], pa.list_(pa.int64())) for part in total]
-    yield pa.RecordBatch.from_arrays(lists, ["sums", "boot"])
+    yield pa.RecordBatch.from_arrays([*lists, pa.array([users])], ["sums", "boot", "users"])
 
 
 def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
@@ -381,13 +390,15 @@ def estimate_row(
     n: int,
     level: float,
     *,
+    users: int | None = None,
     slice_label: tuple[str | None, str | None] = (None, None),
 ) -> MetricRow:
-    """Build a row of `metrics` with error and interval from replicates, (b,)."""
+    """Build a row of `metrics` with error and interval from replicates, (b,); users: as in `number_row`."""
     finite = replicates[np.isfinite(replicates)]
     error = float(finite.std(ddof=1)) if len(finite) > 1 else math.nan
     low, high = resampling.percentile_interval(finite[:, None], level) if len(finite) else ([math.nan],) * 2
-    return number_row(metric, (value, error, float(low[0]), float(high[0])), n, slice_label)
+    numbers = (value, error, float(low[0]), float(high[0]))
+    return number_row(metric, numbers, n, slice_label, users=users, level=level)
 
 
 def number_row(
@@ -395,20 +406,30 @@ def number_row(
     numbers: tuple[float, float, float, float],
     n: int,
     slice_label: tuple[str | None, str | None] = (None, None),
+    *,
+    users: int | None = None,
+    level: float = 0.95,
 ) -> MetricRow:
-    """Build a row of `metrics` from value, standard error and bounds of the interval; NaN becomes NULL."""
+    """Build a row of `metrics` from value, standard error and bounds of the interval; NaN becomes NULL.
+
+    users: those behind the n rows, if they are known; too few have no interval of width 0.
+    """
+    value, error, *ends = numbers
+    behind = np.array(n if users is None else users)
+    low, high = resampling.hide_points(np.array(ends[0]), np.array(ends[1]), behind, level)
     names = ("value", "stderr", "ci_low", "ci_high")
     estimates = {
-        name: None if math.isnan(number) else number for name, number in zip(names, numbers, strict=True)
+        name: None if math.isnan(number) else number
+        for name, number in zip(names, (value, error, float(low), float(high)), strict=True)
     }
     facts: MetricRow = {"metric": metric, "definition": VERSION, "k": None, "estimator": "holdout", "n": n}
     return {**facts, **estimates, "slice_key": slice_label[0], "slice_value": slice_label[1]}
 
 
-def _auc_row(counts: roc.PairCounts, n: int) -> MetricRow:
+def _auc_row(counts: roc.PairCounts, totals: PredictionTotals) -> MetricRow:
     value, error = roc.auc(counts), roc.auc_error(counts)
     # This is the normal interval of the DeLong error, clipped to the bounds of an AUC.
     low, high = max(0.0, value - 1.959964 * error), min(1.0, value + 1.959964 * error)
     if math.isnan(error):
         low = high = math.nan
-    return number_row("auc", (value, error, low, high), n)
+    return number_row("auc", (value, error, low, high), totals.n, users=totals.users)

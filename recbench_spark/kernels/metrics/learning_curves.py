@@ -40,7 +40,7 @@ def summarise_points(
     Sums are whole numbers, so the order of the users changes no bit. Users are resampled, not draws.
     """
     mean_l, error_l, n_l = mean_and_error(moments(values_ul))
-    low_l, high_l = interval(*bootstrap_sums(keys_u, values_ul, replicates, seed))
+    low_l, high_l = interval(*bootstrap_sums(keys_u, values_ul, replicates, seed), n_l)
     few = n_l < FEWEST_USERS
     value_l, stderr_l, low_l, high_l = (
         np.where(few, np.nan, column) for column in (mean_l, error_l, low_l, high_l)

@@ -17,4 +17,3 @@ SELECT
   cores
 FROM graph_runs
 ORDER BY started_at DESC, model_id, layer
-LIMIT 200

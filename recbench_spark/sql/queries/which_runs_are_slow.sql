@@ -13,4 +13,3 @@ SELECT
   error
 FROM runs
 ORDER BY seconds DESC NULLS LAST, suite, logical_date, model
-LIMIT 50

@@ -54,4 +54,3 @@ INNER JOIN user_values AS theirs
   AND theirs.estimator = mine.estimator
 WHERE pair.place = 1 AND mine.value <> theirs.value
 ORDER BY ABS(difference) DESC, pair.suite, pair.part, mine.user_id
-LIMIT 50

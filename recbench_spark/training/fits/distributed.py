@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime
 
@@ -38,8 +37,9 @@ def fit_als(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog
     started, before = datetime.now(UTC), time.monotonic()
     row: Row = {
         "fit_id": task.fit_id, "model": model.name, "kind": model.kind, "dims": model.rank,
-        "settings_json": json.dumps(task.settings, sort_keys=True), "seed": task.seed, "fold": task.fold,
-        "parts": list(task.watched), "threads": count_cores(store.spark),
+        "settings_json": task.settings_json,
+        "seed": task.seed, "fold": task.fold, "parts": list(task.watched),
+        "threads": count_cores(store.spark),
     }  # fmt: skip
     try:
         row |= _fit_and_measure(store, model, task, files) | {"status": "succeeded"}
@@ -69,7 +69,7 @@ def _fit_and_measure(store: Store, model: AlsModel, task: FitTask, files: Shared
     n = pairs.count()
     pairs.unpersist()
     return {
-        "n_train": files.rows - n if task.fold is not None else train.count(), "n_watched": n,
+        "n_train": train.count(), "n_watched": n,
         "steps": model.iterations, "rmse_by_step": [], **whole, "rmse_by_part": by_part,
     }  # fmt: skip
 

@@ -98,6 +98,11 @@ class FitTask:
         return str(self.settings["kind"])
 
     @property
+    def settings_json(self) -> str:
+        """The settings as rows of `fits` name them."""
+        return json.dumps(name_settings(self.settings, self.whole), sort_keys=True)
+
+    @property
     def dims(self) -> int | None:
         """Number of factors, if the learner has any."""
         dims = self.settings.get("dims")
@@ -111,6 +116,11 @@ class FitTask:
     def files(self) -> str | None:
         """The fit's folder as its row stores it; None if only the row is stored."""
         return f"{self.stored}/{self.fit_id}" if self.folder is not None and self.keep else None
+
+
+def name_settings(settings: dict[str, Any], whole: bool) -> dict[str, Any]:
+    """Return settings that tell fits on all items of the log from those on trained items."""
+    return {**settings, "items": "catalogue"} if whole else settings
 
 
 def fit_one(task: FitTask, files: SharedRatingLog) -> Row:
@@ -162,11 +172,13 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
         raise DivergedError("predictions are not finite", "lower the learning rates")
     if task.folder is not None and task.keep:
         _write(task, log, fit, train, watched_r, known=known)
-    parts = log.arrays["parts"][watched_r]
+    parts, users_p = (log.arrays[name][watched_r] for name in ("parts", "users"))
+    predicted = fit.watched_p, watched.ratings_r, users_p
     by_part = {
-        log.parts[code]: measure_errors(fit.watched_p, watched, parts == code) for code in np.unique(parts)
+        log.parts[code]: measure_errors(*(column[parts == code] for column in predicted))
+        for code in np.unique(parts)
     }
-    whole = measure_errors(fit.watched_p, watched, np.ones(len(parts), bool))
+    whole = measure_errors(*predicted)
     curve = [float(x) for x in fit.rmse_s]
     return {
         "n_train": len(train), "n_watched": len(watched), "steps": fit.steps, "rmse_by_step": curve,
@@ -198,12 +210,15 @@ def find_known(task: FitTask, log: RatingLog, watched_r: Rows) -> KnownIds | Non
 
 
 def measure_errors(
-    predicted_p: npt.NDArray[np.float64], watched: Ratings, chosen: Rows
+    predicted_p: npt.NDArray[np.float64], ratings_p: npt.NDArray[np.float64], users_p: Rows
 ) -> dict[str, float]:
-    """Return rmse and mae, summed as in a night: exactly by user, then over users."""
-    p, y, u = predicted_p[chosen], watched.ratings_r[chosen], watched.users_r[chosen]
-    offsets = np.concatenate([np.flatnonzero(np.diff(u, prepend=-1)), [len(u)]]).astype(np.int64)
-    totals = sums.exact_sums(values.user_sums(offsets, p, y)).nearest()
+    """Return rmse and mae, summed as in a night: exactly by user, then over users.
+
+    Users are those of the log: in a fit, all users that training does not know have one number.
+    """
+    starts = np.flatnonzero(np.diff(users_p, prepend=-1))
+    offsets = np.append(starts, len(users_p)).astype(np.int64)
+    totals = sums.exact_sums(values.user_sums(offsets, predicted_p, ratings_p)).nearest()
     metrics = values.from_totals(totals)
     return {name: float(metrics[name]) for name in ("rmse", "mae")}
 
@@ -273,9 +288,8 @@ def _current_files(task: FitTask, row: Row) -> Row:
 def _facts(task: FitTask) -> Row:
     fields = asdict(task)
     row = {name: fields[name] for name in ("fit_id", "model", "seed", "fold", "threads")}
-    settings = json.dumps(task.settings, sort_keys=True)
     parts = [VALIDATION_PART] if task.share else list(task.watched)
-    learner = {"kind": task.kind, "dims": task.dims, "settings_json": settings, "parts": parts}
+    learner = {"kind": task.kind, "dims": task.dims, "settings_json": task.settings_json, "parts": parts}
     return row | learner | {"files": task.files, "host": socket.gethostname()}
 
 

@@ -74,9 +74,17 @@ def step_curve(shown: Any, clicks: Any, theta: Sequence[float], known: Sequence[
 
 
 def estimate(
-    log: Sequence[Ad], point: OperatingPoint, theta: Sequence[Any], main: int
+    log: Sequence[Ad],
+    point: OperatingPoint,
+    theta: Sequence[Any],
+    main: int,
+    sets: Sequence[int] | None = None,
 ) -> dict[str, Fraction]:
-    """Clicks by case, on the main line, and revenue, with the curve given; all slots are one set."""
+    """Clicks by case, on the main line, of pairs seen in several slots, and revenue.
+
+    The curve is given; `sets` has the connected set of each slot: without it, all are one.
+    """
+    sets = sets or [0] * len(theta)
     shown, clicks = count(log, len(theta))
     totals: dict[str, Fraction] = defaultdict(Fraction)
     impressions = [sum(n[s] for n in shown.values()) for s in range(len(theta))]
@@ -91,16 +99,18 @@ def estimate(
                 continue
             slot, price = outcome[one.ad]
             n, k = shown[one.query, one.ad], clicks[one.query, one.ad]
+            near = [s for s in range(len(theta)) if sets[s] == sets[slot]]
             if n[slot]:
                 case, value = "same", Fraction(k[slot], n[slot])
-            elif sum(n):
-                mass = sum(n[s] * theta[s] for s in range(len(theta)))
-                case, value = "other", theta[slot] * sum(k) / mass
+            elif any(n[s] for s in near):
+                mass = sum(n[s] * theta[s] for s in near)
+                case, value = "other", theta[slot] * sum(k[s] for s in near) / mass
             else:
                 case, value = "unseen", reference[slot]
             totals[f"{case}_ads"] += 1
             totals[f"{case}_clicks"] += value
             totals["clicks"] += value
             totals["main_clicks"] += value if slot < main else 0
+            totals["multi_slot_clicks"] += value if sum(map(bool, n)) > 1 else 0
             totals["revenue"] += value * price
     return totals

@@ -82,13 +82,15 @@ def test_shrinkage_borrows_from_the_reference() -> None:
     assert rows["same_clicks"] == 0.125 and rows["borrowed"] == [0.75, 0, 0] and "unseen" not in rows
 
 
+@pytest.mark.parametrize("sets", [[0, 0, 0], [0, 0, 2]])
 @pytest.mark.parametrize("point", [POINT, OTHER])
-def test_a_replay_gives_the_sums_of_plain_python(point: OperatingPoint) -> None:
+def test_a_replay_gives_the_sums_of_plain_python(point: OperatingPoint, sets: list[int]) -> None:
     log = with_model(make_log(11, 200, POINT, 2, queries=40), 4)
     part, probability = make_part(log, 3)
-    rows = part.replay(part.rank(probability, point.exponent), probability, point, MODEL, SLOTS)
+    model = replace(MODEL, set_s=np.array(sets))
+    rows = part.replay(part.rank(probability, point.exponent), probability, point, model, SLOTS)
     sums = rows.sum(axis=0) / UNIT
-    expected = estimate(log, point, [1, 0.5, 0.25], 2)
+    expected = estimate(log, point, [1, 0.5, 0.25], 2, sets)
     totals = part.count_slots()
     unseen = sums[find_column("unseen", 3)]
     clicks = {
@@ -100,7 +102,9 @@ def test_a_replay_gives_the_sums_of_plain_python(point: OperatingPoint) -> None:
     assert clicks["unseen_ads"] > 0 and clicks["other_clicks"] > 0
     revenue = sums[find_column("revenue", 3)][0]
     revenue += (sums[find_column("reference_revenue", 3)] * totals.reference_s).sum()
-    for name, value in (clicks | {"revenue": revenue}).items():
+    multi = sums[find_column("multi_slot_clicks", 3)][0]
+    multi += (sums[find_column("multi_slot_reference", 3)] * totals.reference_s).sum()
+    for name, value in (clicks | {"revenue": revenue, "multi_slot_clicks": multi}).items():
         assert value == pytest.approx(float(expected[name]), abs=1e-6), name
 
 

@@ -88,6 +88,26 @@ def test_the_number_is_that_of_plain_arithmetic(tmp_path) -> None:
     assert row["rmse_by_part"] == {"1": row["rmse"]}
 
 
+@pytest.mark.parametrize("asked", [["a", "a", "u1", "u1+", "u5+", "zz"], ["a", "zz"]])
+def test_errors_count_rows_of_users_without_training(tmp_path, asked: list[str]) -> None:
+    """Such users come first, between others and last; then nobody else is asked."""
+    test = [(user, str(n), float(1 + n % 5), 0, "1") for n, user in enumerate(asked, 20)]
+    rows = [*((*row[:4], "0") for row in ROWS), *test]
+    row = fit_one(task({"kind": "means", "means": "global"}, train=("0",)), log_files(tmp_path, rows=rows))
+    mean = Fraction(sum(Fraction(row[2]) for row in ROWS), len(ROWS))
+    wrong = [abs(Fraction(rating) - mean) for _, _, rating, *_ in test]
+    assert row["mae"] == pytest.approx(float(sum(wrong) / len(wrong)), rel=1e-13)
+    assert row["rmse"] == pytest.approx(float(sum(w * w for w in wrong) / len(wrong)) ** 0.5, rel=1e-13)
+    assert row["rmse_by_part"] == {"1": row["rmse"]} and row["n_watched"] == len(asked)
+
+
+def test_the_row_says_which_items_were_counted(tmp_path) -> None:
+    """Boards have one entry for each setting of a model, by this text."""
+    files = log_files(tmp_path)
+    rows = [json.loads(fit_one(task(whole=whole), files)["settings_json"]) for whole in (False, True)]
+    assert rows[1] == {**rows[0], "items": "catalogue"}
+
+
 def test_ids_are_in_the_order_of_rankings() -> None:
     place, ids = index_ids(pa.chunked_array([["10", "9"], ["9", "100"]]))
     assert (place.tolist(), ids.tolist()) == ([1, 0, 0, 2], [b"9", b"10", b"100"])
