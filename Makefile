@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 # was no faster on two cores.
 WORKERS = $(PY) -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: docs notebooks faults bench bench-quick bench-gpu package package-env libraries demo demo-night test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
+.PHONY: docs notebooks faults platforms bench bench-quick bench-gpu package package-env libraries demo demo-night test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,9 @@ test-slow: $(STAMP) ## replications on real data and long properties
 
 faults: $(STAMP) ## the fault campaign, hours; goes on where it was stopped: make faults ARGS="--seed 2", docs/measured/reliability.md
 	$(PY) -m tests.faults $(ARGS)
+
+platforms: $(STAMP) ## small jobs under each Spark and Python, classic and by Connect; docs/measured/platforms.md
+	$(PY) -m tools.platforms --page docs/measured/platforms.md $(ARGS)
 
 lint: style types ## ruff and strict mypy
 
