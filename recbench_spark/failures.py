@@ -91,13 +91,12 @@ def is_java_gone(error: BaseException) -> bool:
     """
     if "pyspark" not in sys.modules:
         return False
-    from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415
-    from pyspark import SparkContext  # noqa: PLC0415
+    from recbench_spark.engine.sessions import Py4JError, Py4JJavaError, find_gateway  # noqa: PLC0415
 
-    broken = isinstance(error, ConnectionError)
-    java = getattr(SparkContext._gateway, "proc", None)
+    broken, gateway = isinstance(error, ConnectionError), find_gateway()
+    java = getattr(gateway, "proc", None)
     if java is None:
-        return broken and SparkContext._gateway is not None
+        return broken and gateway is not None
     if broken or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)):
         with suppress(subprocess.TimeoutExpired):
             java.wait(1)  # its connection is gone a moment before it is
@@ -108,8 +107,9 @@ def spark_errors() -> tuple[type[Exception], ...]:
     """Return the error classes of Spark; empty where Spark is not loaded, as in a kernel benchmark."""
     if "pyspark" not in sys.modules:
         return ()
-    from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from recbench_spark.engine.sessions import Py4JError  # noqa: PLC0415
 
     return PySparkException, Py4JError
 

@@ -65,6 +65,15 @@ def read_gateway(spark: SparkSession) -> Any:
     return context._gateway
 
 
+def find_gateway() -> Any:
+    """Return the connection of this process to Java; None where there is none, as by Connect."""
+    try:
+        from pyspark import SparkContext  # noqa: PLC0415
+    except ImportError:
+        return None
+    return SparkContext._gateway
+
+
 def parse_sql(spark: SparkSession, sql: str) -> Any:
     """Return the plan that Spark's parser makes of a statement, an object of Java."""
     session: Any = spark
