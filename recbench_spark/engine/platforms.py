@@ -17,7 +17,7 @@ from pyspark import __version__ as client_version
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from recbench_spark.engine.sessions import is_connect, read_setting, send_module
+from recbench_spark.engine.sessions import is_connect, limit_waiting, read_setting, send_module
 from recbench_spark.errors import ConfigError
 
 DELTA_JARS = {
@@ -97,6 +97,7 @@ def prepare_session(spark: SparkSession) -> str:
     _require_ansi(spark)
     _require_delta(spark)
     if is_connect(spark):
+        limit_waiting(spark)
         _prepare_workers(spark)
     return describe_platform(spark)
 

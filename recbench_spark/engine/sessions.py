@@ -34,6 +34,14 @@ def is_connect(spark: SparkSession) -> bool:
     return ".connect." in type(spark).__module__
 
 
+def limit_waiting(spark: SparkSession) -> None:
+    """Let a request to a server that has died end within a minute; pyspark waits for ten."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+
+    client: Any = spark.client  # type: ignore[attr-defined]
+    client.set_retry_policies([DefaultPolicy(max_retries=7, max_backoff=10_000)])
+
+
 def open_tasks(spark: SparkSession) -> SparkContext:
     """Return Spark's context, or by Connect the same words over frames (`FrameContext`)."""
     return cast("SparkContext", FrameContext(spark)) if is_connect(spark) else spark.sparkContext
