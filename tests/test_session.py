@@ -8,7 +8,8 @@ import weakref
 
 import pytest
 
-from recbench_spark.runtime.session import cache_frame, cache_scope, hide_broken_updates
+from recbench_spark.engine.sessions import hide_broken_updates
+from recbench_spark.runtime.session import cache_frame, cache_scope
 
 
 @pytest.fixture

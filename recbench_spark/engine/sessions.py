@@ -38,7 +38,7 @@ def limit_waiting(spark: SparkSession) -> None:
     """Let a request to a server that has died end within a minute; pyspark waits for ten."""
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
 
-    client: Any = spark.client  # type: ignore[attr-defined]
+    client: Any = spark.client
     client.set_retry_policies([DefaultPolicy(max_retries=7, max_backoff=10_000)])
 
 
@@ -224,12 +224,14 @@ def cancel_jobs() -> None:
         active.interruptAll()
 
 
-def hide_broken_updates(spark: SparkSession) -> None:
-    """Let the server of accumulators print no trace where Java is gone: the job says so in a sentence."""
-    if is_connect(spark):
-        return
-    context: Any = spark.sparkContext
-    server = context._accumulatorServer
+def find_update_server(spark: SparkSession) -> Any:
+    """Return PySpark's server of accumulators; None by Connect, which has none."""
+    context: Any = None if is_connect(spark) else spark.sparkContext
+    return context and context._accumulatorServer
+
+
+def hide_broken_updates(server: Any) -> None:
+    """Let a server of accumulators print no trace where Java is gone: the job says so in a sentence."""
     report = server.handle_error
 
     def handle_error(*request: Any) -> None:

@@ -27,6 +27,7 @@ from recbench_spark.config.loading import CONF
 from recbench_spark.config.own_modules import list_own_modules
 from recbench_spark.engine.platforms import check_client, name_delta_package, prepare_session
 from recbench_spark.engine.sessions import (
+    find_update_server,
     hide_broken_updates,
     list_sent_files,
     open_tasks,
@@ -188,7 +189,8 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     replace_defaults(spark, TUNED_SETTINGS)
     share_own_modules(spark)
-    hide_broken_updates(spark)
+    if server := find_update_server(spark):
+        hide_broken_updates(server)
     return spark
 
 
