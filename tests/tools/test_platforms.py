@@ -49,10 +49,10 @@ def test_without_a_reference_nothing_is_the_same(open_matrix):
 
 
 def test_a_refusal_is_right_where_it_is_known(open_matrix):
-    open_matrix._note("4.1-connect", end("als", 2, "error: no `als` by Connect\n  hint: implicit_als"))
-    open_matrix._note("4.1", end("als", 2, "error: no `als`"))
-    assert open_matrix.rows["4.1-connect", "als"]["verdict"] == "refused: error: no `als` by Connect"
-    assert list_wrong(CELLS, open_matrix.rows) == ["4.1 als: refused: error: no `als`"]
+    open_matrix._note("4.1-connect", end("query", 2, "error: no guard by Connect\n  hint: local"))
+    open_matrix._note("4.1", end("query", 2, "error: no guard"))
+    assert open_matrix.rows["4.1-connect", "query"]["verdict"] == "refused: error: no guard by Connect"
+    assert list_wrong(CELLS, open_matrix.rows) == ["4.1 query: refused: error: no guard"]
 
 
 def test_a_stopped_run_goes_on_and_other_code_begins_anew(open_matrix, monkeypatch):
