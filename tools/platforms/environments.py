@@ -56,19 +56,17 @@ THIS = "4.2"
 
 THIS_PYTHON = "{}.{}".format(*sys.version_info)
 
+RETRIEVAL = "faiss-cpu>=1.12"
+
 ENVIRONMENTS: Mapping[str, Environment] = {
     "3.5": _spark("3.5.9"),
     "4.0": _spark("4.0.5"),
     "4.1": _spark("4.1.3"),
     THIS: Environment(),
-    "4.1-client": Environment(("pyspark-client==4.1.3", "pandas<3", "faiss-cpu>=1.12"), THIS_PYTHON),
-    "4.2-client": Environment(("pyspark-client==4.2.0", "pandas<3", "faiss-cpu>=1.12"), THIS_PYTHON),
-    "python-3.12": Environment(
-        ("pyspark==4.2.0", "delta-spark==4.4.0", "pandas<3", "faiss-cpu>=1.12"), "3.12"
-    ),
-    "python-3.13": Environment(
-        ("pyspark==4.2.0", "delta-spark==4.4.0", "pandas>=3", "faiss-cpu>=1.12"), "3.13"
-    ),
+    "4.1-client": Environment(("pyspark-client==4.1.3", "pandas<3", RETRIEVAL), THIS_PYTHON),
+    "4.2-client": Environment(("pyspark-client==4.2.0", "pandas<3", RETRIEVAL), THIS_PYTHON),
+    "python-3.12": Environment(("pyspark==4.2.0", "delta-spark==4.4.0", "pandas<3", RETRIEVAL), "3.12"),
+    "python-3.13": Environment(("pyspark==4.2.0", "delta-spark==4.4.0", "pandas>=3", RETRIEVAL), "3.13"),
 }
 
 CELLS: Mapping[str, Cell] = {
