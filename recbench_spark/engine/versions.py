@@ -23,12 +23,17 @@ def is_old() -> bool:
     return pyspark.__version__.startswith("3.")
 
 
+def has_call(owner: Any, name: str) -> bool:
+    """Return whether this version of Spark has a method."""
+    return hasattr(owner, name)
+
+
 Change = Callable[[pa.Table], pa.Table]
 
 
 def collect_arrow(frame: Any) -> pa.Table:
     """Return all rows; the driver holds them. `toArrow` came with Spark 4.0."""
-    if hasattr(frame, "toArrow"):
+    if has_call(frame, "toArrow"):
         return frame.toArrow()
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
@@ -133,7 +138,7 @@ def send_to_tasks(frame: DataFrame, tasks: int, task: Column) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    if hasattr(frame, "repartitionById"):
+    if has_call(frame, "repartitionById"):
         return frame.repartitionById(tasks, task)
     keys = F.array(*map(F.lit, find_partition_keys(tasks)))
     return frame.repartition(tasks, F.element_at(keys, task.cast("int") + F.lit(1)))

@@ -29,7 +29,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "one part": lambda c: c.parallelize(NUMBERS, 1).mapPartitions(lambda items: [sum(items)]).collect(),
     "flat": lambda c: c.parallelize(NUMBERS, 7).flatMap(lambda x: [x] * (x % 3)).collect(),
     "sum": lambda c: c.parallelize(NUMBERS, 7).map(lambda x: x + 1).treeReduce(add),
-    "numbered": lambda c: c.parallelize(NUMBERS, 3).mapPartitionsWithIndex(note_items).collect(),
+    "numbered": lambda c: c.parallelize(NUMBERS[:21], 3).mapPartitionsWithIndex(note_items).collect(),
     "shuffle": lambda c: c.parallelize(NUMBERS, 4).mapPartitions(send).partitionBy(6, int)
     .mapPartitionsWithIndex(note).collect(),
     "values": lambda c: sorted(
