@@ -97,8 +97,8 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
     assert {row.looks for row in compared if row.kind == "pair"} == {1}
 
     assert read_changes(store, 3) == {
-        "popular": {(True, f"recbench-spark 0.1.0 -> {__version__}: ", "splits 1 -> 2")},
-        "item_knn": {(True, f"recbench-spark 0.1.0 -> {__version__}: ", "item_knn 1 -> 3 splits 1 -> 2")},
+        "popular": {(True, f"recbench-spark 0.1.0 -> {__version__}: ", "splits 1 -> 3")},
+        "item_knn": {(True, f"recbench-spark 0.1.0 -> {__version__}: ", "item_knn 1 -> 3 splits 1 -> 3")},
     }
     page = (warehouse / "reports" / "old-2026-01-03.html").read_text()
     assert page.count("the code changed since 2026-01-02") == 2 and "nothing else differs" in page
@@ -123,7 +123,7 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
 def read_changes(store: Store, day: int) -> dict[str, set[tuple[bool, str, str]]]:
     """Read for each changed model: whether only the code changed, the versions, the revisions."""
     store.install_views()
-    requests = ("item_knn 1 -> 3", "splits 1 -> 2")
+    requests = ("item_knn 1 -> 3", "splits 1 -> 3")
     result: dict[str, set[tuple[bool, str, str]]] = {}
     of_day = (F.col("logical_date") == F.lit(date(2026, 1, day))) & F.col("code_change").isNotNull()
     for row in store.spark.table("current_changes").where(of_day).collect():
