@@ -416,7 +416,7 @@ def test_numba_is_asked_in_one_place() -> None:
 CLASSIC_HANDLES = re.compile(
     r"\b_jvm\b|\b_jsc\b|\bsparkContext\b|\.rdd\b|\b_jdf\b|\b_jrdd\b|\b_jsparkSession\b"
 )
-"""What a session of Spark Connect lacks."""
+"""Handles of a classic session, which one of Spark Connect lacks."""
 
 
 def test_handles_that_connect_lacks_are_the_engines() -> None:
@@ -426,6 +426,20 @@ def test_handles_that_connect_lacks_are_the_engines() -> None:
         for path in (ROOT / PACKAGE).rglob("*.py")
         if path.relative_to(ROOT / PACKAGE).parts[0] != "engine"
         and CLASSIC_HANDLES.search(path.read_text(encoding="utf-8"))
+    ]
+    assert breaking == []
+
+
+NEWER_CALLS = re.compile(r"\.(try_cast|applyInArrow|repartitionById|is_valid_utf8)\(|\barrow_udf\b")
+"""Calls that Spark 3.5 or 4.0 lacks."""
+
+
+def test_calls_that_older_sparks_lack_are_the_engines() -> None:
+    breaking = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / PACKAGE).rglob("*.py")
+        if path.relative_to(ROOT / PACKAGE).parts[0] != "engine"
+        and NEWER_CALLS.search(path.read_text(encoding="utf-8"))
     ]
     assert breaking == []
 

@@ -18,7 +18,7 @@ import pytest
 
 import recbench_spark
 from recbench_spark import extras
-from tests.environments import find_interpreter
+from tools.platforms.environments import MissingError, find_python
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -228,9 +228,10 @@ def test_a_missing_package_of_the_core_is_named(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("version", ["3.9", "3.10"])
 def test_an_older_python_is_named_before_work(version: str) -> None:
-    python = find_interpreter(version)
-    if python == version:
-        pytest.skip(f"no Python {version} of pyenv")
+    try:
+        python = find_python(version)
+    except MissingError as error:
+        pytest.skip(str(error))
     words = [python, ROOT / "jobs" / "nightly.py"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from recbench_spark.engine.platforms import DELTA_JARS, name_version
-from recbench_spark.runtime.session import DELTA_PACKAGE
+from recbench_spark.engine.platforms import DELTA_JARS, NEWEST, name_version
 
 ROOT = Path(__file__).resolve().parents[2]
 CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos", "protobuf", "zstandard")
-"""What pyspark needs as a client of Connect."""
+"""Packages that pyspark needs as a client of Spark Connect."""
 
 
 class MissingError(Exception):
@@ -95,7 +94,7 @@ def make_environment(folder: Path, name: str) -> Path:
     place = folder / "envs" / name
     note, wanted = place / "wanted.json", json.dumps(list_packages(environment))
     if not note.is_file() or note.read_text(encoding="utf-8") != wanted:
-        _run_uv("venv", "--clear", "--python", str(find_python(environment.python)), str(place))
+        run_uv("venv", "--clear", "--python", str(find_python(environment.python)), str(place))
         _install(place / "bin" / "python", environment)
         note.write_text(wanted, encoding="utf-8")
     if not environment.python:
@@ -118,7 +117,7 @@ def _name(package: str) -> str:
 
 def _install(python: Path, environment: Environment) -> None:
     alone = [] if environment.python else ["--no-deps"]
-    _run_uv("pip", "install", "--python", str(python), *alone, *list_packages(environment))
+    run_uv("pip", "install", "--python", str(python), *alone, *list_packages(environment))
 
 
 def _layer(place: Path) -> None:
@@ -128,22 +127,23 @@ def _layer(place: Path) -> None:
 
 
 def find_python(version: str) -> Path:
-    """Return the interpreter of a version on PATH or of pyenv; this one for no version.
+    """Return the interpreter of a version, of pyenv or on PATH; this one for no version.
 
     Raises:
         MissingError: there is none.
     """
     if version in ("", THIS_PYTHON):
         return Path(sys.executable).resolve()
-    if program := shutil.which(f"python{version}"):
-        return Path(program)
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
     for place in sorted(pyenv.glob(f"{version}.*/bin/python{version}")):
         return place
+    if program := shutil.which(f"python{version}"):  # after pyenv: its shims on PATH may start nothing
+        return Path(program)
     raise MissingError(f"no Python {version} on this machine")
 
 
-def _run_uv(*words: str) -> None:
+def run_uv(*words: str) -> None:
+    """Run a command of uv; raise MissingError where there is no uv, or it ends badly."""
     beside = Path(sys.executable).with_name("uv")
     program = str(beside) if beside.is_file() else shutil.which("uv")
     if not program:
@@ -157,5 +157,5 @@ def write_properties(folder: Path, server: str) -> Path:
     """Write conf/spark/local.conf with the Delta of a server's Spark; return the file."""
     text = (ROOT / "conf" / "spark" / "local.conf").read_text(encoding="utf-8")
     file = folder / f"{server}.conf"
-    file.write_text(DELTA_PACKAGE.sub(DELTA_JARS[server], text), encoding="utf-8")
+    file.write_text(text.replace(DELTA_JARS[NEWEST], DELTA_JARS[server]), encoding="utf-8")
     return file
