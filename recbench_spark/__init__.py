@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Import the public functions on first use: workers that import a kernel must not load all of Spark."""
-    if name in __all__:
+    if name in __all__ and f"{__name__}.adhoc" not in sys.modules:  # each later call comes here, too
         from recbench_spark.extras import check_core  # noqa: PLC0415
 
         check_core()

@@ -93,6 +93,11 @@ class ModelConfig(Strict):
                 raise TypeError(f"kind '{kind}' is taken by {other.__module__}.{other.__name__}")
 
     @property
+    def counts_catalogue(self) -> bool:
+        """True if a fit counts all items of the log, and not those with training rows alone."""
+        return False
+
+    @property
     def folds_given_rows(self) -> bool:
         """True if users held out from training get vectors from their given rows when they are ranked."""
         return False
@@ -233,6 +238,11 @@ class LearntItems(ModelConfig):
     revised: ClassVar[tuple[str, ...]] = ("trained_items",)
 
     items: Literal["trained", "catalogue"] = "trained"
+
+    @property
+    def counts_catalogue(self) -> bool:
+        """True if a fit counts all items of the log."""
+        return self.items == "catalogue"
 
 
 class RandomModel(ModelConfig):

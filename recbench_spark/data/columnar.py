@@ -34,10 +34,9 @@ from recbench_spark.storage.table_scans import (
     read_row_group,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # workers import this module and need no settings
     from pyspark import RDD
 
-if TYPE_CHECKING:  # workers import this module and need no settings
     from recbench_spark.config import Dataset
 
 ROWS_PER_READER = 1 << 23

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
@@ -17,8 +15,9 @@ from pyspark import __version__ as client_version
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from recbench_spark.engine.sessions import is_connect, limit_waiting, read_setting, send_module
+from recbench_spark.engine.sessions import is_connect, limit_waiting, send_package
 from recbench_spark.errors import ConfigError
+from recbench_spark.extras import read_version
 
 DELTA_JARS = {
     "3.5": "io.delta:delta-spark_2.12:3.3.2",
@@ -26,7 +25,9 @@ DELTA_JARS = {
     "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
     "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
 }
-"""Versions of Spark and the package of Delta for each."""
+"""Versions of Spark, in order, and the package of Delta for each."""
+
+*_, NEWEST = DELTA_JARS
 
 ANSI = "spark.sql.ansi.enabled"
 PLATFORMS = "docs/how_to/platforms.md"
@@ -49,36 +50,20 @@ def name_version(version: str = client_version) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def name_delta_package() -> str:
-    """Return the Maven coordinates of Delta for this Spark.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    check_client()
-    return DELTA_JARS[name_version()]
-
-
 def check_client() -> None:
     """Check the version of this Python's Spark, before a session starts.
 
     Raises:
         ConfigError: it is too old, or no Delta is known for it.
     """
-    version = name_version()
-    if version in DELTA_JARS:
+    if name_version() in DELTA_JARS:
         return
-    newest = max(DELTA_JARS)
-    number = tuple(map(int, version.split(".")))
-    why = "no Delta for it is on Maven Central" if number > _numbers(newest) else "it is too old"
+    is_newer = read_version(client_version) > read_version(NEWEST)
+    why = "no Delta for it is on Maven Central" if is_newer else "it is too old"
     raise ConfigError(
         f"Spark {client_version} cannot be used: {why}",
-        f"pip install 'pyspark~={newest}.0'; {', '.join(DELTA_JARS)} work ({PLATFORMS})",
+        f"pip install 'pyspark~={NEWEST}.0'; {', '.join(DELTA_JARS)} work ({PLATFORMS})",
     )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
 
 
 def prepare_session(spark: SparkSession) -> str:
@@ -110,7 +95,7 @@ def describe_platform(spark: SparkSession) -> str:
         limits = ["no SQL of your own by Spark", "no Hadoop file systems", "no fits over several hosts"]
     elif version == "3.5":
         limits = ["als has other last bits of its vectors than with Spark 4"]
-    if version == max(DELTA_JARS) and not limits:
+    if version == NEWEST and not limits:
         return ""
     kind = "by Spark Connect" if is_connect(spark) else "classic"
     words = f"; here: {', '.join(limits)} ({PLATFORMS})" if limits else ""
@@ -121,7 +106,7 @@ def _require_ansi(spark: SparkSession) -> None:
     """Switch ANSI on, with which a number that does not fit is an error: the default from Spark 4.0 on."""
     with suppress(PySparkException):  # some clusters take no setting of a session
         spark.conf.set(ANSI, "true")
-    if (read_setting(spark, ANSI) or "").lower() != "true":
+    if str(spark.conf.get(ANSI, None)).lower() != "true":
         raise ConfigError(
             f"this cluster keeps {ANSI} off, so numbers that do not fit would become others in silence",
             f"set {ANSI} true in the settings of the cluster",
@@ -131,7 +116,7 @@ def _require_ansi(spark: SparkSession) -> None:
 def _require_delta(spark: SparkSession) -> None:
     """Check that Spark reads Delta tables."""
     names = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
-    if any("delta" in (read_setting(spark, name) or "").lower() for name in names):
+    if any("delta" in (spark.conf.get(name, None) or "").lower() for name in names):
         return
     try:
         spark.sql("DESCRIBE DETAIL delta.`/recbench-no-such-table`").collect()
@@ -145,7 +130,7 @@ def _require_delta(spark: SparkSession) -> None:
             raise ConfigError(
                 f"this session of Spark {spark.version} has no Delta",
                 f"spark-submit --properties-file conf/spark/cluster.conf, or --packages "
-                f"{DELTA_JARS.get(name_version(spark.version), DELTA_JARS[max(DELTA_JARS)])}",
+                f"{DELTA_JARS.get(name_version(spark.version), DELTA_JARS[NEWEST])}",
             ) from None
 
 
@@ -165,7 +150,7 @@ def _prepare_workers(spark: SparkSession) -> None:
             f"install them in the cluster's environment ({PLATFORMS})",
         )
     if not facts["ours"]:
-        send_module(spark, _pack_package())
+        send_package(spark, Path(__file__).resolve().parents[1])
         if not _ask_worker(spark)["ours"]:
             raise ConfigError(
                 "tasks of this cluster lack recbench_spark, and the server took no artifact",
@@ -198,10 +183,3 @@ def _ask_worker(spark: SparkSession) -> dict[str, Any]:
             ) from None
         raise
     return dict(json.loads(rows[0]["facts"]))
-
-
-def _pack_package() -> str:
-    """Return an archive of this package, for tasks that lack it."""
-    package = Path(__file__).resolve().parents[1]
-    base = Path(tempfile.mkdtemp(prefix="recbench-package-")) / package.name
-    return shutil.make_archive(str(base), "zip", package.parent, package.name)

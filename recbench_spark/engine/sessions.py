@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -63,14 +65,13 @@ def require_classic(spark: SparkSession, what: str, hint: str) -> None:
 
 
 def open_java(spark: SparkSession) -> Any:
-    """Return the gateway to Java's classes."""
+    """Return the gateway to Java's classes.
+
+    Raises:
+        ConfigError: the session is one of Spark Connect.
+    """
+    require_classic(spark, "a step that calls Java", "docs/how_to/platforms.md says what Connect can do")
     return spark.sparkContext._jvm
-
-
-def read_gateway(spark: SparkSession) -> Any:
-    """Return the connection to Java."""
-    context: Any = spark.sparkContext
-    return context._gateway
 
 
 def find_gateway() -> Any:
@@ -89,8 +90,10 @@ def parse_sql(spark: SparkSession, sql: str) -> Any:
 
 
 def is_java(value: Any) -> bool:
-    """Return whether a value is an object of Java."""
-    return type(value).__name__ == "JavaObject"
+    """Return whether a value is an object of Java, a list or a map of Java among them."""
+    from py4j.java_gateway import JavaObject  # noqa: PLC0415
+
+    return isinstance(value, JavaObject)
 
 
 def is_java_class(gateway: Any, value: Any, name: str) -> bool:
@@ -101,7 +104,12 @@ def is_java_class(gateway: Any, value: Any, name: str) -> bool:
 
 
 def read_hadoop(spark: SparkSession) -> Any:
-    """Return Hadoop's configuration of the session, an object of Java."""
+    """Return Hadoop's configuration of the session, an object of Java.
+
+    Raises:
+        ConfigError: the session is one of Spark Connect.
+    """
+    require_classic(spark, "a place that Hadoop reads", "use a folder that the job and its tasks see")
     context: Any = spark.sparkContext
     return context._jsc.hadoopConfiguration()
 
@@ -112,9 +120,8 @@ def open_hadoop(spark: SparkSession, path: str) -> tuple[Any, Any]:
     Raises:
         ConfigError: the session is one of Spark Connect.
     """
-    require_classic(spark, f"{path} by Hadoop", "use a folder, or object storage (s3://, gs://, abfss://)")
-    place = open_java(spark).org.apache.hadoop.fs.Path(path)
-    return place.getFileSystem(read_hadoop(spark)), place
+    hadoop, place = read_hadoop(spark), open_java(spark).org.apache.hadoop.fs.Path(path)
+    return place.getFileSystem(hadoop), place
 
 
 def open_task_environment(spark: SparkSession) -> dict[str, str]:
@@ -122,15 +129,8 @@ def open_task_environment(spark: SparkSession) -> dict[str, str]:
     return {} if is_connect(spark) else spark.sparkContext.environment
 
 
-def read_setting(spark: SparkSession, key: str) -> str | None:
-    """Return a setting of the session; None where this version of Spark does not know it."""
-    return spark.conf.get(key, None)
-
-
 def is_delta(spark: SparkSession, place: str) -> bool:
     """Return whether a folder, or a place of any storage, holds a Delta table."""
-    if "://" not in place and not place.startswith("file:"):
-        return any((Path(place) / "_delta_log").glob("*.json"))
     if is_connect(spark):  # the server may lack Delta's part of the protocol
         from deltalake import DeltaTable as Table  # noqa: PLC0415
 
@@ -162,7 +162,7 @@ def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
     """
     if not is_connect(spark):
         spark.sparkContext.setCheckpointDir(folder)
-    elif not read_setting(spark, CHECKPOINTS):
+    elif not spark.conf.get(CHECKPOINTS, None):
         raise ConfigError(
             f"{what} by Spark Connect needs {CHECKPOINTS} in the settings of the cluster",
             "set it, or use kind: implicit_als (likes) or als_wr (ratings)",
@@ -171,9 +171,6 @@ def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
 
 def forget_delta_logs(spark: SparkSession) -> None:
     """Make Delta read all logs again: it caches a table by its folder, with its version."""
-    if is_connect(spark):
-        spark.catalog.clearCache()
-        return
     open_java(spark).org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
@@ -207,6 +204,12 @@ def send_module(spark: SparkSession, file: str) -> None:
         _sent.add(Path(file).name)
     else:
         spark.sparkContext.addPyFile(file)
+
+
+def send_package(spark: SparkSession, folder: Path) -> None:
+    """Send a package, a folder of modules, to all tasks of the session as an archive of its name."""
+    base = Path(tempfile.mkdtemp(prefix="recbench-modules-")) / folder.name
+    send_module(spark, shutil.make_archive(str(base), "zip", folder.parent, folder.name))
 
 
 def cancel_jobs() -> None:

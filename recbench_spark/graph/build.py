@@ -61,10 +61,9 @@ from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.objects import open_output
 from recbench_spark.storage.retries import commit_files
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # workers import this module and do not need the settings
     from pyspark import SparkContext
 
-if TYPE_CHECKING:  # workers import this module and do not need the settings
     from recbench_spark.config.graph import GraphSource
 
 EDGES_A_BLOCK = 1 << 22

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 
 from recbench_spark.engine.sessions import (
     Py4JError,
+    find_gateway,
     is_java,
     is_java_class,
     open_java,
     parse_sql,
-    read_gateway,
     require_classic,
 )
 from recbench_spark.errors import ConfigError, nearest
@@ -116,7 +116,7 @@ class _PlanChecker:
     """Walks a parsed plan with all its expressions and subqueries."""
 
     def __init__(self, spark: SparkSession, names: Iterable[str]) -> None:
-        self.gateway = read_gateway(spark)
+        self.gateway = find_gateway()
         self.names = frozenset(name.lower() for name in names)
         registry = open_java(spark).org.apache.spark.sql.catalyst.analysis.FunctionRegistry
         function_names = str(registry.functionSet().mkString("\n")).lower().replace("`", "").splitlines()

@@ -12,10 +12,8 @@ import importlib.util
 import os
 import re
 import shlex
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,14 +23,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.config.loading import CONF
 from recbench_spark.config.own_modules import list_own_modules
-from recbench_spark.engine.platforms import check_client, name_delta_package, prepare_session
+from recbench_spark.engine.platforms import DELTA_JARS, NEWEST, check_client, name_version, prepare_session
 from recbench_spark.engine.sessions import (
     find_update_server,
     hide_broken_updates,
     list_sent_files,
     open_tasks,
-    read_setting,
     send_module,
+    send_package,
 )
 from recbench_spark.errors import ConfigError
 from recbench_spark.runtime import java, java_classes
@@ -96,15 +94,11 @@ def read_properties(properties: Path) -> dict[str, str]:
     return dict(re.findall(r"^\s*(spark\.\S+?)(?:\s*[=:]\s*|\s+)(.*?)\s*$", text, re.MULTILINE))
 
 
-DELTA_PACKAGE = re.compile(r"io\.delta:delta-spark_[\w.]+:[\w.]+")
-
-
 def choose_delta(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings with the package of Delta that belongs to this Spark in place of another's."""
-    packages = settings.get(java.PACKAGES, "")
+    """Return the settings with this Spark's Delta in place of the one that conf/spark names."""
+    own, named = DELTA_JARS[name_version()], DELTA_JARS[NEWEST]
     return {
-        **settings,
-        **({java.PACKAGES: DELTA_PACKAGE.sub(name_delta_package(), packages)} if packages else {}),
+        key: value.replace(named, own) if key == java.PACKAGES else value for key, value in settings.items()
     }
 
 
@@ -212,9 +206,7 @@ def share_own_modules(spark: SparkSession) -> None:
     sent = list_sent_files(spark)
     for place in list_own_modules():
         if place.is_dir() and f"{place.name}.zip" not in sent:
-            base = Path(tempfile.mkdtemp(prefix="recbench-modules-")) / place.name
-            archive = shutil.make_archive(str(base), "zip", place.parent, place.name)
-            send_module(spark, archive)
+            send_package(spark, place)
         elif place.is_file() and place.name not in sent:
             send_module(spark, str(place))
 
@@ -222,7 +214,7 @@ def share_own_modules(spark: SparkSession) -> None:
 def replace_defaults(spark: SparkSession, settings: Mapping[str, tuple[str, str]]) -> None:
     """Set new values for settings of a session that still have their default."""
     for key, (default, value) in settings.items():
-        if read_setting(spark, key) == default:
+        if spark.conf.get(key, None) == default:
             spark.conf.set(key, value)
 
 
@@ -252,7 +244,7 @@ NARROW_ROW_SETTINGS = {
 @contextmanager
 def narrow_rows(spark: SparkSession) -> Iterator[None]:
     """Send narrow rows to Python in large batches inside this context, without a size check per row."""
-    known = {key: read_setting(spark, key) for key in NARROW_ROW_SETTINGS}
+    known = {key: spark.conf.get(key, None) for key in NARROW_ROW_SETTINGS}
     old_values = {key: value for key, value in known.items() if value is not None}  # some versions lack one
     for key in old_values:
         spark.conf.set(key, NARROW_ROW_SETTINGS[key])

@@ -47,7 +47,7 @@ def migrate(warehouse: WarehouseTables) -> list[str]:
         return _migrate(warehouse, None)
     # A waiting job must not look at a table: it could see it between its two names.
     with take_turns(warehouse.folder / MIGRATION_FOLDER / "tables", keep_work=True) as lease:
-        _forget_logs(warehouse)
+        forget_delta_logs(warehouse.spark)
         return _migrate(warehouse, lease.work)
 
 
@@ -123,11 +123,6 @@ def _existing_tables(warehouse: WarehouseTables) -> list[Table]:
 def _migration_statements(warehouse: WarehouseTables, table: Table) -> list[str]:
     schema, properties = warehouse.read(table).schema, warehouse.properties(table.name)
     return migration_statements(table, schema, properties, warehouse.identifier(table.name))
-
-
-def _forget_logs(warehouse: WarehouseTables) -> None:
-    """Make Delta read all logs again: it caches a table by its folder, with its version."""
-    forget_delta_logs(warehouse.spark)
 
 
 def _layout(warehouse: WarehouseTables, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -210,6 +205,6 @@ def _swap_table(warehouse: WarehouseTables, name: str, work: Path) -> str:
     older = warehouse.folder / MIGRATION_FOLDER / name  # older versions wrote the new table there
     if not target.exists():
         (work / name if (work / name).exists() else older).rename(target)
-    _forget_logs(warehouse)
+    forget_delta_logs(warehouse.spark)
     shutil.rmtree(_old_location(warehouse, name))
     return f"remove {name} as it was"

@@ -131,7 +131,7 @@ class SplitData:
 
     def choose_items(self, settings: ModelConfig) -> ItemTable:
         """Return the items that a fit has vectors for, by its setting `items`."""
-        if getattr(settings, "items", "trained") == "catalogue":
+        if settings.counts_catalogue:
             return ItemTable(self.items, self.n_items)
         return self.training_items
 

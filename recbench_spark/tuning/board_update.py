@@ -34,7 +34,7 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import Row
 from recbench_spark.tuning.credit import find_search, find_tuning, read_credited_trials
 from recbench_spark.tuning.decisions import HELD, is_counted, read_latest_decisions
-from recbench_spark.tuning.fold_fits import select_complete_seeds, summarise_models
+from recbench_spark.tuning.fold_fits import list_named_parts, select_complete_seeds, summarise_models
 from recbench_spark.tuning.folds import FoldedLog
 from recbench_spark.tuning.search import SearchResult, collect_searches, has_settings, read_searches
 
@@ -172,7 +172,7 @@ def _fit_entries(
 ) -> list[tuple[Entry, SettingsSource]]:
     first = fits[0]
     settings = json.loads(first["settings_json"])
-    parts = sorted({part for row in fits for part in row["rmse_by_part"] or {} if not part[:1].isdecimal()})
+    parts = list_named_parts(fits)
     entries = []
     for part in parts if len(parts) > 1 else [None]:
         entry = Entry(

@@ -115,7 +115,7 @@ class FitPlanner:
             held_out,
             revisions.select_revisions(model.kind, *model.revised, "values"),
         )
-        whole = model.items == "catalogue"
+        whole = model.counts_catalogue
         fit_id = digest("distributed", *hashed, *_name_whole(whole), length=20)
         return FitTask(fit_id, model.name, document, seed, fold, train, held_out, keep=False, whole=whole)
 
@@ -155,7 +155,7 @@ class FitPlanner:
             share_seed,
             threshold,
         )
-        whole = getattr(model, "items", "trained") == "catalogue"
+        whole = model.counts_catalogue
         revised = revisions.select_revisions(settings.kind, "values", "trained_items")
         fit_id = digest(*hashed, revised, *_name_whole(whole), length=20)
         folder, stored = f"{self.store.files_root}/{FIT_FILES}", self.store.format_path(FIT_FILES)
@@ -337,6 +337,12 @@ def select_complete_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row
     for row in rows:
         folds_by_seed.setdefault(row["seed"], set()).add(row["fold"])
     return [row for row in rows if folds_by_seed[row["seed"]] >= required]
+
+
+def list_named_parts(rows: Sequence[Row]) -> list[str]:
+    """Return the parts with errors of their own in rows of `fits`, without numbers of folds."""
+    parts = {part for row in rows for part in row.get("rmse_by_part") or {}}
+    return sorted(part for part in parts if not part[:1].isdecimal())
 
 
 def summarise_models(rows: Sequence[Row], part: str | None = None) -> dict[str, FoldSummary]:

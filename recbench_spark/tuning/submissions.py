@@ -19,7 +19,7 @@ from recbench_spark import __version__
 from recbench_spark.config import Benchmark, Bootstrap, ListsModel, digest, parse
 from recbench_spark.config.bundle import Bundle
 from recbench_spark.data.readers.tables import read_table
-from recbench_spark.engine.versions import collect_arrow
+from recbench_spark.engine.versions import collect_arrow, try_cast
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_metrics
 from recbench_spark.kernels.metrics.about import ABOUT
@@ -389,7 +389,7 @@ def _join_truth(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -
                 f"bundle {bundle.name} has no column fold", "say in which fold each pair was held out"
             )
         own_fold = F.split_part("part", F.lit(":"), F.lit(1))  # see `pairs.divide_pairs`
-        held_out = held_out.withColumns({"fold": own_fold.try_cast("int"), "part": own_fold})
+        held_out = held_out.withColumns({"fold": try_cast(own_fold, "int"), "part": own_fold})
         held_out, keys = held_out.where("fold IS NOT NULL"), [*keys, "fold"]
     submitted = rows.select(
         *(F.col(key).cast("string" if key != "fold" else "int") for key in keys), "prediction"

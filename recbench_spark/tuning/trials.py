@@ -199,8 +199,7 @@ class RatingTrials:
 
     def settings(self, model: ModelConfig) -> Row:
         """Return the settings of the model's learner, and the items that it counts."""
-        whole = getattr(model, "items", "trained") == "catalogue"
-        return name_settings(learner_settings(model).model_dump(), whole)
+        return name_settings(learner_settings(model).model_dump(), model.counts_catalogue)
 
     def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
         """Fit every setting with all seeds of the search, in one plan."""

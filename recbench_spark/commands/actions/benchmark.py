@@ -21,7 +21,13 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import Row
-from recbench_spark.tuning.fold_fits import FitPlanner, run_distributed, run_plan, summarise_models
+from recbench_spark.tuning.fold_fits import (
+    FitPlanner,
+    list_named_parts,
+    run_distributed,
+    run_plan,
+    summarise_models,
+)
 from recbench_spark.tuning.folds import open_folded_log
 
 
@@ -150,9 +156,7 @@ def _describe_folds(places: Sequence[int]) -> str:
 
 def format_table(rows: Sequence[Row]) -> str:
     """Return a table with a line for each model: mean, both spreads, core-hours, number of failed fits."""
-    parts = sorted(
-        {part for row in rows for part in row.get("rmse_by_part") or {} if not part[:1].isdecimal()}
-    )
+    parts = list_named_parts(rows)
     views: list[tuple[str, str | None]] = (
         [(part, part) for part in parts] if len(parts) > 1 else [("", None)]
     )
