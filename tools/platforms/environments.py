@@ -137,7 +137,9 @@ def find_python(version: str) -> Path:
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
     for place in sorted(pyenv.glob(f"{version}.*/bin/python{version}")):
         return place
-    if program := shutil.which(f"python{version}"):  # after pyenv: its shims on PATH may start nothing
+    program = shutil.which(f"python{version}")
+    # A shim of pyenv on PATH may start nothing.
+    if program and not subprocess.run([program, "--version"], check=False, capture_output=True).returncode:
         return Path(program)
     raise MissingError(f"no Python {version} on this machine")
 
