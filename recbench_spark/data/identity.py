@@ -34,11 +34,11 @@ from recbench_spark.data.digests import (
 from recbench_spark.data.object_digests import object_identity
 from recbench_spark.data.paths import check_path, exists
 from recbench_spark.data.readers.paths import explain_errors, is_table, qualify_path, reach_storage
-from recbench_spark.engine.sessions import is_delta, open_tasks
+from recbench_spark.engine.sessions import is_connect, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
-from recbench_spark.storage.local_files import has_delta_log
-from recbench_spark.storage.partitions import find_partition
+from recbench_spark.storage.catalogs import find_table
+from recbench_spark.storage.partitions import find_partition, is_delta, is_delta_table
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.uris import is_object_storage
 
@@ -99,7 +99,7 @@ def _delta_input(path: str, options: Options, look: Any) -> PinnedInput:
 
 def _read_path_snapshot(spark: SparkSession, path: str, options: Options) -> Snapshot:
     place = normalise_path(path)
-    if has_delta_log(place) or find_partition(place) is not None:
+    if is_delta_table(place) or find_partition(place) is not None:
         try:
             return read_snapshot(place, options=options)
         except FallbackToSpark:
@@ -110,6 +110,8 @@ def _read_path_snapshot(spark: SparkSession, path: str, options: Options) -> Sna
 
 
 def _read_table_snapshot(spark: SparkSession, name: str, options: Options) -> Snapshot:
+    if is_connect(spark) and (place := find_table(spark, name)):
+        return _read_path_snapshot(spark, place, options)
     return read_frame_snapshot(spark.read.options(**time_travel_options(options)).table(name))
 
 

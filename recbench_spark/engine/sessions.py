@@ -7,7 +7,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -103,13 +103,23 @@ def is_java_class(gateway: Any, value: Any, name: str) -> bool:
     return bool(is_instance_of(gateway, value, name))
 
 
-def read_hadoop(spark: SparkSession) -> Any:
-    """Return Hadoop's configuration of the session, an object of Java.
+class SharedSettings(NamedTuple):
+    """Hadoop's settings of a server of Spark Connect: they belong to its cluster, and no job sets them."""
 
-    Raises:
-        ConfigError: the session is one of Spark Connect.
-    """
-    require_classic(spark, "a place that Hadoop reads", "use a folder that the job and its tasks see")
+    spark: SparkSession
+
+    def get(self, key: str) -> str | None:
+        """Return a setting; None if it is not set."""
+        return self.spark.conf.get(f"spark.hadoop.{key}", None)
+
+    def set(self, key: str, value: str) -> None:
+        """Leave the cluster's setting as it is."""
+
+
+def read_hadoop(spark: SparkSession) -> Any:
+    """Return Hadoop's configuration of the session, an object of Java; by Connect what the server tells."""
+    if is_connect(spark):
+        return SharedSettings(spark)
     context: Any = spark.sparkContext
     return context._jsc.hadoopConfiguration()
 
@@ -120,6 +130,7 @@ def open_hadoop(spark: SparkSession, path: str) -> tuple[Any, Any]:
     Raises:
         ConfigError: the session is one of Spark Connect.
     """
+    require_classic(spark, "a place that Hadoop reads", "use a folder that the job and its tasks see")
     hadoop, place = read_hadoop(spark), open_java(spark).org.apache.hadoop.fs.Path(path)
     return place.getFileSystem(hadoop), place
 
@@ -129,21 +140,19 @@ def open_task_environment(spark: SparkSession) -> dict[str, str]:
     return {} if is_connect(spark) else spark.sparkContext.environment
 
 
-def is_delta(spark: SparkSession, place: str) -> bool:
-    """Return whether a folder, or a place of any storage, holds a Delta table."""
-    if is_connect(spark):  # the server may lack Delta's part of the protocol
-        from deltalake import DeltaTable as Table  # noqa: PLC0415
-
-        return bool(Table.is_deltatable(place))
-    from delta.tables import DeltaTable  # noqa: PLC0415
-
-    return bool(DeltaTable.isDeltaTable(spark, place))
-
-
 def read_delta_snapshot(frame: DataFrame) -> tuple[Any, DataFrame]:
-    """Return Delta's snapshot that a frame reads, an object of Java, and the frame of its files."""
+    """Return Delta's snapshot that a frame reads, an object of Java, and the frame of its files.
+
+    Raises:
+        ConfigError: the session is one of Spark Connect.
+    """
     from pyspark.sql import DataFrame as Frame  # noqa: PLC0415
 
+    require_classic(
+        frame.sparkSession,
+        "a Delta table with column mapping, deletion vectors, or a version chosen by its time",
+        "give versionAsOf, or a copy of the table without these features",
+    )
     classic: Any = frame
     plan: Any = classic._jdf.queryExecution().analyzed()
     snapshot = plan.collectLeaves().head().relation().location().getSnapshot()

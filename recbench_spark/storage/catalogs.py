@@ -47,7 +47,7 @@ def find_schema_place(spark: SparkSession, schema: str) -> str | None:
         raise StoreError(f"cannot open warehouse {schema}: {first_line(error)}", HINT_ROOT) from None
     if place is None:
         return None
-    runs = _find_table(spark, f"{schema}.{RUNS.name}")
+    runs = find_table(spark, f"{schema}.{RUNS.name}")
     return place if runs in {None, f"{place}/{RUNS.name}"} else None
 
 
@@ -111,7 +111,7 @@ def is_registered(spark: SparkSession, schema: str, name: str, place: str) -> bo
         StoreError: the name is that of a table elsewhere.
     """
     table = f"{schema}.{name}"
-    registered = _find_table(spark, table)
+    registered = find_table(spark, table)
     if registered not in {None, resolve_location(place)}:
         raise StoreError(
             f"{table} lies at {registered or 'no place'}, and the schema at {place.rpartition('/')[0]}",
@@ -120,7 +120,7 @@ def is_registered(spark: SparkSession, schema: str, name: str, place: str) -> bo
     return registered is not None
 
 
-def _find_table(spark: SparkSession, table: str) -> str | None:
+def find_table(spark: SparkSession, table: str) -> str | None:
     """Return the place of a table of the catalog, empty if it has none of ours; None: no such table.
 
     Raises:

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 from recbench_spark import schemas
 from recbench_spark.engine.sessions import (
     Py4JJavaError,
-    is_delta,
     open_java,
     open_task_environment,
     read_hadoop,
@@ -39,6 +38,7 @@ from recbench_spark.storage.object_access import (
     renew_variables,
 )
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
+from recbench_spark.storage.partitions import is_delta
 from recbench_spark.storage.paths import IN_SCRATCH
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.spark_types import spark_schema

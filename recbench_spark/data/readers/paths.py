@@ -9,14 +9,18 @@ from fnmatch import fnmatch
 from typing import Any
 from urllib.parse import unquote
 
+from pyarrow import fs
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from recbench_spark.data.paths import check_path, may_be_table
-from recbench_spark.engine.sessions import Py4JJavaError, open_hadoop
-from recbench_spark.errors import ConfigError, DataError, nearest
+from recbench_spark.engine.sessions import Py4JJavaError, is_connect, open_hadoop
+from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
+from recbench_spark.inputs import normalise_path
 from recbench_spark.storage.local_files import DAMAGED, bare_name
+from recbench_spark.storage.object_access import open_filesystem
 from recbench_spark.storage.paths import decode_uri
+from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.uris import is_object_storage
 from recbench_spark.storage.warehouse import require_jars, share_access
@@ -36,6 +40,11 @@ def is_folder(spark: SparkSession, path: str) -> bool:
     """Check whether a path, local or remote, is a folder."""
     check_path(path)
     with explain_errors(path):
+        if (found := _open_arrow(spark, path)) is not None:
+            info = found[0].get_file_info(found[1])
+            if info.type == fs.FileType.NotFound:
+                raise MissingError(f"no such file or folder: {path}")
+            return bool(info.type == fs.FileType.Directory)
         files, place = file_system(spark, path)
         return bool(files.getFileStatus(place).isDirectory())
 
@@ -43,8 +52,19 @@ def is_folder(spark: SparkSession, path: str) -> bool:
 def list_names(spark: SparkSession, folder: str) -> list[str]:
     """List the names in a folder, local or remote, in order. The driver holds them all."""
     with explain_errors(folder):
+        if (found := _open_arrow(spark, folder)) is not None:
+            entries = found[0].get_file_info(fs.FileSelector(found[1]))
+            return sorted(entry.base_name for entry in entries)
         files, place = file_system(spark, folder)
         return sorted(status.getPath().getName() for status in files.listStatus(place))
+
+
+def _open_arrow(spark: SparkSession, path: str) -> tuple[fs.FileSystem, str] | None:
+    """Return Arrow's file system of a local path, by Connect of object storage too; None: ask Hadoop."""
+    place = normalise_path(path)
+    if place.startswith("/"):
+        return fs.LocalFileSystem(), place
+    return open_filesystem(place) if is_connect(spark) and is_object_storage(place) else None
 
 
 def reach_storage(spark: SparkSession, path: str) -> None:
@@ -97,9 +117,13 @@ def is_table(spark: SparkSession, name: str) -> bool:
 
 @contextmanager
 def explain_errors(where: str) -> Iterator[None]:
-    """Turn an error of Spark into a DataError with the file and the innermost cause."""
+    """Turn an error of Spark or of a disk into a DataError with the file and the innermost cause."""
     try:
         yield
+    except ConnectionError:  # Java has ended
+        raise
+    except OSError as error:
+        raise DataError(f"{where}: cannot be read: {first_line(error)[:300]}") from None
     except (PySparkException, Py4JJavaError) as error:
         causes = _list_causes(error)
         file = re.search(r"file:/\S*?(?=[.,:]?(\s|$))", " ".join(causes))

@@ -23,7 +23,6 @@ from recbench_spark.data.readers.paths import explain_errors, is_table, reach_st
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.data.text_layouts import LAYOUTS, NUMBER_COLUMNS, OPTIONAL_COLUMNS, Layout
 from recbench_spark.data.trec_files import FIELDS, describe_line, find_format
-from recbench_spark.engine.sessions import is_delta
 from recbench_spark.inputs import normalise_path
 from recbench_spark.storage.local_files import (
     bare_name,
@@ -31,7 +30,7 @@ from recbench_spark.storage.local_files import (
     require_columns,
     text_separator,
 )
-from recbench_spark.storage.partitions import find_partition
+from recbench_spark.storage.partitions import find_partition, is_delta
 
 
 def read_table(

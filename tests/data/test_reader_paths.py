@@ -1,0 +1,93 @@
+"""Folders of datasets are listed without Hadoop, so that sessions of Spark Connect read them too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from recbench_spark.data.readers.netflix import _find_files
+from recbench_spark.data.readers.paths import file_system, find_file, is_folder, list_names
+from recbench_spark.errors import ConfigError, DataError, MissingError
+from recbench_spark.storage.partitions import is_delta
+from recbench_spark.storage.warehouse import hadoop_uri, share_access
+
+ODD = ("plain", "with space", "per%20cent", "näive")
+
+
+class Conf(dict[str, str]):
+    """Settings that a server tells; none can be set."""
+
+
+@pytest.fixture
+def connect() -> SparkSession:
+    """A session of Spark Connect, judged by its class alone; it has no server."""
+    kind = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "conf": Conf()})
+    session: Any = kind()
+    return session  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_a_folder_is_listed_by_any_name(
+    connect: SparkSession, tmp_path: Path, name: str, prefix: str
+) -> None:
+    folder = tmp_path / name
+    (folder / "inner").mkdir(parents=True)
+    for file in ("train.ascii.gz", "test.ascii", "notes.txt"):
+        (folder / file).write_text("1 2\n", encoding="utf-8")
+    place = f"{prefix}{folder}"
+    assert is_folder(connect, place)
+    assert not is_folder(connect, f"{place}/notes.txt")
+    assert list_names(connect, place) == ["inner", "notes.txt", "test.ascii", "train.ascii.gz"]
+    assert find_file(connect, place, ["train.ascii"]) == f"{place}/train.ascii.gz"
+    with pytest.raises(ConfigError, match=r"no train\.csv") as error:
+        find_file(connect, place, ["train.csv"])
+    assert "train.ascii" in error.value.hint
+
+
+def test_a_relative_folder_is_listed(
+    connect: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netflix" / "training_set").mkdir(parents=True)
+    (tmp_path / "netflix" / "training_set" / "mv_0000001.txt").write_text("1:\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert _find_files(connect, "netflix") == ("netflix/training_set", True, "mv_*.txt*")
+
+
+def test_missing_places_and_files_are_named(connect: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file.txt").write_text("x", encoding="utf-8")
+    for missing in (f"{tmp_path}/none", f"file:{tmp_path}/none"):
+        with pytest.raises(MissingError, match="no such file or folder"):
+            is_folder(connect, missing)
+    with pytest.raises(DataError, match=r"file\.txt: cannot be read"):
+        list_names(connect, f"{tmp_path}/file.txt")
+
+
+def test_places_that_hadoop_alone_knows_are_refused_by_connect(connect: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="a place that Hadoop reads needs a classic session"):
+        file_system(connect, "wasbs://c@a/data")
+
+
+def test_a_cluster_keeps_its_own_access_by_connect(connect: SparkSession) -> None:
+    """The address belongs to the server's settings: nothing is set there by a job."""
+    before = dict(connect.conf)  # type: ignore[call-overload]
+    share_access(connect, "s3a://bucket/w")
+    assert dict(connect.conf) == before  # type: ignore[call-overload]
+    assert hadoop_uri(connect, "s3://bucket/w") == "s3a://bucket/w"
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_table_is_told_from_files_by_connect(connect: SparkSession, tmp_path: Path, name: str) -> None:
+    table = tmp_path / name
+    (table / "_delta_log").mkdir(parents=True)
+    (table / "side=user").mkdir()
+    (tmp_path / "log.csv").write_text("user,item\n", encoding="utf-8")
+    assert is_delta(connect, str(table))
+    assert is_delta(connect, f"file://{table}")
+    assert is_delta(connect, f"{table}/side=user")
+    assert not is_delta(connect, str(tmp_path))
+    assert not is_delta(connect, f"{tmp_path}/log.csv")
+    assert not is_delta(connect, "shop.orders")
