@@ -27,7 +27,6 @@ from recbench_spark.engine.platforms import (
     DELTA_JARS,
     NEWEST,
     check_client,
-    client_version,
     name_version,
     prepare_session,
 )
@@ -101,9 +100,10 @@ def read_properties(properties: Path) -> dict[str, str]:
     return dict(re.findall(r"^\s*(spark\.\S+?)(?:\s*[=:]\s*|\s+)(.*?)\s*$", text, re.MULTILINE))
 
 
-def choose_delta(settings: Mapping[str, str], version: str = client_version) -> dict[str, str]:
+def choose_delta(settings: Mapping[str, str], version: str = "") -> dict[str, str]:
     """Return the settings with a Spark's Delta, by default this one's, in place of that of conf/spark."""
-    own, named = DELTA_JARS[name_version(version)], DELTA_JARS[NEWEST]
+    own = DELTA_JARS[name_version(version) if version else name_version()]
+    named = DELTA_JARS[NEWEST]
     return {
         key: value.replace(named, own) if key == java.PACKAGES else value for key, value in settings.items()
     }

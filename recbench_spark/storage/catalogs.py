@@ -14,10 +14,12 @@ from urllib.parse import unquote
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
-from recbench_spark.engine.sessions import read_hadoop
+from recbench_spark.engine.sessions import is_connect, read_hadoop
 from recbench_spark.errors import StoreError
+from recbench_spark.inputs import normalise_path
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage.object_access import HADOOP_ADDRESS, read_access
+from recbench_spark.storage.partitions import find_partition, is_delta_table
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.table_folders import may_have_folder
@@ -25,6 +27,16 @@ from recbench_spark.storage.table_sql import quote_text
 from recbench_spark.storage.uris import arrow_uri, is_object_storage
 
 HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
+
+
+def is_delta(spark: SparkSession, place: str) -> bool:
+    """Return whether a place holds a Delta table, or a partition of one; Delta says it where it can."""
+    if is_connect(spark):  # the server may lack Delta's part of the protocol
+        folder = normalise_path(place)
+        return is_delta_table(folder) or find_partition(folder) is not None
+    from delta.tables import DeltaTable  # noqa: PLC0415
+
+    return bool(DeltaTable.isDeltaTable(spark, place))
 
 
 def find_schema_place(spark: SparkSession, schema: str) -> str | None:

@@ -6,16 +6,12 @@ Their rows are those of the table's log. The folder itself may hold files that n
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
-from recbench_spark.inputs import normalise_path
 from recbench_spark.storage.local_files import has_delta_log
 from recbench_spark.storage.objects import holds_files
 from recbench_spark.storage.uris import LOG, is_object_storage, join_uri
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PARTITION = re.compile(r"(.+?)((?:/\w+=[^/=]+)+)/?")
 
@@ -34,18 +30,6 @@ def find_partition(path: str) -> TablePartition | None:
         return None
     pairs = (folder.split("=") for folder in match[2].strip("/").split("/"))
     return TablePartition(match[1], {unquote(name): unquote(value) for name, value in pairs})
-
-
-def is_delta(spark: SparkSession, place: str) -> bool:
-    """Return whether a place holds a Delta table, or a partition of one; Delta says it where it can."""
-    from recbench_spark.engine.sessions import is_connect  # noqa: PLC0415
-
-    if is_connect(spark):  # the server may lack Delta's part of the protocol
-        folder = normalise_path(place)
-        return is_delta_table(folder) or find_partition(folder) is not None
-    from delta.tables import DeltaTable  # noqa: PLC0415
-
-    return bool(DeltaTable.isDeltaTable(spark, place))
 
 
 def is_delta_table(place: str) -> bool:

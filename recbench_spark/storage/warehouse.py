@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from recbench_spark import schemas
 from recbench_spark.engine.sessions import (
     Py4JJavaError,
+    is_connect,
     open_java,
     open_task_environment,
     read_hadoop,
@@ -25,6 +26,7 @@ from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
 from recbench_spark.storage.catalogs import (
     find_schema_place,
+    is_delta,
     is_registered,
     register_table,
     require_address,
@@ -38,7 +40,6 @@ from recbench_spark.storage.object_access import (
     renew_variables,
 )
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
-from recbench_spark.storage.partitions import is_delta
 from recbench_spark.storage.paths import IN_SCRATCH
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.spark_types import spark_schema
@@ -112,12 +113,12 @@ JARS = {
 
 
 def require_jars(spark: SparkSession, place: str) -> None:
-    """Check that this session's Hadoop has the classes for an object storage.
+    """Check that this session's Hadoop has the classes for an object storage; by Connect its server knows.
 
     Raises:
         StoreError: a jar is missing; the hint has the line to add.
     """
-    if not is_object_storage(place):
+    if not is_object_storage(place) or is_connect(spark):
         return
     hadoop, scheme = open_java(spark).org.apache.hadoop, place.partition("://")[0]
     try:

@@ -16,7 +16,13 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.readers.paths import explain_errors, file_system, local_path, plain_path
+from recbench_spark.data.readers.paths import (
+    explain_errors,
+    file_system,
+    local_path,
+    open_arrow,
+    plain_path,
+)
 from recbench_spark.data.text_layouts import OPTION_ALIASES, REPLACEMENT, Layout, open_quote_error
 from recbench_spark.engine.sessions import open_java, read_hadoop
 from recbench_spark.engine.versions import add_columns
@@ -262,6 +268,9 @@ def _read_file_head(spark: SparkSession, file: str) -> bytes:
     if local is not None:
         return read_head(local)
     with explain_errors(file):
+        if (arrow := open_arrow(spark, unquote(file))) is not None:
+            with arrow[0].open_input_stream(arrow[1]) as start:
+                return bytes(start.read(HEAD_BYTES))
         files, place = file_system(spark, unquote(file))
         jvm = open_java(spark)
         stream = files.open(place)

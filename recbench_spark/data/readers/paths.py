@@ -40,11 +40,11 @@ def is_folder(spark: SparkSession, path: str) -> bool:
     """Check whether a path, local or remote, is a folder."""
     check_path(path)
     with explain_errors(path):
-        if (found := _open_arrow(spark, path)) is not None:
-            info = found[0].get_file_info(found[1])
-            if info.type == fs.FileType.NotFound:
+        if (arrow := open_arrow(spark, path)) is not None:
+            kind = arrow[0].get_file_info(arrow[1]).type
+            if kind == fs.FileType.NotFound:
                 raise MissingError(f"no such file or folder: {path}")
-            return bool(info.type == fs.FileType.Directory)
+            return bool(kind == fs.FileType.Directory)
         files, place = file_system(spark, path)
         return bool(files.getFileStatus(place).isDirectory())
 
@@ -52,14 +52,14 @@ def is_folder(spark: SparkSession, path: str) -> bool:
 def list_names(spark: SparkSession, folder: str) -> list[str]:
     """List the names in a folder, local or remote, in order. The driver holds them all."""
     with explain_errors(folder):
-        if (found := _open_arrow(spark, folder)) is not None:
-            entries = found[0].get_file_info(fs.FileSelector(found[1]))
+        if (arrow := open_arrow(spark, folder)) is not None:
+            entries = arrow[0].get_file_info(fs.FileSelector(arrow[1]))
             return sorted(entry.base_name for entry in entries)
         files, place = file_system(spark, folder)
         return sorted(status.getPath().getName() for status in files.listStatus(place))
 
 
-def _open_arrow(spark: SparkSession, path: str) -> tuple[fs.FileSystem, str] | None:
+def open_arrow(spark: SparkSession, path: str) -> tuple[fs.FileSystem, str] | None:
     """Return Arrow's file system of a local path, by Connect of object storage too; None: ask Hadoop."""
     place = normalise_path(path)
     if place.startswith("/"):

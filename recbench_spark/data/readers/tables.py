@@ -24,13 +24,14 @@ from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.data.text_layouts import LAYOUTS, NUMBER_COLUMNS, OPTIONAL_COLUMNS, Layout
 from recbench_spark.data.trec_files import FIELDS, describe_line, find_format
 from recbench_spark.inputs import normalise_path
+from recbench_spark.storage.catalogs import is_delta
 from recbench_spark.storage.local_files import (
     bare_name,
     refuse_misspelt,
     require_columns,
     text_separator,
 )
-from recbench_spark.storage.partitions import find_partition, is_delta
+from recbench_spark.storage.partitions import find_partition
 
 
 def read_table(
