@@ -13,12 +13,16 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from recbench_spark.engine.platforms import DELTA_JARS, NEWEST, name_version
 
 ROOT = Path(__file__).resolve().parents[2]
 CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos", "protobuf", "zstandard")
 """Packages that pyspark needs as a client of Spark Connect."""
+
+ONE_AT_A_TIME = Lock()
+"""Cells side by side may want the same environment."""
 
 
 class MissingError(Exception):
@@ -93,10 +97,11 @@ def make_environment(folder: Path, name: str) -> Path:
         return Path(sys.executable)
     place = folder / "envs" / name
     note, wanted = place / "wanted.json", json.dumps(list_packages(environment))
-    if not note.is_file() or note.read_text(encoding="utf-8") != wanted:
-        run_uv("venv", "--clear", "--python", str(find_python(environment.python)), str(place))
-        _install(place / "bin" / "python", environment)
-        note.write_text(wanted, encoding="utf-8")
+    with ONE_AT_A_TIME:
+        if not note.is_file() or note.read_text(encoding="utf-8") != wanted:
+            run_uv("venv", "--clear", "--python", str(find_python(environment.python)), str(place))
+            _install(place / "bin" / "python", environment)
+            note.write_text(wanted, encoding="utf-8")
     if not environment.python:
         _layer(place)
     return place / "bin" / "python"
