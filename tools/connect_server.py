@@ -1,8 +1,8 @@
 """Start a Spark Connect server with Delta on this machine: python -m tools.connect_server [--port 15002].
 
-It is the server of the pyspark that runs this command, with the settings of conf/spark/local.conf, and
-listens on 127.0.0.1 alone. Clients set SPARK_REMOTE=sc://127.0.0.1:15002. Ctrl-C ends it. Its workers are
-this Python with this checkout, so clients need the same minor version of Python.
+It is the server of the pyspark that runs this command, with the settings of conf/spark/local.conf and the
+Delta of that pyspark, and listens on 127.0.0.1 alone. Clients set SPARK_REMOTE=sc://127.0.0.1:15002. Ctrl-C
+ends it. Its workers are this Python with this checkout, so clients need the same minor version of Python.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from recbench_spark.runtime.session import choose_delta, read_properties
+
 ROOT = Path(__file__).resolve().parents[1]
+LOCAL_CONF = ROOT / "conf" / "spark" / "local.conf"
 HOST = "127.0.0.1"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-FIND_SPARK = "from importlib.util import find_spec as f; print(f('pyspark').submodule_search_locations[0])"
+FIND_SPARK = "import pyspark; print(pyspark.__path__[0], pyspark.__version__, sep='\\n')"
 PARENT_DIED = 1
 """PR_SET_PDEATHSIG of Linux: a signal to a process whose parent has ended."""
 
@@ -33,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     flags.add_argument("--port", type=int, default=15002, help="0: a free one")
-    flags.add_argument("--properties", type=Path, default=ROOT / "conf" / "spark" / "local.conf")
+    flags.add_argument("--properties", type=Path, default=LOCAL_CONF)
     flags.add_argument("--log", type=Path, help="file for what the server prints (default: not kept)")
     args = flags.parse_args(argv)
     log = args.log or Path(os.devnull)
@@ -77,12 +80,14 @@ def serve(python: Path, properties: Path, log: Path, port: int = 0) -> Iterator[
 
 def list_words(python: Path, properties: Path, port: int) -> list[str]:
     """Return the command of the server."""
+    spark, version = find_spark(python)
     settings = {
+        **choose_delta(read_properties(properties), version),
         "spark.connect.grpc.binding.address": HOST,
         "spark.connect.grpc.binding.port": str(port),
         "spark.log.level": "ERROR",
     }
-    submit = find_spark(python) / "bin" / "spark-submit"
+    submit = spark / "bin" / "spark-submit"
     flags = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     return [str(submit), "--properties-file", str(properties), *flags, "--class", SERVER, "spark-internal"]
 
@@ -91,14 +96,20 @@ def make_environment(python: Path) -> dict[str, str]:
     """Return the environment of the server: its workers are that Python with this checkout."""
     left_out = {"SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"}
     kept = {key: value for key, value in os.environ.items() if key not in left_out}
-    spark = {"SPARK_HOME": str(find_spark(python)), "SPARK_LOCAL_IP": HOST, "PYSPARK_PYTHON": str(python)}
+    spark = {
+        "SPARK_HOME": str(find_spark(python)[0]),
+        "SPARK_LOCAL_IP": HOST,
+        "PYSPARK_PYTHON": str(python),
+    }
     return {**kept, **spark, "PYTHONPATH": str(ROOT)}
 
 
-def find_spark(python: Path) -> Path:
-    """Return the folder of an environment's pyspark."""
+def find_spark(python: Path) -> tuple[Path, str]:
+    """Return folder and version of an environment's pyspark."""
     words = [str(python), "-c", FIND_SPARK]
-    return Path(subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip())
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    folder, version = done.stdout.split("\n")[:2]
+    return Path(folder), version
 
 
 def find_free_port() -> int:

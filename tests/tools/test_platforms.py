@@ -15,7 +15,7 @@ from recbench_spark.engine.platforms import DELTA_JARS
 from tools import connect_server
 from tools.platforms import cell, environments, matrix, page
 from tools.platforms.__main__ import list_wrong
-from tools.platforms.environments import CELLS, ENVIRONMENTS, ROOT, THIS, Cell, Environment
+from tools.platforms.environments import CELLS, ENVIRONMENTS, THIS, Cell, Environment
 
 
 @pytest.fixture
@@ -125,13 +125,13 @@ def test_jobs_of_a_cell_say_code_sentence_and_place(tmp_path, monkeypatch):
     assert "ZeroDivisionError" in (tmp_path / "wrong.trace").read_text()
 
 
-def test_a_server_has_the_delta_of_its_spark(tmp_path):
-    local = (ROOT / "conf" / "spark" / "local.conf").read_text()
-    servers = {cell.server for cell in CELLS.values() if cell.server}
-    assert THIS in servers and environments.write_properties(tmp_path, THIS).read_text() == local
-    for server in servers:
-        text = environments.write_properties(tmp_path, server).read_text()
-        assert text.count("io.delta:") == 1 and f"{DELTA_JARS[server]}\n" in text
+@pytest.mark.parametrize("version", ["3.5.9", "4.0.5", "4.1.3", "4.2.0"])
+def test_a_server_has_the_delta_of_its_spark(monkeypatch, version):
+    """Not that of conf/spark/local.conf, which names the newest Spark's."""
+    monkeypatch.setattr(connect_server, "find_spark", lambda _: (Path("spark"), version))
+    words = connect_server.list_words(Path("python"), connect_server.LOCAL_CONF, 15002)
+    packages = [word for word in words if "io.delta:" in word]
+    assert packages == [f"spark.jars.packages={DELTA_JARS[version[:3]]}"]
     assert "delta-spark==3.3.2" in ENVIRONMENTS["3.5"].packages
 
 
@@ -161,6 +161,6 @@ def test_a_server_that_ends_at_once_is_an_error(tmp_path):
 
 
 def test_a_server_listens_on_this_machine_alone():
-    words = connect_server.list_words(Path(sys.executable), Path("local.conf"), 15002)
+    words = connect_server.list_words(Path(sys.executable), connect_server.LOCAL_CONF, 15002)
     assert "spark.connect.grpc.binding.address=127.0.0.1" in words
     assert "SPARK_REMOTE" not in connect_server.make_environment(Path(sys.executable))

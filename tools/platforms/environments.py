@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from recbench_spark.engine.platforms import DELTA_JARS, NEWEST, name_version
+from recbench_spark.engine.platforms import DELTA_JARS, name_version
 
 ROOT = Path(__file__).resolve().parents[2]
 CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos", "protobuf", "zstandard")
@@ -158,11 +158,3 @@ def run_uv(*words: str) -> None:
     done = subprocess.run([program, *words], check=False, capture_output=True, text=True)
     if done.returncode:
         raise MissingError(f"uv {words[0]}: {done.stderr.strip().splitlines()[-1]}")
-
-
-def write_properties(folder: Path, server: str) -> Path:
-    """Write conf/spark/local.conf with the Delta of a server's Spark; return the file."""
-    text = (ROOT / "conf" / "spark" / "local.conf").read_text(encoding="utf-8")
-    file = folder / f"{server}.conf"
-    file.write_text(text.replace(DELTA_JARS[NEWEST], DELTA_JARS[server]), encoding="utf-8")
-    return file

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tools import compare_warehouses
-from tools.connect_server import serve
+from tools.connect_server import LOCAL_CONF, serve
 from tools.platforms.cell import QUESTIONS
-from tools.platforms.environments import CELLS, ROOT, THIS, MissingError, make_environment, write_properties
+from tools.platforms.environments import CELLS, ROOT, THIS, MissingError, make_environment
 from tools.platforms.inputs import write_inputs
 
 TABLE = re.compile(r"^(\S+) +\d+ rows  (.+)$", re.MULTILINE)
@@ -107,7 +107,7 @@ class Matrix:
             yield kept
             return
         python = make_environment(self.folder, server)
-        with serve(python, write_properties(self.folder, server), place / "server.log") as address:
+        with serve(python, LOCAL_CONF, place / "server.log") as address:
             yield kept | {"SPARK_REMOTE": address}
 
     def _note(self, name: str, result: Row) -> None:
