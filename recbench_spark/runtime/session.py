@@ -23,14 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.config.loading import CONF
 from recbench_spark.config.own_modules import list_own_modules
-from recbench_spark.engine.platforms import (
-    DELTA_JARS,
-    NEWEST,
-    check_client,
-    client_version,
-    name_version,
-    prepare_session,
-)
+from recbench_spark.engine.platforms import DELTA_JARS, NEWEST, check_client, name_version, prepare_session
 from recbench_spark.engine.sessions import (
     find_update_server,
     hide_broken_updates,
@@ -101,9 +94,10 @@ def read_properties(properties: Path) -> dict[str, str]:
     return dict(re.findall(r"^\s*(spark\.\S+?)(?:\s*[=:]\s*|\s+)(.*?)\s*$", text, re.MULTILINE))
 
 
-def choose_delta(settings: Mapping[str, str], version: str = client_version) -> dict[str, str]:
+def choose_delta(settings: Mapping[str, str], version: str = "") -> dict[str, str]:
     """Return the settings with a Spark's Delta, by default this one's, in place of that of conf/spark."""
-    own, named = DELTA_JARS[name_version(version)], DELTA_JARS[NEWEST]
+    own = DELTA_JARS[name_version(version) if version else name_version()]
+    named = DELTA_JARS[NEWEST]
     return {
         key: value.replace(named, own) if key == java.PACKAGES else value for key, value in settings.items()
     }

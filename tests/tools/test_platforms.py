@@ -126,12 +126,13 @@ def test_jobs_of_a_cell_say_code_sentence_and_place(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("version", ["3.5.9", "4.0.5", "4.1.3", "4.2.0"])
-def test_a_server_has_the_delta_of_its_spark(monkeypatch, version):
-    """Not that of conf/spark/local.conf, which names the newest Spark's."""
+def test_a_server_has_the_packages_of_its_spark(monkeypatch, version):
+    """Not those of conf/spark/local.conf, which names the newest Spark's Delta."""
     monkeypatch.setattr(connect_server, "find_spark", lambda _: (Path("spark"), version))
     words = connect_server.list_words(Path("python"), connect_server.LOCAL_CONF, 15002)
     packages = [word for word in words if "io.delta:" in word]
-    assert packages == [f"spark.jars.packages={DELTA_JARS[version[:3]]}"]
+    server = ",org.apache.spark:spark-connect_2.12:3.5.7" if version == "3.5.9" else ""
+    assert packages == [f"spark.jars.packages={DELTA_JARS[version[:3]]}{server}"]
     assert "delta-spark==3.3.2" in ENVIRONMENTS["3.5"].packages
 
 

@@ -77,13 +77,14 @@ CELLS: Mapping[str, Cell] = {
     "3.5": Cell("3.5"),
     "4.0": Cell("4.0"),
     "4.1": Cell("4.1"),
+    "3.5-connect": Cell("3.5", "3.5"),
     "4.0-connect": Cell("4.0", "4.0"),
     "4.1-connect": Cell("4.1-client", "4.1"),
     "4.2-connect": Cell("4.2-client", THIS),
     "python-3.12": Cell("python-3.12"),
     "python-3.13": Cell("python-3.13"),
 }
-"""Rows of the matrix. Spark 3.5 brings no server of Connect."""
+"""Rows of the matrix."""
 
 
 def make_environment(folder: Path, name: str) -> Path:
