@@ -434,7 +434,7 @@ NEWER_CALLS = re.compile(
     r"\.(try_cast|applyInArrow|repartitionById|is_valid_utf8)\(|\barrow_udf\b"
     r"|\bDataFrame\.union|[\w)]\[F\."
 )
-"""Calls that Spark 3.5 or 4.0 lacks. By Connect 3.5 has no methods named by their class, nor columns as keys."""
+"""Calls that Spark 3.5 or 4.0 lacks; by Connect 3.5 knows no class's own union, and no column as a key."""
 
 
 def test_calls_that_older_sparks_lack_are_the_engines() -> None:
