@@ -28,13 +28,9 @@ def add_row_index(frame: DataFrame, name: str) -> DataFrame:
     partition = F.shiftright(F.col("_place"), 33).alias("_partition")
     counts = sorted_rows.groupBy(partition).count().orderBy("_partition").collect()
     starts = [0, *accumulate(row["count"] for row in counts)]
-    offsets = (
-        F.create_map(
-            *(F.lit(value) for row, start in zip(counts, starts, strict=False) for value in (row[0], start))
-        )
-        if counts
-        else F.lit(None)
-    )
+    pairs = (F.lit(value) for row, start in zip(counts, starts, strict=False) for value in (row[0], start))
+    part = F.shiftright(F.col("_place"), 33)
+    offset = F.element_at(F.create_map(*pairs), part) if counts else F.lit(None)
     within = F.col("_place").bitwiseAND(F.lit((1 << 33) - 1))
-    index = (offsets[F.shiftright(F.col("_place"), 33)] + within).cast("int")
+    index = (offset + within).cast("int")
     return sorted_rows.withColumn(name, index).drop("_place")

@@ -430,8 +430,11 @@ def test_handles_that_connect_lacks_are_the_engines() -> None:
     assert breaking == []
 
 
-NEWER_CALLS = re.compile(r"\.(try_cast|applyInArrow|repartitionById|is_valid_utf8)\(|\barrow_udf\b")
-"""Calls that Spark 3.5 or 4.0 lacks."""
+NEWER_CALLS = re.compile(
+    r"\.(try_cast|applyInArrow|repartitionById|is_valid_utf8)\(|\barrow_udf\b"
+    r"|\bDataFrame\.union|[\w)]\[F\."
+)
+"""Calls that Spark 3.5 or 4.0 lacks; by Connect 3.5 knows no class's own union, and no column as a key."""
 
 
 def test_calls_that_older_sparks_lack_are_the_engines() -> None:

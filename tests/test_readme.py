@@ -36,7 +36,7 @@ LINES = [
     if kind == "" and line.strip()
 ]
 NOT_RUN = {
-    "make demo ": "CI runs it after the tests (.ci/run), with a new environment",
+    "make demo ": "its night runs below, and CI runs its command dry (.ci/run)",
     "make test ": "these tests are it",
     "python3 -m venv": "it installs an environment, as tools/setup.sh does before these tests",
     "make package ": "it fetches the build's packages; tests/test_core.py compares what the wheel takes",

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from recbench_spark.engine.platforms import name_version
+from recbench_spark.runtime.java import PACKAGES
 from recbench_spark.runtime.session import choose_delta, read_properties
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,6 +28,8 @@ LOCAL_CONF = ROOT / "conf" / "spark" / "local.conf"
 HOST = "127.0.0.1"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 FIND_SPARK = "import pyspark; print(pyspark.__path__[0], pyspark.__version__, sep='\\n')"
+SERVER_JARS = {"3.5": "org.apache.spark:spark-connect_2.12:3.5.7"}
+"""Package of the server where pyspark brings none; no later one of 3.5 is on Maven Central."""
 PARENT_DIED = 1
 """PR_SET_PDEATHSIG of Linux: a signal to a process whose parent has ended."""
 
@@ -81,8 +85,11 @@ def serve(python: Path, properties: Path, log: Path, port: int = 0) -> Iterator[
 def list_words(python: Path, properties: Path, port: int) -> list[str]:
     """Return the command of the server."""
     spark, version = find_spark(python)
+    chosen = choose_delta(read_properties(properties), version)
+    packages = (chosen.get(PACKAGES), SERVER_JARS.get(name_version(version)))
     settings = {
-        **choose_delta(read_properties(properties), version),
+        **chosen,
+        PACKAGES: ",".join(filter(None, packages)),
         "spark.connect.grpc.binding.address": HOST,
         "spark.connect.grpc.binding.port": str(port),
         "spark.log.level": "ERROR",

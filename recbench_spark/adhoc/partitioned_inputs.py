@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from recbench_spark.adhoc import partition_tasks
 from recbench_spark.adhoc.partition_tasks import LISTED, PACKED, TRAIN, TRUTH, TaskCatalogue
 from recbench_spark.data.external_inputs import CheckedRows
-from recbench_spark.engine.versions import send_to_tasks
+from recbench_spark.engine.versions import send_to_tasks, union_rows
 from recbench_spark.evaluation.batch_schemas import USERS, to_ddl
 from recbench_spark.evaluation.ranking.rank import RANKING
 from recbench_spark.evaluation.ranking.request import RankingRequest
@@ -68,7 +68,7 @@ class PartitionedInputs:
             table.rows.mapInArrow(partial(partition_tasks.partition_rows, tasks, holds), PACKED)
             for holds, table in tables.items()
         ]
-        packed = reduce(DataFrame.union, blocks)
+        packed = reduce(union_rows, blocks)
         return cls(send_to_tasks(packed, tasks, F.col("task")).cache(), values, extra_items)
 
     @cached_property

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.engine.tasks import FrameContext
+from recbench_spark.engine.versions import is_old
 from recbench_spark.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,10 +39,14 @@ def is_connect(spark: SparkSession) -> bool:
 
 def limit_waiting(spark: SparkSession) -> None:
     """Let a request to a server that has died end within a minute; pyspark waits for ten."""
+    client: Any = spark.client
+    few: dict[str, Any] = {"max_retries": 7, "max_backoff": 10_000}
+    if is_old():
+        client._retry_policy.update(few)
+        return
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
 
-    client: Any = spark.client
-    client.set_retry_policies([DefaultPolicy(max_retries=7, max_backoff=10_000)])
+    client.set_retry_policies([DefaultPolicy(**few)])
 
 
 def open_tasks(spark: SparkSession) -> SparkContext:

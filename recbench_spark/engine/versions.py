@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,21 @@ def has_call(owner: Any, name: str) -> bool:
     return hasattr(owner, name)
 
 
+def is_frame(value: object) -> TypeGuard[DataFrame]:
+    """Return whether a value is a frame: by Connect that of Spark 3.5 is no DataFrame."""
+    return has_call(value, "mapInArrow")
+
+
+def union_rows(one: DataFrame, other: DataFrame) -> DataFrame:
+    """Return the rows of both; `DataFrame.union` is a classic one's alone in Spark 3.5."""
+    return one.union(other)
+
+
+def union_by_name(one: DataFrame, other: DataFrame) -> DataFrame:
+    """Return the rows of both, columns matched by name."""
+    return one.unionByName(other)
+
+
 Change = Callable[[pa.Table], pa.Table]
 
 
@@ -37,8 +52,12 @@ def collect_arrow(frame: Any) -> pa.Table:
         return frame.toArrow()
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
-    batches = frame._collect_as_arrow()
     schema = to_arrow_schema(frame.schema)
+    if not has_call(frame, "_collect_as_arrow"):  # by Connect
+        client = frame.sparkSession.client
+        rows, _ = client.to_table(frame._plan.to_proto(client))
+        return rows.cast(schema)
+    batches = frame._collect_as_arrow()
     return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
 
 
@@ -109,7 +128,10 @@ def try_cast(column: Column, kind: str | T.DataType) -> Column:
 
     old: Any = column
     name = kind if isinstance(kind, str) else kind.simpleString()
-    return F.expr(f"try_cast({old._jc.expr().sql()} AS {name})")
+    if hasattr(old, "_jc"):
+        return F.expr(f"try_cast({old._jc.expr().sql()} AS {name})")
+    cast = F.expr(f"value -> try_cast(value AS {name})")  # by Connect no column has its text
+    return F.call_function("transform", F.array(column), cast)[0]
 
 
 def add_columns(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:

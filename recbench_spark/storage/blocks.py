@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.engine.tasks import Tasks
-from recbench_spark.engine.versions import send_to_tasks
+from recbench_spark.engine.versions import is_frame, send_to_tasks
 from recbench_spark.kernels.streams import Batches
 
 if TYPE_CHECKING:
@@ -72,19 +72,19 @@ class Blocks:
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
-        if isinstance(self.packed, DataFrame):
+        if is_frame(self.packed):
             run_batches = partial(_finish_batches, change=self.change, finish=finish)
             rows = self.packed.mapInArrow(run_batches, "found BINARY").collect()
             return [pickle.loads(row["found"]) for row in rows]
-        run = partial(_finish_blocks, change=self.change, finish=finish)
-        return self.packed.values().mapPartitions(run).collect()
+        run, pairs = partial(_finish_blocks, change=self.change, finish=finish), cast(Any, self.packed)
+        return list(pairs.values().mapPartitions(run).collect())
 
     def _block_frame(self) -> DataFrame:
-        if isinstance(self.packed, DataFrame):
+        if is_frame(self.packed):
             return self.packed
         if isinstance(self.packed, Tasks):
             return self.packed.blocks()
-        return SparkSession.active().createDataFrame(self.packed, BLOCK_SCHEMA)
+        return SparkSession.active().createDataFrame(cast(Any, self.packed), BLOCK_SCHEMA)
 
 
 def count_tasks(spark: SparkSession, n: int) -> int:

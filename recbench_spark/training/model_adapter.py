@@ -22,6 +22,7 @@ from recbench_spark.config import WorldSettings, digest
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.data.external_inputs import count_dimensions
 from recbench_spark.definitions import Definition
+from recbench_spark.engine.versions import union_by_name
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.predict import mean_rating
@@ -284,7 +285,7 @@ class ModelAdapter(Generic[Settings]):
             if frame is not None
         ]
         if sides:
-            rows = reduce(DataFrame.unionByName, sides).withColumn("model_id", F.lit(key))
+            rows = reduce(union_by_name, sides).withColumn("model_id", F.lit(key))
             data.store.append(rows, EMBEDDINGS, once=key)
         if trained.similarities is not None:
             rows = trained.similarities.withColumn("model_id", F.lit(key))

@@ -1,10 +1,15 @@
-"""Handles of classic sessions, without a JVM."""
+"""Handles of sessions, classic and by Connect, without a JVM."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pyarrow as pa
 from py4j.java_collections import JavaList, JavaMap
 from py4j.java_gateway import JavaObject
+from pyspark.sql import types as T
 
+from recbench_spark.engine import sessions, versions
 from recbench_spark.engine.sessions import is_java
 
 
@@ -13,3 +18,24 @@ def test_lists_and_maps_of_java_are_objects_of_java() -> None:
     for kind in (JavaObject, JavaList, JavaMap):
         assert is_java(kind.__new__(kind)), kind
     assert not any(map(is_java, ("JavaObject", 1, None, [], {})))
+
+
+def test_a_client_of_spark_3_5_waits_as_short_as_others(monkeypatch) -> None:
+    client = SimpleNamespace(_retry_policy={"max_retries": 15, "max_backoff": 60000, "jitter": 500})
+    monkeypatch.setattr(sessions, "is_old", lambda: True)
+    sessions.limit_waiting(SimpleNamespace(client=client))
+    assert client._retry_policy == {"max_retries": 7, "max_backoff": 10_000, "jitter": 500}
+
+
+def test_rows_of_spark_3_5_by_connect_are_a_table() -> None:
+    """Its frames are no DataFrame of the classic kind, and have neither `toArrow` nor its private twin."""
+    rows = pa.table({"n": pa.array([1, 2], pa.int32())})
+    client = SimpleNamespace(to_table=lambda plan: (rows, None) if plan == "plan" else None)
+    frame = SimpleNamespace(
+        schema=T.StructType([T.StructField("n", T.LongType())]),
+        sparkSession=SimpleNamespace(client=client),
+        _plan=SimpleNamespace(to_proto=lambda client: "plan"),
+        mapInArrow=None,
+    )
+    assert versions.is_frame(frame) and not versions.is_frame(rows)
+    assert versions.collect_arrow(frame).equals(pa.table({"n": [1, 2]}))

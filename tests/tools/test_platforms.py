@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,10 +51,10 @@ def test_without_a_reference_nothing_is_the_same(open_matrix):
 
 
 def test_a_refusal_is_right_where_it_is_known(open_matrix):
-    open_matrix._note("4.1-connect", end("query", 2, "error: no guard by Connect\n  hint: local"))
-    open_matrix._note("4.1", end("query", 2, "error: no guard"))
-    assert open_matrix.rows["4.1-connect", "query"]["verdict"] == "refused: error: no guard by Connect"
-    assert list_wrong(CELLS, open_matrix.rows) == ["4.1 query: refused: error: no guard"]
+    open_matrix._note("4.1-connect", end("select", 2, "error: no guard by Connect\n  hint: local"))
+    open_matrix._note("4.1", end("select", 2, "error: no guard"))
+    assert open_matrix.rows["4.1-connect", "select"]["verdict"] == "refused: error: no guard by Connect"
+    assert list_wrong(CELLS, open_matrix.rows) == ["4.1 select: refused: error: no guard"]
 
 
 def test_a_stopped_run_goes_on_and_other_code_begins_anew(open_matrix, monkeypatch):
@@ -60,7 +62,7 @@ def test_a_stopped_run_goes_on_and_other_code_begins_anew(open_matrix, monkeypat
         open_matrix._note(THIS, end(job))
     again = matrix.Matrix.open(open_matrix.folder, seconds=60)
     monkeypatch.setattr(matrix.Matrix, "_start", lambda *_: pytest.fail("ran again"))
-    again.run_cell(THIS, list(cell.JOBS))
+    again.run_cells([THIS], list(cell.JOBS))
     monkeypatch.setattr(matrix, "hash_code", lambda: "other")
     assert len(again.rows) == len(cell.JOBS) and not matrix.Matrix.open(open_matrix.folder, seconds=60).rows
 
@@ -68,7 +70,7 @@ def test_a_stopped_run_goes_on_and_other_code_begins_anew(open_matrix, monkeypat
 def test_a_python_that_is_missing_is_said_in_its_row(open_matrix, monkeypatch):
     monkeypatch.setitem(ENVIRONMENTS, "future", Environment(("pyspark",), "3.99"))
     monkeypatch.setitem(CELLS, "future", Cell("future"))
-    open_matrix.run_cell("future", ["embed"])
+    open_matrix.run_cells(["future"], ["embed"])
     assert open_matrix.rows["future", "embed"]["verdict"] == "missing: no Python 3.99 on this machine"
     assert not list_wrong(["future"], open_matrix.rows)
 
@@ -83,10 +85,31 @@ def test_a_cell_ends_with_what_its_jobs_said(open_matrix, monkeypatch):
         cell.note(open_matrix.folder / "runs" / THIS, end("night"))
         return subprocess.CompletedProcess([], -9)
 
-    open_matrix.run_cell(THIS, ["night", "embed"])
+    open_matrix.run_cells([THIS], ["night", "embed"])
     assert started[0][-2:] == ["night", "embed"]
     assert open_matrix.rows[THIS, "night"]["verdict"] == "reference"
     assert open_matrix.rows[THIS, "embed"]["verdict"] == "stopped: the process ended with code -9"
+
+
+def test_cells_side_by_side_are_judged_after_their_reference(open_matrix, monkeypatch):
+    """The reference ends last; the exit code counts tables that differ."""
+    write_tables(open_matrix, THIS, "embed", nodes=[1])
+    write_tables(open_matrix, "3.5", "embed", nodes=[1])
+    write_tables(open_matrix, "4.0", "embed", nodes=[2])
+    both = threading.Barrier(2, timeout=10)
+
+    def start(self, name, place, jobs):
+        if name in (THIS, "3.5"):
+            both.wait()
+        time.sleep(0.1 * (name == THIS))
+        cell.note(place, end("embed"))
+        return ""
+
+    monkeypatch.setattr(matrix.Matrix, "_start", start)
+    open_matrix.run_cells([THIS, "3.5", "4.0"], ["embed"], at_once=2)
+    verdicts = [row["verdict"] for row in open_matrix.rows.values()]
+    assert verdicts == ["reference", "same: 1 tables", "differs: nodes"]
+    assert list_wrong([THIS, "3.5", "4.0"], open_matrix.rows) == ["4.0 embed: differs: nodes"]
 
 
 def test_jobs_of_a_cell_say_code_sentence_and_place(tmp_path, monkeypatch):
@@ -103,12 +126,13 @@ def test_jobs_of_a_cell_say_code_sentence_and_place(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("version", ["3.5.9", "4.0.5", "4.1.3", "4.2.0"])
-def test_a_server_has_the_delta_of_its_spark(monkeypatch, version):
-    """Not that of conf/spark/local.conf, which names the newest Spark's."""
+def test_a_server_has_the_packages_of_its_spark(monkeypatch, version):
+    """Not those of conf/spark/local.conf, which names the newest Spark's Delta."""
     monkeypatch.setattr(connect_server, "find_spark", lambda _: (Path("spark"), version))
     words = connect_server.list_words(Path("python"), connect_server.LOCAL_CONF, 15002)
     packages = [word for word in words if "io.delta:" in word]
-    assert packages == [f"spark.jars.packages={DELTA_JARS[version[:3]]}"]
+    server = ",org.apache.spark:spark-connect_2.12:3.5.7" if version == "3.5.9" else ""
+    assert packages == [f"spark.jars.packages={DELTA_JARS[version[:3]]}{server}"]
     assert "delta-spark==3.3.2" in ENVIRONMENTS["3.5"].packages
 
 

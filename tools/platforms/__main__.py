@@ -25,7 +25,7 @@ from tools.platforms.page import Rows, write_page, write_table
 
 KNOWN = {
     ("3.5", "als"): "differs: embeddings",  # the last bits of MLlib's vectors
-    **{(name, "query"): "refused: " for name, cell in CELLS.items() if cell.server},
+    **{(name, "select"): "refused: " for name, cell in CELLS.items() if cell.server},
     **{(name, "als"): "failed with 1: " for name, cell in CELLS.items() if cell.server},  # no other model
 }
 """Verdicts other than `same` that are right; each begins so."""
@@ -39,8 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         return max([make_one(folder, name) for name in ENVIRONMENTS])
     cells = [name for name in CELLS if name == THIS or not args.only or name in args.only]
     matrix = Matrix.open(folder, args.minutes * 60)
-    for name in cells:
-        matrix.run_cell(name, args.job or list(JOBS))
+    matrix.run_cells(cells, args.job or list(JOBS), args.at_once)
     table = write_table(cells, matrix.rows)
     print(table)
     if args.page:
@@ -61,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--job", action="append", choices=list(JOBS), help="a job; may be repeated")
     flags.add_argument("--make", action="store_true", help="only make the environments")
     flags.add_argument("--minutes", type=float, default=15, help="most time of a cell (15)")
+    flags.add_argument("--at-once", type=int, default=1, help="cells that run side by side (1)")
     flags.add_argument("--page", type=Path, help="write the table to this page of the docs")
     return flags
 

@@ -26,7 +26,8 @@ QUESTION = """SELECT part, estimator, model, metric, k, value FROM leaderboard
 
 JOBS: Mapping[str, tuple[str, ...]] = {
     "night": ("nightly", "--config", "{inputs}/night.yaml", *DATE),
-    "query": ("query", "--engine", "spark", "--format", "csv", QUESTION),
+    "query": ("query", "--engine", "spark", "--format", "csv", "which_model_is_best"),
+    "select": ("query", "--engine", "spark", "--format", "csv", QUESTION),
     "evaluate": (
         *("evaluate", "--engine", "spark", "--model", "m", "--k", "1,3,10", *DATE),
         *("--lists", "{inputs}/lists.parquet", "--truth", "{inputs}/truth.parquet"),
@@ -40,6 +41,9 @@ JOBS: Mapping[str, tuple[str, ...]] = {
     "als": ("nightly", "--config", "{inputs}/als.yaml", *DATE),
 }
 """Command and words of each job; `als` is last, since it ended a Connect server once."""
+
+QUESTIONS = ("query", "select")
+"""Jobs that read the warehouse of `night`, and print their answer."""
 
 
 def main(folder: Path, inputs: Path, jobs: list[str]) -> None:
@@ -55,8 +59,8 @@ def main(folder: Path, inputs: Path, jobs: list[str]) -> None:
 def run_job(folder: Path, inputs: Path, job: str) -> tuple[int, str]:
     """Run a job; return its exit code, and the sentence that ended it if one did."""
     name, *words = (word.format(inputs=inputs) for word in JOBS[job])
-    warehouse = folder / ("night" if job == "query" else job)
-    if job != "query":
+    warehouse = folder / ("night" if job in QUESTIONS else job)
+    if job not in QUESTIONS:
         shutil.rmtree(warehouse, ignore_errors=True)
     with (folder / f"{job}.txt").open("w", encoding="utf-8") as out, redirect_stdout(out):
         try:

@@ -13,12 +13,16 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from recbench_spark.engine.platforms import DELTA_JARS, name_version
 
 ROOT = Path(__file__).resolve().parents[2]
 CONNECT = ("grpcio", "grpcio-status", "googleapis-common-protos", "protobuf", "zstandard")
 """Packages that pyspark needs as a client of Spark Connect."""
+
+ONE_AT_A_TIME = Lock()
+"""Cells side by side may want the same environment."""
 
 
 class MissingError(Exception):
@@ -73,13 +77,14 @@ CELLS: Mapping[str, Cell] = {
     "3.5": Cell("3.5"),
     "4.0": Cell("4.0"),
     "4.1": Cell("4.1"),
+    "3.5-connect": Cell("3.5", "3.5"),
     "4.0-connect": Cell("4.0", "4.0"),
     "4.1-connect": Cell("4.1-client", "4.1"),
     "4.2-connect": Cell("4.2-client", THIS),
     "python-3.12": Cell("python-3.12"),
     "python-3.13": Cell("python-3.13"),
 }
-"""Rows of the matrix. Spark 3.5 brings no server of Connect."""
+"""Rows of the matrix."""
 
 
 def make_environment(folder: Path, name: str) -> Path:
@@ -93,10 +98,11 @@ def make_environment(folder: Path, name: str) -> Path:
         return Path(sys.executable)
     place = folder / "envs" / name
     note, wanted = place / "wanted.json", json.dumps(list_packages(environment))
-    if not note.is_file() or note.read_text(encoding="utf-8") != wanted:
-        run_uv("venv", "--clear", "--python", str(find_python(environment.python)), str(place))
-        _install(place / "bin" / "python", environment)
-        note.write_text(wanted, encoding="utf-8")
+    with ONE_AT_A_TIME:
+        if not note.is_file() or note.read_text(encoding="utf-8") != wanted:
+            run_uv("venv", "--clear", "--python", str(find_python(environment.python)), str(place))
+            _install(place / "bin" / "python", environment)
+            note.write_text(wanted, encoding="utf-8")
     if not environment.python:
         _layer(place)
     return place / "bin" / "python"

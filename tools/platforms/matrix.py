@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from typing import Any
 
 from tools import compare_warehouses
 from tools.connect_server import LOCAL_CONF, serve
+from tools.platforms.cell import QUESTIONS
 from tools.platforms.environments import CELLS, ROOT, THIS, MissingError, make_environment
 from tools.platforms.inputs import write_inputs
 
@@ -51,11 +53,20 @@ class Matrix:
         commit = subprocess.run(words, check=False, capture_output=True, text=True).stdout.strip()
         return cls(folder, seconds, code, commit, {(row["cell"], row["job"]): row for row in rows})
 
-    def run_cell(self, name: str, jobs: Sequence[str]) -> None:
-        """Run the jobs of a cell that have not ended well, and note what became of each."""
+    def run_cells(self, names: Sequence[str], jobs: Sequence[str], at_once: int = 1) -> None:
+        """Run cells side by side, and note in their order what became of each job."""
+        with ThreadPoolExecutor(at_once) as pool:
+            for name, results in zip(
+                names, pool.map(lambda name: self._run(name, jobs), names), strict=True
+            ):
+                for result in results:
+                    self._note(name, result)
+
+    def _run(self, name: str, jobs: Sequence[str]) -> list[Row]:
+        """Run the jobs of a cell that have not ended well; return what became of each."""
         todo = [job for job in jobs if not self.rows.get((name, job), NONE)["verdict"].startswith(DONE)]
         if not todo:
-            return
+            return []
         place = self.folder / "runs" / name
         place.mkdir(parents=True, exist_ok=True)
         (place / "jobs.jsonl").unlink(missing_ok=True)
@@ -64,8 +75,7 @@ class Matrix:
         notes = [json.loads(line) for line in lines.splitlines()]
         ended = {note["job"]: note for note in notes if "job" in note}
         facts = {key: value for note in notes if "versions" in note for key, value in note.items()}
-        for job in todo:
-            self._note(name, facts | ended.get(job, {"job": job, "exit": None, "sentence": end}))
+        return [facts | ended.get(job, {"job": job, "exit": None, "sentence": end}) for job in todo]
 
     def _start(self, name: str, place: Path, jobs: Sequence[str]) -> str:
         """Run the process of a cell; return why jobs of it have no result."""
@@ -126,8 +136,8 @@ class Matrix:
         first, other = (self.folder / "runs" / cell for cell in (THIS, name))
         if self.rows.get((THIS, job), NONE)["verdict"] != "reference":
             return f"no reference: {job} of {THIS} did not end well"
-        if job == "query":
-            return compare_texts(first / "query.txt", other / "query.txt")
+        if job in QUESTIONS:
+            return compare_texts(first / f"{job}.txt", other / f"{job}.txt")
         return compare_tables(first / job, other / job)
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.engine.versions import change_groups, collect_arrow, send_to_tasks
+from recbench_spark.engine.versions import change_groups, collect_arrow, send_to_tasks, union_rows
 from recbench_spark.evaluation.batched import task
 from recbench_spark.evaluation.batched.task import (
     FAILED,
@@ -120,7 +120,7 @@ def evaluate(
         for number, (model, member) in enumerate(zip(ranked, work.members, strict=True))
         if isinstance(model, GivenRows)
     ]
-    partitioned = send_to_tasks(reduce(DataFrame.union, blocks), tasks, F.col("task"))
+    partitioned = send_to_tasks(reduce(union_rows, blocks), tasks, F.col("task"))
     share = read_gpu_share(users.sparkSession)
     rows = partitioned.mapInArrow(partial(task.run_task, work, partial(task_device, share)), RESULT_COLUMNS)
     measures = work.measures
@@ -156,7 +156,7 @@ def _vector_blocks(ranked: Sequence[RankingInput], tasks: int) -> list[DataFrame
     if not frames:
         return []
     dims = max(one.source.dims for one in ranked if not isinstance(one, GivenRows))
-    return [_partition_rows(reduce(DataFrame.union, frames), None, tasks, 64 + 4 * dims)]
+    return [_partition_rows(reduce(union_rows, frames), None, tasks, 64 + 4 * dims)]
 
 
 def _list_rows(rows: RankingInput, member: Member) -> DataFrame:

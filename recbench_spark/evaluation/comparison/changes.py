@@ -96,7 +96,7 @@ def _select_pair_rows(rows: DataFrame, plan: ChangePlan) -> DataFrame:
     places = F.map_from_arrays(
         F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
     )
-    number = places[F.col("run_id")]
+    number = F.element_at(places, F.col("run_id"))
     chosen = rows.where(F.col("run_id").isin(run_ids))
     return chosen.withColumns({"pair": (number / 2).cast("int"), "night": number % 2})
 

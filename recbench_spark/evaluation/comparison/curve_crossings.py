@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap
-from recbench_spark.engine.versions import change_groups
+from recbench_spark.engine.versions import change_groups, union_rows
 from recbench_spark.evaluation.batch_schemas import to_ddl
 from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.evaluation.comparison.paired_values import read_paired_values, repartition_by_user
@@ -93,7 +93,7 @@ def find_crossings(values: DataFrame, plan: CrossingPlan, tasks: int) -> DataFra
         by_user.mapInArrow(partial(sum_pairs, plan, pairs), to_ddl(PAIR_TOTALS))
         for pairs in cut_pairs(plan)
     ]
-    totals = reduce(DataFrame.union, pieces)
+    totals = reduce(union_rows, pieces)
 
     # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:

@@ -51,8 +51,8 @@ def repartition_by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: 
         F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
     )
     rows = user_metrics.where(F.col("run_id").isin(list(run_ids))).select(
-        *KEY, "user_id", F.xxhash64("user_id").alias("user_key"), order[F.col("run_id")].alias("run"),
-        "ks", "values",
+        *KEY, "user_id", F.xxhash64("user_id").alias("user_key"),
+        F.element_at(order, F.col("run_id")).alias("run"), "ks", "values",
     )  # fmt: skip
     return rows.repartition(tasks, "user_id").sortWithinPartitions(*KEY, "user_id")
 

@@ -135,7 +135,7 @@ def select_runs(rankings: DataFrame, runs: tuple[ComparedRun, ...], parts: tuple
     """Select the rows of these runs and parts, with the index of the run as `run`."""
     places: list[SparkColumn] = [F.lit(value) for n, run in enumerate(runs) for value in (run.run_id, n)]
     condition = F.col("run_id").isin([run.run_id for run in runs]) & F.col("part").isin(list(parts))
-    return rankings.where(condition).withColumn("run", F.create_map(*places)[F.col("run_id")])
+    return rankings.where(condition).withColumn("run", F.element_at(F.create_map(*places), F.col("run_id")))
 
 
 def split_by_run(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:

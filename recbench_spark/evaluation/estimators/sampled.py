@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
 from recbench_spark.definitions import Definition
-from recbench_spark.engine.versions import change_groups
+from recbench_spark.engine.versions import change_groups, union_by_name
 from recbench_spark.evaluation.batch_schemas import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
@@ -69,7 +69,7 @@ def compute_corrected_metrics(
     frames = (
         _apply_measure(drawn, measure) for measure in correction_measures(plan, estimators, draws).values()
     )
-    return reduce(DataFrame.unionByName, frames)
+    return reduce(union_by_name, frames)
 
 
 def _apply_measure(drawn: DataFrame, measure: RankingMeasure) -> DataFrame:

@@ -136,4 +136,4 @@ def compute_all_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: SplitC
         rows = top_lists.compute_overall(rankings, catalogue, plan.overall, plan.ks)
         definition = F.lit(plan.definition.describe(beyond_accuracy.AXES)).alias("definition")
         frames.append(rows.select("*", definition, F.lit(HOLDOUT).alias("estimator")))
-    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)

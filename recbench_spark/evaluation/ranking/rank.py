@@ -141,7 +141,7 @@ def select_part_users(
         user_id, part, user_key, item_ids, items, relevance, slices, masked, history.
     """
     exploded = blocks.withColumn("part", F.explode(F.array(*(F.lit(part) for part in parts))))
-    truth = F.col("held_out")[F.col("part")]
+    truth = F.element_at("held_out", F.col("part"))
     selected = exploded if keep_empty else exploded.where(truth.isNotNull())
     # Validation items are known at the time of the test, so they are no candidates any more.
     valid = F.coalesce(F.col("held_out")["valid"]["items"], F.array().cast("array<int>"))
