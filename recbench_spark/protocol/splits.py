@@ -110,7 +110,7 @@ def _label_in_tasks(log: DataFrame, rule: SplitRule, n: int) -> Blocks:
     labels_all = rule.by != "given" and log.schema["part"].metadata.get(ABSENT)
     rows = log.drop("part") if labels_all else log
     packed = shuffle_blocks(rows, F.xxhash64(rule.owner), count_tasks(log.sparkSession, n))
-    return Blocks(packed, partial(label_rows, rule=rule), cast_ids_to_text(log).schema)
+    return Blocks(packed, partial(label_rows, rule=rule), cast_ids_to_text(log).schema, rule.owner)
 
 
 def count_dropped_rows(blocks: Blocks) -> Counter[tuple[str, str]]:

@@ -8,10 +8,10 @@ value per thousand rows or more.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,13 @@ from pyspark.sql import types as T
 from recbench_spark.engine.tasks import Tasks
 from recbench_spark.engine.versions import send_to_tasks
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.storage.objects import open_parquet
 
 if TYPE_CHECKING:
     from pyspark import RDD
 
 Change = Callable[[pa.Table], pa.Table]
+Tables = Iterable[pa.Table]
 
 ROWS_PER_TASK = 1 << 20
 """Rows that a task holds at once, some 100 MB; a log is spread over as many tasks as this needs."""
@@ -38,6 +40,9 @@ MIN_BUFFER_ROWS, ROWS_PER_BLOCK, MAX_BUFFER_ROWS = 1 << 19, 1 << 10, 1 << 22
 
 BLOCK_SCHEMA = "task INT, rows BINARY"
 """The task that a block is sent to, and its rows."""
+
+RESULT_SCHEMA = "found BINARY"
+"""The pickled result of a task."""
 
 Block = tuple[int, bytes]
 """The same columns in an RDD."""
@@ -57,25 +62,28 @@ class Blocks:
             an RDD, which is neither planned nor compiled: a second less in a session's first job.
         change: function from all rows of a task to its result; it is sent to the tasks.
         schema: schema of the result; a dictionary column is returned as its values.
+        whole: the column of ids whose rows are all in one task; files that tasks write say so in their
+            names (`delta_files.are_whole`). Empty: none.
     """
 
     packed: DataFrame | RDD[Block]
     change: Change
     schema: T.StructType
+    whole: str = ""
 
     def rows(self) -> DataFrame:
         """Return the results of all tasks as rows of Spark."""
         names = tuple(self.schema.names)
-        return self._block_frame().mapInArrow(
-            partial(_change_batches, change=self.change, names=names), self.schema
-        )
+        change = partial(_change_tables, change=self.change, names=names)
+        work = partial(_map_tables, read=_read_blocks, function=change)
+        return self._block_frame().mapInArrow(work, self.schema)
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
         if isinstance(self.packed, DataFrame):
-            run_batches = partial(_finish_batches, change=self.change, finish=finish)
-            rows = self.packed.mapInArrow(run_batches, "found BINARY").collect()
-            return [pickle.loads(row["found"]) for row in rows]
+            run_tables = partial(_pickle_results, change=self.change, finish=finish)
+            work = partial(_map_tables, read=_read_blocks, function=run_tables)
+            return _unpickle(self.packed.mapInArrow(work, RESULT_SCHEMA))
         run = partial(_finish_blocks, change=self.change, finish=finish)
         return self.packed.values().mapPartitions(run).collect()
 
@@ -85,6 +93,48 @@ class Blocks:
         if isinstance(self.packed, Tasks):
             return self.packed.blocks()
         return SparkSession.active().createDataFrame(self.packed, BLOCK_SCHEMA)
+
+
+@dataclass(frozen=True)
+class OpenedFiles:
+    """Files that tasks open by themselves, and the function of a file's rows: no row passes through Spark.
+
+    Where each file holds all rows of its users (`delta_files.are_whole`), it stands for a shuffle by user.
+
+    Attributes:
+        spark: the session.
+        files: Parquet files that all tasks see; a task holds the rows of one.
+        columns: the columns to read.
+        change, schema, whole: as in `Blocks`.
+    """
+
+    spark: SparkSession
+    files: tuple[str, ...]
+    columns: tuple[str, ...]
+    change: Change
+    schema: T.StructType
+    whole: str = ""
+
+    def rows(self) -> DataFrame:
+        """Return the results of all tasks as rows of Spark."""
+        names = tuple(self.schema.names)
+        return self._map(partial(_change_tables, change=self.change, names=names), self.schema)
+
+    def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
+        """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
+        return _unpickle(
+            self._map(partial(_pickle_results, change=self.change, finish=finish), RESULT_SCHEMA)
+        )
+
+    def _map(self, function: Callable[[Tables], Batches], schema: T.StructType | str) -> DataFrame:
+        n = len(self.files)
+        read = partial(_read_files, files=self.files, columns=self.columns)
+        work = partial(_map_tables, read=read, function=function)
+        return self.spark.range(0, n, 1, n).mapInArrow(work, schema)
+
+
+DICTIONARIES = ("user_id", "item_id", "part")
+"""Columns of labelled rows that are read as dictionaries: each text is handled once."""
 
 
 def count_tasks(spark: SparkSession, n: int) -> int:
@@ -113,11 +163,7 @@ def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
 
 def unpack_batches(batches: Batches) -> pa.Table | None:
     """Return all rows of the blocks of a partition; None if it has no block."""
-    return unpack_blocks(_blocks(batches))
-
-
-def _blocks(batches: Batches) -> Iterator[pa.Buffer]:
-    return (block.as_buffer() for batch in batches for block in batch.column("rows"))
+    return next(_read_blocks(batches), None)
 
 
 def unpack_blocks(blocks: Iterable[bytes | pa.Buffer]) -> pa.Table | None:
@@ -149,11 +195,30 @@ def pack_batch(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(columns, ["task", "rows"])
 
 
-def _change_batches(batches: Batches, change: Change, names: tuple[str, ...]) -> Batches:
-    table = unpack_batches(batches)
+def _map_tables(
+    batches: Batches, read: Callable[[Batches], Tables], function: Callable[[Tables], Batches]
+) -> Batches:
+    return function(read(batches))
+
+
+def _read_blocks(batches: Batches) -> Iterator[pa.Table]:
+    """Yield all rows of the blocks of a partition; nothing if it has no block."""
+    table = unpack_blocks(block.as_buffer() for batch in batches for block in batch.column("rows"))
     if table is not None:
-        changed = change(table)
-        for batch in changed.select(names).to_batches(max_chunksize=1 << 16):
+        yield table
+
+
+def _read_files(batches: Batches, files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of each file whose number a task gets."""
+    texts = [name for name in DICTIONARIES if name in columns]
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield open_parquet(files[number], read_dictionary=texts).read(columns=list(columns))
+
+
+def _change_tables(tables: Tables, change: Change, names: tuple[str, ...]) -> Batches:
+    for table in tables:
+        for batch in change(table).select(names).to_batches(max_chunksize=1 << 16):
             yield pa.RecordBatch.from_arrays(
                 [_decode_dictionary(column) for column in batch.columns], names
             )
@@ -167,9 +232,14 @@ def _finish_blocks(
         yield finish(change(table))
 
 
-def _finish_batches(batches: Batches, change: Change, finish: Callable[[pa.Table], Result]) -> Batches:
-    for result in _finish_blocks(_blocks(batches), change, finish):
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], ["found"])
+def _pickle_results(tables: Tables, change: Change, finish: Callable[[pa.Table], Result]) -> Batches:
+    for table in tables:
+        result = pickle.dumps(finish(change(table)))
+        yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], ["found"])
+
+
+def _unpickle(found: DataFrame) -> list[Any]:
+    return [pickle.loads(row["found"]) for row in found.collect()]
 
 
 def _decode_dictionary(column: pa.Array) -> pa.Array:

@@ -40,7 +40,7 @@ from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-    from recbench_spark.storage.blocks import Blocks
+    from recbench_spark.storage.blocks import Blocks, OpenedFiles
 
 WRITER_VERSION = 2
 """Highest writer version for `can_commit`: tables of a later one may require what this module does not do
@@ -81,19 +81,20 @@ def is_committed(folder: str, once: str) -> bool:
         return find_append(table, folder, once) is not None
 
 
-def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
+def write_files(blocks: Blocks | OpenedFiles, folder: str, partition: Mapping[str, str]) -> list[File]:
     """Write the result of each block task as a Parquet file in one partition of a table.
 
     A task that is repeated writes a file of another name. Files that are not returned belong to no version
     of the table, and VACUUM removes them. The driver holds three values per file.
 
     Args:
-        blocks: the shuffle, and the function that each task applies to its rows.
+        blocks: the rows of each task, and the function that it applies to them.
         folder: folder of the table.
         partition: column -> value; no file holds these columns.
     """
     names = tuple(name for name in blocks.schema.names if name not in partition)
-    files = blocks.each(partial(write_file, folder=folder, partition=partition, names=names))
+    write = partial(write_file, folder=folder, partition=partition, names=names, whole=blocks.whole)
+    files = blocks.each(write)
     require_visible(folder, files)
     return files
 
@@ -215,11 +216,12 @@ def write_file(
     partition: Mapping[str, str],
     names: Sequence[str],
     inside: Sequence[str] = (),
+    whole: str = "",
 ) -> File:
     """Write rows as a new file of a table's partition, with those of the named columns that exist.
 
     `inside`: columns within lists and maps whose values repeat, as Parquet names them; for other columns a
-    dictionary type says so.
+    dictionary type says so. `whole`: the column of ids whose rows are all in this file.
     """
     notes = (rows.schema.metadata or {}).get(NOTES)
     rows = rows.select([name for name in names if name in rows.column_names]).replace_schema_metadata(None)
@@ -227,11 +229,23 @@ def write_file(
     repeated = [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
     repeated += inside
     folders = [f"{name}={value}" for name, value in partition.items()]
-    file = "/".join((*folders, f"part-{uuid.uuid4()}.snappy.parquet"))
+    file = "/".join((*folders, f"part-{_name_whole(whole)}{uuid.uuid4()}.snappy.parquet"))
     with open_output(join_uri(folder, file)) as stream:
         pq.write_table(rows, stream, use_dictionary=repeated, write_statistics=False, store_schema=False)
         size = stream.tell()
     return File(file, size, rows.num_rows, dict(partition), notes)
+
+
+def are_whole(files: Sequence[str], key: str) -> bool:
+    """Return whether each file holds all rows of its ids of a column, as its writer noted in its name.
+
+    Compaction gives a file another name.
+    """
+    return bool(files) and all(_name_whole(key) in file.rpartition("/")[2] for file in files)
+
+
+def _name_whole(key: str) -> str:
+    return f"by-{key}-" if key else ""
 
 
 # ------------------------------------------------------------------------- rows that the driver holds
