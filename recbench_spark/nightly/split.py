@@ -51,7 +51,7 @@ from recbench_spark.protocol.splits import (
     make_rule,
 )
 from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
-from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks, label_slices, name_column
+from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks, label_slices
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope, narrow_rows
 from recbench_spark.schemas import (
@@ -398,16 +398,16 @@ def make_user_blocks(
     labels of a slice's table.
     """
     build = partial(build_user_blocks, plan=plan)
-    with_table = [cut for cut in slices if cut.of in ("users", "items")]
-    if are_whole(files, "user_id") and not with_table:
+    joined = [(cut, label.column) for cut, label in zip(slices, plan.slices, strict=True) if cut.path]
+    if are_whole(files, "user_id") and not joined:
         return OpenedFiles(store.spark, tuple(files), plan.columns, build, BLOCK_COLUMNS)
     rows = read_split(store, SPLITS, split_id)
-    for cut in with_table:
-        column = name_column(cut)
+    for cut, column in joined:
         rows = rows.join(_read_slice_column(store.spark, cut, column), f"{cut.of[:-1]}_id", "left")
     tasks = count_tasks(store.spark, store.count_rows(SPLITS, "split_id", split_id))
-    named = rows.select(*(F.col(f"`{name}`") for name in plan.columns))  # a key may hold dots
-    return Blocks(shuffle_blocks(named, F.xxhash64("user_id"), tasks), build, BLOCK_COLUMNS)
+    return Blocks(
+        shuffle_blocks(rows.select(*plan.columns), F.xxhash64("user_id"), tasks), build, BLOCK_COLUMNS
+    )
 
 
 def list_held_out_parts(split: Split) -> tuple[str, ...]:

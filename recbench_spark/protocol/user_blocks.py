@@ -208,10 +208,6 @@ def _count_offsets(group_r: Ints, n: int) -> pa.Array:
 
 
 def label_slices(slices: Sequence[Slice]) -> tuple[SliceLabel, ...]:
-    """Return the labels of a file's slices."""
-    return tuple(SliceLabel(cut.key, cut.of, name_column(cut)) for cut in slices)
-
-
-def name_column(cut: Slice) -> str:
-    """Return the attribute of the log, or the column that a slice's table is joined as."""
-    return f"_slice_{cut.key}" if cut.of in ("users", "items") else cut.column or cut.key
+    """Return the labels of a file's slices; those of a table are a column that is joined to the log."""
+    names = (f"_slice_{n}" if cut.path else cut.column or cut.key for n, cut in enumerate(slices))
+    return tuple(SliceLabel(cut.key, cut.of, name) for cut, name in zip(slices, names, strict=True))
