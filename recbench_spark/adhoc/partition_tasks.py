@@ -33,7 +33,7 @@ from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.protocol.popularity import label_popularity
 from recbench_spark.schemas import IDS
-from recbench_spark.storage.blocks import buffer_rows, chunks, pack_batch, unpack_blocks
+from recbench_spark.storage.packed_blocks import buffer_rows, chunks, pack_batch, unpack_blocks
 
 LISTED, TRAIN, TRUTH = 0, 1, 2
 """Kinds of rows in a block: rows of lists or scores, training rows, rows of the truth."""

@@ -46,6 +46,7 @@ from recbench_spark.protocol.manifests import (
 )
 from recbench_spark.protocol.splits import (
     count_dropped_rows,
+    deal_log,
     label_blocks,
     labels_independently,
     make_rule,
@@ -65,7 +66,7 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage.blocks import Blocks, OpenedFiles, count_tasks, shuffle_blocks
-from recbench_spark.storage.delta_files import are_whole
+from recbench_spark.storage.packed_blocks import are_whole
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 
@@ -178,7 +179,7 @@ def _make_split(
     with name_time_unit(benchmark.dataset):
         refuse_empty_parts(part_counts, split, log)
     with cache_scope():  # a session may make a split of this name again, in another warehouse at this place
-        _write_blocks(store, benchmark, split_id, written.numeric, files, journal)
+        _write_blocks(store, benchmark, split_id, files, numeric=written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
         manifest = build_manifest(splits, log, split.model_dump_json(), parts=part_counts, files=files)
         _require_whole(store, split_id, manifest)
@@ -290,7 +291,7 @@ def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: s
         return _write_by_spark(store, dataset, split, split_id)
     rule, tasks = make_rule(split, dataset.duplicates), count_tasks(store.spark, files.n)
     rule = replace(rule, numeric=rule.tie in files.whole)
-    packed = files.dealt(store.spark, rule.owner, tasks)
+    packed = deal_log(store.spark, files, rule.owner, tasks)
     blocks = Blocks(packed, partial(label_rows, rule=rule), LABELLED_SCHEMA, rule.owner)
     try:
         dropped = _append_labelled(store, blocks, split_id, files.n)
@@ -366,7 +367,13 @@ def _later_fact(dataset: Dataset, later: int) -> Fact:
 
 
 def _write_blocks(
-    store: Store, benchmark: Benchmark, split_id: str, numeric: bool, files: Sequence[str], journal: Journal
+    store: Store,
+    benchmark: Benchmark,
+    split_id: str,
+    files: Sequence[str],
+    *,
+    numeric: bool,
+    journal: Journal,
 ) -> None:
     with journal.stage("items", "catalogue of items", split_id=split_id):
         catalogue = build_catalogue(read_split(store, SPLITS, split_id), numeric, files)

@@ -16,7 +16,7 @@ from recbench_spark.protocol.positions import encode_ids, id_column, name_parts
 MOST_ITEMS = 1 << 20
 """Items that one process counts and numbers, some 100 MB; Spark does it for larger catalogues."""
 
-NO_ITEMS = pa.table({"item_id": pa.array([], pa.string()), "n_train": pa.array([], pa.int64())})
+NO_ITEMS = pa.schema([("item_id", pa.string()), ("n_train", pa.int64())]).empty_table()
 
 
 def count_files(paths: Iterable[str]) -> Iterator[pa.Table | None]:

@@ -29,7 +29,8 @@ from recbench_spark.protocol.pairs import OPEN_LOOP
 from recbench_spark.protocol.splits import may_have_duplicates
 from recbench_spark.protocol.windows import refuse_empty
 from recbench_spark.schemas import TIME_FACTS
-from recbench_spark.storage.blocks import BLOCK_SCHEMA, Block, Blocks, chunks, count_tasks
+from recbench_spark.storage.blocks import Blocks, count_tasks
+from recbench_spark.storage.packed_blocks import BLOCK_SCHEMA, Block, chunks
 
 
 class Fact(NamedTuple):

@@ -38,7 +38,7 @@ class SliceLabel(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """What a task knows beside its rows.
+    """Catalogue, parts and slices that a task knows.
 
     Attributes:
         find: ids (n,) -> item_index or -1, and training rows, (n,) each (`KnownItems.find`).
@@ -61,7 +61,7 @@ class BlockPlan:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _OrderedRows:
     """Rows in order of user, item, rating, part: numbers of ids, (r,) each, and what they stand for."""
 
     user_r: Ints
@@ -99,7 +99,7 @@ def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
     return pa.table([columns[field.name].cast(field.type) for field in TARGET], schema=TARGET)
 
 
-def _order_rows(rows: pa.Table, plan: BlockPlan) -> _Rows:
+def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
     users, items = id_column(rows, "user_id"), id_column(rows, "item_id")
     index_x, n_train_x = plan.find(items.dictionary)
     code_r = items.indices.to_numpy()
@@ -118,7 +118,7 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _Rows:
         (*reversed(of_log), np.argsort(np.argsort(parts))[part_r], rating_r, item_r, user_r)
     )
     order = pa.array(order_r)
-    return _Rows(
+    return _OrderedRows(
         user_r[order_r],
         item_r[order_r],
         rating.take(order),
@@ -154,7 +154,7 @@ def _rank_texts(column: pa.Array) -> Ints:
     return ranks
 
 
-def _hold_out(rows: _Rows, plan: BlockPlan) -> pa.MapArray:
+def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
     """Return the truth of each user by part, without parts in which the user has none."""
     n_users, n_parts = len(rows.users), len(plan.parts)
     place = np.array(
@@ -180,7 +180,7 @@ def _hold_out(rows: _Rows, plan: BlockPlan) -> pa.MapArray:
     return pa.MapArray.from_arrays(offsets, names, truth)
 
 
-def _map_slices(rows: _Rows, plan: BlockPlan, held_r: Ints, bounds: pa.Array) -> pa.MapArray:
+def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Array) -> pa.MapArray:
     """Return for each part of a user a map: key of a slice -> labels of its truth items."""
     n, n_slices = len(bounds) - 1, len(plan.slices)
     labels = [
@@ -194,7 +194,7 @@ def _map_slices(rows: _Rows, plan: BlockPlan, held_r: Ints, bounds: pa.Array) ->
     return pa.MapArray.from_arrays(pa.array(np.arange(n + 1) * n_slices, pa.int32()), keys, values)
 
 
-def _label_warmth(rows: _Rows) -> pa.Array:
+def _label_warmth(rows: _OrderedRows) -> pa.Array:
     """Return (r,) text: cold for rows of users without training rows, else warm."""
     in_train_r: Bools = rows.part_r == (rows.parts.index(TRAIN) if TRAIN in rows.parts else -1)
     n_train_u = np.bincount(rows.user_r[in_train_r], minlength=len(rows.users))

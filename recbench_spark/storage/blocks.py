@@ -8,15 +8,12 @@ value per thousand rows or more.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -24,33 +21,28 @@ from pyspark.sql import types as T
 from recbench_spark.engine.tasks import Tasks
 from recbench_spark.engine.versions import send_to_tasks
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.objects import open_parquet
+from recbench_spark.storage.packed_blocks import (
+    BLOCK_SCHEMA,
+    RESULT_SCHEMA,
+    Block,
+    Change,
+    Result,
+    Tables,
+    buffer_rows,
+    change_tables,
+    finish_blocks,
+    map_tables,
+    partition_batches,
+    pickle_results,
+    read_blocks,
+    read_files,
+)
 
 if TYPE_CHECKING:
     from pyspark import RDD
 
-Change = Callable[[pa.Table], pa.Table]
-Tables = Iterable[pa.Table]
-
 ROWS_PER_TASK = 1 << 20
 """Rows that a task holds at once, some 100 MB; a log is spread over as many tasks as this needs."""
-
-MIN_BUFFER_ROWS, ROWS_PER_BLOCK, MAX_BUFFER_ROWS = 1 << 19, 1 << 10, 1 << 22
-"""Rows that a task holds while it partitions them: more for many tasks, so that blocks stay large."""
-
-BLOCK_SCHEMA = "task INT, rows BINARY"
-"""The task that a block is sent to, and its rows."""
-
-RESULT_SCHEMA = "found BINARY"
-"""The pickled result of a task."""
-
-Block = tuple[int, bytes]
-"""The same columns in an RDD."""
-
-Result = TypeVar("Result")
-
-SCALE_KEY = b"recbench.was"
-"""Metadata of a field that was packed in 32 of its 64 bits: the divisor of its values."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,7 @@ class Blocks:
         change: function from all rows of a task to its result; it is sent to the tasks.
         schema: schema of the result; a dictionary column is returned as its values.
         whole: the column of ids whose rows are all in one task; files that tasks write say so in their
-            names (`delta_files.are_whole`). Empty: none.
+            names (`packed_blocks.are_whole`). Empty: none.
     """
 
     packed: DataFrame | RDD[Block]
@@ -74,17 +66,17 @@ class Blocks:
     def rows(self) -> DataFrame:
         """Return the results of all tasks as rows of Spark."""
         names = tuple(self.schema.names)
-        change = partial(_change_tables, change=self.change, names=names)
-        work = partial(_map_tables, read=_read_blocks, function=change)
+        change = partial(change_tables, change=self.change, names=names)
+        work = partial(map_tables, read=read_blocks, function=change)
         return self._block_frame().mapInArrow(work, self.schema)
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
         if isinstance(self.packed, DataFrame):
-            run_tables = partial(_pickle_results, change=self.change, finish=finish)
-            work = partial(_map_tables, read=_read_blocks, function=run_tables)
+            run_tables = partial(pickle_results, change=self.change, finish=finish)
+            work = partial(map_tables, read=read_blocks, function=run_tables)
             return _unpickle(self.packed.mapInArrow(work, RESULT_SCHEMA))
-        run = partial(_finish_blocks, change=self.change, finish=finish)
+        run = partial(finish_blocks, change=self.change, finish=finish)
         return self.packed.values().mapPartitions(run).collect()
 
     def _block_frame(self) -> DataFrame:
@@ -99,7 +91,7 @@ class Blocks:
 class OpenedFiles:
     """Files that tasks open by themselves, and the function of a file's rows: no row passes through Spark.
 
-    Where each file holds all rows of its users (`delta_files.are_whole`), it stands for a shuffle by user.
+    Where each file has all rows of its users (`packed_blocks.are_whole`), no shuffle by user is needed.
 
     Attributes:
         spark: the session.
@@ -118,34 +110,25 @@ class OpenedFiles:
     def rows(self) -> DataFrame:
         """Return the results of all tasks as rows of Spark."""
         names = tuple(self.schema.names)
-        return self._map(partial(_change_tables, change=self.change, names=names), self.schema)
+        return self._map(partial(change_tables, change=self.change, names=names), self.schema)
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
         return _unpickle(
-            self._map(partial(_pickle_results, change=self.change, finish=finish), RESULT_SCHEMA)
+            self._map(partial(pickle_results, change=self.change, finish=finish), RESULT_SCHEMA)
         )
 
     def _map(self, function: Callable[[Tables], Batches], schema: T.StructType | str) -> DataFrame:
         n = len(self.files)
-        read = partial(_read_files, files=self.files, columns=self.columns)
-        work = partial(_map_tables, read=read, function=function)
+        read = partial(read_files, files=self.files, columns=self.columns)
+        work = partial(map_tables, read=read, function=function)
         return self.spark.range(0, n, 1, n).mapInArrow(work, schema)
-
-
-DICTIONARIES = ("user_id", "item_id", "part")
-"""Columns of labelled rows that are read as dictionaries: each text is handled once."""
 
 
 def count_tasks(spark: SparkSession, n: int) -> int:
     """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
     minimum = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     return max(minimum, -(-n // ROWS_PER_TASK))
-
-
-def buffer_rows(tasks: int) -> int:
-    """Return the number of rows that a task holds while it partitions them for so many tasks."""
-    return min(max(MIN_BUFFER_ROWS, ROWS_PER_BLOCK * tasks), MAX_BUFFER_ROWS)
 
 
 def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
@@ -157,169 +140,9 @@ def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
         tasks: number of partitions; each of them gets several keys.
     """
     with_task = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
-    packed = with_task.mapInArrow(partial(_partition_batches, rows=buffer_rows(tasks)), BLOCK_SCHEMA)
+    packed = with_task.mapInArrow(partial(partition_batches, rows=buffer_rows(tasks)), BLOCK_SCHEMA)
     return send_to_tasks(packed, tasks, F.col("task"))
-
-
-def unpack_batches(batches: Batches) -> pa.Table | None:
-    """Return all rows of the blocks of a partition; None if it has no block."""
-    return next(_read_blocks(batches), None)
-
-
-def unpack_blocks(blocks: Iterable[bytes | pa.Buffer]) -> pa.Table | None:
-    """Return all rows of some blocks; None if there is no block."""
-    tables = [_decode_block(block) for block in blocks]
-    return pa.concat_tables(tables).combine_chunks() if tables else None
-
-
-def partition_rows(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[Block]:
-    """Yield the rows in blocks, one for each task that gets rows.
-
-    Args:
-        rows: a table in one chunk.
-        task_r: the task of each row.
-    """
-    # The smallest type makes the sort fast: numbers of 16 bits are sorted in two passes.
-    order_r = np.argsort(task_r.astype(np.min_scalar_type(task_r.max())), kind="stable")
-    rows, sorted_r = rows.take(pa.array(order_r)), task_r[order_r]
-    ends = np.append(np.flatnonzero(np.diff(sorted_r)), len(sorted_r) - 1) + 1
-    starts = np.insert(ends[:-1], 0, 0)
-    for start, end in zip(starts, ends, strict=True):
-        yield int(sorted_r[start]), _encode_block(rows.slice(start, end - start))
-
-
-def pack_batch(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> pa.RecordBatch:
-    """Return the blocks of `partition_rows` as rows of BLOCK_SCHEMA."""
-    tasks, packed = zip(*partition_rows(rows, task_r), strict=True)
-    columns = [pa.array(tasks, pa.int32()), pa.array(packed, pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, ["task", "rows"])
-
-
-def _map_tables(
-    batches: Batches, read: Callable[[Batches], Tables], function: Callable[[Tables], Batches]
-) -> Batches:
-    return function(read(batches))
-
-
-def _read_blocks(batches: Batches) -> Iterator[pa.Table]:
-    """Yield all rows of the blocks of a partition; nothing if it has no block."""
-    table = unpack_blocks(block.as_buffer() for batch in batches for block in batch.column("rows"))
-    if table is not None:
-        yield table
-
-
-def _read_files(batches: Batches, files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of each file whose number a task gets."""
-    texts = [name for name in DICTIONARIES if name in columns]
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            yield open_parquet(files[number], read_dictionary=texts).read(columns=list(columns))
-
-
-def _change_tables(tables: Tables, change: Change, names: tuple[str, ...]) -> Batches:
-    for table in tables:
-        for batch in change(table).select(names).to_batches(max_chunksize=1 << 16):
-            yield pa.RecordBatch.from_arrays(
-                [_decode_dictionary(column) for column in batch.columns], names
-            )
-
-
-def _finish_blocks(
-    blocks: Iterable[bytes | pa.Buffer], change: Change, finish: Callable[[pa.Table], Result]
-) -> Iterator[Result]:
-    table = unpack_blocks(blocks)
-    if table is not None:
-        yield finish(change(table))
-
-
-def _pickle_results(tables: Tables, change: Change, finish: Callable[[pa.Table], Result]) -> Batches:
-    for table in tables:
-        result = pickle.dumps(finish(change(table)))
-        yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], ["found"])
 
 
 def _unpickle(found: DataFrame) -> list[Any]:
     return [pickle.loads(row["found"]) for row in found.collect()]
-
-
-def _decode_dictionary(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _partition_batches(batches: Batches, rows: int) -> Batches:
-    for table in chunks(batches, rows):
-        yield pack_batch(table.drop_columns(["_task"]), table.column("_task").to_numpy())
-
-
-def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
-    """Yield batches merged into tables of `rows` rows or more, one chunk each; the last may be smaller."""
-    buffer: list[pa.RecordBatch] = []
-    n = 0
-    for batch in batches:
-        if batch.num_rows:
-            buffer.append(batch)
-            n += batch.num_rows
-        if n >= rows:
-            yield pa.Table.from_batches(buffer).combine_chunks()
-            buffer, n = [], 0
-    if buffer:
-        yield pa.Table.from_batches(buffer).combine_chunks()
-
-
-# ------------------------------------------------------------------------- a block as one value
-
-
-def _encode_block(rows: pa.Table) -> bytes:
-    """Return the rows as bytes; numbers take half their width if that loses nothing."""
-    for place, field in enumerate(rows.schema):
-        narrow = _narrow_column(rows.column(place))
-        if narrow is not None:
-            column, scale = narrow
-            rows = rows.set_column(
-                place, pa.field(field.name, column.type, metadata={SCALE_KEY: scale}), column
-            )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
-
-
-def _narrow_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str] | None:
-    """Return the column in 32 bits, and the factor that restores it; None if it does not fit."""
-    if column.type == pa.float64() and _fits_float32(column):
-        return column.cast(pa.float32(), safe=False), "1"
-    if column.type != pa.int64():
-        return None
-    # Times in whole seconds, stored as microseconds, fit after a division.
-    for factor in (1, 1_000_000):
-        smaller = column if factor == 1 else pc.divide(column, factor)
-        if _fits_int32(smaller) and (factor == 1 or pc.multiply(smaller, factor).equals(column)):
-            return smaller.cast(pa.int32()), str(factor)
-    return None
-
-
-def _fits_int32(column: pa.ChunkedArray) -> bool:
-    bounds = pc.min_max(column).as_py()
-    return bounds["min"] is None or bool(bounds["min"] >= -(2**31) and bounds["max"] < 2**31)
-
-
-def _fits_float32(column: pa.ChunkedArray) -> bool:
-    values = column.drop_null().to_numpy()
-    with np.errstate(over="ignore"):
-        return bool((values.astype(np.float32) == values).all())
-
-
-def _decode_block(block: bytes | pa.Buffer) -> pa.Table:
-    rows = pa.ipc.open_stream(block).read_all()
-    for place, field in enumerate(rows.schema):
-        if field.metadata and SCALE_KEY in field.metadata:
-            rows = rows.set_column(
-                place, field.name, _widen_column(rows.column(place), int(field.metadata[SCALE_KEY]))
-            )
-    return rows
-
-
-def _widen_column(column: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
-    wide = column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.float64())
-    return wide if factor == 1 else pc.multiply(wide, factor)

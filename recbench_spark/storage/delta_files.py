@@ -35,6 +35,7 @@ from recbench_spark.storage.delta_tables import (
 )
 from recbench_spark.storage.object_errors import is_cut_answer, storage_error
 from recbench_spark.storage.objects import measure_files, open_output
+from recbench_spark.storage.packed_blocks import name_whole
 from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri
 
 if TYPE_CHECKING:
@@ -84,15 +85,14 @@ def is_committed(folder: str, once: str) -> bool:
 def write_files(blocks: Blocks | OpenedFiles, folder: str, partition: Mapping[str, str]) -> list[File]:
     """Write the result of each block task as a Parquet file in one partition of a table.
 
-    A task that is repeated writes a file of another name. Files that are not returned belong to no version
-    of the table, and VACUUM removes them. The driver holds three values per file.
+    A task that is repeated writes another file. VACUUM removes files that are not returned.
 
     Args:
         blocks: the rows of each task, and the function that it applies to them.
         folder: folder of the table.
         partition: column -> value; no file holds these columns.
     """
-    names = tuple(name for name in blocks.schema.names if name not in partition)
+    names = [name for name in blocks.schema.names if name not in partition]
     write = partial(write_file, folder=folder, partition=partition, names=names, whole=blocks.whole)
     files = blocks.each(write)
     require_visible(folder, files)
@@ -105,8 +105,7 @@ def require_visible(folder: str, files: Sequence[File]) -> None:
     Raises:
         StoreError: a file is missing: a worker's host wrote it to a disk of its own.
     """
-    # A write to object storage has succeeded for all; one file shows that workers reach the same storage.
-    # On HDFS a name may mean another cluster to each host.
+    # One file shows that workers reach the same object storage. On HDFS each host may mean another cluster.
     alike = is_object_storage(folder) and not is_hdfs(folder)
     checked = files[:1] if alike else files
     places = [join_uri(folder, file.path) for file in checked]
@@ -216,9 +215,10 @@ def write_file(
     partition: Mapping[str, str],
     names: Sequence[str],
     inside: Sequence[str] = (),
+    *,
     whole: str = "",
 ) -> File:
-    """Write rows as a new file of a table's partition, with those of the named columns that exist.
+    """Write the named columns that rows have as a new file of a table's partition.
 
     `inside`: columns within lists and maps whose values repeat, as Parquet names them; for other columns a
     dictionary type says so. `whole`: the column of ids whose rows are all in this file.
@@ -226,33 +226,19 @@ def write_file(
     notes = (rows.schema.metadata or {}).get(NOTES)
     rows = rows.select([name for name in names if name in rows.column_names]).replace_schema_metadata(None)
     # Only these columns get dictionaries: Parquet would try one for every column and then drop it.
-    repeated = [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
-    repeated += inside
+    repeated = [*(one.name for one in rows.schema if pa.types.is_dictionary(one.type)), *inside]
     folders = [f"{name}={value}" for name, value in partition.items()]
-    file = "/".join((*folders, f"part-{_name_whole(whole)}{uuid.uuid4()}.snappy.parquet"))
+    file = "/".join((*folders, f"part-{name_whole(whole)}{uuid.uuid4()}.snappy.parquet"))
     with open_output(join_uri(folder, file)) as stream:
         pq.write_table(rows, stream, use_dictionary=repeated, write_statistics=False, store_schema=False)
         size = stream.tell()
     return File(file, size, rows.num_rows, dict(partition), notes)
 
 
-def are_whole(files: Sequence[str], key: str) -> bool:
-    """Return whether each file holds all rows of its ids of a column, as its writer noted in its name.
-
-    Compaction gives a file another name.
-    """
-    return bool(files) and all(_name_whole(key) in file.rpartition("/")[2] for file in files)
-
-
-def _name_whole(key: str) -> str:
-    return f"by-{key}-" if key else ""
-
-
 # ------------------------------------------------------------------------- rows that the driver holds
 
 CHECKED_VERSION = 3
 """Writer version of tables with CHECK constraints, which `deltalake` checks for the rows that it writes."""
-
 
 Since = tuple[str, datetime] | None
 """A column of moments, and a moment: only later rows count."""
@@ -501,7 +487,7 @@ def read_rows(
 
 
 def partition_values(folder: str, column: str) -> list[str]:
-    """Return the values of a partition column that have files, from the log alone."""
+    """Return the values of a partition column that have files."""
     with hold_table(folder) as table:
         return sorted({partition[column] for partition in table.partitions()})
 

@@ -44,8 +44,8 @@ SCHEMA = pa.schema(
 
 
 def find(ids: pa.Array) -> tuple[Any, Any]:
-    found = [ITEMS.get(one, (-1, 0)) for one in ids.to_pylist()]
-    return np.array([index for index, _ in found], int), np.array([n for _, n in found], int)
+    places = [ITEMS.get(one, (-1, 0)) for one in ids.to_pylist()]
+    return np.array([index for index, _ in places], int), np.array([n for _, n in places], int)
 
 
 def make_rows(rows: list[Any]) -> pa.Table:
@@ -178,5 +178,5 @@ def test_drawn_logs_as_the_oracle_has_them(seed: int) -> None:
     ]
     expected = oracle(rows)
     draw.shuffle(rows)
-    found = build(rows)
-    assert {user: {name: row[name] for name in expected[user]} for user, row in found.items()} == expected
+    built = build(rows)
+    assert {user: {name: row[name] for name in expected[user]} for user, row in built.items()} == expected
