@@ -71,7 +71,8 @@ MODULES_WITHOUT_SPARK = {
     )),
     "data.columnar",
     *(f"protocol.{name}" for name in (
-        "audit", "item_counts", "labels", "pairs", "popularity", "positions", "user_blocks",
+        "audit", "item_counts", "labels", "manifests", "pairs", "popularity", "positions", "time_facts",
+        "user_blocks",
     )),
 }  # fmt: skip
 

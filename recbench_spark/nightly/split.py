@@ -33,14 +33,13 @@ from recbench_spark.evaluation.ranking.source_rows import share_items
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.placeholders import log_end_micros
+from recbench_spark.protocol.audit_passes import build_manifest, count_parts
 from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.labels import OpenLoop, label_rows, sum_dropped
 from recbench_spark.protocol.manifests import (
     Fact,
     LogRows,
     Manifest,
-    build_manifest,
-    count_parts,
     describe_rows,
     refuse_empty_parts,
 )
