@@ -67,7 +67,12 @@ MODULES_WITHOUT_SPARK = {
     "runtime.journal",
     *(f"storage.{name}" for name in (
         "ages", "arrow_store", "leases", "makers", "marks", "paths", "process_caches", "publish", "retries",
-        "seals", "shared_arrays", "table_scans", "table_sql",
+        "packed_blocks", "seals", "shared_arrays", "table_scans", "table_sql",
+    )),
+    "data.columnar",
+    *(f"protocol.{name}" for name in (
+        "audit", "item_counts", "labels", "manifests", "pairs", "popularity", "positions", "time_facts",
+        "user_blocks",
     )),
 }  # fmt: skip
 

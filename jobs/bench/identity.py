@@ -36,6 +36,7 @@ from recbench_spark.data.columnar import open_columnar_log
 from recbench_spark.data.digests import cache_folder
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers.logs import open_log
+from recbench_spark.protocol.splits import deal_log
 from recbench_spark.runtime.session import get_session
 
 FILES = 4
@@ -105,7 +106,7 @@ def read(spark: Any, log: Dataset) -> None:
     if files is None:
         read_by_spark(spark, log)
     else:
-        files.dealt(spark, "user_id", spark.sparkContext.defaultParallelism).count()
+        deal_log(spark, files, "user_id", spark.sparkContext.defaultParallelism).count()
 
 
 def read_by_spark(spark: Any, log: Dataset) -> None:

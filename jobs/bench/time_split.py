@@ -28,7 +28,8 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
     """Read, check and label the log, write one Delta table; time the manifest separately."""
     from recbench_spark.config import Dataset, Split
     from recbench_spark.nightly.split import write_labelled_log
-    from recbench_spark.protocol.manifests import LogRows, build_manifest
+    from recbench_spark.protocol.audit_passes import build_manifest
+    from recbench_spark.protocol.manifests import LogRows
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import MANIFESTS, SPLITS
     from recbench_spark.storage.store import Store

@@ -27,11 +27,8 @@ from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.metrics.chunk import check_gains
-from recbench_spark.protocol.popularity import COLD, class_bounds
+from recbench_spark.protocol.popularity import class_bounds, label_popularity
 from recbench_spark.schemas import IDS, require_names
-
-LABELS = np.array([COLD, "tail", "torso", "head"])
-"""Popularity classes, indexed by the number of bounds that a training count reaches."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class ArrowCatalogue:
         """Return the popularity class of each item, (i,)."""
         trained = self.n_train_i[self.n_train_i > 0]
         counts, items = np.unique(trained, return_counts=True)
-        return popularity_labels(self.n_train_i, class_bounds(counts.tolist(), items.tolist()))
+        return label_popularity(self.n_train_i, class_bounds(counts.tolist(), items.tolist()))
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
         """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
@@ -89,11 +86,6 @@ class ArrowCatalogue:
     def find_indices(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
         """Return item indices, (r,); -1: not in the catalogue."""
         return find_indices(ids, self.ids)
-
-
-def popularity_labels(n_train_i: Ints, bounds: tuple[int, int]) -> npt.NDArray[np.str_]:
-    """Return popularity classes, (i,), by the training counts from which items are torso and head."""
-    return LABELS[(n_train_i > 0) * (1 + np.searchsorted(bounds, n_train_i, "right"))]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from recbench_spark.adhoc.ground_truth import (
     count_common_pairs,
     count_pairs,
     distinct_pairs,
-    popularity_labels,
 )
 from recbench_spark.data.arrow_rows import IDS_TYPE, combine_column, distinct_ids, find_indices
 from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
@@ -32,8 +31,9 @@ from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.protocol.popularity import label_popularity
 from recbench_spark.schemas import IDS
-from recbench_spark.storage.blocks import buffer_rows, chunks, pack_batch, unpack_blocks
+from recbench_spark.storage.packed_blocks import buffer_rows, chunks, pack_batch, unpack_blocks
 
 LISTED, TRAIN, TRUTH = 0, 1, 2
 """Kinds of rows in a block: rows of lists or scores, training rows, rows of the truth."""
@@ -73,7 +73,7 @@ class TaskCatalogue:
         """Return these items of the catalogue, in the order of the catalogue."""
         index, n_train = self.lookup.find(ids)
         order = np.argsort(index)
-        labels = None if self.bounds is None else popularity_labels(n_train[order], self.bounds)
+        labels = None if self.bounds is None else label_popularity(n_train[order], self.bounds)
         return CatalogueItems(ids.take(pa.array(order)), index[order], labels)
 
 

@@ -7,9 +7,8 @@ read all logs and report what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -18,14 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, coarser_unit, describe_misread_times
-from recbench_spark.engine.sessions import count_cores, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.ids import drop_empty
-from recbench_spark.storage.blocks import MIN_BUFFER_ROWS, Block, buffer_rows, chunks, partition_rows
 from recbench_spark.storage.local_files import has_delta_log, list_folder
+from recbench_spark.storage.packed_blocks import MIN_BUFFER_ROWS, Block, buffer_rows, chunks, partition_rows
 from recbench_spark.storage.table_scans import (
     Piece,
     list_delta_files,
@@ -35,12 +32,7 @@ from recbench_spark.storage.table_scans import (
 )
 
 if TYPE_CHECKING:  # workers import this module and need no settings
-    from pyspark import RDD
-
     from recbench_spark.config import Dataset
-
-ROWS_PER_READER = 1 << 23
-"""Rows that a task reads and partitions at most: the work that is repeated where a task fails."""
 
 COLUMNAR_READERS = ("parquet", "delta")
 """Readers of columnar file formats."""
@@ -70,34 +62,6 @@ class ColumnarLog:
     def n(self) -> int:
         """Number of rows of the log."""
         return sum(group.rows for group in self.groups)
-
-    def dealt(self, spark: SparkSession, owner: str, tasks: int) -> RDD[Block]:
-        """Partition the log in blocks, all rows of an owner in one partition; this is the only shuffle.
-
-        A task writes `buffer_rows` rows at a time. PySpark collects up to 10 blocks for each receiving
-        task, or half of spark.python.worker.memory, before it passes them on.
-
-        Args:
-            spark: the session.
-            owner: `user_id` or `item_id`.
-            tasks: number of partitions.
-
-        Raises:
-            PythonException: a FallbackToSpark was raised in a task, when the result is computed.
-        """
-        readers = min(len(self.groups), _count_readers(spark, self.n))
-        read = partial(_read_blocks, files=self, readers=readers, owner=owner, tasks=tasks)
-        blocks = open_tasks(spark).parallelize(range(readers), readers).mapPartitions(read)
-        return blocks.partitionBy(tasks, int)
-
-
-def _count_readers(spark: SparkSession, n: int) -> int:
-    """Return the number of reading tasks: whole rounds of all cores.
-
-    A task's memory does not depend on the rows that it reads, and each task takes time to start.
-    """
-    cores = count_cores(spark)
-    return int(cores * -(-n // (cores * ROWS_PER_READER)))
 
 
 def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
@@ -187,9 +151,16 @@ def _is_whole(kind: pa.DataType) -> bool:
 # --------------------------------------------------------------------------------- in a task
 
 
-def _read_blocks(
-    numbers: Iterator[int], files: ColumnarLog, readers: int, owner: str, tasks: int
+def deal_groups(
+    numbers: Iterable[int], files: ColumnarLog, readers: int, owner: str, tasks: int
 ) -> Iterator[Block]:
+    """Yield the blocks of every `readers`th row group from each of some numbers, by a hash of the owner.
+
+    A task writes `buffer_rows` rows at a time.
+
+    Raises:
+        FallbackToSpark: a value that needs a second look.
+    """
     columns = list(dict.fromkeys(files.theirs.values()))
     for number in numbers:
         batches = (

@@ -26,8 +26,8 @@ from recbench_spark.kernels.graph.ids import (
 )
 from recbench_spark.kernels.hashing import Hashes
 from recbench_spark.storage.block_arrays import write_part
-from recbench_spark.storage.blocks import Block as Packed
-from recbench_spark.storage.blocks import partition_rows, unpack_blocks
+from recbench_spark.storage.packed_blocks import Block as Packed
+from recbench_spark.storage.packed_blocks import partition_rows, unpack_blocks
 from recbench_spark.storage.uris import join_uri
 
 if TYPE_CHECKING:

@@ -31,12 +31,12 @@ from recbench_spark.evaluation.estimators.exposure import (
 )
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.evaluation.ranking import rank
-from recbench_spark.evaluation.ranking.user_blocks import HISTORY
 from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, EstimatorSettings
 from recbench_spark.kernels.estimators.propensities import CHANCES
 from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.nightly.propensity import ExposureLog, method_name, write_propensities
 from recbench_spark.nightly.split import read_split
+from recbench_spark.protocol.labels import HISTORY
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS, USER_BLOCKS
 from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.storage.store import Store

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 
+import pyarrow as pa
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,28 +28,30 @@ from recbench_spark.data.readers.tables import read_table
 from recbench_spark.data.times import describe_units
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, DataError, EmptyPartError, FallbackToSpark, StoreError
-from recbench_spark.evaluation.ranking.user_blocks import Labels, build_user_blocks
+from recbench_spark.evaluation.ranking.known_items import KnownItems
+from recbench_spark.evaluation.ranking.source_rows import share_items
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.placeholders import log_end_micros
+from recbench_spark.protocol.audit_passes import build_manifest, count_parts
 from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.labels import OpenLoop, label_rows, sum_dropped
 from recbench_spark.protocol.manifests import (
     Fact,
     LogRows,
     Manifest,
-    build_manifest,
-    count_parts,
     describe_rows,
     refuse_empty_parts,
 )
 from recbench_spark.protocol.splits import (
     count_dropped_rows,
+    deal_log,
     label_blocks,
     labels_independently,
     make_rule,
 )
 from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
+from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks, label_slices
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope, narrow_rows
 from recbench_spark.schemas import (
@@ -61,7 +64,8 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     Table,
 )
-from recbench_spark.storage.blocks import Blocks, count_tasks
+from recbench_spark.storage.blocks import Blocks, OpenedFiles, count_tasks, shuffle_blocks
+from recbench_spark.storage.packed_blocks import are_whole
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 
@@ -73,6 +77,9 @@ LABELLED_SCHEMA = T.StructType(
     [field for field in spark_schema(SPLITS) if field.name in (*COLUMNS, "part")]
 )
 """Schema of labelled rows that Python tasks write: such a log has no attributes."""
+
+BLOCK_COLUMNS = T.StructType([field for field in spark_schema(USER_BLOCKS) if field.name != "split_id"])
+"""Schema of user blocks that Python tasks write."""
 
 DROPPED_FACT = "dropped"
 """Fact of a manifest: the number of times that retention has removed the splits of this hash."""
@@ -171,7 +178,7 @@ def _make_split(
     with name_time_unit(benchmark.dataset):
         refuse_empty_parts(part_counts, split, log)
     with cache_scope():  # a session may make a split of this name again, in another warehouse at this place
-        _write_blocks(store, benchmark, splits, split_id, written.numeric, journal=journal)
+        _write_blocks(store, benchmark, split_id, files, numeric=written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
         manifest = build_manifest(splits, log, split.model_dump_json(), parts=part_counts, files=files)
         _require_whole(store, split_id, manifest)
@@ -283,8 +290,8 @@ def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: s
         return _write_by_spark(store, dataset, split, split_id)
     rule, tasks = make_rule(split, dataset.duplicates), count_tasks(store.spark, files.n)
     rule = replace(rule, numeric=rule.tie in files.whole)
-    packed = files.dealt(store.spark, rule.owner, tasks)
-    blocks = Blocks(packed, partial(label_rows, rule=rule), LABELLED_SCHEMA)
+    packed = deal_log(store.spark, files, rule.owner, tasks)
+    blocks = Blocks(packed, partial(label_rows, rule=rule), LABELLED_SCHEMA, rule.owner)
     try:
         dropped = _append_labelled(store, blocks, split_id, files.n)
     except PythonException as error:
@@ -359,17 +366,54 @@ def _later_fact(dataset: Dataset, later: int) -> Fact:
 
 
 def _write_blocks(
-    store: Store, benchmark: Benchmark, splits: DataFrame, split_id: str, numeric: bool, *, journal: Journal
+    store: Store,
+    benchmark: Benchmark,
+    split_id: str,
+    files: Sequence[str],
+    *,
+    numeric: bool,
+    journal: Journal,
 ) -> None:
     with journal.stage("items", "catalogue of items", split_id=split_id):
-        items = build_catalogue(splits, numeric)
-        _append_split(store, ITEMS, items, split_id)
+        catalogue = build_catalogue(read_split(store, SPLITS, split_id), numeric, files)
+        if isinstance(catalogue.rows, pa.Table):
+            named = catalogue.rows.append_column("split_id", pa.repeat(split_id, len(catalogue.rows)))
+            store.append_rows(named, ITEMS, split_id)
+        else:
+            _append_split(store, ITEMS, catalogue.rows, split_id)
         _append_propensities(store, benchmark, split_id)
     with journal.stage("user_blocks", "blocks of users", split_id=split_id):
-        items = read_split(store, ITEMS, split_id)
-        labelled, labels = add_slice_labels(store.spark, splits, benchmark.evaluation.slices)
-        blocks = build_user_blocks(labelled, items, list_held_out_parts(benchmark.split), labels)
-        _append_split(store, USER_BLOCKS, blocks, split_id)
+        known = KnownItems(share_items(store, split_id), catalogue.n)
+        plan = BlockPlan(
+            known.find,
+            catalogue.bounds,
+            list_held_out_parts(benchmark.split),
+            label_slices(benchmark.evaluation.slices),
+        )
+        blocks = make_user_blocks(store, split_id, files, benchmark.evaluation.slices, plan)
+        store.append_blocks(blocks, USER_BLOCKS, split_id)
+
+
+def make_user_blocks(
+    store: Store, split_id: str, files: Sequence[str], slices: Sequence[Slice], plan: BlockPlan
+) -> Blocks | OpenedFiles:
+    """Return the user blocks of a labelled log; a task holds all rows of its users.
+
+    Tasks open the files of the log as they are. One shuffle of its rows by user takes the place of files
+    that are not whole by user (items are held out, or files were compacted), and where Spark joins the
+    labels of a slice's table.
+    """
+    build = partial(build_user_blocks, plan=plan)
+    joined = [(cut, label.column) for cut, label in zip(slices, plan.slices, strict=True) if cut.path]
+    if are_whole(files, "user_id") and not joined:
+        return OpenedFiles(store.spark, tuple(files), plan.columns, build, BLOCK_COLUMNS)
+    rows = read_split(store, SPLITS, split_id)
+    for cut, column in joined:
+        rows = rows.join(_read_slice_column(store.spark, cut, column), f"{cut.of[:-1]}_id", "left")
+    tasks = count_tasks(store.spark, store.count_rows(SPLITS, "split_id", split_id))
+    return Blocks(
+        shuffle_blocks(rows.select(*plan.columns), F.xxhash64("user_id"), tasks), build, BLOCK_COLUMNS
+    )
 
 
 def list_held_out_parts(split: Split) -> tuple[str, ...]:
@@ -397,25 +441,6 @@ def _append_propensities(store: Store, benchmark: Benchmark, split_id: str) -> N
 def read_split(store: Store, table: Table, split_id: str) -> DataFrame:
     """Return the rows of one split."""
     return store.read_partition(table, "split_id", split_id)
-
-
-def add_slice_labels(
-    spark: SparkSession, splits: DataFrame, slices: Sequence[Slice]
-) -> tuple[DataFrame, Labels]:
-    """Add a column for each slice to the log; return it with the labels to take from it."""
-    labels: Labels = {}
-    for cut in slices:
-        column = f"_slice_{cut.key}"
-        if cut.of == "popularity":
-            labels[cut.key] = F.col("popularity")
-        elif cut.of == "cold_user":
-            labels[cut.key] = None
-        elif cut.of == "log":
-            labels[cut.key] = F.col("attributes")[cut.column or cut.key]
-        else:
-            splits = splits.join(_read_slice_column(spark, cut, column), f"{cut.of[:-1]}_id", "left")
-            labels[cut.key] = F.col(f"`{column}`")  # a key may hold dots
-    return splits, labels
 
 
 def _read_slice_column(spark: SparkSession, cut: Slice, column: str) -> DataFrame:

@@ -21,8 +21,8 @@ from recbench_spark.kernels.ids import PLACEHOLDERS
 from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
 from recbench_spark.protocol.pairs import OPEN_LOOP
 from recbench_spark.protocol.positions import encode_ids, id_column, id_numbers, name_parts
-from recbench_spark.storage.blocks import Block, partition_rows
 from recbench_spark.storage.objects import open_parquet
+from recbench_spark.storage.packed_blocks import Block, partition_rows
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 

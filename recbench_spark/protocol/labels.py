@@ -27,6 +27,9 @@ from recbench_spark.protocol.positions import encode_ids, id_column, name_parts,
 
 TRAIN, GIVEN, VALID, LATER, TEST = labels.NAMES
 
+HISTORY = (TRAIN, GIVEN)
+"""Parts that are a user's history: models see them, and they are never ranked. Models train on `train`."""
+
 LabelMethod = Literal["position", "n_given", "user_folds", "folds", "share", "instants", "given"]
 
 

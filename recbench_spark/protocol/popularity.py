@@ -6,7 +6,14 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.kernels.arrays import Ints
+
 COLD = "cold"
+CLASSES = np.array([COLD, "tail", "torso", "head"])
+"""Indexed by the number of bounds that a training count reaches."""
 
 
 def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]:
@@ -18,3 +25,14 @@ def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]
     starts = [*counts, max(counts, default=0) + 1]
     torso, head = (starts[bisect_left(middles, 2 * share * sum(sizes))] for share in (1, 2))
     return torso, head
+
+
+def label_popularity(n_train_i: Ints, bounds: tuple[int, int]) -> npt.NDArray[np.str_]:
+    """Return popularity classes, (i,), by the training counts from which items are torso and head."""
+    return CLASSES[number_classes(n_train_i, bounds)]
+
+
+def number_classes(n_train_i: Ints, bounds: tuple[int, int]) -> Ints:
+    """Return the place of each item's class in CLASSES, (i,)."""
+    numbers: Ints = (n_train_i > 0) * (1 + np.searchsorted(bounds, n_train_i, "right"))
+    return numbers

@@ -20,7 +20,7 @@ IDS = ("user_id", "item_id")
 
 def encode_ids(rows: pa.Table) -> pa.Table:
     """Return the rows with their ids as dictionaries of texts, so that each distinct id is handled once."""
-    for name in IDS:
+    for name in (name for name in IDS if name in rows.column_names):
         encoded = rows.column(name).combine_chunks().dictionary_encode()
         encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
         texts = pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))

@@ -14,13 +14,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
+from recbench_spark.data import columnar
+from recbench_spark.data.columnar import ColumnarLog
+from recbench_spark.engine.sessions import count_cores, open_tasks
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.indexing import add_row_index
 from recbench_spark.kernels.streams import Batches
@@ -35,8 +39,12 @@ from recbench_spark.protocol.labels import (
 from recbench_spark.protocol.pairs import OPEN_LOOP, DuplicateRule
 from recbench_spark.protocol.windows import find_instants
 from recbench_spark.schemas import ABSENT, COMPLETE
-from recbench_spark.storage.blocks import Blocks, count_tasks, shuffle_blocks, unpack_batches
+from recbench_spark.storage.blocks import Blocks, count_tasks, shuffle_blocks
+from recbench_spark.storage.packed_blocks import Block, unpack_batches
 from recbench_spark.storage.spark_types import cast_ids_to_text
+
+if TYPE_CHECKING:
+    from pyspark import RDD
 
 JOINED = OpenLoop()
 """The open loop is a part of the log like any other."""
@@ -110,12 +118,39 @@ def _label_in_tasks(log: DataFrame, rule: SplitRule, n: int) -> Blocks:
     labels_all = rule.by != "given" and log.schema["part"].metadata.get(ABSENT)
     rows = log.drop("part") if labels_all else log
     packed = shuffle_blocks(rows, F.xxhash64(rule.owner), count_tasks(log.sparkSession, n))
-    return Blocks(packed, partial(label_rows, rule=rule), cast_ids_to_text(log).schema)
+    return Blocks(packed, partial(label_rows, rule=rule), cast_ids_to_text(log).schema, rule.owner)
 
 
 def count_dropped_rows(blocks: Blocks) -> Counter[tuple[str, str]]:
     """Count the rows that labelled blocks leave out, (part, reason) -> rows: the shuffle once more."""
     return sum(blocks.each(read_dropped), start=Counter())
+
+
+ROWS_PER_READER = 1 << 23
+"""Rows that a task reads and partitions at most: the work that is repeated where a task fails."""
+
+
+def deal_log(spark: SparkSession, files: ColumnarLog, owner: str, tasks: int) -> RDD[Block]:
+    """Partition a log that tasks read in blocks, all rows of an owner in one partition: the only shuffle.
+
+    PySpark collects up to 10 blocks for each receiving task, or half of spark.python.worker.memory, before
+    it passes them on.
+
+    Args:
+        spark: the session.
+        files: the row groups.
+        owner: `user_id` or `item_id`.
+        tasks: number of partitions.
+
+    Raises:
+        PythonException: a FallbackToSpark was raised in a task, when the result is computed.
+    """
+    cores = count_cores(spark)
+    # Whole rounds of all cores: a task's memory does not depend on its rows, and each takes time to start.
+    readers = min(len(files.groups), cores * -(-files.n // (cores * ROWS_PER_READER)))
+    deal = partial(columnar.deal_groups, files=files, readers=readers, owner=owner, tasks=tasks)
+    blocks = open_tasks(spark).parallelize(range(readers), readers).mapPartitions(deal)
+    return blocks.partitionBy(tasks, int)
 
 
 # --------------------------------------------------------------------------------- the protocol

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, tzinfo
 from itertools import pairwise
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
-from recbench_spark.errors import EmptyPartError, ProtocolError
-from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
+from recbench_spark.errors import ProtocolError
+from recbench_spark.protocol.labels import LATER, TRAIN, VALID
+from recbench_spark.protocol.manifests import refuse_empty
 from recbench_spark.protocol.periods import find_period
 
 BUCKETS = 1 << 14
@@ -56,39 +56,6 @@ def _count_parts(times: DataFrame, split: Split, cuts: tuple[int, int, int]) -> 
     return {name: int(row[name]) for name in names}
 
 
-def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last: int | None) -> None:
-    """Refuse a split without training rows or without test rows.
-
-    Where the log gives the parts of its rows, some part must be held out.
-
-    Args:
-        sizes: rows of each part.
-        split: the protocol.
-        first: the log's earliest time in microseconds; None where it has no times.
-        last: its latest time.
-
-    Raises:
-        ProtocolError: a part is empty; the message has the sizes of all parts and the log's range.
-    """
-    has_own_parts = split.holdout == "given"
-    tested = sizes.keys() - {TRAIN, GIVEN, LATER} if has_own_parts else {*split.parts}
-    empty = [] if has_own_parts or sizes.get(TRAIN) else ["training"]
-    empty += [] if sum(sizes.get(part, 0) for part in tested) else ["test"]
-    if not empty:
-        return
-    listed = ", ".join(f"{part} {n:,}" for part, n in sizes.items())
-    span = "the log has no times"
-    if first is not None and last is not None:
-        span = f"the log runs from {_format_time(first)} to {_format_time(last)}"
-    hint = {
-        "training": "hold out less: a later start, a smaller n or window, smaller shares",
-        "test": "hold out more: an earlier start, a longer length, larger shares; give fewer rows",
-    }
-    message = f"no {' rows and no '.join(empty)} rows ({listed}); {span}"
-    ends = None if first is None or last is None or not split.temporal else (first, last)
-    raise EmptyPartError(message, hint[empty[0]], ends)
-
-
 def _share_instants(times: DataFrame, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:
     """Find the instants of the first validation row and the first test row in order of time.
 
@@ -127,10 +94,3 @@ def find_time(times: DataFrame, place: int, low: int, high: int) -> int:
         low += row["bucket"] * width
         high = min(high, low + width - 1)
     return low
-
-
-def _format_time(time: int) -> str:
-    try:
-        return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time))
-    except OverflowError:
-        return f"{time} microseconds from 1970, outside the calendar"

@@ -22,7 +22,7 @@ from recbench_spark.data.table_pieces import TablePiece
 from recbench_spark.engine.sessions import count_cores, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError, SchemaError
 from recbench_spark.kernels.ids import WrongIds, find_wrong_ids
-from recbench_spark.storage.blocks import Block, unpack_blocks
+from recbench_spark.storage.packed_blocks import Block, unpack_blocks
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -66,9 +66,10 @@ from recbench_spark.simulation.piece_shuffle import (
     send_rows,
     spread_pieces,
 )
-from recbench_spark.storage.blocks import Block, count_tasks, partition_rows, unpack_blocks
+from recbench_spark.storage.blocks import count_tasks
 from recbench_spark.storage.leases import Report, hold_lease
 from recbench_spark.storage.marks import mark_used
+from recbench_spark.storage.packed_blocks import Block, partition_rows, unpack_blocks
 from recbench_spark.storage.publish import remove_tree
 
 if TYPE_CHECKING:

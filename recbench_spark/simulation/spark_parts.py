@@ -53,9 +53,9 @@ from recbench_spark.simulation.piece_shuffle import (
     refuse_wrong_ids,
     send_rows,
 )
-from recbench_spark.storage.blocks import Block, partition_rows, unpack_blocks
 from recbench_spark.storage.leases import Report, hold_lease
 from recbench_spark.storage.marks import mark_used
+from recbench_spark.storage.packed_blocks import Block, partition_rows, unpack_blocks
 from recbench_spark.storage.shared_rows import drop_folder, scratch_folder
 
 if TYPE_CHECKING:

@@ -35,12 +35,13 @@ from recbench_spark.storage.delta_tables import (
 )
 from recbench_spark.storage.object_errors import is_cut_answer, storage_error
 from recbench_spark.storage.objects import measure_files, open_output
+from recbench_spark.storage.packed_blocks import name_whole
 from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-    from recbench_spark.storage.blocks import Blocks
+    from recbench_spark.storage.blocks import Blocks, OpenedFiles
 
 WRITER_VERSION = 2
 """Highest writer version for `can_commit`: tables of a later one may require what this module does not do
@@ -81,19 +82,19 @@ def is_committed(folder: str, once: str) -> bool:
         return find_append(table, folder, once) is not None
 
 
-def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
+def write_files(blocks: Blocks | OpenedFiles, folder: str, partition: Mapping[str, str]) -> list[File]:
     """Write the result of each block task as a Parquet file in one partition of a table.
 
-    A task that is repeated writes a file of another name. Files that are not returned belong to no version
-    of the table, and VACUUM removes them. The driver holds three values per file.
+    A task that is repeated writes another file. VACUUM removes files that are not returned.
 
     Args:
-        blocks: the shuffle, and the function that each task applies to its rows.
+        blocks: the rows of each task, and the function that it applies to them.
         folder: folder of the table.
         partition: column -> value; no file holds these columns.
     """
-    names = tuple(name for name in blocks.schema.names if name not in partition)
-    files = blocks.each(partial(write_file, folder=folder, partition=partition, names=names))
+    names = [name for name in blocks.schema.names if name not in partition]
+    write = partial(write_file, folder=folder, partition=partition, names=names, whole=blocks.whole)
+    files = blocks.each(write)
     require_visible(folder, files)
     return files
 
@@ -104,8 +105,7 @@ def require_visible(folder: str, files: Sequence[File]) -> None:
     Raises:
         StoreError: a file is missing: a worker's host wrote it to a disk of its own.
     """
-    # A write to object storage has succeeded for all; one file shows that workers reach the same storage.
-    # On HDFS a name may mean another cluster to each host.
+    # One file shows that workers reach the same object storage. On HDFS each host may mean another cluster.
     alike = is_object_storage(folder) and not is_hdfs(folder)
     checked = files[:1] if alike else files
     places = [join_uri(folder, file.path) for file in checked]
@@ -215,19 +215,20 @@ def write_file(
     partition: Mapping[str, str],
     names: Sequence[str],
     inside: Sequence[str] = (),
+    *,
+    whole: str = "",
 ) -> File:
-    """Write rows as a new file of a table's partition, with those of the named columns that exist.
+    """Write the named columns that rows have as a new file of a table's partition.
 
     `inside`: columns within lists and maps whose values repeat, as Parquet names them; for other columns a
-    dictionary type says so.
+    dictionary type says so. `whole`: the column of ids whose rows are all in this file.
     """
     notes = (rows.schema.metadata or {}).get(NOTES)
     rows = rows.select([name for name in names if name in rows.column_names]).replace_schema_metadata(None)
     # Only these columns get dictionaries: Parquet would try one for every column and then drop it.
-    repeated = [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
-    repeated += inside
+    repeated = [*(one.name for one in rows.schema if pa.types.is_dictionary(one.type)), *inside]
     folders = [f"{name}={value}" for name, value in partition.items()]
-    file = "/".join((*folders, f"part-{uuid.uuid4()}.snappy.parquet"))
+    file = "/".join((*folders, f"part-{name_whole(whole)}{uuid.uuid4()}.snappy.parquet"))
     with open_output(join_uri(folder, file)) as stream:
         pq.write_table(rows, stream, use_dictionary=repeated, write_statistics=False, store_schema=False)
         size = stream.tell()
@@ -238,7 +239,6 @@ def write_file(
 
 CHECKED_VERSION = 3
 """Writer version of tables with CHECK constraints, which `deltalake` checks for the rows that it writes."""
-
 
 Since = tuple[str, datetime] | None
 """A column of moments, and a moment: only later rows count."""
@@ -487,7 +487,7 @@ def read_rows(
 
 
 def partition_values(folder: str, column: str) -> list[str]:
-    """Return the values of a partition column that have files, from the log alone."""
+    """Return the values of a partition column that have files."""
     with hold_table(folder) as table:
         return sorted({partition[column] for partition in table.partitions()})
 

@@ -29,7 +29,7 @@ from recbench_spark.evaluation.ranking.predict import mean_rating
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
-from recbench_spark.evaluation.ranking.source_rows import vector_rows
+from recbench_spark.evaluation.ranking.source_rows import share_items, vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
@@ -139,8 +139,7 @@ class SplitData:
     @cached_property
     def known_items(self) -> KnownItems:
         """The catalogue in the form in which tasks look up ids."""
-        items = self.items.select("item_id", "item_index", "n_train")
-        return KnownItems(share_rows(self.store.scratch, items), self.n_items)
+        return KnownItems(share_items(self.store, self.split_id), self.n_items)
 
     @cached_property
     def rating_log(self) -> SharedRatingLog:

@@ -25,7 +25,6 @@ from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.ranking.sources import Source
-from recbench_spark.evaluation.ranking.user_blocks import HISTORY
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.kernels.threads import use_one_thread
 from recbench_spark.models.memn2n import MemN2NModel
@@ -34,6 +33,7 @@ from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_tasks import SequenceTask, embed_history, read_length
 from recbench_spark.models.networks.sequences import Indices, Sequences
 from recbench_spark.models.networks.settings import SequenceModelConfig
+from recbench_spark.protocol.labels import HISTORY
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import SPLITS
 from recbench_spark.storage.host_files import copy_file_to_object, digest_content

@@ -60,8 +60,8 @@ for n, split in enumerate(SPLITS):
     labels.mapInArrow(dying("labelled"), labels.schema).write.parquet(str(folder / f"split{n}"))
 
 # Once more by Python tasks alone: these die with blocks dealt, and with their file written.
-columnar._read_blocks = dying("dealt", columnar._read_blocks)
-blocks._finish_blocks = dying("written", blocks._finish_blocks)
+columnar.deal_groups = dying("dealt", columnar.deal_groups)
+blocks.finish_blocks = dying("written", blocks.finish_blocks)
 splitting.open_log = None
 dataset = Dataset(name="log", reader="parquet", path=str(folder / "plain"), time_unit="us")
 for n, split in enumerate(SPLITS):

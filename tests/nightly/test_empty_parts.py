@@ -8,7 +8,7 @@ from recbench_spark.config import Dataset, Split
 from recbench_spark.data.times import describe_units
 from recbench_spark.errors import ProtocolError
 from recbench_spark.nightly.split import name_time_unit
-from recbench_spark.protocol.windows import refuse_empty
+from recbench_spark.protocol.manifests import refuse_empty
 
 ENDS = (20_000 * 10**6, 20_400 * 10**6)
 """Days since 1970 that were read as seconds: 20,000 and 20,400."""

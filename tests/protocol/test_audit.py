@@ -12,7 +12,7 @@ import pytest
 
 from recbench_spark.protocol import audit, manifests
 from recbench_spark.protocol.audit import COLUMNS, AuditRequest
-from recbench_spark.storage.blocks import unpack_blocks
+from recbench_spark.storage.packed_blocks import unpack_blocks
 
 Row = tuple[str, str, float, int | None, str]
 

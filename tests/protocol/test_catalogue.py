@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
 from recbench_spark.indexing import add_dense_index
+from recbench_spark.protocol import item_counts
 from recbench_spark.protocol.catalogue import build_catalogue
+from recbench_spark.protocol.item_counts import add_counts, count_items, number_items
+from recbench_spark.protocol.popularity import CLASSES
 
 
 @pytest.fixture
@@ -30,14 +37,10 @@ def make_log(spark, trained: dict[str, int], others: dict[str, str] | None = Non
     return spark.createDataFrame(rows, "user_id string, item_id string, part string")
 
 
-def classes(items) -> dict[str, str]:
-    return {row.item_id: row.popularity for row in items.collect()}
-
-
 @pytest.mark.parametrize("numeric", [True, False])
 def test_positions_are_dense_and_in_tie_order_over_many_partitions(spread, numeric: bool) -> None:
     ids = [str(n) for n in random.Random(3).sample(range(-500, 5000), 400)]
-    rows = build_catalogue(make_log(spread, {}, dict.fromkeys(ids, "test")), numeric).collect()
+    rows = build_catalogue(make_log(spread, {}, dict.fromkeys(ids, "test")), numeric).rows.collect()
     ordered = sorted(ids, key=int) if numeric else sorted(ids, key=str.encode)
     assert [row.item_id for row in sorted(rows, key=lambda row: row.item_index)] == ordered
     assert sorted(row.item_index for row in rows) == list(range(400))
@@ -56,37 +59,91 @@ def test_an_index_of_nothing_is_empty(spark) -> None:
     assert add_dense_index(spark.range(0), F.col("id"), "n").collect() == []
 
 
-def test_popularity_by_hand(spark) -> None:
+# ------------------------------------------------------------------------- counted piece by piece
+
+
+def make_rows(trained: dict[str, int], others: dict[str, str] | None = None) -> pa.Table:
+    """This number of training rows of each item, and one row in another part."""
+    rows = [(item, "train") for item, times in trained.items() for _ in range(times)]
+    rows += list((others or {}).items())
+    items, parts = zip(*rows, strict=True) if rows else ((), ())
+    return pa.table({"item_id": pa.array(items, pa.string()), "part": pa.array(parts, pa.string())})
+
+
+def number(rows: pa.Table, numeric: bool = False, pieces: int = 1) -> list[dict[str, Any]]:
+    """Rows of the catalogue, from counts of pieces."""
+    cuts = [rows.slice(len(rows) * n // pieces, len(rows) // pieces + 1) for n in range(pieces)]
+    sizes = [len(rows) * (n + 1) // pieces - len(rows) * n // pieces for n in range(pieces)]
+    counts = add_counts(count_items(cut.slice(0, size)) for cut, size in zip(cuts, sizes, strict=True))
+    assert counts is not None
+    return number_items(counts, numeric)[0].to_pylist()
+
+
+def name_classes(rows: list[dict[str, Any]]) -> dict[str, str]:
+    return {row["item_id"]: row["popularity"] for row in rows}
+
+
+def draw_rows(seed: int) -> tuple[pa.Table, bool]:
+    draw = random.Random(seed)
+    numeric = seed % 2 == 0
+    ids = [str(n) if numeric else f"ä{n}" for n in draw.sample(range(-50, 500), 60)]
+    trained = {one: draw.randrange(8) for one in ids}
+    rows = make_rows(trained, {one: draw.choice(["test", "train", "given"]) for one in ids})
+    return rows.take(draw.sample(range(len(rows)), len(rows))), numeric
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("pieces", [3, 17])
+def test_pieces_and_their_order_change_nothing(seed: int, pieces: int) -> None:
+    rows, numeric = draw_rows(seed)
+    assert number(rows, numeric, pieces) == number(rows, numeric)
+
+
+def test_spark_numbers_larger_catalogues_alike(
+    spread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, numeric = draw_rows(1)
+    files = [str(tmp_path / f"{n}.parquet") for n in range(3)]
+    for n, file in enumerate(files):
+        pq.write_table(rows.slice(n * 100, 100 if n < 2 else None), file)
+    log = spread.read.parquet(*files)
+    counted = build_catalogue(log, numeric, files)
+    by_spark = build_catalogue(log, numeric)
+    names = ["item_id", "item_index", "n_train", "popularity"]
+    collected = sorted(map(tuple, by_spark.rows.select(names).collect()), key=lambda row: row[1])
+    assert collected == [tuple(row[name] for name in names) for row in counted.rows.to_pylist()]
+    assert (counted.n, counted.bounds) == (by_spark.n, by_spark.bounds)
+    monkeypatch.setattr(item_counts, "MOST_ITEMS", 5)
+    assert add_counts([count_items(rows)]) is None
+
+
+def test_items_whose_rows_were_dropped_are_not_counted() -> None:
+    rows = make_rows({"a": 2, "b": 1})
+    encoded = rows.set_column(0, "item_id", rows.column(0).dictionary_encode())
+    kept = encoded.filter(pa.array([True, True, False]))
+    assert [row["item_id"] for row in number(kept)] == ["a"]
+
+
+def test_popularity_by_hand() -> None:
     """12 rows, rarest item first: middles of their rows at .5, 2, 4.5 and 9; cuts at 4 and 8."""
-    log = make_log(spark, {"a": 1, "b": 2, "c": 3, "d": 6}, {"x": "test", "a": "open_loop"})
-    assert classes(build_catalogue(log, False)) == {
-        "a": "tail",
-        "b": "tail",
-        "c": "torso",
-        "d": "head",
-        "x": "cold",
-    }
-    counts = {row.item_id: row.n_train for row in build_catalogue(log, False).collect()}
-    assert counts == {"a": 1, "b": 2, "c": 3, "d": 6, "x": 0}
+    rows = number(make_rows({"a": 1, "b": 2, "c": 3, "d": 6}, {"x": "test", "a": "open_loop"}))
+    assert name_classes(rows) == {"a": "tail", "b": "tail", "c": "torso", "d": "head", "x": "cold"}
+    assert {row["item_id"]: row["n_train"] for row in rows} == {"a": 1, "b": 2, "c": 3, "d": 6, "x": 0}
 
 
-def test_classes_hold_about_a_third_of_the_training_rows_each(spark) -> None:
+def test_classes_hold_about_a_third_of_the_training_rows_each() -> None:
     trained = {f"i{n}": 1 + 300 // (n + 3) for n in range(80)}
-    items = build_catalogue(make_log(spark, trained), False).collect()
+    items = number(make_rows(trained))
     total = sum(trained.values())
+    counts = {name: [row["n_train"] for row in items if row["popularity"] == name] for name in CLASSES}
     for name in ("tail", "torso", "head"):
-        rows = sum(row.n_train for row in items if row.popularity == name)
-        assert rows / total == pytest.approx(1 / 3, abs=0.08), name
-    least = {name: min(r.n_train for r in items if r.popularity == name) for name in ("torso", "head")}
-    most = {name: max(r.n_train for r in items if r.popularity == name) for name in ("tail", "torso")}
-    assert most["tail"] < least["torso"] and most["torso"] < least["head"]
+        assert sum(counts[name]) / total == pytest.approx(1 / 3, abs=0.08), name
+    assert max(counts["tail"]) < min(counts["torso"]) and max(counts["torso"]) < min(counts["head"])
 
 
-def test_items_of_equal_count_share_a_class(spark) -> None:
-    assert set(classes(build_catalogue(make_log(spark, {"a": 2, "b": 2, "c": 2}), False)).values()) == {
-        "torso"
-    }
+def test_items_of_equal_count_share_a_class() -> None:
+    assert set(name_classes(number(make_rows({"a": 2, "b": 2, "c": 2}))).values()) == {"torso"}
 
 
-def test_without_training_rows_every_item_is_cold(spark) -> None:
-    assert set(classes(build_catalogue(make_log(spark, {}, {"a": "test"}), False)).values()) == {"cold"}
+def test_without_training_rows_every_item_is_cold() -> None:
+    assert name_classes(number(make_rows({}, {"a": "test"}))) == {"a": "cold"}

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from recbench_spark.protocol.audit import COLUMNS
-from recbench_spark.protocol.manifests import LogRows, build_manifest, format_manifest
+from recbench_spark.protocol.audit_passes import build_manifest
+from recbench_spark.protocol.manifests import LogRows, format_manifest
 
 SCHEMA = "user_id string, item_id string, rating double, event_time long, part string"
 ROWS = [

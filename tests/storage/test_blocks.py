@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recbench_spark.storage.blocks import partition_rows, unpack_blocks
+from recbench_spark.storage.packed_blocks import partition_rows, unpack_blocks
 
 WHOLE = st.one_of(
     st.none(),

@@ -37,8 +37,8 @@ from recbench_spark.evaluation.ranking.rank import (
 )
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.blocks import chunks, partition_rows
 from recbench_spark.storage.delta_files import File
+from recbench_spark.storage.packed_blocks import chunks, partition_rows
 
 PACKED = "task INT, member INT, rows BINARY"
 RESULT_COLUMNS = "member INT, kind STRING, cell STRING, rows BINARY"

@@ -25,8 +25,8 @@ from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.blocks import unpack_blocks
 from recbench_spark.storage.delta_files import File, write_file
+from recbench_spark.storage.packed_blocks import unpack_blocks
 
 USERS_MEMBER = -1
 """Number of the member whose blocks are the users themselves."""

@@ -198,14 +198,14 @@ def group_lists(rows: DataFrame, items: DataFrame) -> DataFrame:
     grouped = keyed.groupBy("user_id").agg(F.sort_array(F.collect_list(entry)).alias("entries"))
     return grouped.select(
         "user_id",
-        F.transform("entries", lambda e: e["key"]).alias("list_items"),
-        F.transform("entries", lambda e: e["id"]).alias("list_ids"),
-        *(_values(name).alias(f"list_{name}s") for name in ("rank", "score") if name in rows.columns),
+        F.col("entries")["key"].alias("list_items"),
+        F.col("entries")["id"].alias("list_ids"),
+        *(
+            F.col("entries")[name].alias(f"list_{name}s")
+            for name in ("rank", "score")
+            if name in rows.columns
+        ),
     )
-
-
-def _values(name: str) -> Column:
-    return F.transform("entries", lambda e: e[name])
 
 
 def rank_listed(users: DataFrame, request: RankingRequest, mask: bool) -> DataFrame:

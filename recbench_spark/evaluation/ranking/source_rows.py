@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+
+from recbench_spark.config import digest
+from recbench_spark.schemas import ITEMS
+from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.shared_rows import share_rows
+from recbench_spark.storage.warehouse import WarehouseTables
 
 
 def vector_rows(items: DataFrame, vectors: DataFrame) -> DataFrame:
@@ -42,7 +50,19 @@ def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame |
         "item_id",
         "item_index",
         "scored",
-        F.transform(entries, lambda e: e["item"]).alias("speaks_for"),
-        F.transform(entries, lambda e: e["weight"]).alias("weights"),
+        entries["item"].alias("speaks_for"),
+        entries["weight"].alias("weights"),
         F.coalesce("mean", F.lit(0.0)).alias("mean"),
     )
+
+
+def share_items(store: WarehouseTables, split_id: str) -> SharedRows:
+    """Return item_id, item_index, n_train of a split where workers map them.
+
+    They read the files of the table, or of a copy in scratch where Spark must read it.
+    """
+    files = store.list_partition_files(ITEMS, {"split_id": split_id}, max_bytes=math.inf)
+    if files:
+        return SharedRows(digest(files, length=32), tuple(files))
+    items = store.read_partition(ITEMS, "split_id", split_id)
+    return share_rows(store.scratch, items.select("item_id", "item_index", "n_train"))

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions
 
 from recbench_spark.config import Benchmark, Bootstrap, Dataset, Exposure, Propensities, Strata, parse
 from recbench_spark.data.readers.logs import read_log
@@ -29,9 +31,9 @@ from recbench_spark.evaluation.estimators.exposure import Chances, Weights
 from recbench_spark.evaluation.metrics import accuracy, measuring
 from recbench_spark.evaluation.ranking import rank as ranking_stage
 from recbench_spark.evaluation.ranking.batches import to_rankings
+from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking.user_blocks import build_user_blocks
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.estimators import exposure as estimators
 from recbench_spark.kernels.estimators import strata
@@ -43,10 +45,13 @@ from recbench_spark.nightly.exposure import (
     read_propensities,
     weight_checks,
 )
+from recbench_spark.nightly.split import BLOCK_COLUMNS
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.protocol.catalogue import build_catalogue
+from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
+from recbench_spark.storage.blocks import Blocks, shuffle_blocks
 from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.training.baselines import train_popular
 from tests.nights import SMALL, Ran, models, run, small
@@ -596,7 +601,8 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     open loop are in the training part as well.
     """
     log = read_log(spark, Dataset(name="coat", reader="coat", path=str(shared_data / "coat"))).cache()
-    train, items = log.where("part = 'train'"), build_catalogue(log, True).cache()
+    catalogue = build_catalogue(log, True)
+    train, items = log.where("part = 'train'"), catalogue.rows.cache()
     counts = fitting.count_items(train, items)
     shown = fitting.make_histogram(counts, train)
     fitted = fitting.fit_propensities(shown, Propensities(method="power_above_xmin"))
@@ -609,7 +615,10 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
         axes={"threshold": 4.0, "candidates": "all", "ties": "expected"},
     ).measured  # fmt: skip
     facts = exposure.ExposedItems(share_rows(str(tmp_path), chances.rows), chances.items, cut, None)
-    blocks = build_user_blocks(log, items, ("open_loop",), {})
+    known = KnownItems(share_rows(str(tmp_path), items), catalogue.n)
+    block_plan = BlockPlan(known.find, catalogue.bounds, ("open_loop",))
+    shuffled = shuffle_blocks(log.select(*block_plan.columns), functions.xxhash64("user_id"), 2)
+    blocks = Blocks(shuffled, partial(build_user_blocks, plan=block_plan), BLOCK_COLUMNS).rows()
     users = ranking_stage.select_part_users(blocks, ("open_loop",), 4.0, keep_empty=False)
     vectors = share_rows(str(tmp_path), vector_rows(items, train_popular(items).items))
     rankings = ranking_stage.rank(

@@ -1,0 +1,71 @@
+"""Count and number the items of a labelled log, piece by piece: functions of Arrow tables, no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.protocol.audit import read_pieces
+from recbench_spark.protocol.labels import TRAIN
+from recbench_spark.protocol.popularity import CLASSES, class_bounds, number_classes
+from recbench_spark.protocol.positions import encode_ids, id_column, name_parts
+
+MOST_ITEMS = 1 << 20
+"""Items that one process counts and numbers, some 100 MB; Spark does it for larger catalogues."""
+
+NO_ITEMS = pa.schema([("item_id", pa.string()), ("n_train", pa.int64())]).empty_table()
+
+
+def count_files(paths: Iterable[str]) -> Iterator[pa.Table | None]:
+    """Yield the counts of some files of labelled rows, as `add_counts`."""
+    yield add_counts(count_items(rows) for path in paths for rows in read_pieces(path, ("item_id", "part")))
+
+
+def count_items(rows: pa.Table) -> pa.Table:
+    """Return item_id and n_train, the number of its training rows, of each item in labelled rows."""
+    items = id_column(encode_ids(rows), "item_id")
+    item_r, n_items = items.indices.to_numpy(), len(items.dictionary)
+    names, part_r = name_parts(rows)
+    in_train_r = part_r == (names.index(TRAIN) if TRAIN in names else -1)
+    # A file's dictionary may name items whose rows were dropped.
+    there_x = np.bincount(item_r, minlength=n_items) > 0
+    n_train_x = np.bincount(item_r[in_train_r], minlength=n_items)
+    counts = pa.table({"item_id": items.dictionary, "n_train": pa.array(n_train_x.astype(np.int64))})
+    return counts.filter(pa.array(there_x))
+
+
+def add_counts(counts: Iterable[pa.Table | None]) -> pa.Table | None:
+    """Add up tables of counts; None if they name more than MOST_ITEMS items."""
+    total = NO_ITEMS
+    for one in counts:
+        if one is None:
+            return None
+        total = _add_two(total, one)
+        if len(total) > MOST_ITEMS:
+            return None
+    return total
+
+
+def _add_two(one: pa.Table, other: pa.Table) -> pa.Table:
+    summed = pa.concat_tables([one, other]).group_by("item_id").aggregate([("n_train", "sum")])
+    return summed.select(["item_id", "n_train_sum"]).rename_columns(["item_id", "n_train"])
+
+
+def number_items(counts: pa.Table, numeric: bool) -> tuple[pa.Table, tuple[int, int]]:
+    """Return rows of `items` in tie order, and the bounds of their classes (`class_bounds`).
+
+    Args:
+        counts: item_id and n_train, each item once.
+        numeric: true if ids are ordered as numbers, else by UTF-8 bytes (`data.readers.ids.id_order`).
+    """
+    ids = counts.column("item_id").combine_chunks()
+    ordered = counts.take(pc.sort_indices(ids.cast(pa.int64()) if numeric else ids))
+    n_train = ordered.column("n_train").to_numpy()
+    counts_x, items_x = np.unique(n_train[n_train > 0], return_counts=True)
+    bounds = class_bounds(counts_x.tolist(), items_x.tolist())
+    index = pa.array(np.arange(len(ordered), dtype=np.int32))
+    classes = pa.array(CLASSES.tolist()).take(pa.array(number_classes(n_train, bounds)))
+    return ordered.append_column("item_index", index).append_column("popularity", classes), bounds

@@ -1,0 +1,213 @@
+"""User blocks: one row per user with training and held-out items as arrays, built once for all models.
+
+Functions of Arrow tables, without Spark: a task holds all rows of some users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.kernels.arrays import Bools, Ints
+from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.protocol.labels import HISTORY, TRAIN
+from recbench_spark.protocol.popularity import CLASSES, COLD, number_classes
+from recbench_spark.protocol.positions import encode_ids, id_column, name_parts
+from recbench_spark.schemas import USER_BLOCKS
+
+if TYPE_CHECKING:  # tasks need no settings
+    from recbench_spark.config import Slice
+
+TARGET = pa.schema([field for field in USER_BLOCKS.arrow_schema if field.name != "split_id"])
+"""Columns of a block; the split is the partition that it is written to."""
+
+
+class SliceLabel(NamedTuple):
+    """A slice: its key, the source of its labels, and their column or the attribute of the log."""
+
+    key: str
+    of: Literal["popularity", "cold_user", "log", "users", "items"]
+    column: str = ""
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """Catalogue, parts and slices that a task knows.
+
+    Attributes:
+        find: ids (n,) -> item_index or -1, and training rows, (n,) each (`KnownItems.find`).
+        bounds: training counts from which items are torso, and head.
+        parts: held-out parts to keep, in the order of their entries.
+        slices: labels of truth items.
+    """
+
+    find: Callable[[pa.Array], tuple[Ints, Ints]]
+    bounds: tuple[int, int]
+    parts: tuple[str, ...]
+    slices: tuple[SliceLabel, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that a task reads."""
+        tables = [label.column for label in self.slices if label.of in ("users", "items")]
+        attributes = ["attributes"] if any(label.of == "log" for label in self.slices) else []
+        return ("user_id", "item_id", "rating", "part", *attributes, *tables)
+
+
+@dataclass(frozen=True)
+class _OrderedRows:
+    """Rows in order of user, item, rating, part: numbers of ids, (r,) each, and what they stand for."""
+
+    user_r: Ints
+    item_r: npt.NDArray[np.int32]
+    rating: pa.Array
+    part_r: Ints
+    parts: list[str]
+    text: pa.Array
+    labels: list[pa.Array]
+    users: pa.Array
+
+
+def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
+    """Return one row per user.
+
+    Args:
+        rows: all labelled rows of some users (`BlockPlan.columns`).
+        plan: the catalogue, the held-out parts, the slices.
+
+    Returns:
+        user_id, user_key, train_items, train_ratings (by item_index ascending), held_out (part ->
+        item_ids, items, relevance, slices, by item_index ascending).
+    """
+    ordered = _order_rows(encode_ids(rows.combine_chunks()), plan)
+    n_users = len(ordered.users)
+    known_r = np.isin(ordered.part_r, [n for n, name in enumerate(ordered.parts) if name in HISTORY])
+    history = _count_offsets(ordered.user_r[known_r], n_users)
+    columns = {
+        "user_id": ordered.users,
+        "user_key": pa.array(hash_ids(ordered.users).view(np.int64)),
+        "train_items": pa.ListArray.from_arrays(history, pa.array(ordered.item_r[known_r])),
+        "train_ratings": pa.ListArray.from_arrays(history, ordered.rating.filter(pa.array(known_r))),
+        "held_out": _hold_out(ordered, plan),
+    }
+    return pa.table([columns[field.name].cast(field.type) for field in TARGET], schema=TARGET)
+
+
+def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
+    users, items = id_column(rows, "user_id"), id_column(rows, "item_id")
+    index_x, n_train_x = plan.find(items.dictionary)
+    code_r = items.indices.to_numpy()
+    item_r = index_x[code_r].astype(np.int32)
+    parts, part_r = name_parts(rows)
+    rating = rows.column("rating").combine_chunks()
+    rating = rating.chunk(0) if isinstance(rating, pa.ChunkedArray) else rating
+    labels = [_read_labels(rows, label, n_train_x[code_r], plan.bounds) for label in plan.slices]
+    of_log = [
+        _rank_texts(column) for column, label in zip(labels, plan.slices, strict=True) if label.of == "log"
+    ]
+    # A file's dictionary may name users whose rows were dropped.
+    there_u, user_r = np.unique(users.indices.to_numpy(), return_inverse=True)
+    rating_r = rating.to_numpy(zero_copy_only=False)
+    order_r = np.lexsort(
+        (*reversed(of_log), np.argsort(np.argsort(parts))[part_r], rating_r, item_r, user_r)
+    )
+    order = pa.array(order_r)
+    return _OrderedRows(
+        user_r[order_r],
+        item_r[order_r],
+        rating.take(order),
+        part_r[order_r],
+        parts,
+        items.dictionary.take(pa.array(code_r[order_r])),
+        [column.take(order) for column in labels],
+        users.dictionary.take(pa.array(there_u)),
+    )
+
+
+def _read_labels(rows: pa.Table, label: SliceLabel, n_train_r: Ints, bounds: tuple[int, int]) -> pa.Array:
+    """Return the label of each row, (r,) text; of `cold_user` NULL, which `_hold_out` fills."""
+    if label.of == "popularity":
+        return pa.array(CLASSES.tolist()).take(pa.array(number_classes(n_train_r, bounds)))
+    if label.of == "cold_user":
+        return pa.nulls(len(rows), pa.string())
+    name = "attributes" if label.of == "log" else label.column
+    if name not in rows.column_names:
+        return pa.nulls(len(rows), pa.string())
+    column = rows.column(name).combine_chunks()
+    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    if label.of == "log":
+        column = pc.map_lookup(column, pa.scalar(label.column), "first")
+    return column.cast(pa.string())
+
+
+def _rank_texts(column: pa.Array) -> Ints:
+    """Return (r,) the rank of each text by UTF-8 bytes; NULL comes first."""
+    codes = column.dictionary_encode()
+    rank = np.append(pc.rank(codes.dictionary).to_numpy().astype(np.int64), -1)
+    ranks: Ints = rank[pc.fill_null(codes.indices, -1).to_numpy()]
+    return ranks
+
+
+def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
+    """Return the truth of each user by part, without parts in which the user has none."""
+    n_users, n_parts = len(rows.users), len(plan.parts)
+    place = np.array(
+        [plan.parts.index(name) if name in plan.parts else -1 for name in rows.parts], np.int64
+    )
+    place_r = place[rows.part_r] if len(place) else np.zeros(0, np.int64)
+    held_r = np.flatnonzero(place_r >= 0)
+    entry_r = rows.user_r[held_r] * n_parts + place_r[held_r]
+    order = np.argsort(entry_r, kind="stable")
+    held_r, entry_r = held_r[order], entry_r[order]
+    starts = np.flatnonzero(np.diff(entry_r, prepend=-1))
+    bounds = pa.array(np.append(starts, len(entry_r)), pa.int32())
+    taken = pa.array(held_r)
+    lists = {
+        "item_ids": pa.ListArray.from_arrays(bounds, rows.text.take(taken)),
+        "items": pa.ListArray.from_arrays(bounds, pa.array(rows.item_r[held_r])),
+        "relevance": pa.ListArray.from_arrays(bounds, rows.rating.take(taken)),
+        "slices": _map_slices(rows, plan, held_r, bounds),
+    }
+    truth = pa.StructArray.from_arrays(list(lists.values()), list(lists))
+    offsets = _count_offsets(entry_r[starts] // n_parts, n_users)
+    names = pa.array(plan.parts, pa.string()).take(pa.array(entry_r[starts] % n_parts))
+    return pa.MapArray.from_arrays(offsets, names, truth)
+
+
+def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Array) -> pa.MapArray:
+    """Return for each part of a user a map: key of a slice -> labels of its truth items."""
+    n, n_slices = len(bounds) - 1, len(plan.slices)
+    labels = [
+        (_label_warmth(rows) if label.of == "cold_user" else column).take(pa.array(held_r))
+        for label, column in zip(plan.slices, rows.labels, strict=True)
+    ]
+    lists = [pa.ListArray.from_arrays(bounds, one) for one in labels]
+    by_entry = np.arange(n_slices * n).reshape(n_slices, n).T.ravel()
+    values = pa.concat_arrays([*lists, pa.array([], pa.list_(pa.string()))]).take(pa.array(by_entry))
+    keys = pa.array([label.key for label in plan.slices] * n, pa.string())
+    return pa.MapArray.from_arrays(pa.array(np.arange(n + 1) * n_slices, pa.int32()), keys, values)
+
+
+def _label_warmth(rows: _OrderedRows) -> pa.Array:
+    """Return (r,) text: cold for rows of users without training rows, else warm."""
+    in_train_r: Bools = rows.part_r == (rows.parts.index(TRAIN) if TRAIN in rows.parts else -1)
+    n_train_u = np.bincount(rows.user_r[in_train_r], minlength=len(rows.users))
+    return pa.array([COLD, "warm"]).take(pa.array((n_train_u > 0).astype(np.int8)[rows.user_r]))
+
+
+def _count_offsets(group_r: Ints, n: int) -> pa.Array:
+    """Return offsets (n + 1,) of lists by the group of each value."""
+    counts = np.bincount(group_r, minlength=n)
+    return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+
+
+def label_slices(slices: Sequence[Slice]) -> tuple[SliceLabel, ...]:
+    """Return the labels of a file's slices; those of a table are a column that is joined to the log."""
+    names = (f"_slice_{n}" if cut.path else cut.column or cut.key for n, cut in enumerate(slices))
+    return tuple(SliceLabel(cut.key, cut.of, name) for cut, name in zip(slices, names, strict=True))

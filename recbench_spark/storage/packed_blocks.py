@@ -1,0 +1,228 @@
+"""Rows as blocks: an Arrow table of some thousand rows is one value, with numbers in half their width.
+
+Where Python processes rows before and after a shuffle, blocks take the place of rows: without Spark.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.kernels.streams import Batches
+from recbench_spark.storage.objects import open_parquet
+
+MIN_BUFFER_ROWS, ROWS_PER_BLOCK, MAX_BUFFER_ROWS = 1 << 19, 1 << 10, 1 << 22
+"""Rows that a task holds while it partitions them: more for many tasks, so that blocks stay large."""
+
+BLOCK_SCHEMA = "task INT, rows BINARY"
+"""The task that a block is sent to, and its rows."""
+
+Block = tuple[int, bytes]
+"""The same columns in an RDD."""
+
+SCALE_KEY = b"recbench.was"
+"""Metadata of a field that was packed in 32 of its 64 bits: the divisor of its values."""
+
+
+Change = Callable[[pa.Table], pa.Table]
+Tables = Iterable[pa.Table]
+
+RESULT_SCHEMA = "found BINARY"
+"""The pickled result of a task."""
+
+Result = TypeVar("Result")
+
+DICTIONARIES = ("user_id", "item_id", "part")
+"""Columns of labelled rows that are read as dictionaries: each text is handled once."""
+
+
+def buffer_rows(tasks: int) -> int:
+    """Return the number of rows that a task holds while it partitions them for so many tasks."""
+    return min(max(MIN_BUFFER_ROWS, ROWS_PER_BLOCK * tasks), MAX_BUFFER_ROWS)
+
+
+def unpack_blocks(blocks: Iterable[bytes | pa.Buffer]) -> pa.Table | None:
+    """Return all rows of some blocks; None if there is no block."""
+    tables = [_decode_block(block) for block in blocks]
+    return pa.concat_tables(tables).combine_chunks() if tables else None
+
+
+def partition_rows(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[Block]:
+    """Yield the rows in blocks, one for each task that gets rows.
+
+    Args:
+        rows: a table in one chunk.
+        task_r: the task of each row.
+    """
+    # The smallest type makes the sort fast: numbers of 16 bits are sorted in two passes.
+    order_r = np.argsort(task_r.astype(np.min_scalar_type(task_r.max())), kind="stable")
+    rows, sorted_r = rows.take(pa.array(order_r)), task_r[order_r]
+    ends = np.append(np.flatnonzero(np.diff(sorted_r)), len(sorted_r) - 1) + 1
+    starts = np.insert(ends[:-1], 0, 0)
+    for start, end in zip(starts, ends, strict=True):
+        yield int(sorted_r[start]), _encode_block(rows.slice(start, end - start))
+
+
+def pack_batch(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> pa.RecordBatch:
+    """Return the blocks of `partition_rows` as rows of BLOCK_SCHEMA."""
+    tasks, packed = zip(*partition_rows(rows, task_r), strict=True)
+    columns = [pa.array(tasks, pa.int32()), pa.array(packed, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, ["task", "rows"])
+
+
+def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
+    """Yield batches merged into tables of `rows` rows or more, one chunk each; the last may be smaller."""
+    buffer: list[pa.RecordBatch] = []
+    n = 0
+    for batch in batches:
+        if batch.num_rows:
+            buffer.append(batch)
+            n += batch.num_rows
+        if n >= rows:
+            yield pa.Table.from_batches(buffer).combine_chunks()
+            buffer, n = [], 0
+    if buffer:
+        yield pa.Table.from_batches(buffer).combine_chunks()
+
+
+# ------------------------------------------------------------------------- a block as one value
+
+
+def _encode_block(rows: pa.Table) -> bytes:
+    """Return the rows as bytes; numbers take half their width if that loses nothing."""
+    for place, field in enumerate(rows.schema):
+        narrow = _narrow_column(rows.column(place))
+        if narrow is not None:
+            column, scale = narrow
+            rows = rows.set_column(
+                place, pa.field(field.name, column.type, metadata={SCALE_KEY: scale}), column
+            )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _narrow_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str] | None:
+    """Return the column in 32 bits, and the factor that restores it; None if it does not fit."""
+    if column.type == pa.float64() and _fits_float32(column):
+        return column.cast(pa.float32(), safe=False), "1"
+    if column.type != pa.int64():
+        return None
+    # Times in whole seconds, stored as microseconds, fit after a division.
+    for factor in (1, 1_000_000):
+        smaller = column if factor == 1 else pc.divide(column, factor)
+        if _fits_int32(smaller) and (factor == 1 or pc.multiply(smaller, factor).equals(column)):
+            return smaller.cast(pa.int32()), str(factor)
+    return None
+
+
+def _fits_int32(column: pa.ChunkedArray) -> bool:
+    bounds = pc.min_max(column).as_py()
+    return bounds["min"] is None or bool(bounds["min"] >= -(2**31) and bounds["max"] < 2**31)
+
+
+def _fits_float32(column: pa.ChunkedArray) -> bool:
+    values = column.drop_null().to_numpy()
+    with np.errstate(over="ignore"):
+        return bool((values.astype(np.float32) == values).all())
+
+
+def _decode_block(block: bytes | pa.Buffer) -> pa.Table:
+    rows = pa.ipc.open_stream(block).read_all()
+    for place, field in enumerate(rows.schema):
+        if field.metadata and SCALE_KEY in field.metadata:
+            rows = rows.set_column(
+                place, field.name, _widen_column(rows.column(place), int(field.metadata[SCALE_KEY]))
+            )
+    return rows
+
+
+def _widen_column(column: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
+    wide = column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.float64())
+    return wide if factor == 1 else pc.multiply(wide, factor)
+
+
+def are_whole(files: Sequence[str], key: str) -> bool:
+    """Return whether each file holds all rows of its ids of a column, as its writer noted in its name.
+
+    Compaction gives a file another name.
+    """
+    return bool(files) and all(name_whole(key) in file.rpartition("/")[2] for file in files)
+
+
+def name_whole(key: str) -> str:
+    """Return the mark in the name of a file that is whole by a column of ids; empty for no column."""
+    return f"by-{key}-" if key else ""
+
+
+# ------------------------------------------------------------------------- what tasks do
+
+
+def unpack_batches(batches: Batches) -> pa.Table | None:
+    """Return all rows of the blocks of a partition; None if it has no block."""
+    return next(read_blocks(batches), None)
+
+
+def map_tables(
+    batches: Batches, read: Callable[[Batches], Tables], function: Callable[[Tables], Batches]
+) -> Batches:
+    """Apply a function to the tables that a task reads."""
+    return function(read(batches))
+
+
+def read_blocks(batches: Batches) -> Iterator[pa.Table]:
+    """Yield all rows of the blocks of a partition; nothing if it has no block."""
+    table = unpack_blocks(block.as_buffer() for batch in batches for block in batch.column("rows"))
+    if table is not None:
+        yield table
+
+
+def read_files(batches: Batches, files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of each file whose number a task gets."""
+    texts = [name for name in DICTIONARIES if name in columns]
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield open_parquet(files[number], read_dictionary=texts).read(columns=list(columns))
+
+
+def change_tables(tables: Tables, change: Change, names: tuple[str, ...]) -> Batches:
+    """Change each table, and yield some of its columns in batches."""
+    for table in tables:
+        for batch in change(table).select(names).to_batches(max_chunksize=1 << 16):
+            yield pa.RecordBatch.from_arrays(
+                [_decode_dictionary(column) for column in batch.columns], names
+            )
+
+
+def finish_blocks(
+    blocks: Iterable[bytes | pa.Buffer], change: Change, finish: Callable[[pa.Table], Result]
+) -> Iterator[Result]:
+    """Change the rows of all blocks, and yield what `finish` makes of them; nothing without blocks."""
+    table = unpack_blocks(blocks)
+    if table is not None:
+        yield finish(change(table))
+
+
+def pickle_results(tables: Tables, change: Change, finish: Callable[[pa.Table], Result]) -> Batches:
+    """Change each table, and yield what `finish` makes of it, as RESULT_SCHEMA."""
+    for table in tables:
+        result = pickle.dumps(finish(change(table)))
+        yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], ["found"])
+
+
+def _decode_dictionary(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def partition_batches(batches: Batches, rows: int) -> Batches:
+    """Pack rows that have a column `_task`, some at a time (BLOCK_SCHEMA)."""
+    for table in chunks(batches, rows):
+        yield pack_batch(table.drop_columns(["_task"]), table.column("_task").to_numpy())
