@@ -173,14 +173,15 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
 
     With a local master, workers use this Python interpreter: they would otherwise take `python3` from PATH,
     which may lack this package. `small`: use settings for work of less than a minute, if the session is one
-    of bare Python on this machine.
+    of bare Python on this machine, or of a Connect server with a local master.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         share_own_modules(active)
         return active
     check_client()
-    if "PYSPARK_GATEWAY_PORT" in os.environ or REMOTE in os.environ:
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if submitted or REMOTE in os.environ:
         spark = SparkSession.builder.appName(app_name).getOrCreate()
     else:
         _require_java()
@@ -189,6 +190,8 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
         print(sentence, file=sys.stderr)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     replace_defaults(spark, TUNED_SETTINGS)
+    if small and not submitted and str(spark.conf.get("spark.master", None)).startswith("local"):
+        replace_defaults(spark, SMALL_JOB_SETTINGS)
     share_own_modules(spark)
     if server := find_update_server(spark):
         hide_broken_updates(server)
@@ -231,8 +234,6 @@ def _bare_session(app_name: str, small: bool) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with _defer_signals(), java.start_quietly():
         spark = SparkSession.builder.appName(app_name).getOrCreate()
-    if small and str(spark.conf.get("spark.master")).startswith("local"):
-        replace_defaults(spark, SMALL_JOB_SETTINGS)
     if shlex.quote(str(local_properties())) in arguments:
         java.write_known_jars(
             choose_delta(read_properties(local_properties())),
