@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.engine.tasks import FrameContext
+from recbench_spark.engine.versions import read_setting
 from recbench_spark.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,12 +40,36 @@ def is_connect(spark: SparkSession) -> bool:
     return ".connect." in type(spark).__module__
 
 
+def require_server(address: str) -> None:
+    """Check that a server of Spark Connect listens; pyspark waits for one for ten minutes.
+
+    Raises:
+        ConfigError: nobody does.
+    """
+    place = urlsplit(address)
+    if place.scheme != "sc" or getproxies():  # a proxy may be the way to it
+        return
+    try:
+        socket.create_connection((place.hostname or "", place.port or 15002), timeout=20).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no server of Spark Connect answers at {place.netloc}: {error.strerror or error}",
+            "start it, or correct SPARK_REMOTE=sc://HOST:PORT",
+        ) from None
+
+
 def limit_waiting(spark: SparkSession) -> None:
     """Let a request to a server that has died end within a minute; pyspark waits for ten."""
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
 
     client: Any = spark.client
     client.set_retry_policies([DefaultPolicy(max_retries=7, max_backoff=10_000)])
+
+
+def has_other_python(spark: SparkSession) -> bool:
+    """Return whether the tasks of a classic session may have another Python than this one."""
+    context: Any = spark.sparkContext
+    return context.pythonExec != sys.executable or not context.master.startswith("local")
 
 
 def open_tasks(spark: SparkSession) -> SparkContext:
@@ -134,7 +162,8 @@ def is_delta(spark: SparkSession, place: str) -> bool:
     if is_connect(spark):  # the server may lack Delta's part of the protocol
         from deltalake import DeltaTable as Table  # noqa: PLC0415
 
-        return bool(Table.is_deltatable(place))
+        is_file = Path(place.removeprefix("file:")).is_file()  # deltalake would look for a log inside it
+        return not is_file and bool(Table.is_deltatable(place))
     from delta.tables import DeltaTable  # noqa: PLC0415
 
     return bool(DeltaTable.isDeltaTable(spark, place))
@@ -162,7 +191,7 @@ def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
     """
     if not is_connect(spark):
         spark.sparkContext.setCheckpointDir(folder)
-    elif not spark.conf.get(CHECKPOINTS, None):
+    elif not read_setting(spark, CHECKPOINTS):
         raise ConfigError(
             f"{what} by Spark Connect needs {CHECKPOINTS} in the settings of the cluster",
             "set it, or use kind: implicit_als (likes) or als_wr (ratings)",
@@ -208,8 +237,9 @@ def send_module(spark: SparkSession, file: str) -> None:
 
 def send_package(spark: SparkSession, folder: Path) -> None:
     """Send a package, a folder of modules, to all tasks of the session as an archive of its name."""
-    base = Path(tempfile.mkdtemp(prefix="recbench-modules-")) / folder.name
-    send_module(spark, shutil.make_archive(str(base), "zip", folder.parent, folder.name))
+    base = Path(tempfile.mkdtemp(prefix="recbench-modules-"))
+    shutil.copytree(folder, base / "all" / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
+    send_module(spark, shutil.make_archive(str(base / folder.name), "zip", base / "all"))
 
 
 def cancel_jobs() -> None:
