@@ -188,7 +188,7 @@ def _ask_worker(spark: SparkSession) -> dict[str, Any]:
         facts = F.udf(answer, "string", useArrow=False)
         rows = spark.range(0, 1, 1, 1).select(facts("id").alias("facts")).collect()
     except PySparkException as error:
-        if found := re.search(r"different version:? ([\d.]+) than", str(error)):
-            raise _name_pythons(found[1].rstrip(".")) from None
+        if there := re.search(r"different version:? ([\d.]+) than", str(error)):
+            raise _name_pythons(there[1]) from None
         raise
     return dict(json.loads(rows[0]["facts"]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -59,11 +61,39 @@ def require_server(address: str) -> None:
 
 
 def limit_waiting(spark: SparkSession) -> None:
-    """Let a request to a server that has died end within a minute; pyspark waits for ten."""
+    """Let requests to a server that has died end within half a minute in all; pyspark waits for ten."""
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
 
+    class Patience(DefaultPolicy):
+        """Try again while errors that follow each other began less than half a minute ago."""
+
+        first = last = 0.0
+
+        def can_retry(self, e: BaseException) -> bool:
+            if not super().can_retry(e):
+                return False
+            now = time.monotonic()
+            if now - self.last > PATIENCE:
+                self.first = now
+            self.last = now
+            return now - self.first < PATIENCE
+
     client: Any = spark.client
-    client.set_retry_policies([DefaultPolicy(max_retries=7, max_backoff=10_000)])
+    client.set_retry_policies([Patience(max_retries=7, max_backoff=10_000)])
+
+
+PATIENCE = 30
+"""Seconds; the second request to a dead server, and all later ones, end at once."""
+
+SERVER_GONE = re.compile(
+    r"StatusCode\.UNAVAILABLE|RETRIES_EXCEEDED|INVALID_HANDLE\.SESSION_(CHANGED|CLOSED|NOT_FOUND)"
+)
+
+
+def is_server_gone(error: BaseException) -> bool:
+    """Return whether a server of Spark Connect has ended, or has forgotten the session."""
+    by_connect = ".connect" in type(error).__module__ or type(error).__module__.startswith("grpc")
+    return by_connect and SERVER_GONE.search(f"{type(error).__name__} {error}") is not None
 
 
 def has_other_python(spark: SparkSession) -> bool:
