@@ -267,9 +267,11 @@ def send_module(spark: SparkSession, file: str) -> None:
 
 def send_package(spark: SparkSession, folder: Path) -> None:
     """Send a package, a folder of modules, to all tasks of the session as an archive of its name."""
-    base = Path(tempfile.mkdtemp(prefix="recbench-modules-"))
-    shutil.copytree(folder, base / "all" / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
-    send_module(spark, shutil.make_archive(str(base / folder.name), "zip", base / "all"))
+    base = Path(tempfile.mkdtemp(prefix="recbench-modules-")) / folder.name
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copytree(folder, Path(copy, folder.name), ignore=shutil.ignore_patterns("__pycache__"))
+        archive = shutil.make_archive(str(base), "zip", copy)
+    send_module(spark, archive)
 
 
 def cancel_jobs() -> None:
