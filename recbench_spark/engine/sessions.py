@@ -99,7 +99,7 @@ def is_server_gone(error: BaseException) -> bool:
 def has_other_python(spark: SparkSession) -> bool:
     """Return whether the tasks of a classic session may have another Python than this one."""
     context: Any = spark.sparkContext
-    return context.pythonExec != sys.executable or not context.master.startswith("local")
+    return bool(context.pythonExec != sys.executable or not context.master.startswith("local"))
 
 
 def open_tasks(spark: SparkSession) -> SparkContext:
