@@ -110,10 +110,20 @@ def stop_without_core() -> None:
 
 def _find_fault(name: str) -> str:
     try:
-        version = metadata.version(name)
+        return name_fault(name, metadata.version(name))
     except metadata.PackageNotFoundError:
-        return "" if has_module(name.replace("pyyaml", "yaml")) else f"no {name}"
-    return f"{name} {version}" if read_version(version) < read_version(CORE[name]) else ""
+        return "" if has_module(name.replace("pyyaml", "yaml")) else name_fault(name, None)
+
+
+def name_fault(name: str, version: str | None) -> str:
+    """Return what is wrong with a package of the core, or nothing.
+
+    >>> name_fault("scipy", None), name_fault("pyarrow", "15.0.2"), name_fault("numpy", "2.0.1")
+    ('no scipy', 'pyarrow 15.0.2', '')
+    """
+    if version is None:
+        return f"no {name}"
+    return f"{name} {version}" if version and read_version(version) < read_version(CORE[name]) else ""
 
 
 def read_version(text: str) -> list[int]:

@@ -18,6 +18,11 @@ JAVA_ENDED = (
     "  hint: the system may have killed it for lack of memory (see dmesg); raise its limit, or run again"
 )
 
+SERVER_ENDED = (
+    "the server of Spark Connect answers no more: it has ended, or the way to it is broken\n"
+    "  hint: start it, then this command again: it goes on with what is done"
+)
+
 JAVA_NOT_STARTED = (
     "Spark's Java process ended before it was ready\n"
     "  hint: its own lines are above; is Java 17 or 21 installed (JAVA_HOME), and is there memory for it?"
@@ -37,7 +42,7 @@ def describe_error(error: BaseException) -> str:
     if "JAVA_GATEWAY_EXITED" in str(error):
         return JAVA_NOT_STARTED
     if is_java_gone(error):
-        return JAVA_ENDED
+        return JAVA_ENDED if has_java() else SERVER_ENDED
     if isinstance(error, spark_errors()):
         from recbench_spark.storage.spark_errors import explain_spark_error  # noqa: PLC0415
 
@@ -91,8 +96,15 @@ def is_java_gone(error: BaseException) -> bool:
     """
     if "pyspark" not in sys.modules:
         return False
-    from recbench_spark.engine.sessions import Py4JError, Py4JJavaError, find_gateway  # noqa: PLC0415
+    from recbench_spark.engine.sessions import (  # noqa: PLC0415
+        Py4JError,
+        Py4JJavaError,
+        find_gateway,
+        is_server_gone,
+    )
 
+    if is_server_gone(error):
+        return True
     broken, gateway = isinstance(error, ConnectionError), find_gateway()
     java = getattr(gateway, "proc", None)
     if java is None:
@@ -101,6 +113,13 @@ def is_java_gone(error: BaseException) -> bool:
         with suppress(subprocess.TimeoutExpired):
             java.wait(1)  # its connection is gone a moment before it is
     return java.poll() is not None
+
+
+def has_java() -> bool:
+    """Return whether this process has, or had, a Java process of its own."""
+    from recbench_spark.engine.sessions import find_gateway  # noqa: PLC0415
+
+    return find_gateway() is not None
 
 
 def spark_errors() -> tuple[type[Exception], ...]:

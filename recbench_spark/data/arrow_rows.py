@@ -63,7 +63,10 @@ def as_table(frame: Any, what: str) -> pa.Table:
         )
         if isinstance(table, Mapping) and not names_ids(table):
             raise TypeError("its keys are not names of columns such as user_id and item_id")
-        return pa.table(table)
+        if isinstance(table, pa.RecordBatch):
+            return pa.Table.from_batches([table])
+        # Arrow 18 to 20 would send its own table through C, and crash at views of bytes that a cast made.
+        return table if isinstance(table, pa.Table) else pa.table(table)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
         message = "; ".join(str(part) for part in error.args) or type(error).__name__
         raise DataError(

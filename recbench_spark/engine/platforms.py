@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark import __version__ as client_version
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from recbench_spark.engine.sessions import is_connect, limit_waiting, send_package
+from recbench_spark.engine.sessions import (
+    Py4JError,
+    has_other_python,
+    is_connect,
+    limit_waiting,
+    send_package,
+)
+from recbench_spark.engine.versions import change_setting, read_setting
 from recbench_spark.errors import ConfigError
-from recbench_spark.extras import read_version
+from recbench_spark.extras import CORE, name_fault, read_version
 
 DELTA_JARS = {
     "3.5": "io.delta:delta-spark_2.12:3.3.2",
@@ -32,17 +39,15 @@ DELTA_JARS = {
 ANSI = "spark.sql.ansi.enabled"
 PLATFORMS = "docs/how_to/platforms.md"
 WORKER_PACKAGES = (
-    "pyarrow",
-    "numpy",
-    "pandas",
-    "numba",
-    "scipy",
-    "pydantic",
-    "xxhash",
-    "deltalake",
-    "obstore",
+    *("pyarrow", "numpy", "pandas", "numba", "scipy"),
+    *("pydantic", "xxhash", "deltalake", "obstore", "threadpoolctl"),
 )
 """Packages that tasks import; the package itself can be sent to them."""
+
+NO_DELTA = re.compile(
+    "DATA_SOURCE_NOT_FOUND|ClassNotFound|CLASS_NOT_FOUND|Failed to find (the )?data|CONFIGURE_SPARK_SESSION"
+)
+"""Words of an error where a session has no jar of Delta, or has one and no settings for it."""
 
 
 def name_version(version: str = client_version) -> str:
@@ -73,6 +78,8 @@ def prepare_session(spark: SparkSession) -> str:
         ConfigError: client and server are of different major versions, there is no Delta, ANSI cannot be
             switched on, or tasks have another Python or lack packages.
     """
+    if is_connect(spark):
+        limit_waiting(spark)
     server = spark.version
     if server.split(".")[0] != client_version.split(".")[0]:
         raise ConfigError(
@@ -81,8 +88,7 @@ def prepare_session(spark: SparkSession) -> str:
         )
     _require_ansi(spark)
     _require_delta(spark)
-    if is_connect(spark):
-        limit_waiting(spark)
+    if is_connect(spark) or has_other_python(spark):
         _prepare_workers(spark)
     return describe_platform(spark)
 
@@ -104,9 +110,8 @@ def describe_platform(spark: SparkSession) -> str:
 
 def _require_ansi(spark: SparkSession) -> None:
     """Switch ANSI on, with which a number that does not fit is an error: the default from Spark 4.0 on."""
-    with suppress(PySparkException):  # some clusters take no setting of a session
-        spark.conf.set(ANSI, "true")
-    if str(spark.conf.get(ANSI, None)).lower() != "true":
+    change_setting(spark, ANSI, "true")
+    if str(read_setting(spark, ANSI)).lower() != "true":
         raise ConfigError(
             f"this cluster keeps {ANSI} off, so numbers that do not fit would become others in silence",
             f"set {ANSI} true in the settings of the cluster",
@@ -114,22 +119,14 @@ def _require_ansi(spark: SparkSession) -> None:
 
 
 def _require_delta(spark: SparkSession) -> None:
-    """Check that Spark reads Delta tables."""
-    names = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
-    if any("delta" in (spark.conf.get(name, None) or "").lower() for name in names):
-        return
+    """Check that Spark reads Delta tables: one that does says that there is none at a place."""
     try:
-        spark.sql("DESCRIBE DETAIL delta.`/recbench-no-such-table`").collect()
-    except Exception as error:
-        said = str(error)
-        if (
-            "DATA_SOURCE_NOT_FOUND" in said
-            or "ClassNotFoundException" in said
-            or "Failed to find data" in said
-        ):
+        spark.read.format("delta").load("/recbench-no-such-table").schema  # noqa: B018 - it asks the server
+    except (PySparkException, Py4JError) as error:
+        if NO_DELTA.search(str(error)):
             raise ConfigError(
-                f"this session of Spark {spark.version} has no Delta",
-                f"spark-submit --properties-file conf/spark/cluster.conf, or --packages "
+                f"this session of Spark {spark.version} has no Delta, or lacks its settings",
+                f"spark-submit --properties-file conf/spark/cluster.conf, which has them, with --packages "
                 f"{DELTA_JARS.get(name_version(spark.version), DELTA_JARS[NEWEST])}",
             ) from None
 
@@ -137,49 +134,61 @@ def _require_delta(spark: SparkSession) -> None:
 def _prepare_workers(spark: SparkSession) -> None:
     """Check the Python of tasks, and send them this package where they lack it."""
     facts = _ask_worker(spark)
-    own = list(sys.version_info[:2])
-    if facts["python"] != own:
-        there, here = (".".join(map(str, version)) for version in (facts["python"], own))
+    if facts["python"] != list(sys.version_info[:2]):
+        raise _name_pythons(".".join(map(str, facts["python"])))
+    faults = {name: name_fault(name, version) for name, version in facts["packages"].items()}
+    if bad := {name: fault for name, fault in faults.items() if fault}:
+        wanted = " ".join(f"'{name}>={CORE[name]}'" for name in bad)
         raise ConfigError(
-            f"tasks of this cluster run Python {there}, and this job {here}",
-            f"start the job with Python {there}",
-        )
-    if facts["missing"]:
-        raise ConfigError(
-            f"tasks of this cluster lack {', '.join(facts['missing'])}",
-            f"install them in the cluster's environment ({PLATFORMS})",
+            f"tasks of this cluster cannot run recbench-spark: {', '.join(bad.values())}",
+            f"pip install {wanted} in the cluster's environment ({PLATFORMS})",
         )
     if not facts["ours"]:
+        _send_package(spark)
+
+
+def _name_pythons(there: str) -> ConfigError:
+    here = ".".join(map(str, sys.version_info[:2]))
+    return ConfigError(
+        f"tasks of this cluster run Python {there}, and this job {here}",
+        f"start the job with Python {there}, or the cluster with a PYSPARK_PYTHON of {here}",
+    )
+
+
+def _send_package(spark: SparkSession) -> None:
+    """Send this package to tasks that lack it."""
+    why = ""
+    try:
         send_package(spark, Path(__file__).resolve().parents[1])
-        if not _ask_worker(spark)["ours"]:
-            raise ConfigError(
-                "tasks of this cluster lack recbench_spark, and the server took no artifact",
-                f"install its wheel in the cluster's environment ({PLATFORMS})",
-            )
+        if _ask_worker(spark)["ours"]:
+            return
+    except PySparkException as error:
+        why = f": {str(error).splitlines()[0][:200]}"
+    raise ConfigError(
+        f"tasks of this cluster lack recbench_spark, and the server took no artifact{why}",
+        f"install its wheel in the cluster's environment ({PLATFORMS})",
+    )
 
 
 def _ask_worker(spark: SparkSession) -> dict[str, Any]:
-    """Return Python's version in a task, whether it has this package, and which packages it lacks."""
+    """Return Python's version in a task, whether it has this package, and its versions of packages."""
     packages = WORKER_PACKAGES
 
-    def answer(batches: Iterator[Any]) -> Iterator[Any]:  # sent by value: tasks may lack this module
-        for _ in batches:
-            pass
-        facts = {
-            "python": list(sys.version_info[:2]),
-            "ours": find_spec("recbench_spark") is not None,
-            "missing": [name for name in packages if find_spec(name) is None],
-        }
-        yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
+    def answer(_: int) -> str:  # sent by value, and without Arrow: tasks may lack this module, and pyarrow
+        versions: dict[str, str | None] = {}
+        for name in packages:
+            try:
+                versions[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                versions[name] = None if find_spec(name) is None else ""
+        ours = find_spec("recbench_spark") is not None
+        return json.dumps({"python": list(sys.version_info[:2]), "ours": ours, "packages": versions})
 
     try:
-        rows = spark.range(0, 1, 1, 1).mapInArrow(answer, "facts STRING").collect()
+        facts = F.udf(answer, "string", useArrow=False)
+        rows = spark.range(0, 1, 1, 1).select(facts("id").alias("facts")).collect()
     except PySparkException as error:
-        if "PYTHON_VERSION_MISMATCH" in str(error) or "different version" in str(error):
-            first = str(error).splitlines()[0]
-            raise ConfigError(
-                f"tasks of this cluster run another Python than this job: {first[:200]}",
-                "start the job with the cluster's version of Python",
-            ) from None
+        if there := re.search(r"different version:? ([\d.]+) than", str(error)):
+            raise _name_pythons(there[1]) from None
         raise
     return dict(json.loads(rows[0]["facts"]))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import socket
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.engine.tasks import FrameContext
-from recbench_spark.engine.versions import is_old
+from recbench_spark.engine.versions import is_old, read_setting
 from recbench_spark.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,8 +42,26 @@ def is_connect(spark: SparkSession) -> bool:
     return ".connect." in type(spark).__module__
 
 
+def require_server(address: str) -> None:
+    """Check that a server of Spark Connect listens; pyspark waits for one for ten minutes.
+
+    Raises:
+        ConfigError: nobody does.
+    """
+    place = urlsplit(address)
+    if place.scheme != "sc" or getproxies():  # a proxy may be the way to it
+        return
+    try:
+        socket.create_connection((place.hostname or "", place.port or 15002), timeout=20).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no server of Spark Connect answers at {place.netloc}: {error.strerror or error}",
+            "start it, or correct SPARK_REMOTE=sc://HOST:PORT",
+        ) from None
+
+
 def limit_waiting(spark: SparkSession) -> None:
-    """Let a request to a server that has died end within a minute; pyspark waits for ten."""
+    """Let requests to a server that has died end within half a minute in all; pyspark waits for ten."""
     client: Any = spark.client
     few: dict[str, Any] = {"max_retries": 7, "max_backoff": 10_000}
     if is_old():
@@ -46,7 +69,41 @@ def limit_waiting(spark: SparkSession) -> None:
         return
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
 
-    client.set_retry_policies([DefaultPolicy(**few)])
+    class Patience(DefaultPolicy):
+        """Try again while errors that follow each other began less than half a minute ago."""
+
+        first = last = 0.0
+
+        def can_retry(self, e: BaseException) -> bool:
+            if not super().can_retry(e):
+                return False
+            now = time.monotonic()
+            if now - self.last > PATIENCE:
+                self.first = now
+            self.last = now
+            return now - self.first < PATIENCE
+
+    client.set_retry_policies([Patience(**few)])
+
+
+PATIENCE = 30
+"""Seconds; the second request to a dead server, and all later ones, end at once."""
+
+SERVER_GONE = re.compile(
+    r"StatusCode\.UNAVAILABLE|RETRIES_EXCEEDED|INVALID_HANDLE\.SESSION_(CHANGED|CLOSED|NOT_FOUND)"
+)
+
+
+def is_server_gone(error: BaseException) -> bool:
+    """Return whether a server of Spark Connect has ended, or has forgotten the session."""
+    by_connect = ".connect" in type(error).__module__ or type(error).__module__.startswith("grpc")
+    return by_connect and SERVER_GONE.search(f"{type(error).__name__} {error}") is not None
+
+
+def has_other_python(spark: SparkSession) -> bool:
+    """Return whether the tasks of a classic session may have another Python than this one."""
+    context: Any = spark.sparkContext
+    return bool(context.pythonExec != sys.executable or not context.master.startswith("local"))
 
 
 def open_tasks(spark: SparkSession) -> SparkContext:
@@ -176,7 +233,7 @@ def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
     """
     if not is_connect(spark):
         spark.sparkContext.setCheckpointDir(folder)
-    elif not spark.conf.get(CHECKPOINTS, None):
+    elif not read_setting(spark, CHECKPOINTS):
         raise ConfigError(
             f"{what} by Spark Connect needs {CHECKPOINTS} in the settings of the cluster",
             "set it, or use kind: implicit_als (likes) or als_wr (ratings)",
@@ -230,7 +287,10 @@ def send_module(spark: SparkSession, file: str) -> None:
 def send_package(spark: SparkSession, folder: Path) -> None:
     """Send a package, a folder of modules, to all tasks of the session as an archive of its name."""
     base = Path(tempfile.mkdtemp(prefix="recbench-modules-")) / folder.name
-    send_module(spark, shutil.make_archive(str(base), "zip", folder.parent, folder.name))
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copytree(folder, Path(copy, folder.name), ignore=shutil.ignore_patterns("__pycache__"))
+        archive = shutil.make_archive(str(base), "zip", copy)
+    send_module(spark, archive)
 
 
 def cancel_jobs() -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
-from recbench_spark.engine.versions import collect_arrow, send_to_tasks
+from recbench_spark.engine.versions import collect_arrow, read_setting, send_to_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +50,7 @@ class FrameContext:
     @property
     def master(self) -> str:
         """The cluster's master, if the session tells it."""
-        return str(self.spark.conf.get("spark.master", "connect"))
+        return read_setting(self.spark, "spark.master") or "connect"
 
     def getConf(self) -> FrameContext:  # noqa: N802
         """Return the settings."""
@@ -58,7 +58,7 @@ class FrameContext:
 
     def get(self, key: str, default: str | None = None) -> str | None:
         """Return a setting; the default if there is none."""
-        return self.spark.conf.get(key, default)
+        return read_setting(self.spark, key, default)
 
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Tasks:
         """Return tasks over parts of a list; the list goes to all of them."""

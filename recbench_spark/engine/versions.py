@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -147,6 +148,33 @@ def is_utf8(text: Column) -> Column:
         return F.is_valid_utf8(text)
     stored = text.cast("binary")
     return F.encode(F.decode(stored, "UTF-8"), "UTF-8") == stored
+
+
+# ------------------------------------------------------------------------- settings
+
+
+def read_setting(spark: SparkSession, key: str, default: str | None = None) -> str | None:
+    """Return a setting; the default where it is unset, or where the platform hides it."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        return spark.conf.get(key, default)
+    except PySparkException:
+        return default
+
+
+def change_setting(spark: SparkSession, key: str, value: str) -> None:
+    """Set a setting of the session, if the platform lets it."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    with suppress(PySparkException):
+        spark.conf.set(key, value)
+
+
+def count_shuffle_tasks(spark: SparkSession) -> int:
+    """Return the number of tasks of a shuffle; 1 where the platform chooses it, as `auto` says."""
+    text = read_setting(spark, "spark.sql.shuffle.partitions") or ""
+    return int(text) if text.isdecimal() else 1
 
 
 # ------------------------------------------------------------------------- rows to numbered tasks

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig, digest
-from recbench_spark.engine.versions import collect_arrow
+from recbench_spark.engine.versions import collect_arrow, read_setting
 from recbench_spark.errors import ConfigError, DataError, is_cancelled
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, RankingMeasure
 from recbench_spark.evaluation.batched import shuffle
@@ -101,7 +101,7 @@ def read_models_per_pass(night: BenchmarkNight) -> int:
 
     0: each model is evaluated by itself (`nightly.model_evaluation`).
     """
-    text = str(night.spark.conf.get(MODELS_AT_ONCE_SETTING, None) or MAX_MODELS)
+    text = str(read_setting(night.spark, MODELS_AT_ONCE_SETTING) or MAX_MODELS)
     if not text.isdecimal():
         raise ConfigError(
             f"{MODELS_AT_ONCE_SETTING} is '{text}', not a number of models", "0: each model by itself"

@@ -10,7 +10,7 @@ import numpy as np
 
 from recbench_spark import revisions
 from recbench_spark.config import CURVE_METRIC, digest
-from recbench_spark.engine.versions import collect_arrow
+from recbench_spark.engine.versions import collect_arrow, count_shuffle_tasks
 from recbench_spark.evaluation.comparison.curve_crossings import CrossingPlan, find_crossings
 from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.kernels.comparison.curve_crossings import MOST_AT_ENDS
@@ -35,7 +35,7 @@ def find_night_crossings(night: BenchmarkNight, journal: Journal) -> None:
     if len(run_ids) < 2 or night.store.has(CURVE_CROSSINGS, "crossing_id", name):
         return
     with journal.stage("crossings", f"crossings of {len(run_ids)} curves", suite=night.benchmark.name):
-        tasks = int(night.spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        tasks = count_shuffle_tasks(night.spark)
         pairs = collect_arrow(find_crossings(night.store.read(CURVE_VALUES), plan, tasks)).to_pylist()
         rows = make_rows(pairs, plan, {**_facts(night), "crossing_id": name})
         night.store.append_rows(rows, CURVE_CROSSINGS, once=name)

@@ -35,9 +35,11 @@ from recbench_spark.engine.sessions import (
     hide_broken_updates,
     list_sent_files,
     open_tasks,
+    require_server,
     send_module,
     send_package,
 )
+from recbench_spark.engine.versions import change_setting, read_setting
 from recbench_spark.errors import ConfigError
 from recbench_spark.runtime import java, java_classes
 
@@ -182,7 +184,7 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
     check_client()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if submitted or REMOTE in os.environ:
-        spark = SparkSession.builder.appName(app_name).getOrCreate()
+        spark = _open_session(app_name)
     else:
         _require_java()
         spark = _bare_session(app_name, small)
@@ -190,7 +192,7 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
         print(sentence, file=sys.stderr)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     replace_defaults(spark, TUNED_SETTINGS)
-    if small and not submitted and str(spark.conf.get("spark.master", None)).startswith("local"):
+    if small and not submitted and (read_setting(spark, "spark.master") or "").startswith("local"):
         replace_defaults(spark, SMALL_JOB_SETTINGS)
     share_own_modules(spark)
     if server := find_update_server(spark):
@@ -200,6 +202,18 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
 
 REMOTE = "SPARK_REMOTE"
 """Spark's environment variable with the address of a server of Spark Connect: sc://HOST:PORT."""
+
+
+def _open_session(app_name: str) -> SparkSession:
+    """Return the session of spark-submit, or of a server of Spark Connect."""
+    require_server(os.environ.get(REMOTE, ""))
+    try:
+        return SparkSession.builder.appName(app_name).getOrCreate()
+    except ImportError as error:  # pyspark leaves the packages of its client to who asks for them
+        why = str(error).partition("] ")[2] or str(error)
+        raise ConfigError(
+            f"no client of Spark Connect here: {why}", f"pip install 'pyspark[connect]~={name_version()}.0'"
+        ) from None
 
 
 def _require_java() -> None:
@@ -224,8 +238,8 @@ def share_own_modules(spark: SparkSession) -> None:
 def replace_defaults(spark: SparkSession, settings: Mapping[str, tuple[str, str]]) -> None:
     """Set new values for settings of a session that still have their default."""
     for key, (default, value) in settings.items():
-        if spark.conf.get(key, None) == default:
-            spark.conf.set(key, value)
+        if read_setting(spark, key) == default:
+            change_setting(spark, key, value)
 
 
 def _bare_session(app_name: str, small: bool) -> SparkSession:
@@ -252,15 +266,15 @@ NARROW_ROW_SETTINGS = {
 @contextmanager
 def narrow_rows(spark: SparkSession) -> Iterator[None]:
     """Send narrow rows to Python in large batches inside this context, without a size check per row."""
-    known = {key: spark.conf.get(key, None) for key in NARROW_ROW_SETTINGS}
+    known = {key: read_setting(spark, key) for key in NARROW_ROW_SETTINGS}
     old_values = {key: value for key, value in known.items() if value is not None}  # some versions lack one
     for key in old_values:
-        spark.conf.set(key, NARROW_ROW_SETTINGS[key])
+        change_setting(spark, key, NARROW_ROW_SETTINGS[key])
     try:
         yield
     finally:
         for key, value in old_values.items():
-            spark.conf.set(key, value)
+            change_setting(spark, key, value)
 
 
 # ------------------------------------------------------------------------- frames that a night keeps

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.engine.tasks import Tasks
-from recbench_spark.engine.versions import is_frame, send_to_tasks
+from recbench_spark.engine.versions import count_shuffle_tasks, is_frame, send_to_tasks
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.packed_blocks import (
     BLOCK_SCHEMA,
@@ -127,7 +127,7 @@ class OpenedFiles:
 
 def count_tasks(spark: SparkSession, n: int) -> int:
     """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
-    minimum = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    minimum = count_shuffle_tasks(spark)
     return max(minimum, -(-n // ROWS_PER_TASK))
 
 

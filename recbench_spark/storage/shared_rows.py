@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from recbench_spark.engine.sessions import Py4JError, open_hadoop
+from recbench_spark.engine.versions import read_setting
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.frame_files import write_parts
@@ -47,9 +48,9 @@ def base_folder(spark: SparkSession, root: str | None = None) -> str:
         ConfigError: there is no root and no setting, and workers are on other hosts.
     """
     return (
-        (spark.conf.get(SETTING, None) or "").rstrip("/")
+        (read_setting(spark, SETTING) or "").rstrip("/")
         or root
-        or local_scratch(spark.conf.get("spark.master", None) or "unknown")
+        or local_scratch(read_setting(spark, "spark.master") or "unknown")
     )
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
-from recbench_spark.engine.versions import make_frame
+from recbench_spark.engine.versions import change_setting, make_frame
 from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
@@ -302,7 +302,7 @@ class Store(WarehouseTables):
         if self.folder is not None:
             hours = _hours_to_keep(self.folder, hours)
         # Delta would require a week, but a night ends within a day.
-        self.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        change_setting(self.spark, "spark.databricks.delta.retentionDurationCheck.enabled", "false")
         self.spark.sql(f"VACUUM {self.identifier(name)} RETAIN {hours} HOURS")
 
     def migrate(self) -> list[str]:

@@ -20,7 +20,7 @@ from recbench_spark.engine.sessions import (
     open_task_environment,
     read_hadoop,
 )
-from recbench_spark.engine.versions import collect_arrow
+from recbench_spark.engine.versions import collect_arrow, read_setting
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
@@ -430,7 +430,7 @@ def _check_storage(spark: SparkSession, root: str, read_only: bool) -> None:
     if read_only:
         return
     for key in (f"spark.delta.logStore.{scheme}.impl" for scheme in ("s3", "s3a", "s3n")):
-        if "DynamoDB" in (spark.conf.get(key, None) or ""):
+        if "DynamoDB" in (read_setting(spark, key) or ""):
             raise StoreError(
                 f"{key} keeps locks in DynamoDB, and tables of {root} have conditional writes",
                 "remove this setting, and let no job with it write to the warehouse",

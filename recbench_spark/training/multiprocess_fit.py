@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 
 from recbench_spark import errors
 from recbench_spark.engine.sessions import open_tasks
+from recbench_spark.engine.versions import read_setting
 from recbench_spark.errors import ConfigError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import FitResult, Report, Shard, Task, fit, read_checkpoint
 from recbench_spark.models.networks.plans import TrainingPlan
@@ -91,7 +92,7 @@ def fit_as_configured(
 
 
 def _is_local_session() -> bool:
-    return is_local({"spark.master": str(SparkSession.active().conf.get("spark.master"))})
+    return is_local({"spark.master": read_setting(SparkSession.active(), "spark.master") or "connect"})
 
 
 def fit_multiprocess(

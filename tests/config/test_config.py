@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import string
 from datetime import date
 from pathlib import Path
@@ -49,6 +50,10 @@ def write(tmp_path: Path):
 
 def change_sections(**sections: Any) -> dict[str, Any]:
     return {**MINIMAL, **sections}
+
+
+TOO_DEEP = "sections in one another|exceeded maximum nesting depth"
+"""Ours, or that of PyYAML from 6.0.4 on, which looks first."""
 
 
 @pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.yaml")), ids=lambda path: path.stem)
@@ -290,7 +295,7 @@ WITHOUT_A_TRACE = [
     ("split.seed=!!int foo", "not valid YAML"),
     ("split.seed=!!bool foo", "not valid YAML"),
     ("split.seed=!!timestamp foo", "not valid YAML"),
-    ("split.seed=" + "[" * 100_000, "sections in one another"),
+    ("split.seed=" + "[" * 100_000, TOO_DEEP),
     ("split.seed=" + "9" * 5000, "split.seed"),
     ("split.seed=9223372036854775808", "split.seed"),
     ("evaluation.k.0.x=1", "not a section"),
@@ -331,7 +336,7 @@ WITHOUT_A_TRACE = [
 def test_an_odd_override_ends_in_a_sentence(write, override: str, word: str) -> None:
     with pytest.raises(ConfigError) as error:
         load_benchmark(write(MINIMAL), ["evaluation.k=[1]", override])
-    assert word in str(error.value) and len(str(error.value)) < 2000
+    assert re.search(word, str(error.value)) and len(str(error.value)) < 2000
 
 
 def test_a_key_that_is_misspelt_is_reported_before_the_one_that_is_missing(write) -> None:
@@ -473,7 +478,7 @@ ANCHORS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         (ANCHORS, "aliases add more than"),
         ("a: &a {b: *a}", "contains itself"),
         ("name: a\nname: b", "'name' occurs twice"),
-        ("[" * 50_000, "sections in one another"),
+        ("[" * 50_000, TOO_DEEP),
         ("name: !!python/object/apply:os.system [x]", "not valid YAML"),
         ("- a", "expected keys and values"),
     ],

@@ -25,7 +25,7 @@ from recbench_spark.data.readers.paths import (
 )
 from recbench_spark.data.text_layouts import OPTION_ALIASES, REPLACEMENT, Layout, open_quote_error
 from recbench_spark.engine.sessions import open_java, read_hadoop
-from recbench_spark.engine.versions import add_columns
+from recbench_spark.engine.versions import add_columns, change_setting, read_setting
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.inputs import Options, find_version, time_travel_options
 from recbench_spark.schemas import ID_KIND, ID_TYPE
@@ -69,7 +69,7 @@ def allow_encodings(spark: SparkSession, options: Mapping[str, str]) -> None:
     """Let a session read all encodings of Java where options name one that Spark alone does not take."""
     named = {value.lower() for name, value in options.items() if name.lower() in ("encoding", "charset")}
     if named - SPARK_ENCODINGS:
-        spark.conf.set("spark.sql.legacy.javaCharsets", "true")
+        change_setting(spark, "spark.sql.legacy.javaCharsets", "true")
 
 
 SPARK_ENCODINGS = frozenset({"iso-8859-1", "us-ascii", "utf-16", "utf-16be", "utf-16le", "utf-32", "utf-8"})
@@ -78,7 +78,7 @@ SPARK_ENCODINGS = frozenset({"iso-8859-1", "us-ascii", "utf-16", "utf-16be", "ut
 
 def keeps_replacements(spark: SparkSession) -> bool:
     """Check whether U+FFFD in text files is an intended character."""
-    return spark.conf.get(REPLACEMENT, None) == "keep"
+    return read_setting(spark, REPLACEMENT) == "keep"
 
 
 def read_fields(

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap, HeldOut
-from recbench_spark.engine.versions import change_groups
+from recbench_spark.engine.versions import change_groups, count_shuffle_tasks
 from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
 from recbench_spark.evaluation.metrics import curve_batches, curve_rankings
 from recbench_spark.evaluation.metrics.curve_batches import (
@@ -114,7 +114,7 @@ def select_curve_users(
 
 def count_tasks(spark: SparkSession, rows: int) -> int:
     """Return the number of tasks: as many as Spark makes, or more so that each holds few rows."""
-    default = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    default = count_shuffle_tasks(spark)
     return max(default, -(-rows * ROW_BYTES // TASK_BYTES))
 
 

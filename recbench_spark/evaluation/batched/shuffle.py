@@ -16,7 +16,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.engine.versions import change_groups, collect_arrow, send_to_tasks, union_rows
+from recbench_spark.engine.versions import (
+    change_groups,
+    collect_arrow,
+    count_shuffle_tasks,
+    send_to_tasks,
+    union_rows,
+)
 from recbench_spark.evaluation.batched import task
 from recbench_spark.evaluation.batched.task import (
     FAILED,
@@ -135,7 +141,7 @@ def evaluate(
 
 def count_tasks(users: DataFrame, work: BatchedWork, n_users: int) -> int:
     """Return the number of tasks: as many as Spark makes, fewer for small work, more for large work."""
-    default = int(users.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    default = count_shuffle_tasks(users.sparkSession)
     user_bytes = USER_BYTES + sum(_bytes_per_user(member) for member in work.members)
     return max(
         min(default, n_users * len(work.members) // PAIRS_PER_TASK), n_users * user_bytes // TASK_BYTES, 2

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.engine.versions import change_groups
+from recbench_spark.engine.versions import change_groups, count_shuffle_tasks
 from recbench_spark.evaluation.comparison.counted import gather_rows, name_owners
 from recbench_spark.evaluation.comparison.differences import (
     ADJUSTED_COLUMNS,
@@ -64,7 +64,7 @@ def compare(user_metrics: DataFrame, plan: ComparisonPlan, earlier: DataFrame) -
         earlier: rows of `comparisons` of earlier nights, of kind `pair`: the earlier looks at the data.
     """
     spark = user_metrics.sparkSession
-    tasks = plan.tasks(int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
+    tasks = plan.tasks(count_shuffle_tasks(spark))
     is_in_plan = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
     values = gather_rows(user_metrics.where(is_in_plan), plan.numbers)
     rows = repartition_by_user(values, [run.run_id for run in plan.runs], tasks)

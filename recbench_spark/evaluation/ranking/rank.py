@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.engine.versions import read_setting
 from recbench_spark.evaluation.ranking.candidates import Candidates, add_candidates
 from recbench_spark.evaluation.ranking.given import rank_batches
 from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
@@ -90,7 +91,7 @@ def _score_task(source: Source, request: RankingRequest, gpu_share: float, batch
 
 def read_gpu_share(spark: SparkSession) -> float:
     """Return the share of a GPU that each task has, as Spark's settings say."""
-    return float(spark.conf.get("spark.task.resource.gpu.amount", "1") or 1)
+    return float(read_setting(spark, "spark.task.resource.gpu.amount") or 1)
 
 
 def task_device(gpu_share: float = 1.0) -> str:
