@@ -25,6 +25,7 @@ from jobs.bench.harness import add_output_flag, append_rows, time_call
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap, Propensities, Strata
 from recbench_spark.definitions import Definition
+from recbench_spark.engine.measures import reduce_frame
 from recbench_spark.errors import OK
 from recbench_spark.evaluation.estimators import debiased, exposure
 from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, EstimationPlan
@@ -83,7 +84,8 @@ def measure_size(spark: SparkSession, folder: Path, n: int, replicates: int) -> 
     )
     names = (*WEIGHTED, STRATIFIED)
     plan = EstimationPlan(metrics, names, EstimatorSettings(), "power_law", strata, weights, chances.items)
-    return [seconds, cut_seconds, time_call(lambda: debiased.compute_estimates(users, plan).toArrow())[0]]
+    measures = {"estimates": debiased.estimation_measure(plan)}
+    return [seconds, cut_seconds, time_call(lambda: reduce_frame(measures, users))[0]]
 
 
 def _fit(rows: DataFrame) -> DataFrame:

@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -49,37 +50,32 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
 
     It includes 1,000 bootstrap replicates, as usual; the other systems have no intervals.
     """
-    from pyspark.sql import functions as F
+    import pyarrow as pa
 
     from recbench_spark import __version__
-    from recbench_spark.adhoc.spark_engine import convert_log, make_truth_tables
-    from recbench_spark.data.external_inputs import convert_rows
     from recbench_spark.definitions import make_definition
-    from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-    from recbench_spark.evaluation.metrics.measuring import rank_and_measure_lists
+    from recbench_spark.engine.measures import reduce_frame
+    from recbench_spark.evaluation.metrics.accuracy import MetricPlan, rank_measure
     from recbench_spark.evaluation.ranking import rank
+    from recbench_spark.evaluation.ranking.given import rank_batches
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import METRICS as TABLE
     from recbench_spark.storage.store import Store
 
     spark, definition = get_session(), make_definition("replay")
-    lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
-    stored = f"{folder}/users"
-    if not Path(stored, "_SUCCESS").exists():
-        typed = convert_rows(lists, {"score": "double"}, "lists")
-        world = make_truth_tables(convert_log(truth, None, definition), typed, definition, folder)
-        rows = rank.group_lists(typed, world.items)
-        world.users.join(rows, "user_id", "left").write.parquet(stored)
-        spark.catalog.clearCache()
+    stored = _store_users(spark, folder, definition)
     store = Store(spark, tempfile.mkdtemp(prefix="warehouse-", dir=folder))
     store.create(TABLE)
     plan = MetricPlan.checked(METRICS, ks, definition)
-    request, run_ids = plan.request(), iter(("first", "second"))
+    measure, request = rank_measure(plan), plan.request()
+    # One pass through Python ranks the lists and adds up their metrics.
+    ranked = replace(measure, sums=lambda batches: measure.sums(rank_batches(request, batches)))
+    run_ids = iter(("first", "second"))
 
     def run() -> str:
-        run_id = next(run_ids)
-        measured = rank_and_measure_lists(spark.read.parquet(stored), request, plan, mask=False)
-        store.append(measured.withColumn("run_id", F.lit(run_id)), TABLE)
+        run_id, users = next(run_ids), rank.select_required(spark.read.parquet(stored), request, mask=False)
+        rows = reduce_frame({"ranks": replace(ranked, needs=tuple(users.columns))}, users)["ranks"]
+        store.append_rows(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), TABLE)
         return run_id
 
     def read(run_id: str) -> Values:
@@ -87,6 +83,23 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
         return _rename_metrics((row.metric, row.k, row.value) for row in overall.collect())
 
     return time_second_pass(run, __version__, read)
+
+
+def _store_users(spark: Any, folder: str, definition: Any) -> str:
+    """Write one row per user with truth and list, once; return the place."""
+    from recbench_spark.adhoc.spark_engine import convert_log, make_truth_tables
+    from recbench_spark.data.external_inputs import convert_rows
+    from recbench_spark.evaluation.ranking import rank
+
+    stored = f"{folder}/users"
+    if not Path(stored, "_SUCCESS").exists():
+        lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
+        typed = convert_rows(lists, {"score": "double"}, "lists")
+        world = make_truth_tables(convert_log(truth, None, definition), typed, definition, folder)
+        rows = rank.group_lists(typed, world.items)
+        world.users.join(rows, "user_id", "left").write.parquet(stored)
+        spark.catalog.clearCache()
+    return stored
 
 
 def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:

@@ -60,10 +60,8 @@ def run_own(folder: Path, k: int) -> System:
     from recbench_spark import schemas
     from recbench_spark.config import Evaluation
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-    from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
     from recbench_spark.evaluation.ranking import rank
     from recbench_spark.evaluation.ranking.sources import DotSource
-    from recbench_spark.nightly.results import write_metrics
     from recbench_spark.storage.shared_rows import share_rows
 
     store, root, rows = _store_factors(folder)
@@ -74,7 +72,6 @@ def run_own(folder: Path, k: int) -> System:
     plan = MetricPlan(
         evaluation.metrics, evaluation.cutoffs, evaluation.resolve(), evaluation.bootstrap, uncut=False
     )
-    catalogue = SplitCatalogue(items, rows.select("user_id"), None)
 
     def run(turn: int) -> float:
         started = time.perf_counter()
@@ -86,12 +83,26 @@ def run_own(folder: Path, k: int) -> System:
         run_id = f"run-{turn}"
         store.append(ranked.withColumn("run_id", F.lit(run_id)), schemas.RANKINGS)
         ranked_after = time.perf_counter() - started
-        write_metrics(
-            store, store.read_run("rankings", run_id), plan, run_id, catalogue, evaluation=evaluation
-        )
+        _write_metrics(store, plan, run_id)
         return ranked_after
 
     return run, rows.count()
+
+
+def _write_metrics(store: Any, plan: Any, run_id: str) -> None:
+    """Measure the rankings of a run like a night with one model at a time."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    from recbench_spark import schemas
+    from recbench_spark.engine.measures import reduce_frame
+    from recbench_spark.evaluation.batched.run_measures import make_measures, map_frame
+
+    rankings = store.read_run("rankings", run_id)
+    values = map_frame(rankings, plan, None)
+    store.append(values.withColumn("run_id", F.lit(run_id)), schemas.USER_METRICS)
+    rows = reduce_frame(make_measures(plan, None), rankings)["ranks"]
+    store.append_rows(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), schemas.METRICS)
 
 
 BLOCK = (

@@ -9,19 +9,20 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recbench_spark.adhoc import ground_truth
 from recbench_spark.adhoc.ground_truth import NO_PAIRS, ArrowTruth, count_pairs, user_offsets
+from recbench_spark.adhoc.measured import measure_rankings
 from recbench_spark.adhoc.options import EvaluationRequest
 from recbench_spark.adhoc.request_checks import (
     EvaluationPlan,
@@ -40,20 +41,21 @@ from recbench_spark.data.arrow_rows import (
 )
 from recbench_spark.data.input_rules import name_known_items, report_unknown_truth, value_columns
 from recbench_spark.definitions import SAMPLED, Definition
+from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.evaluation import ranking_counts
-from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, RANKED_USERS, USER_VALUES
-from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, listed, measured_batches
-from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES
+from recbench_spark.evaluation.batched.run_measures import map_user_values
+from recbench_spark.evaluation.metrics import beyond_accuracy
+from recbench_spark.evaluation.metrics.listed import ListedCatalogue
 from recbench_spark.evaluation.ranking.drawn_batches import draw_batches
 from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.result import PART, Result, ShownTable
+from recbench_spark.evaluation.result import Result, ShownTable
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.scorers import NUMPY_TILES
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.metric_names import Figures
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
 
@@ -92,20 +94,8 @@ def evaluate(
         )
         users = _add_candidates(tables, candidates, plan)
         ranked = _rank_rows(tables, users, system, plan, folder)
-        result = _result(tables, ranked, plan.metric_plan, source, lists=plan.lists)
-    limits = plan.name_limits(train_table, candidates)
-    return replace(result, metrics=_select_figures(result.metrics, plan.figures), limits=limits)
-
-
-def _select_figures(metrics: ShownTable, figures: Figures) -> ShownTable:
-    """Return the numbers; of metrics that were named with a cut-off only those at these cut-offs."""
-    for name in {metric for metric, _ in figures}:
-        ks = pa.array([k for metric, k in figures if metric == name], pa.int32())
-        other = pc.not_equal(metrics.column("metric"), name)
-        metrics = ShownTable(
-            metrics.table.filter(pc.or_(other, pc.is_in(metrics.column("k"), value_set=ks)))
-        )
-    return metrics
+        result = _result(tables, ranked, plan, source)
+    return replace(result, limits=plan.name_limits(train_table, candidates))
 
 
 @contextmanager
@@ -328,28 +318,12 @@ def _count_known_items(tables: ArrowTruth) -> Ints:
 
 
 def _result(
-    tables: ArrowTruth, rankings: pa.Table, plan: MetricPlan, features: DotSource | None, *, lists: bool
+    tables: ArrowTruth, rankings: pa.Table, evaluation: EvaluationPlan, features: DotSource | None
 ) -> Result:
-    counts = ranking_counts.count_batches(plan.definition.threshold, to_batches(rankings))
-    checks = [*tables.checks, *ranking_counts.checks_from_counts(counts, (PART,), lists=lists)]
-    facts = beyond_accuracy.Facts(tables.catalogue.n_users, features)
-    measured = [measured_batches.measure_batch(plan, batch) for batch in to_batches(rankings)]
-    values = [measured_batches.list_user_rows(plan, measured)]
-    metrics = [_metrics(measured_batches.sum_batches(plan, measured), plan, plan.rank_metrics)]
-    if plan.list_metrics:
-        threshold = plan.definition.threshold
-        list_batches = list(listed.look_up_listed_items(tables.catalogue, threshold, to_batches(rankings)))
-        values.append(accuracy.compute_list_values(plan, facts, iter(list_batches)))
-        totals = accuracy.sum_list_values(plan, facts, iter(list_batches))
-        metrics.append(_metrics(totals, plan, plan.list_metrics))
-    if plan.overall:
-        listing_counts = listed.listing_batches(tables.catalogue, plan.ks, to_batches(rankings))
-        histograms = listed.listing_histograms(len(plan.ks), listing_counts)
-        metrics.append(listed.overall_rows(plan, len(tables.catalogue.ids), histograms))
-    per_user = pa.concat_tables([to_table(batches, USER_VALUES) for batches in values])
-    return Result(ShownTable(pa.concat_tables(metrics)), ShownTable(per_user), rankings, checks)
-
-
-def _metrics(totals: Batches, plan: MetricPlan, names: Sequence[str]) -> pa.Table:
-    rows = accuracy.metric_batches(plan.table(names), plan.bootstrap, totals) if names else iter(())
-    return to_table(rows, METRIC_ROWS)
+    plan, known, batches = evaluation.metric_plan, tables.catalogue, list(to_batches(rankings))
+    facts = beyond_accuracy.Facts(known.n_users, features)
+    catalogue = ListedCatalogue(known, len(known.ids), facts) if plan.wants_lists else None
+    reduce = partial(reduce_pieces, pieces=[batches])
+    metrics, checks = measure_rankings(evaluation, catalogue, reduce)
+    per_user = to_table(map_user_values(plan, catalogue, iter(batches)), USER_VALUES)
+    return Result(ShownTable(metrics), ShownTable(per_user), rankings, [*tables.checks, *checks])

@@ -12,8 +12,9 @@ from recbench_spark.adhoc.local_engine import evaluate, to_batches, to_table
 from recbench_spark.adhoc.pair_checks import METRIC_OPTIONS, lost_queries_check, refuse_self_pairs
 from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_table, combine_column, distinct_ids, find_indices, read_column
+from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.evaluation.batch_schemas import USER_VALUES
-from recbench_spark.evaluation.metrics import pairs as measures
+from recbench_spark.evaluation.metrics.pairs import pair_measure, value_batches
 from recbench_spark.evaluation.result import Result, ShownTable
 from recbench_spark.schemas import require_names
 
@@ -51,12 +52,11 @@ def evaluate_pairs(
     )
     assert result.rankings is not None
     ks = tuple(sorted(set(k)))
-    totals = pa.Table.from_batches(measures.total_batches(ks, to_batches(result.rankings)))
-    per_query = to_table(measures.value_batches(ks, to_batches(result.rankings)), USER_VALUES)
+    batches = list(to_batches(result.rankings))
+    rows = reduce_pieces({"pairs": pair_measure(ks)}, [batches])["pairs"]
+    per_query = to_table(value_batches(ks, iter(batches)), USER_VALUES)
     checks = [*result.checks, lost_queries_check(lost)]
-    return Result(
-        ShownTable(measures.metric_rows(ks, totals)), ShownTable(per_query), result.rankings, checks
-    )
+    return Result(ShownTable(rows), ShownTable(per_query), result.rankings, checks)
 
 
 def _rename_to_user_id(table: pa.Table, name: str) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.adhoc.ground_truth import check_dropped_rows, empty_train_checks
+from recbench_spark.adhoc.measured import measure_rankings
 from recbench_spark.adhoc.options import EvaluationRequest, make_bootstrap
 from recbench_spark.adhoc.partition_tasks import LISTED, TRAIN, TRUTH, TaskCatalogue
 from recbench_spark.adhoc.partitioned_inputs import PartitionedInputs
@@ -42,13 +43,14 @@ from recbench_spark.data.input_rules import (
 )
 from recbench_spark.data.readers.ids import convert_ids
 from recbench_spark.definitions import SAMPLED, Definition
+from recbench_spark.engine.measures import reduce_frame
+from recbench_spark.engine.versions import make_frame
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation import checks as check_rows
-from recbench_spark.evaluation.metrics import measuring
+from recbench_spark.evaluation.batched.run_measures import map_frame
 from recbench_spark.evaluation.metrics import predictions as values
-from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
+from recbench_spark.evaluation.metrics.listed import ListedCatalogue
 from recbench_spark.evaluation.metrics.predictions import MetricRow
-from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.evaluation.ranking.candidates import Candidates
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
@@ -64,7 +66,6 @@ from recbench_spark.evaluation.ranking_counts import (
 )
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.metrics.chunk import check_gains
-from recbench_spark.metric_names import Figures
 from recbench_spark.protocol.catalogue import find_class_bounds, index_items
 from recbench_spark.runtime.session import collect_cached
 from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table
@@ -160,11 +161,10 @@ class SparkTruth:
         """Return the rows of `USERS`, one per user of the truth."""
         return self.partitioned.users(self.task_catalogue).cache()
 
-    def catalogue(self, plan: MetricPlan, features: DotSource | None) -> SplitCatalogue:
-        """Return the catalogue for metrics of lists; items get an index where there are such metrics."""
-        items = self.items if plan.list_metrics or plan.overall else item_rows(self.partitioned)
-        rows = self.inputs.truth.rows.limit(0) if self.inputs.train is None else self.inputs.train.rows
-        return SplitCatalogue(items, rows.select("user_id").distinct(), features)
+    def catalogue(self, features: DotSource | None) -> ListedCatalogue:
+        """Return what metrics of lists need."""
+        known = self.task_catalogue.lookup
+        return ListedCatalogue(known, known.n_items, Facts(self.partitioned.sums["train users"], features))
 
     @property
     def frames_in_cache(self) -> tuple[DataFrame, ...]:
@@ -367,29 +367,17 @@ def _result(
     tables: SparkTruth, rankings: DataFrame, evaluation: EvaluationPlan, features: DotSource | None
 ) -> Result:
     rankings, plan = rankings.cache(), evaluation.metric_plan
-    threshold = plan.definition.threshold
-    checks = [
-        *tables.checks,
-        *check_rows.ranking_checks(rankings, (PART,), threshold, lists=evaluation.lists),
-    ]
-    catalogue = tables.catalogue(plan, features)
-    rows = measuring.compute_all_metrics(rankings, plan, catalogue)
-    per_user = measuring.compute_all_user_metrics(rankings, plan, catalogue)
+    catalogue = tables.catalogue(features) if plan.wants_lists else None
+    reduce = partial(reduce_frame, rows=rankings)
+    metrics, checks = measure_rankings(evaluation, catalogue, reduce)
+    per_user = map_frame(rankings, plan, catalogue)
     return Result(
-        _select_figures(conform_result(rows, METRICS), evaluation.figures),
+        conform_result(make_frame(rankings.sparkSession, metrics), METRICS),
         conform_result(per_user, USER_METRICS),
         rankings,
-        checks,
+        [*tables.checks, *checks],
         (rankings, *tables.frames_in_cache),
     )
-
-
-def _select_figures(metrics: DataFrame, figures: Figures) -> DataFrame:
-    """Return the numbers; of metrics that were named with a cut-off only those at these cut-offs."""
-    for name in {metric for metric, _ in figures}:
-        ks = [k for metric, k in figures if metric == name]
-        metrics = metrics.where((F.col("metric") != name) | F.coalesce(F.col("k").isin(ks), F.lit(False)))
-    return metrics
 
 
 def conform_result(frame: DataFrame, table: Table) -> DataFrame:

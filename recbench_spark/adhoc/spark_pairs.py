@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 from recbench_spark.adhoc.pair_checks import METRIC_OPTIONS, lost_queries_check, refuse_self_pairs
 from recbench_spark.adhoc.spark_engine import conform_result, evaluate
 from recbench_spark.data.external_inputs import convert_rows
-from recbench_spark.engine.versions import collect_arrow, make_frame
+from recbench_spark.engine.measures import reduce_frame
+from recbench_spark.engine.versions import make_frame
 from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
-from recbench_spark.evaluation.metrics import pairs as measures
+from recbench_spark.evaluation.metrics.pairs import pair_measure, value_batches
 from recbench_spark.evaluation.result import Result
 from recbench_spark.schemas import METRICS, USER_METRICS
 from recbench_spark.storage.spark_types import require
@@ -71,8 +72,8 @@ def evaluate_pairs(
 
 def _metrics(rankings: DataFrame, ks: Sequence[int]) -> tuple[DataFrame, DataFrame]:
     """Compute rows of `metrics` and `user_metrics` without the run."""
+    rows = reduce_frame({"pairs": pair_measure(ks)}, rankings)["pairs"]
+    overall = make_frame(rankings.sparkSession, rows)
     ranked = rankings.select("user_id", "above", "before")
-    totals = collect_arrow(ranked.mapInArrow(partial(measures.total_batches, ks), to_ddl(measures.TOTALS)))
-    overall = make_frame(rankings.sparkSession, measures.metric_rows(ks, totals))
-    per_query = ranked.mapInArrow(partial(measures.value_batches, ks), to_ddl(USER_VALUES))
+    per_query = ranked.mapInArrow(partial(value_batches, ks), to_ddl(USER_VALUES))
     return conform_result(overall, METRICS), conform_result(per_query, USER_METRICS)

@@ -1,10 +1,11 @@
 """Schemas of the Arrow batches that evaluation functions read and write, one for each kind of row.
 
 Ranking, metrics and checks are functions `Iterator[RecordBatch] -> Iterator[RecordBatch]` without Spark.
-`mapInArrow` calls them on executors; the local engine calls them in its own process:
+`mapInArrow` calls them on executors; the local engine calls them in its own process. What is added up over
+users is a `Measure` (`engine.measures`): sums of some users, and the end of all sums of a cell.
 
     users --rank_batches, score_batches--> RANKED_USERS --user_value_batches--> USER_VALUES
-                                             |---total_batches--> TOTALS --metric_batches--> METRIC_ROWS
+                                             |---total_batches--> TOTALS --finish_metrics--> METRIC_ROWS
                                              +---count_batches--> RANKING_COUNTS --> rows of `checks`
 
 Columns are read by name: an input may hold more columns, in any order.
@@ -12,13 +13,7 @@ Columns are read by name: an input may hold more columns, in any order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import pyarrow as pa
-
-from recbench_spark.kernels.streams import Batches
 
 _TEXTS, _INTS = pa.list_(pa.string()), pa.list_(pa.int32())
 _LONGS, _DOUBLES = pa.list_(pa.int64()), pa.list_(pa.float64())
@@ -165,24 +160,3 @@ def _spark_type(kind: pa.DataType) -> str:
     if pa.types.is_map(kind):
         return f"MAP<{_spark_type(kind.key_type)}, {_spark_type(kind.item_type)}>"
     return f"ARRAY<{_spark_type(kind.value_type)}>" if pa.types.is_list(kind) else _SPARK[kind]
-
-
-@dataclass(frozen=True)
-class RankingMeasure:
-    """A measure as two functions of Arrow rows, which are sent to the tasks.
-
-    Attributes:
-        sums: function from rows of `batch_schemas.RANKED_USERS`, of some users, to rows of sums.
-        key: columns of these sums; rows that agree in them are finished together.
-        finish: function from all sums of one key to rows of results.
-        batched: two functions that replace `sums` for several models at less cost. The first maps the
-            rankings of one model to its values; the second maps the values of all models to the sums of
-            each.
-    """
-
-    sums: Callable[[Batches], Batches]
-    key: tuple[str, ...]
-    finish: Callable[[pa.Table], pa.Table]
-    batched: (
-        tuple[Callable[[Batches], Any], Callable[[Sequence[Any]], list[list[pa.RecordBatch]]]] | None
-    ) = None

@@ -1,43 +1,12 @@
-"""Checks that tell the reader of a metric about its inputs: exclusions, gaps, ties."""
+"""Checks that tell the reader of a metric about the rows of lists and scores, on Spark."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from functools import partial
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
-from recbench_spark.engine.versions import collect_arrow
-from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS, to_ddl
-from recbench_spark.evaluation.ranking_counts import (
-    COUNTED_COLUMNS,
-    checks_from_counts,
-    count_batches,
-    row_checks,
-    training_item_check,
-)
-
-COUNTS = to_ddl(RANKING_COUNTS)
-
-
-def ranking_checks(
-    rankings: DataFrame, parts: Sequence[str], threshold: float | None = None, *, lists: bool = False
-) -> list[Check]:
-    """Count the facts of the rankings of one run: the driver adds up one row per task and part.
-
-    Args:
-        rankings: rows of the table `rankings`.
-        parts: held-out parts.
-        threshold: relevance from which an item is relevant; None: above 0.
-        lists: the rankings come from recommendation lists. These are short by design, so items that they
-            leave out are no warning.
-    """
-    tasks = collect_arrow(
-        rankings.select(*COUNTED_COLUMNS).mapInArrow(partial(count_batches, threshold), COUNTS)
-    )
-    return checks_from_counts(iter(tasks.to_batches()), parts, lists=lists)
+from recbench_spark.evaluation.ranking_counts import row_checks, training_item_check
 
 
 def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame) -> list[Check]:

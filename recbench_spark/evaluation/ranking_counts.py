@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.checks import TRAINING_ROWS, Check, warn_above_zero
 from recbench_spark.definitions import Definition
+from recbench_spark.engine.measures import Measure
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS
 from recbench_spark.kernels.arrays import Ints
@@ -25,38 +27,27 @@ HEAVY_TIES = 0.1
 """Largest share of truth items that may tie with another candidate without a warning."""
 
 
+def count_measure(threshold: float | None) -> Measure:
+    """Return the measure of what rankings hold; `checks_from_counts` makes checks of its results."""
+    return Measure(partial(count_batches, threshold), ("part",), _add_counts, COUNTED_COLUMNS)
+
+
 def count_batches(threshold: float | None, batches: Batches) -> Batches:
-    """Count rankings: rows of `RANKING_COUNTS`, one per part, from rows of `RANKED_USERS`.
+    """Count rankings: rows of `RANKING_COUNTS`, one per batch and part, from rows of `RANKED_USERS`.
 
     Args:
         threshold: relevance from which an item is relevant; None: above 0.
         batches: rankings; the columns of COUNTED_COLUMNS are enough.
     """
-    counts = (_part_counts(batch, part, threshold) for batch in batches for part in _count_parts(batch))
-    yield from merge_counts(counts)
-
-
-def merge_counts(batches: Batches) -> Batches:
-    """Add up rows of `RANKING_COUNTS`: one per part, in one batch; no batch without rows."""
-    sums_by_part: dict[str, dict[str, int]] = {}
     for batch in batches:
-        for row in batch.to_pylist():
-            sums = sums_by_part.setdefault(row["part"], dict.fromkeys(RANKING_COUNTS.names[1:], 0))
-            for name in sums:
-                sums[name] += row[name]
-    if sums_by_part:
-        rows = [{"part": part, **sums} for part, sums in sums_by_part.items()]
-        yield pa.RecordBatch.from_pylist(rows, schema=RANKING_COUNTS)
+        for part in pc.unique(batch.column("part")).to_pylist():
+            yield _part_counts(batch, part, threshold)
 
 
-def merge_counts_table(counts: pa.Table) -> pa.Table:
-    """Add up the rows of a table like `merge_counts`."""
-    return pa.Table.from_batches(list(merge_counts(iter(counts.to_batches()))))
-
-
-def _count_parts(batch: pa.RecordBatch) -> list[str]:
-    names: list[str] = pc.unique(batch.column("part")).to_pylist()
-    return names
+def _add_counts(counts: pa.Table) -> pa.Table:
+    """Add up the rows of `RANKING_COUNTS` of one part."""
+    sums = {name: pc.sum(counts.column(name)).as_py() for name in RANKING_COUNTS.names[1:]}
+    return pa.Table.from_pylist([{"part": counts.column("part")[0].as_py(), **sums}], RANKING_COUNTS)
 
 
 def _part_counts(batch: pa.RecordBatch, part: str, threshold: float | None) -> pa.RecordBatch:
@@ -76,17 +67,19 @@ def _part_counts(batch: pa.RecordBatch, part: str, threshold: float | None) -> p
     return pa.RecordBatch.from_pylist([row], schema=RANKING_COUNTS)
 
 
-def checks_from_counts(batches: Batches, parts: Sequence[str], *, lists: bool = False) -> list[Check]:
+def checks_from_counts(
+    counts: pa.Table | None, parts: Sequence[str], *, lists: bool = False
+) -> list[Check]:
     """Make the checks of rankings from their counts.
 
     Args:
-        batches: rows of `RANKING_COUNTS`, of all tasks.
+        counts: result of `count_measure`: one row per part; None: there are no rankings.
         parts: held-out parts.
         lists: the rankings come from recommendation lists. These are short by design, so items that they
             leave out are no warning.
     """
-    counts = {row["part"]: row for batch in merge_counts(batches) for row in batch.to_pylist()}
-    return [check for part in parts for check in _part_checks(part, counts.get(part), lists)]
+    rows = {} if counts is None else {row["part"]: row for row in counts.to_pylist()}
+    return [check for part in parts for check in _part_checks(part, rows.get(part), lists)]
 
 
 def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[Check]:

@@ -29,6 +29,7 @@ from recbench_spark.evaluation.estimators.exposure import (
     item_chances,
     popularity_threshold,
 )
+from recbench_spark.evaluation.estimators.rewards import add_rewards, check_rewards
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.evaluation.ranking import rank
 from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, EstimatorSettings
@@ -154,33 +155,6 @@ def _kernel_settings(exposure: Exposure) -> EstimatorSettings:
     )
 
 
-def estimate_exposure(
-    store: Store, context: ExposureContext, plan: EstimationPlan, rankings: DataFrame
-) -> tuple[DataFrame, list[Check]]:
-    """Return rows of `metrics` beside those of the holdout, and checks.
-
-    Args:
-        store: the warehouse.
-        context: data that all models share.
-        plan: the plan of the estimates.
-        rankings: rows of the table `rankings` of one run.
-    """
-    checks = list_findings(context, plan)
-    if context.wants_lists:
-        rankings, unknown = _join_rewards(store, rankings, context.settings)
-        checks.append(unknown)
-    rows = debiased.compute_estimates(rankings, plan)
-    if plan.compared:
-        rows = rows.cache()
-        checks += strata_checks(plan, rows.where("replicates IS NOT NULL").collect())
-    rows = rows.drop("replicates")
-    empty = empty_rows(plan)
-    if not empty:
-        return rows, checks
-    frame = store.spark.createDataFrame([tuple(row.values()) for row in empty], EMPTY_ROW_SCHEMA)
-    return rows.unionByName(frame, allowMissingColumns=True), checks
-
-
 def list_findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]:
     """Return the checks that do not depend on the values of the estimates."""
     return [
@@ -192,24 +166,22 @@ def list_findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]
 
 
 def strata_checks(plan: EstimationPlan, rows: Sequence[Any]) -> list[Check]:
-    """Propose numbers of strata from rows of `debiased.ESTIMATES` with replicates; empty if not planned."""
+    """Propose numbers of strata from estimates with replicates; empty if not planned."""
     if not plan.compared:
         return []
     proposals = ((part, debiased.propose_strata(list(rows), plan, part)) for part in plan.parts)
     return [strata_check(part, plan, proposal) for part, proposal in proposals]
 
 
-def _join_rewards(store: Store, rankings: DataFrame, exposure: Exposure) -> tuple[DataFrame, Check]:
+def join_rewards(store: Store, rankings: DataFrame, exposure: Exposure) -> tuple[DataFrame, Check]:
+    """Join the rewards of a model to rankings, and count the items without one."""
     table = read_table(store.spark, str(exposure.rewards), ["item_id", "reward"], "rewards")
     ids = [F.col(name).cast("string") for name in ("user_id", "item_id") if name in table.columns]
     rewards = table.select(*ids, try_cast(F.col("reward"), "double").alias("reward"))
-    debiased.check_rewards(rewards)
-    joined = debiased.add_rewards(rankings, rewards)
+    check_rewards(rewards)
+    joined = add_rewards(rankings, rewards)
     missing = joined.agg(F.sum("unknown_rewards")).collect()[0][0]
     return joined, warn_above_zero("exposure: items without a reward", missing, "they count 0")
-
-
-EMPTY_ROW_SCHEMA = "part STRING, metric STRING, definition STRING, k INT, estimator STRING, n LONG"
 
 
 def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:

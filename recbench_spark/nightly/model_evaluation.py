@@ -14,25 +14,20 @@ from pyspark.sql import functions as F
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig, digest
 from recbench_spark.config.base import shorten
+from recbench_spark.engine.measures import reduce_frame
 from recbench_spark.errors import is_cancelled
-from recbench_spark.evaluation import checks as check_rows
+from recbench_spark.evaluation.batched.run_measures import map_frame
 from recbench_spark.evaluation.estimators.exposure import add_exposure
-from recbench_spark.evaluation.estimators.sampled import check_uncorrected_metrics
 from recbench_spark.evaluation.ranking import rank as ranking
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.failures import describe_error, is_java_gone
 from recbench_spark.models.rating.kinds import RatingModelConfig
 from recbench_spark.nightly.candidates import select_candidates
-from recbench_spark.nightly.exposure import estimate_exposure, make_plan
 from recbench_spark.nightly.gates import gate_error
-from recbench_spark.nightly.night import (
-    BenchmarkNight,
-    check_model_gates,
-    check_night_gates,
-)
-from recbench_spark.nightly.results import write_checks, write_metrics
+from recbench_spark.nightly.night import BenchmarkNight, check_model_gates
+from recbench_spark.nightly.run_rows import NightMeasures, make_run_rows, write_run_rows
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import RANKINGS
+from recbench_spark.schemas import RANKINGS, USER_METRICS
 from recbench_spark.storage.leases import Lease, Report, hold_lease
 from recbench_spark.storage.object_leases import hold_object_lease
 from recbench_spark.storage.shared_arrays import host_folder
@@ -45,30 +40,21 @@ from recbench_spark.training.rating_models import RatingAdapter, fit_side_by_sid
 
 def evaluate_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
     """Write rankings, per-user values, metrics and checks of one model; all held-out parts in one pass."""
-    evaluation, plan, store = night.benchmark.evaluation, night.plan(), night.store
+    wanted, store, parts = NightMeasures.from_night(night), night.store, night.benchmark.evaluation.parts
     facts = {"run_id": run_id, "model": model.name}
-    with journal.stage("rankings", f"{model.name}: rank {', '.join(evaluation.parts)}", **facts):
-        exposure = night.exposure
-        request = plan.request(lists=exposure is not None and exposure.wants_lists)
-        rankings, checks = rank_model(night, model, request)
+    with journal.stage("rankings", f"{model.name}: rank {', '.join(parts)}", **facts):
+        rankings, checks = rank_model(night, model, wanted.request)
         store.append(rankings.withColumn("run_id", F.lit(run_id)), RANKINGS)
     rankings = store.read_run("rankings", run_id)
     with journal.stage("metrics", f"{model.name}: measure", **facts) as counts:
-        extra = []
-        if exposure:
-            corrected, exposure_checks = estimate_exposure(
-                store, exposure, make_plan(exposure, plan, night.benchmark.headline), rankings
-            )
-            extra, checks = [corrected], checks + exposure_checks
-        write_metrics(store, rankings, plan, run_id, night.catalogue, evaluation=evaluation, extra=extra)
-        checks += check_rows.ranking_checks(
-            rankings, evaluation.parts, night.definition.threshold, lists=make_adapter(model).lists
-        )
-        checks += check_uncorrected_metrics(plan, evaluation.draw.estimators)
-        checks += [*check_night_gates(night), *check_model_gates(night, model)]
-        write_checks(store, run_id, checks)
-        counts["warnings"] = sum(not check.passed for check in checks)
-    return checks
+        if wanted.has_values:
+            values = map_frame(rankings, wanted.plan, wanted.catalogue)
+            store.append(values.withColumn("run_id", F.lit(run_id)), USER_METRICS)
+        results = reduce_frame(wanted.measures, rankings)
+        rows = make_run_rows(night, wanted, (run_id, model), results, checks)
+        write_run_rows(night, {run_id: rows})
+        counts["warnings"] = rows.warnings
+    return rows.checks
 
 
 def train_model(night: BenchmarkNight, model: ModelConfig, journal: Journal) -> bool:

@@ -28,11 +28,12 @@ from recbench_spark.data.readers.tables import read_table
 from recbench_spark.definitions import VERSION, Definition
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
-from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
+from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS, Facts
+from recbench_spark.evaluation.metrics.listed import ListedCatalogue
 from recbench_spark.evaluation.ranking.rank import select_part_users
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.metrics.accuracy import METRICS
+from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 from recbench_spark.nightly import run_keys
 from recbench_spark.nightly.benchmark_checks import (
     check_benchmark,
@@ -94,16 +95,17 @@ class BenchmarkNight:
         return self.store.rows(schemas.MANIFESTS, [("split_id", "=", self.split_id)])
 
     @cached_property
-    def catalogue(self) -> SplitCatalogue:
-        """Items, training users and item features that metrics of lists need."""
-        blocks, items = self.table(schemas.USER_BLOCKS), self.table(schemas.ITEMS)
-        path = self.benchmark.evaluation.features
-        features = None
-        if path and DIVERSITY in self.benchmark.evaluation.metrics:
+    def catalogue(self) -> ListedCatalogue:
+        """Items, number of training users and item features that metrics of lists need."""
+        path, metrics = self.benchmark.evaluation.features, set(self.benchmark.evaluation.metrics)
+        features, n_users = None, 1
+        if path and DIVERSITY in metrics:
             rows = read_table(self.spark, path, ["item_id", "vector"], "features")
+            items = self.table(schemas.ITEMS)
             features = share_features(self.store.scratch, items, rows, f"features {path}")
-        train_users = blocks.where(F.size("train_items") > 0).select("user_id")
-        return SplitCatalogue(items, train_users, features)
+        if metrics & set(POPULARITY):
+            n_users = self.table(schemas.USER_BLOCKS).where(F.size("train_items") > 0).count()
+        return ListedCatalogue(self.data.known_items, self.n_items, Facts(n_users, features))
 
     @property
     def users(self) -> DataFrame:

@@ -12,17 +12,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from recbench_spark.checks import Check
-from recbench_spark.config import Benchmark, Evaluation, ModelConfig, Provenance, PublishedModel
+from recbench_spark.config import Benchmark, ModelConfig, Provenance, PublishedModel
 from recbench_spark.errors import OK
-from recbench_spark.evaluation.estimators import sampled
-from recbench_spark.evaluation.metrics import measuring
-from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-from recbench_spark.evaluation.metrics.multiverse import measure_multiverse
-from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.lost_rows import list_filled_tables
 from recbench_spark.nightly.night import (
@@ -51,49 +43,12 @@ from recbench_spark.runtime.journal import write_json
 from recbench_spark.schemas import (
     CHECKS,
     METRICS,
-    MULTIVERSE,
     RUNS,
-    USER_METRICS,
 )
 from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
-
-
-def write_metrics(
-    store: Store,
-    rankings: DataFrame,
-    plan: MetricPlan,
-    run_id: str,
-    catalogue: SplitCatalogue,
-    *,
-    evaluation: Evaluation,
-    extra: Sequence[DataFrame] = (),
-) -> None:
-    """Append to `metrics`, and to `user_metrics` if the evaluation says so.
-
-    Args:
-        store: the warehouse.
-        rankings: rows of the table `rankings` of one run.
-        plan: the plan of the metrics.
-        run_id: id of the run.
-        catalogue: data that metrics of lists need.
-        evaluation: the section `evaluation` of the benchmark file.
-        extra: further rows of `metrics`.
-    """
-    frames = [
-        (rows, METRICS) for rows in (measuring.compute_all_metrics(rankings, plan, catalogue), *extra)
-    ]
-    draw = evaluation.draw
-    if plan.definition.candidates == "uniform" and draw.estimators and sampled.correctable_metrics(plan):
-        corrected = sampled.compute_corrected_metrics(rankings, plan, draw.estimators, draw.n)
-        frames.append((corrected, METRICS))
-    if evaluation.multiverse:
-        frames.append((measure_multiverse(rankings, plan), MULTIVERSE))
-    if evaluation.user_metrics and (plan.rank_metrics or plan.list_metrics):
-        frames.append((measuring.compute_all_user_metrics(rankings, plan, catalogue), USER_METRICS))
-    store.append_all([(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames])
 
 
 def write_checks(store: Store, run_id: str, checks: Sequence[Check]) -> None:

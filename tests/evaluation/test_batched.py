@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.evaluation.batch_schemas import RANKED_USERS, TOTALS, USER_VALUES, RankingMeasure
+from recbench_spark.definitions import Definition
+from recbench_spark.engine.measures import finish_cell, reduce_pieces, serialize_table
+from recbench_spark.evaluation.batch_schemas import RANKED_USERS, TOTALS, USER_VALUES
 from recbench_spark.evaluation.batched import shuffle, task
 from recbench_spark.evaluation.batched.task import USERS_MEMBER, BatchedWork, Member
-from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, listed
-from recbench_spark.evaluation.metrics.accuracy import SLICE
+from recbench_spark.evaluation.metrics import accuracy, listed
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
+from recbench_spark.evaluation.metrics.listed import ListedCatalogue
 from recbench_spark.evaluation.ranking.given import rank_batches
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.request import RankingRequest
@@ -30,12 +33,8 @@ from tests.evaluation.test_batches import DIMS, ITEMS, PLAN, USERS, share_rows, 
 REQUEST = RankingRequest(PLAN.definition)
 VECTOR = pa.schema({"vector": pa.list_(pa.float32())})
 LISTS = pa.schema({"list_items": pa.list_(pa.int64()), "list_scores": pa.list_(pa.float64())})
-RANKS = RankingMeasure(
-    partial(accuracy.total_batches, PLAN),
-    SLICE,
-    partial(accuracy.finish_metrics, PLAN.table(PLAN.rank_metrics), PLAN.bootstrap),
-)
-ONCE = replace(RANKS, batched=(partial(accuracy.rank_values, PLAN), partial(accuracy.model_totals, PLAN)))
+ONCE = accuracy.rank_measure(PLAN)
+RANKS = replace(ONCE, grouped=None)
 
 
 class Broken(DotSource):
@@ -46,7 +45,7 @@ class Broken(DotSource):
 
 
 def blocks(tables: dict[int, list[pa.Table]]) -> pa.RecordBatch:
-    rows = [(place, task.serialize_table(table)) for place, parts in tables.items() for table in parts]
+    rows = [(place, serialize_table(table)) for place, parts in tables.items() for table in parts]
     members, packed = zip(*rows, strict=True)
     return pa.RecordBatch.from_pydict(
         {
@@ -80,7 +79,7 @@ def result(tmp_path: Path) -> dict[tuple[int, str], list[pa.Table]]:
         1: [vectors],
     }
     folders = (str(tmp_path / "rankings"), str(tmp_path / "values"))
-    values = (partial(accuracy.user_value_batches, PLAN),)
+    values = partial(accuracy.user_value_batches, PLAN)
     work = BatchedWork(members, REQUEST, {"ranks": RANKS, "once": ONCE}, values, folders)
     rows: dict[tuple[int, str], list[pa.Table]] = {}
     for batch in task.run_task(work, lambda: "cpu", iter([blocks(tables)])):
@@ -125,7 +124,7 @@ def test_what_is_dealt_out_comes_back_whole(tmp_path: Path) -> None:
     member = Member("vectors", DotSource(share_rows(tmp_path), ITEMS, DIMS), columns=VECTOR)
     folders = (str(tmp_path / "rankings"), str(tmp_path / "values"))
     work = BatchedWork(
-        (member,), REQUEST, {"ranks": ONCE}, (partial(accuracy.user_value_batches, PLAN),), folders
+        (member,), REQUEST, {"ranks": ONCE}, partial(accuracy.user_value_batches, PLAN), folders
     )
     rows = [row for some in blocks_of.values() for row in task.run_task(work, lambda: "cpu", iter(some))]
     cells: dict[tuple[Any, ...], list[pa.RecordBatch]] = {}
@@ -133,13 +132,11 @@ def test_what_is_dealt_out_comes_back_whole(tmp_path: Path) -> None:
         cells.setdefault(tuple(row.select(["member", "kind", "cell"]).to_pylist()[0].values()), []).append(
             row
         )
-    finished = [task.finish_cell(work.measures, pa.Table.from_batches(some)) for some in cells.values()]
-    result = shuffle._member_result(pa.concat_tables(finished), 0)
+    finished = [finish_cell(work.measures, pa.Table.from_batches(some)) for some in cells.values()]
+    result = shuffle._member_result(work.measures, pa.concat_tables(finished), 0)
     assert (result.error, len(result.rankings), len(result.values)) == (None, 3, 3) and result.seconds > 0
     assert sum(file.rows for file in result.rankings) == USERS
-    columns, boot = PLAN.table(PLAN.rank_metrics), PLAN.bootstrap
-    totals = accuracy.total_batches(PLAN, iter(alone(tmp_path, "vectors")))
-    wanted = [row for batch in accuracy.metric_batches(columns, boot, totals) for row in batch.to_pylist()]
+    wanted = reduce_pieces({"ranks": RANKS}, [alone(tmp_path, "vectors")])["ranks"].to_pylist()
     assert len(wanted) > 40
     assert sorted(map(repr, result.measured["ranks"].to_pylist())) == sorted(map(repr, wanted))
 
@@ -178,7 +175,7 @@ def test_a_model_that_fails_leaves_its_error_and_nothing_else(result) -> None:
 
 def test_the_only_model_raises_so_that_spark_tries_again(tmp_path: Path) -> None:
     members = (Member("broken", Broken(share_rows(tmp_path), ITEMS, DIMS)),)
-    work = BatchedWork(members, REQUEST, {}, (), (str(tmp_path), str(tmp_path)))
+    work = BatchedWork(members, REQUEST, {}, None, (str(tmp_path), str(tmp_path)))
     table = users().drop_columns(["vector", "list_items", "list_ids", "list_scores"])
     with pytest.raises(ValueError, match="half a file"):
         list(task.run_task(work, lambda: "cpu", iter([blocks({USERS_MEMBER: [table]})])))
@@ -240,20 +237,11 @@ def test_lists_meet_the_catalogue(known_items) -> None:
 def test_how_often_items_are_listed_by_hand(known_items) -> None:
     """Three users of four have a list; at 1: a twice, b once; at 3 of a catalogue of 3: a 3, b 1, ä 1."""
     batches = [make_lists([["a", "z", "ä"], ["a"]]), make_lists([["b", "a"], None])]
-    (shown,) = listed.listing_batches(known_items, (1, 3), iter(batches))
-    cells: dict[int, list[dict[str, Any]]] = {}
-    for row in shown.to_pylist():
-        cells.setdefault(row["bucket"], []).append(row)
-    tables = [
-        listed.listing_histogram(2, pa.Table.from_pylist(rows, shown.schema)) for rows in cells.values()
-    ]
-    rows = pa.concat_tables(tables)
-    users_with_list = rows.filter(pc.less(rows.column("c"), 0)).column("items").to_pylist()
-    assert users_with_list == [3]
-    overall = beyond_accuracy.overall_values(
-        "test", rows.filter(pc.greater_equal(rows.column("c"), 0)), ("coverage", "gini"), (1, 3), 3
-    )
-    values = {(row["metric"], row["k"]): row["value"] for row in overall.to_pylist()}
+    plan = MetricPlan.checked(("coverage", "gini"), (1, 3), Definition())
+    catalogue = ListedCatalogue(known_items, 3, Facts(1, None))
+    (rows,) = reduce_pieces(listed.list_measures(plan, catalogue), [batches]).values()
+    values = {(row["metric"], row["k"]): row["value"] for row in rows.to_pylist()}
+    assert set(rows.column("n").to_pylist()) == {3}
     # Gini of (0, 1, 2): (0 * -2 + 1 * 0 + 2 * 2) / (3 * 3); of (1, 1, 3): (-2 + 0 + 6) / (3 * 5).
     assert values == {("coverage", 1): 2 / 3, ("gini", 1): 4 / 9, ("coverage", 3): 1.0, ("gini", 3): 4 / 15}
 

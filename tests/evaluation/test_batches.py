@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
+from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.evaluation import batch_schemas as schemas
-from recbench_spark.evaluation import ranking_counts
-from recbench_spark.evaluation.metrics import accuracy, measured_batches
+from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.ranking import scored
 from recbench_spark.evaluation.ranking.given import rank_batches
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
+from recbench_spark.evaluation.ranking_counts import checks_from_counts, count_batches, count_measure
 from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS, count_ranks
 from recbench_spark.storage.shared_arrays import SharedRows
 
@@ -100,14 +100,11 @@ def in_process(table: pa.Table, ranked: Any, size: int) -> BatchResults:
     """Everything in this process, from batches of so many users, as two tasks would do it."""
     halves = [table.slice(0, 40), table.slice(40)]
     rankings = [list(ranked(iter(half.to_batches(size)))) for half in halves]
-    totals = [list(accuracy.total_batches(PLAN, iter(task))) for task in rankings]
     every = [batch for task in rankings for batch in task]
-    counted = [list(ranking_counts.count_batches(PLAN.definition.threshold, iter(t))) for t in rankings]
-    names = PLAN.table(PLAN.rank_metrics)
-    metrics = accuracy.metric_batches(names, PLAN.bootstrap, (b for task in totals for b in task))
-    checks = ranking_counts.checks_from_counts(
-        (b for task in counted for b in task), ("valid", "test", "never")
-    )
+    measures = {"ranks": accuracy.rank_measure(PLAN), "counts": count_measure(PLAN.definition.threshold)}
+    results = reduce_pieces(measures, rankings)
+    checks = checks_from_counts(results["counts"], ("valid", "test", "never"))
+    metrics = results["ranks"].to_batches()
     values = list(accuracy.user_value_batches(PLAN, iter(every)))
     tables = ((every, schemas.RANKED_USERS), (values, schemas.USER_VALUES), (metrics, schemas.METRIC_ROWS))
     return BatchResults(*(_rows(batches, schema) for batches, schema in tables), checks)
@@ -146,19 +143,6 @@ def test_lists_in_process_are_ranked_measured_and_checked_the_same_however_they_
         assert row["ci_low"] < row["value"] < row["ci_high"]
 
 
-@pytest.mark.parametrize("parts", [("valid", "test"), ("test",)])
-def test_measured_batches_have_the_totals_and_rows_of_their_rankings(parts: tuple[str, ...]) -> None:
-    """Batches of one part, and of two; slices are measured on their own in both ways."""
-    rankings = list(rank_batches(PLAN.request(), iter(users().to_batches(30))))
-    chosen = [batch.filter(pc.is_in(batch.column("part"), pa.array(parts))) for batch in rankings]
-    measured = [measured_batches.measure_batch(PLAN, batch) for batch in chosen]
-    totals = list(measured_batches.sum_batches(PLAN, measured))
-    assert totals == list(accuracy.total_batches(PLAN, iter(chosen)))
-    assert {batch.column("slice_key")[0].as_py() for batch in totals} == {None, "popularity"}
-    rows = list(measured_batches.list_user_rows(PLAN, measured))
-    assert rows == list(accuracy.user_value_batches(PLAN, iter(chosen)))
-
-
 def test_checks_of_batches_against_a_slow_count() -> None:
     result = in_process(users(), partial(rank_batches, PLAN.request()), 8)
     for part, (n, barren, silent, unranked, tied) in (
@@ -183,9 +167,9 @@ def test_relevance_from_the_threshold_on_counts() -> None:
         rows, schema=pa.schema([schemas.RANKED_USERS.field(name) for name in rows])
     )
     for threshold, barren in ((None, 1), (1.0, 1), (2.0, 2), (3.0, 3)):
-        (counts,) = ranking_counts.count_batches(threshold, iter([batch]))
+        (counts,) = count_batches(threshold, iter([batch]))
         assert counts.to_pylist()[0]["barren"] == barren
-    assert list(ranking_counts.count_batches(None, iter([]))) == []
+    assert list(count_batches(None, iter([]))) == []
 
 
 def test_little_work_goes_without_torch_and_has_the_same_bits(
@@ -231,6 +215,7 @@ def test_a_model_in_process_against_a_slow_oracle(tmp_path: Path) -> None:
 
 
 MODULES = (
+    "engine.measures",
     "evaluation.batch_schemas",
     "evaluation.ranking_counts",
     "evaluation.ranking.request",
@@ -238,6 +223,8 @@ MODULES = (
     "evaluation.ranking.given",
     "evaluation.metrics.beyond_accuracy",
     "evaluation.metrics.accuracy",
+    "evaluation.metrics.pairs",
+    "evaluation.batched.run_measures",
 )
 """What lists and scores are evaluated with: without Spark, and without torch."""
 
@@ -259,35 +246,17 @@ def test_functions_of_batches_load_no_spark(modules: tuple[str, ...], unwanted: 
 # ------------------------------------------------------------------------------------- and by Spark
 
 
-def by_spark(spark: Any, table: pa.Table, ranked: Any) -> BatchResults:
-    """The same through `mapInArrow`, in three partitions."""
-    from recbench_spark.evaluation.checks import ranking_checks
-    from recbench_spark.evaluation.metrics import measuring
+@pytest.mark.parametrize("kind", ["lists", "model"])
+def test_the_same_rankings_by_spark(spark: Any, tmp_path: Path, kind: str) -> None:
+    """Rankings alone; `tests/engine/test_law.py` has what follows from them."""
     from recbench_spark.evaluation.ranking.rank import RANKING
 
-    frame = spark.createDataFrame(table).repartition(3)
-    rankings = frame.mapInArrow(ranked, RANKING).cache()
-    checks = ranking_checks(rankings, ("valid", "test", "never"), PLAN.definition.threshold)
-    frames = (
-        rankings,
-        measuring.compute_user_metrics(rankings, PLAN),
-        measuring.compute_metrics(rankings, PLAN),
-    )
-    result = BatchResults(*(frame.toArrow().to_pylist() for frame in frames), checks)
-    rankings.unpersist()
-    return result
-
-
-@pytest.mark.parametrize("kind", ["lists", "model"])
-def test_the_same_bits_by_spark(spark: Any, tmp_path: Path, kind: str) -> None:
-    table = users()
-    ranked = partial(rank_batches, PLAN.request())
+    table, ranked = users(), partial(rank_batches, PLAN.request())
     if kind == "model":
         ranked = partial(score_batches, DotSource(share_rows(tmp_path), ITEMS, DIMS), PLAN.request())
-    here, there = in_process(table, ranked, 7), by_spark(spark, table, _wrap(ranked))
-    for name in ("rankings", "values", "metrics"):
-        assert _sort_rows(getattr(here, name)) == _sort_rows(getattr(there, name)), name
-    assert here.checks == there.checks
+    there = spark.createDataFrame(table).repartition(3).mapInArrow(_wrap(ranked), RANKING)
+    here = in_process(table, ranked, 7).rankings
+    assert _sort_rows(here) == _sort_rows(there.toArrow().to_pylist())
 
 
 def _wrap(ranked: Any) -> Any:

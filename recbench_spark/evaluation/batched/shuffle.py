@@ -16,13 +16,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.engine.versions import (
-    change_groups,
-    collect_arrow,
-    count_shuffle_tasks,
-    send_to_tasks,
-    union_rows,
-)
+from recbench_spark.engine.measures import CELL_COLUMNS, Measures, finish_cells, read_results
+from recbench_spark.engine.versions import count_shuffle_tasks, send_to_tasks, union_rows
 from recbench_spark.evaluation.batched import task
 from recbench_spark.evaluation.batched.task import (
     FAILED,
@@ -47,7 +42,6 @@ from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.packed_blocks import chunks, partition_rows
 
 PACKED = "task INT, member INT, rows BINARY"
-RESULT_COLUMNS = "member INT, kind STRING, cell STRING, rows BINARY"
 
 PAIRS_PER_TASK = 1 << 12
 """Fewest (user, model) pairs of a task, where there are fewer tasks than Spark would make."""
@@ -128,15 +122,9 @@ def evaluate(
     ]
     partitioned = send_to_tasks(reduce(union_rows, blocks), tasks, F.col("task"))
     share = read_gpu_share(users.sparkSession)
-    rows = partitioned.mapInArrow(partial(task.run_task, work, partial(task_device, share)), RESULT_COLUMNS)
-    measures = work.measures
-
-    # Spark reads the kind of the function from these annotations; a partial does not show them.
-    def finish(table: pa.Table) -> pa.Table:
-        return task.finish_cell(measures, table)
-
-    result_rows = collect_arrow(change_groups(rows, ("member", "kind", "cell"), finish, RESULT_COLUMNS))
-    return [_member_result(result_rows, number) for number in range(len(work.members))]
+    cells = partitioned.mapInArrow(partial(task.run_task, work, partial(task_device, share)), CELL_COLUMNS)
+    result_rows = finish_cells(work.measures, cells)
+    return [_member_result(work.measures, result_rows, number) for number in range(len(work.members))]
 
 
 def count_tasks(users: DataFrame, work: BatchedWork, n_users: int) -> int:
@@ -197,24 +185,18 @@ def _partition_batches(batches: Batches, rows: int) -> Batches:
             yield pa.RecordBatch.from_arrays(columns, ["task", "member", "rows"])
 
 
-def _member_result(table: pa.Table, member: int) -> BatchedResult:
+def _member_result(measures: Measures, cells: pa.Table, member: int) -> BatchedResult:
     """Collect the results of one model; an error of one task is an error of the model."""
-    member_rows = table.filter(pc.equal(table.column("member"), member))
-    tables: dict[str, list[pa.Table]] = {}
-    for kind, rows in zip(member_rows.column("kind").to_pylist(), member_rows.column("rows"), strict=True):
-        tables.setdefault(kind, []).append(pa.ipc.open_stream(rows.as_buffer()).read_all())
-    tables_by_kind = {kind: pa.concat_tables(parts) for kind, parts in tables.items()}
-    error = tables_by_kind.pop(FAILED, None)
-    files = {
-        kind: [task.row_to_file(row) for row in tables_by_kind.pop(kind).to_pylist()]
-        if kind in tables_by_kind
-        else []
+    results = read_results(measures, cells, member)
+    error, seconds = (results.pop(kind, None) for kind in (FAILED, SECONDS))
+    rankings, values = (
+        [task.row_to_file(row) for row in results.pop(kind).to_pylist()] if kind in results else []
         for kind in (RANKINGS, VALUES)
-    }
-    seconds = (
-        float(tables_by_kind.pop(SECONDS).column("seconds").to_numpy().sum())
-        if SECONDS in tables_by_kind
-        else 0.0
     )
-    message = None if error is None else str(error.column("error")[0])
-    return BatchedResult(tables_by_kind, files[RANKINGS], files[VALUES], seconds, message)
+    return BatchedResult(
+        results,
+        rankings,
+        values,
+        0.0 if seconds is None else float(seconds.column("seconds").to_numpy().sum()),
+        None if error is None else str(error.column("error")[0]),
+    )

@@ -8,17 +8,16 @@ it raises, so that Spark tries the task again.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, USERS, RankingMeasure
+from recbench_spark.engine.measures import CELLS, Measure, Measures, pack_cells, pack_rows
+from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, USERS
 from recbench_spark.evaluation.batched import progress
 from recbench_spark.evaluation.ranking.given import rank_batches
 from recbench_spark.evaluation.ranking.request import RankingRequest
@@ -30,12 +29,6 @@ from recbench_spark.storage.packed_blocks import unpack_blocks
 
 USERS_MEMBER = -1
 """Number of the member whose blocks are the users themselves."""
-
-RESULT_SCHEMA = pa.schema(
-    {"member": pa.int32(), "kind": pa.string(), "cell": pa.string(), "rows": pa.binary()}
-)
-"""One row per model, kind of result and cell: serialized rows with the schema of the kind. Rows that agree
-in the first three columns are finished together."""
 
 FAILED, RANKINGS, VALUES, SECONDS = "failed", "rankings", "user_metrics", "seconds"
 """Kinds beside the names of measures: an error, files of two tables, seconds of a task for a model."""
@@ -79,21 +72,21 @@ class BatchedWork:
         members: the models.
         request: definition, length of lists, largest rank that is counted.
         measures: measures by name.
-        values: functions from rankings to rows of `USER_VALUES`; without any, such rows are not written.
+        values: function from rankings to rows of `USER_VALUES`; None: such rows are not written.
         folders: folders of the tables `rankings` and `user_metrics`, whose partitions are runs.
         progress: a folder where tasks record their progress (`progress.record_progress`); empty: none.
     """
 
     members: tuple[Member, ...]
     request: RankingRequest
-    measures: Mapping[str, RankingMeasure]
-    values: tuple[Callable[[Batches], Batches], ...]
+    measures: Measures
+    values: Callable[[Batches], Batches] | None
     folders: tuple[str, str]
     progress: str = ""
 
 
 def run_task(work: BatchedWork, device: Callable[[], str], batches: Batches) -> Batches:
-    """Evaluate all models on a task's blocks (member, rows), and yield rows of `RESULT_SCHEMA`."""
+    """Evaluate all models on a task's blocks (member, rows), and yield rows of `CELLS`."""
     blocks: dict[int, list[pa.Buffer]] = {}
     task = 0
     for batch in batches:
@@ -105,7 +98,7 @@ def run_task(work: BatchedWork, device: Callable[[], str], batches: Batches) -> 
         return
     users, task_device = users.sort_by("user_id").combine_chunks(), device()
     values_by_measure: dict[str, dict[int, Any]] = {
-        name: {} for name, measure in work.measures.items() if measure.batched
+        name: {} for name, measure in work.measures.items() if measure.grouped
     }
     for number, member in enumerate(work.members):
         started = time.perf_counter()
@@ -116,11 +109,11 @@ def run_task(work: BatchedWork, device: Callable[[], str], batches: Batches) -> 
         except Exception as error:
             if len(work.members) == 1:
                 raise
-            result_rows = [
-                _result_row(FAILED, "", pa.table({"error": [f"{type(error).__name__}: {error}"]}))
-            ]
+            message = pa.table({"error": [f"{type(error).__name__}: {error}"]})
+            result_rows = [pack_rows(FAILED, "", message)]
             member_values = {}
-        result_rows.append(_result_row(SECONDS, "", pa.table({"seconds": [time.perf_counter() - started]})))
+        seconds = pa.table({"seconds": [time.perf_counter() - started]})
+        result_rows.append(pack_rows(SECONDS, "", seconds))
         progress.record_progress(work.progress, task, users.num_rows * (number + 1))
         yield from (_set_member(number, row) for row in result_rows)
         for name, values in member_values.items():
@@ -136,17 +129,16 @@ MODELS_PER_SUM = 64
 
 
 def _set_member(number: int, row: pa.RecordBatch) -> pa.RecordBatch:
-    return row.set_column(0, RESULT_SCHEMA.field(0), pa.array([number], pa.int32()))
+    return row.set_column(0, CELLS.field(0), pa.array([number], pa.int32()))
 
 
-def _sum_models(name: str, measure: RankingMeasure, model_values: dict[int, Any]) -> Batches:
+def _sum_models(name: str, measure: Measure, model_values: dict[int, Any]) -> Batches:
     """Yield the sums of models from their values, and clear the values."""
-    assert measure.batched is not None
-    for number, batches in zip(
-        list(model_values), measure.batched[1](list(model_values.values())), strict=True
-    ):
+    assert measure.grouped is not None
+    totals = measure.grouped[1](list(model_values.values()))
+    for number, batches in zip(model_values, totals, strict=True):
         for rows in batches:
-            yield from (_set_member(number, row) for row in _split_by_cell(name, measure.key, rows))
+            yield from pack_cells(name, measure.key, rows, number)
     model_values.clear()
 
 
@@ -158,22 +150,22 @@ def _evaluate_member(
     result_rows: list[pa.RecordBatch] = []
     member_values: dict[str, Any] = {}
     for name, measure in work.measures.items():
-        if measure.batched:
-            member_values[name] = measure.batched[0](iter(ranked))
+        if measure.grouped:
+            member_values[name] = measure.grouped[0](iter(ranked))
             continue
         for rows in measure.sums(iter(ranked)):
-            result_rows += _split_by_cell(name, measure.key, rows)
+            result_rows += pack_cells(name, measure.key, rows)
     partition = {"run_id": member.run_id}
     table = _to_stored_table(ranked, ("part",))
     file = write_file(table, work.folders[0], partition, RANKED_USERS.names, DICTIONARY_COLUMNS)
-    result_rows.append(_result_row(RANKINGS, "", _file_row(file)))
-    values = [batch for rows in work.values for batch in rows(iter(ranked))]
+    result_rows.append(pack_rows(RANKINGS, "", _file_row(file)))
+    values = list(work.values(iter(ranked))) if work.values else []
     if values:
         # Rows of a metric are contiguous, so that readers of one metric skip the others.
         values.sort(key=lambda batch: (batch.column("metric")[0].as_py(), batch.column("part")[0].as_py()))
         table = _to_stored_table(values, ("part", "metric", "definition", "estimator"))
         file = write_file(table, work.folders[1], partition, USER_VALUES.names, ("ks.list.element",))
-        result_rows.append(_result_row(VALUES, "", _file_row(file)))
+        result_rows.append(pack_rows(VALUES, "", _file_row(file)))
     return result_rows, member_values
 
 
@@ -213,49 +205,6 @@ def _user_batches(users: pa.Table, member: Member, member_rows: pa.Table | None)
                 column = member_rows.column(wanted_field.name).take(row_indices).combine_chunks()
             batch = batch.append_column(wanted_field.name, column)  # noqa: PLW2901
         yield batch
-
-
-# ------------------------------------------------------------------------------- rows of results
-
-
-def _split_by_cell(name: str, key: Sequence[str], rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield one row of `RESULT_SCHEMA` per cell: the rows of sums that are finished together."""
-    code_n = np.zeros(rows.num_rows, np.int64)
-    for column in key:
-        codes = rows.column(column).dictionary_encode(null_encoding="encode")
-        code_n = code_n * len(codes.dictionary) + codes.indices.to_numpy()
-    for code in np.unique(code_n):
-        cell_rows = rows.filter(pa.array(code_n == code))
-        cell = json.dumps([cell_rows.column(column)[0].as_py() for column in key])
-        yield _result_row(name, cell, pa.Table.from_batches([cell_rows]))
-
-
-def _result_row(kind: str, cell: str, rows: pa.Table) -> pa.RecordBatch:
-    values = [None, kind, cell, serialize_table(rows)]
-    columns = [pa.array([value], field.type) for value, field in zip(values, RESULT_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=RESULT_SCHEMA)
-
-
-def serialize_table(rows: pa.Table) -> bytes:
-    """Write a table as bytes of an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
-def deserialize_tables(rows: pa.ChunkedArray) -> pa.Table:
-    """Read serialized tables as one table."""
-    return pa.concat_tables([pa.ipc.open_stream(value.as_buffer()).read_all() for value in rows])
-
-
-def finish_cell(measures: Mapping[str, RankingMeasure], result_rows: pa.Table) -> pa.Table:
-    """Finish the rows of one model, kind and cell of all tasks: one row of `RESULT_SCHEMA`."""
-    kind, rows = result_rows.column("kind")[0].as_py(), deserialize_tables(result_rows.column("rows"))
-    finished = measures[kind].finish(rows.combine_chunks()) if kind in measures else rows
-    key = result_rows.slice(0, 1).select(["member", "kind", "cell"])
-    return key.append_column("rows", pa.array([serialize_table(finished)], pa.binary()))
 
 
 # ------------------------------------------------------------------------------- files

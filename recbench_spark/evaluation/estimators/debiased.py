@@ -17,17 +17,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from recbench_spark.engine.versions import change_groups
-from recbench_spark.errors import DataError
-from recbench_spark.evaluation.batch_schemas import RankingMeasure
+from recbench_spark.engine.measures import Measure
 from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, SUM, EstimationPlan
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
     HOLDOUT,
-    METRIC_ROWS,
     RANKING_COLUMNS,
     SLICE,
     MetricColumn,
@@ -43,49 +38,26 @@ from recbench_spark.kernels.estimators.exposure import (
 from recbench_spark.kernels.estimators.strata import StratumEdges, propose
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.schemas import METRICS
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 # ------------------------------------------------------------------------------- sums over users
 
 KEY = (*SLICE, "estimator", "strata", "metric")
-TOTALS = (
-    "part STRING, slice_key STRING, slice_value STRING, estimator STRING, strata INT, metric STRING, "
-    "totals ARRAY<LONG>"
-)
-ESTIMATES = f"{METRIC_ROWS}, replicates ARRAY<DOUBLE>"
-"""Rows of `metrics`, and the replicates of `EstimationPlan.compared` (else NULL)."""
-
 EstimateKey = tuple[str, str, int | None, str | None]
 """Part, estimator; for `stratified` also the index of the strata in the plan, and the metric."""
 
 
-def compute_estimates(rankings: DataFrame, plan: EstimationPlan) -> DataFrame:
-    """Estimate each metric and cut-off by each estimator that has a value: rows of `metrics`.
+def estimation_measure(plan: EstimationPlan) -> Measure:
+    """Return the measure of each metric and cut-off by each estimator that has a value.
 
-    Each task adds up its users. One row of columns x replicates whole numbers is shuffled per task, part
-    and estimator (for strata: per number of strata and metric).
-
-    Args:
-        rankings: rows of the table `rankings` of one run, with `propensity`; from `add_rewards`
-            where the plan has a reward model.
-        plan: metrics, estimators and settings.
+    It reads rankings with `propensity`; with the columns of `rewards.add_rewards` where the plan has a
+    reward model. Its results are rows of `metrics` and, as `replicates`, those of `EstimationPlan.compared`
+    (else NULL).
     """
-    reward_columns = ["truth_rewards", "listed_rewards"] if plan.rewards else []
-    narrow = rankings.where(F.col("part").isin(*plan.parts)).select(
-        *RANKING_COLUMNS, "propensity", *reward_columns
-    )
-    totals = narrow.mapInArrow(partial(_task_totals, plan), TOTALS)
-
-    # Spark reads the kind of the function from these annotations; a partial does not show them.
-    def finish(table: pa.Table) -> pa.Table:
-        return _finish(plan, table)
-
-    return change_groups(totals, KEY, finish, ESTIMATES)
-
-
-def estimation_measure(plan: EstimationPlan) -> RankingMeasure:
-    """Return the measure of `compute_estimates`, for rankings of any origin."""
-    return RankingMeasure(partial(_task_totals, plan), KEY, partial(_finish, plan))
+    rewards = ("truth_rewards", "listed_rewards") if plan.rewards else ()
+    needs = (*RANKING_COLUMNS, "propensity", *rewards)
+    return Measure(partial(_task_totals, plan), KEY, partial(_finish, plan), needs, METRICS)
 
 
 def _task_totals(plan: EstimationPlan, batches: Batches) -> Batches:
@@ -383,7 +355,7 @@ def propose_strata(rows: list[Any], plan: EstimationPlan, part: str) -> Proposal
     (`kernels.estimators.strata.propose`).
 
     Args:
-        rows: rows `ESTIMATES`; only those with replicates are used.
+        rows: results of `estimation_measure`; only those with replicates are used.
         plan: plan of the estimates.
         part: held-out part.
     """
@@ -405,63 +377,3 @@ def propose_strata(rows: list[Any], plan: EstimationPlan, part: str) -> Proposal
     values = tuple(float("nan") if row.value is None else row.value for row in estimates.values())
     bounds = tuple(zip(low.tolist(), high.tolist(), strict=True))
     return Proposal(tuple(estimates), values, bounds, propose(list(estimates), low.tolist(), high.tolist()))
-
-
-# ------------------------------------------------------------------------------- reward models
-
-
-def add_rewards(rankings: DataFrame, rewards: DataFrame) -> DataFrame:
-    """Add `truth_rewards` and `listed_rewards`, and the number of items without a reward (they count 0).
-
-    Shuffles the (user, item) rows of truth and lists by item (or user and item), then by user; a task
-    holds the items of one user at a time.
-
-    Args:
-        rankings: rows of the table `rankings` with `top_items`.
-        rewards: item_id[, user_id], reward: one row per item, or per user and item.
-
-    Returns:
-        The rankings with truth_rewards, listed_rewards, unknown_rewards.
-    """
-    by: list[str] = [name for name in ("user_id", "item_id") if name in rewards.columns]
-    listed = F.coalesce("top_items", F.array().cast("array<string>"))
-    user = ("user_id", "part")
-    places = rankings.select(*user, F.posexplode(F.concat("item_ids", listed)).alias("place", "item_id"))
-    joined = places.join(rewards.select(*by, "reward"), by, "left")
-    entry = F.struct("place", F.coalesce("reward", F.lit(0.0)).alias("reward"))
-    grouped = joined.groupBy(*user).agg(
-        F.sort_array(F.collect_list(entry)).alias("entries"),
-        F.count_if(F.col("reward").isNull() & F.col("item_id").isNotNull()).alias("unknown_rewards"),
-    )
-    all_rewards = F.coalesce(F.transform("entries", lambda e: e["reward"]), F.array().cast("array<double>"))
-    n = F.size("item_ids")
-    return (
-        rankings.join(grouped, list(user), "left")
-        .withColumns(
-            {
-                "truth_rewards": F.slice(all_rewards, F.lit(1), n),
-                "listed_rewards": F.slice(all_rewards, n + 1, F.size(all_rewards)),
-                "unknown_rewards": F.coalesce("unknown_rewards", F.lit(0)),
-            }
-        )
-        .drop("entries")
-    )
-
-
-def check_rewards(rewards: DataFrame) -> None:
-    """Refuse a reward model with invalid or duplicate rows. One aggregation.
-
-    Raises:
-        DataError: rewards outside of 0..1, or items (of a user) that stand twice, with their numbers.
-    """
-    by = [name for name in ("user_id", "item_id") if name in rewards.columns]
-    value = F.col("reward")
-    wrong = value.isNull() | F.isnan(value) | (value < 0) | (value > 1)
-    (summary,) = rewards.agg(
-        F.count_if(wrong).alias("wrong"), (F.count("*") - F.count_distinct(F.struct(*by))).alias("twice")
-    ).collect()
-    if summary.wrong or summary.twice:
-        raise DataError(
-            f"rewards: {summary.wrong} rows are not a probability within 0..1, {summary.twice} occur twice",
-            "give one probability per item, or per item of a user",
-        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from recbench_spark.evaluation.estimators.exposure import Weights
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT, MetricColumn
 from recbench_spark.kernels import ratios
@@ -14,6 +14,9 @@ from recbench_spark.kernels.estimators import exposure
 from recbench_spark.kernels.estimators.exposure import MODELLED, QUOTIENTS, EstimatorSettings
 from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.kernels.metrics.accuracy import METRICS
+
+if TYPE_CHECKING:  # their module reads frames of Spark
+    from recbench_spark.evaluation.estimators.exposure import Weights
 
 UNIFORM = ("open_loop",)
 """Parts in which all items had the same chance to be shown."""

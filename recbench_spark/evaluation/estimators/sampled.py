@@ -14,23 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
 from recbench_spark.definitions import Definition
-from recbench_spark.engine.versions import change_groups, union_by_name
-from recbench_spark.evaluation.batch_schemas import RankingMeasure
+from recbench_spark.engine.measures import Measure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
-    METRIC_ROWS,
     RANKING_COLUMNS,
     SLICE,
-    TOTALS,
     MetricColumn,
     MetricPlan,
     MetricTotals,
@@ -43,6 +39,7 @@ from recbench_spark.kernels.estimators import sampled
 from recbench_spark.kernels.metrics.accuracy import METRICS, measure
 from recbench_spark.kernels.metrics.chunk import Chunk
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.schemas import METRICS as METRICS_TABLE
 
 LIKELIHOOD = "maximum_likelihood"
 LIKELIHOOD_REPLICATES = 100
@@ -52,56 +49,34 @@ DIGITS = 3
 """Digits to which the number of candidates is rounded, so that users with similar numbers share a table."""
 
 
-def compute_corrected_metrics(
-    rankings: DataFrame, plan: MetricPlan, estimators: Sequence[str], draws: int
-) -> DataFrame:
-    """Compute corrected metrics: rows of `metrics` for each estimator, with intervals over users.
+def correction_measures(plan: MetricPlan, estimators: Sequence[str], draws: int) -> dict[str, Measure]:
+    """Return the measures of corrected metrics by name: a row of `metrics` for each estimator.
 
-    Only one row per task and slice is shuffled.
+    Users without drawn candidates are left out.
 
     Args:
-        rankings: rows of the table `rankings` with `drawn` and `pool`; users without them are left out.
         plan: metrics (those that follow from one rank are corrected), cut-offs, definition, bootstrap.
         estimators: names of `kernels.estimators.sampled.ESTIMATORS`, and `maximum_likelihood`.
         draws: number of negatives of most users; the likelihood uses those users alone.
     """
-    drawn = rankings.where("pool IS NOT NULL").select(*RANKING_COLUMNS, "drawn", "pool")
-    frames = (
-        _apply_measure(drawn, measure) for measure in correction_measures(plan, estimators, draws).values()
-    )
-    return reduce(union_by_name, frames)
-
-
-def _apply_measure(drawn: DataFrame, measure: RankingMeasure) -> DataFrame:
-    # Spark reads the kind of the function from these annotations; a partial does not show them.
-    def finish(table: pa.Table) -> pa.Table:
-        return measure.finish(table)
-
-    return change_groups(drawn.mapInArrow(measure.sums, TOTALS), SLICE, finish, METRIC_ROWS)
-
-
-def correction_measures(
-    plan: MetricPlan, estimators: Sequence[str], draws: int
-) -> dict[str, RankingMeasure]:
-    """Return the measures of `compute_corrected_metrics`, for rankings of any origin."""
     measures = {}
     table_estimators = [name for name in estimators if name != LIKELIHOOD]
     if table_estimators:
-        finish = partial(
-            metric_rows.finish_metrics, correction_columns(plan, table_estimators), plan.bootstrap
-        )
-        measures["corrected"] = RankingMeasure(
-            partial(_table_totals, plan, table_estimators), SLICE, finish
-        )
+        columns = correction_columns(plan, table_estimators)
+        finish = partial(metric_rows.finish_metrics, columns, plan.bootstrap)
+        sums = partial(_table_totals, plan, table_estimators)
+        measures["corrected"] = Measure(sums, SLICE, finish, DRAWN_COLUMNS, METRICS_TABLE)
     if LIKELIHOOD in estimators:
         replicates = min(plan.bootstrap.replicates, LIKELIHOOD_REPLICATES)
         small_plan = replace(plan, bootstrap=plan.bootstrap.model_copy(update={"replicates": replicates}))
-        sums, finish = (
-            partial(_task_histograms, small_plan, draws),
-            partial(_finish_likelihood, small_plan, draws),
-        )
-        measures["likely"] = RankingMeasure(sums, SLICE, finish)
+        sums = partial(_task_histograms, small_plan, draws)
+        finish = partial(_finish_likelihood, small_plan, draws)
+        measures["likely"] = Measure(sums, SLICE, finish, DRAWN_COLUMNS, METRICS_TABLE)
     return measures
+
+
+DRAWN_COLUMNS = (*RANKING_COLUMNS, "drawn", "pool")
+"""Columns of `RANKED_USERS` that corrections read."""
 
 
 def _select_drawn_users(batches: Batches, draws: int | None = None) -> Batches:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,9 @@ import pyarrow as pa
 
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
+from recbench_spark.engine.measures import Measure
 from recbench_spark.errors import ConfigError, show_value
 from recbench_spark.evaluation import batch_schemas
-from recbench_spark.evaluation.batch_schemas import to_ddl
 from recbench_spark.evaluation.metrics import beyond_accuracy
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS, Facts
 from recbench_spark.evaluation.ranking.batches import select_truth, split_by_part, to_rankings
@@ -36,6 +37,7 @@ from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.metric_names import suggest_metric
+from recbench_spark.schemas import METRICS as METRICS_TABLE
 
 HOLDOUT = "holdout"
 
@@ -93,8 +95,13 @@ class MetricPlan:
 
     def request(self, lists: bool = False) -> RankingRequest:
         """Return the request to the ranking; `lists`: other results than these metrics need lists."""
-        needs_lists = lists or any(name in LIST_METRICS for name in self.metrics)
-        return RankingRequest(self.definition, max(self.ks) if needs_lists else 0, self.cutoff)
+        top = max(self.ks) if lists or self.wants_lists else 0
+        return RankingRequest(self.definition, top, self.cutoff)
+
+    @property
+    def wants_lists(self) -> bool:
+        """Return whether metrics are computed from the lists of users."""
+        return any(name in LIST_METRICS for name in self.metrics)
 
     @property
     def cutoff(self) -> int | None:
@@ -249,12 +256,6 @@ def sum_users(values: dict[str, Floats], keys_u: Ints, boot: Bootstrap) -> Metri
     return MetricTotals(resampling.moments(values_uc), sums, weights)
 
 
-TOTALS = to_ddl(batch_schemas.TOTALS)
-"""DDL of `batch_schemas.TOTALS`."""
-METRIC_ROWS = to_ddl(batch_schemas.METRIC_ROWS)
-"""DDL of `batch_schemas.METRIC_ROWS`."""
-
-
 def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
     """Sum metrics of lists over users: rows of `TOTALS`, one per part, from rows of `LISTS_WITH_COUNTS`."""
     totals: dict[SliceKey, MetricTotals] = {}
@@ -265,6 +266,14 @@ def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches
             add_slice_totals(totals, (part, None, None), sums)
     for key, sums in totals.items():
         yield totals_batch(key, sums)
+
+
+def rank_measure(plan: MetricPlan) -> Measure:
+    """Return the measure of all metrics of ranks: rows of `metrics`, over all users and by slice."""
+    finish = partial(finish_metrics, plan.table(plan.rank_metrics), plan.bootstrap)
+    grouped = (partial(rank_values, plan), partial(model_totals, plan))
+    sums = partial(total_batches, plan)
+    return Measure(sums, SLICE, finish, RANKING_COLUMNS, METRICS_TABLE, grouped=grouped)
 
 
 def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
@@ -429,23 +438,6 @@ def totals_batch(key: SliceKey, totals: MetricTotals) -> pa.RecordBatch:
         numbers = pa.array(getattr(totals, name).ravel(), pa.int64())
         columns[name] = pa.ListArray.from_arrays([0, len(numbers)], numbers)
     return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.TOTALS)
-
-
-def metric_batches(columns: Sequence[MetricColumn], bootstrap: Bootstrap, batches: Batches) -> Batches:
-    """Compute rows of `METRIC_ROWS` from the rows of `TOTALS` of all tasks: one batch per part and slice.
-
-    Args:
-        columns: keys of the numbers, from `MetricPlan.table`.
-        bootstrap: replicates and level, as for the totals.
-        batches: the totals, in any order.
-    """
-    by_slice: dict[SliceKey, list[pa.RecordBatch]] = {}
-    for batch in batches:
-        for n in range(batch.num_rows):
-            part, key, value = (batch.column(name)[n].as_py() for name in SLICE)
-            by_slice.setdefault((part, key, value), []).append(batch.slice(n, 1))
-    for rows in by_slice.values():
-        yield from finish_metrics(columns, bootstrap, pa.Table.from_batches(rows)).to_batches()
 
 
 def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:

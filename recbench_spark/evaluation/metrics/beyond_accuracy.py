@@ -1,7 +1,7 @@
 """Metrics beyond accuracy, computed from `rankings.top_items` and the catalogue, without Spark.
 
 Metrics of each user: novelty, mean popularity, diversity. Metrics of all lists together: coverage and Gini.
-`top_lists` joins lists and catalogue.
+`listed` joins lists and catalogue.
 """
 
 from __future__ import annotations

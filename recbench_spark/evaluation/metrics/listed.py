@@ -1,8 +1,10 @@
-"""Lists of rankings joined with the catalogue, batch by batch: `top_lists` without Spark."""
+"""Metrics of lists: the lists of rankings are joined with the catalogue, batch by batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -10,17 +12,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.engine.measures import Measure
 from recbench_spark.evaluation.batch_schemas import (
     HISTOGRAM,
     LISTING_COUNTS,
     LISTS_WITH_COUNTS,
     METRIC_ROWS,
 )
-from recbench_spark.evaluation.metrics import beyond_accuracy
+from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT, MetricPlan
+from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.schemas import METRICS
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 BUCKET_BITS = 16
@@ -35,6 +40,47 @@ class ItemLookup(Protocol):
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
         """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
+
+
+@dataclass(frozen=True)
+class ListedCatalogue:
+    """The catalogue as metrics of lists need it: a look-up of ids, the number of items, and facts."""
+
+    known: ItemLookup
+    n_items: int
+    facts: Facts
+
+
+def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Measure]:
+    """Return the measures of lists by name: of each user's list, and of all lists together."""
+    measures = {}
+    if plan.list_metrics:
+        sums = partial(map_lists, plan, catalogue, accuracy.sum_list_values)
+        finish = partial(accuracy.finish_metrics, plan.table(plan.list_metrics), plan.bootstrap)
+        measures["lists"] = Measure(sums, accuracy.SLICE, finish, LISTED_COLUMNS, METRICS)
+    if plan.overall:
+        shown = partial(listing_batches, catalogue.known, plan.ks)
+        finish, join = (
+            partial(listing_histogram, len(plan.ks)),
+            partial(overall_rows, plan, catalogue.n_items),
+        )
+        measures["shown"] = Measure(shown, ("part", "bucket"), finish, ("part", "top_items"), METRICS, join)
+    return measures
+
+
+LISTED_COLUMNS = ("user_id", "part", "user_key", "relevance", "top_items")
+"""Columns of `RANKED_USERS` that metrics of lists read."""
+
+
+def map_lists(
+    plan: MetricPlan,
+    catalogue: ListedCatalogue,
+    measure_lists: Callable[[MetricPlan, Facts, Batches], Batches],
+    batches: Batches,
+) -> Batches:
+    """Apply a function of `LISTS_WITH_COUNTS` to the lists of rankings."""
+    lists = look_up_listed_items(catalogue.known, plan.definition.threshold, batches)
+    yield from measure_lists(plan, catalogue.facts, lists)
 
 
 def look_up_listed_items(known: ItemLookup, threshold: float | None, batches: Batches) -> Batches:
@@ -146,19 +192,6 @@ def _rows(part: pa.Scalar, rows: Sequence[tuple[int, int, int]]) -> pa.Table:
     c, times, items = zip(*rows, strict=True)
     columns = {"part": pa.repeat(part, len(rows)), "c": c, "times": times, "items": items}
     return pa.table(columns, schema=HISTOGRAM)
-
-
-def listing_histograms(n_cuts: int, batches: Batches) -> pa.Table:
-    """Compute rows of `HISTOGRAM` from the `LISTING_COUNTS` of all tasks, in this process."""
-    by_bucket: dict[tuple[str, int], list[pa.RecordBatch]] = {}
-    for batch in batches:
-        parts, buckets = (batch.column(name).to_pylist() for name in ("part", "bucket"))
-        keys = list(zip(parts, buckets, strict=True))
-        for key in set(keys):
-            mask = pa.array([other == key for other in keys])
-            by_bucket.setdefault(key, []).append(batch.filter(mask))
-    histograms = [listing_histogram(n_cuts, pa.Table.from_batches(rows)) for rows in by_bucket.values()]
-    return pa.concat_tables([HISTOGRAM.empty_table(), *histograms])
 
 
 def overall_rows(plan: MetricPlan, n_items: int, histogram: pa.Table) -> pa.Table:

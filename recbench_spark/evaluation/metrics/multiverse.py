@@ -12,16 +12,12 @@ from functools import partial
 from itertools import product
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.definitions import DEFAULT_TIE_SEED, Definition
-from recbench_spark.evaluation.batch_schemas import RankingMeasure
+from recbench_spark.engine.measures import Measure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
-from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import (
     RANKING_COLUMNS,
-    TOTALS,
     MetricColumn,
     MetricPlan,
     MetricTotals,
@@ -29,6 +25,7 @@ from recbench_spark.evaluation.metrics.accuracy import (
 )
 from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.schemas import MULTIVERSE
 
 WORLDS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg")
 """Metrics of the multiverse; a higher value is better in all of them."""
@@ -77,7 +74,7 @@ def _make_world(base: Definition, choices: dict[str, str]) -> Definition:
 
 
 def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:
-    """List the worlds in the order of the values of `measure_multiverse`."""
+    """List the worlds in the order of the values of a user."""
     return [
         MetricColumn(metric, k, definition.describe(METRICS[metric].axes), metric_rows.HOLDOUT)
         for metric in WORLDS
@@ -86,32 +83,18 @@ def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:
     ]
 
 
-def measure_multiverse(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
-    """Measure about 600 definitions at every cut-off: part, metric, k, definition, value, n.
-
-    One pass over the rankings without bootstrap: a task measures its users once for each definition. One
-    row per task and part is shuffled.
+def multiverse_measure(plan: MetricPlan) -> Measure:
+    """Return the measure of about 600 definitions at every cut-off, without slices and bootstrap.
 
     Args:
-        rankings: rows of the table `rankings` of one run.
         plan: cut-offs, and the definition of all other axes.
     """
-    without_slices = F.lit(None).cast("map<string,array<string>>")
-    narrow = rankings.select(*RANKING_COLUMNS).withColumn("slices", without_slices)
-    plain = plan.bootstrap.model_copy(update={"replicates": 0})
-    totals = narrow.mapInArrow(partial(_totals, plan), TOTALS)
-    rows = measuring.finish_totals(totals, multiverse_columns(plan), plain)
-    return rows.select("part", "metric", "k", "definition", "value", "n")
-
-
-def multiverse_measure(plan: MetricPlan) -> RankingMeasure:
-    """Return the measure of `measure_multiverse`, for rankings of any origin, without slices."""
     plain = plan.bootstrap.model_copy(update={"replicates": 0})
     finish = partial(metric_rows.finish_metrics, multiverse_columns(plan), plain)
-    return RankingMeasure(lambda batches: _totals(plan, drop_slices(batches)), metric_rows.SLICE, finish)
+    return Measure(partial(_totals, plan), metric_rows.SLICE, finish, RANKING_COLUMNS, MULTIVERSE)
 
 
-def drop_slices(batches: Batches) -> Batches:
+def _drop_slices(batches: Batches) -> Batches:
     """Remove all slices from rankings."""
     for batch in batches:
         place = batch.schema.get_field_index("slices")
@@ -132,4 +115,4 @@ def _totals(plan: MetricPlan, batches: Batches) -> Batches:
         }
         return metric_rows.sum_users(values, selection.keys_u, plain)
 
-    yield from metric_rows.sum_by_slice(batches, totals)
+    yield from metric_rows.sum_by_slice(_drop_slices(batches), totals)

@@ -10,16 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
+from recbench_spark.engine.measures import Measure
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_VALUES
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT
 from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels import sums
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.schemas import METRICS
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 SCALE = 100
@@ -70,6 +73,11 @@ def _value_batch(
     columns.append(pa.ListArray.from_arrays(bounds, pa.array(list(ks) * n, pa.int32())))
     columns.append(pa.ListArray.from_arrays(bounds, pa.array(values_uc.ravel())))
     return pa.RecordBatch.from_arrays([*columns, relevant], schema=USER_VALUES)
+
+
+def pair_measure(ks: Sequence[int]) -> Measure:
+    """Return the measure of all pairs: rows of `metrics`, with the hit rate at these cut-offs."""
+    return Measure(partial(total_batches, ks), (), partial(metric_rows, ks), ("above", "before"), METRICS)
 
 
 def total_batches(ks: Sequence[int], batches: Batches) -> Batches:

@@ -1,28 +1,27 @@
-"""Novelty, popularity, coverage and Gini of lists: by hand, and the same bits however rows are spread."""
+"""Novelty, popularity, coverage and Gini of lists: by hand, and against slow oracles."""
 
 from __future__ import annotations
 
 import math
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from pyspark.sql import functions as F
 
 from recbench_spark.adhoc.evaluate import evaluate
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
+from recbench_spark.engine.measures import list_results, reduce_pieces
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.metrics.accuracy import (
-    MetricPlan,
-    check_names,
-)
-from recbench_spark.evaluation.metrics.measuring import compute_all_metrics, compute_all_user_metrics
-from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
-from recbench_spark.schemas import METRICS, RANKINGS, USER_METRICS
-from recbench_spark.storage.spark_types import conform, spark_schema
+from recbench_spark.evaluation.batched.run_measures import make_measures, map_user_values
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_names
+from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
+from recbench_spark.evaluation.metrics.listed import ListedCatalogue
+from recbench_spark.schemas import METRICS, RANKINGS, arrow_rows
 from tests.oracles import gini_from_counts
 
 NAMES = ("novelty", "mean_popularity", "coverage", "gini")
@@ -43,29 +42,49 @@ def plan(*names: str, ks: tuple[int, ...] = (1, 3), replicates: int = 20, **axes
     return MetricPlan(names, ks, Definition(**axes), Bootstrap(replicates=replicates))
 
 
-@pytest.fixture(scope="module")
-def catalogue(spark) -> SplitCatalogue:
-    """Five items, eight training users."""
-    rows = [(item, n, index) for index, (item, n) in enumerate(N_TRAIN.items())]
-    items = spark.createDataFrame(rows, "item_id string, n_train long, item_index int")
-    return SplitCatalogue(items, spark.range(8).select(F.col("id").cast("string").alias("user_id")))
+class Counted:
+    """A catalogue of items with their numbers of training rows."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self.ids, self.counts = pa.array([*counts]), np.array([*counts.values(), 0])
+
+    def find(self, ids: pa.Array) -> tuple[Any, Any]:
+        places = pc.index_in(ids, self.ids).fill_null(-1).to_numpy().astype(np.int64)
+        return places, self.counts[places]
 
 
-@pytest.fixture(scope="module")
-def rankings(spark) -> Any:
-    rows = [
+FIVE = ListedCatalogue(Counted(N_TRAIN), 5, Facts(8, None))
+"""Five items, eight training users."""
+
+
+def batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    records = [{**dict(zip(RANKINGS.names, row, strict=True)), "slices": []} for row in rows]
+    return pa.RecordBatch.from_pylist(records, schema=RANKINGS.arrow_schema)
+
+
+LISTS = batch(
+    [
         row("u", ["a", "b", "d", "e"]),
         row("v", ["b"]),
         row("w", []),
         row("x", None),
         row("u", ["c", "?"], part="open_loop"),
     ]
-    return spark.createDataFrame(rows, spark_schema(RANKINGS))
+)
 
 
-def test_overall_by_hand(rankings, catalogue) -> None:
+def measure(batches: list[pa.RecordBatch], wanted: MetricPlan, catalogue: ListedCatalogue = FIVE) -> Any:
+    measures = make_measures(wanted, catalogue)
+    results = reduce_pieces(measures, [batches])
+    rows = pa.concat_tables(
+        [arrow_rows(rows, METRICS) for rows in list_results(measures, results, METRICS)]
+    )
+    return [SimpleNamespace(**row) for row in rows.to_pylist()]
+
+
+def test_overall_by_hand() -> None:
     """p: a 1, b 1/2, c 1/4, d none (counts 1/8 in novelty), e 1; `?` is outside of the catalogue."""
-    values = compute_all_metrics(rankings, plan(*NAMES), catalogue).collect()
+    values = measure([LISTS], plan(*NAMES))
     value = {(r.part, r.metric, r.k): (r.value, r.n) for r in values}
     assert len(values) == len(value) == 16
     of = {key[1:]: pair for key, pair in value.items() if key[0] == "test"}
@@ -86,51 +105,36 @@ def test_overall_by_hand(rankings, catalogue) -> None:
     assert {(r.definition, r.estimator) for r in values} == {("v1", "holdout")}
 
 
-def test_of_each_user_by_hand(rankings, catalogue) -> None:
-    values = compute_all_user_metrics(
-        rankings, plan("ndcg", "novelty", "mean_popularity", "gini"), catalogue
-    )
-    rows = conform(values.withColumn("run_id", F.lit("r")), USER_METRICS).collect()
+def test_of_each_user_by_hand() -> None:
+    metric_plan = plan("ndcg", "novelty", "mean_popularity", "gini")
+    values = map_user_values(metric_plan, FIVE, iter([LISTS]))
+    rows = [SimpleNamespace(**row) for values_of in values for row in values_of.to_pylist()]
     assert {r.metric for r in rows} == {"ndcg", "novelty", "mean_popularity"}
     novelty = {(r.user_id, r.part): r for r in rows if r.metric == "novelty"}
     assert set(novelty) == {("u", "test"), ("v", "test"), ("u", "open_loop")}
-    assert novelty["u", "test"]["values"] == pytest.approx([0, 4 / 3])
+    assert novelty["u", "test"].values == pytest.approx([0, 4 / 3])
     assert (novelty["u", "test"].ks, novelty["u", "test"].n_relevant) == ([1, 3], 1)
     assert sum(r.metric == "ndcg" for r in rows) == 5
 
 
-def test_rows_fit_the_tables_and_stand_beside_other_metrics(rankings, catalogue) -> None:
+def test_rows_fit_the_tables_and_stand_beside_other_metrics() -> None:
     metric_plan = plan("ndcg", *NAMES, candidates="all")
-    rows = conform(
-        compute_all_metrics(rankings, metric_plan, catalogue).withColumn("run_id", F.lit("r")), METRICS
-    ).collect()
+    rows = measure([LISTS], metric_plan)
     assert {r.metric for r in rows} == {"ndcg", *NAMES}
     assert {r.definition for r in rows} == {"v1;candidates=all"}
     assert {r.k for r in rows if r.metric in NAMES} == {1, 3}
     assert {r.k for r in rows if r.metric == "ndcg"} == {1, 3, None}
 
 
-def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
+def test_random_lists_against_slow_oracles() -> None:
     draw = random.Random(3)
     ids = [f"i{n}" for n in range(40)]
-    counts = [(item, draw.randint(0, 50)) for item in ids]
-    indexed = [(item, n, index) for index, (item, n) in enumerate(counts)]
-    items = spark.createDataFrame(indexed, "item_id string, n_train long, item_index int")
-    world = SplitCatalogue(items, spark.range(50).select(F.col("id").cast("string").alias("user_id")))
+    train = {item: draw.randint(0, 50) for item in ids}
     lists = [draw.sample(ids, draw.randint(0, 12)) for _ in range(120)]
     rows = [row(f"u{n}", items) for n, items in enumerate(lists)]
-    metric_plan, results = plan(*NAMES, ks=(2, 5, 20)), []
-    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
-    for partitions, batch in ((1, 1000), (7, 5)):
-        draw.shuffle(rows)
-        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch))
-        spread = spark.createDataFrame(rows, spark_schema(RANKINGS)).repartition(partitions)
-        pdf = compute_all_metrics(spread, metric_plan, world).toPandas()
-        results.append(pdf.sort_values(["metric", "k"], ignore_index=True))
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
-    pd.testing.assert_frame_equal(results[0], results[1], check_exact=True)
-    value = results[0].set_index(["metric", "k"]).value
-    train = dict(counts)
+    world = ListedCatalogue(Counted(train), 40, Facts(50, None))
+    values = measure([batch(rows[:50]), batch(rows[50:])], plan(*NAMES, ks=(2, 5, 20)), world)
+    value = {(r.metric, r.k): r.value for r in values}
     for k in (2, 5, 20):
         shown = [i for items in lists for i in items[:k]]
         assert value["coverage", k] == len(set(shown)) / 40

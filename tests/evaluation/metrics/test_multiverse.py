@@ -12,12 +12,13 @@ import pytest
 from recbench_spark import reports
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.multiverse import (
     WORLDS,
-    measure_multiverse,
     metric_definitions,
     multiverse_columns,
+    multiverse_measure,
 )
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
@@ -59,12 +60,10 @@ def test_values_equal_measuring_each_definition_alone(small_night: Ran) -> None:
     rankings = small_night.store.read_run("rankings", small_night.outcome.run_ids["als_4"]).where(
         "part = 'test'"
     )
-    alone = {
-        (row.metric, row.k, row.definition): (row.value, row.n)
-        for row in measure_multiverse(rankings, PLAN).collect()
-    }
-    assert len(alone) == len(multiverse_columns(PLAN))
     (batch,) = rankings.toArrow().combine_chunks().to_batches()
+    rows = reduce_pieces({"worlds": multiverse_measure(PLAN)}, [[batch]])["worlds"].to_pylist()
+    alone = {(row["metric"], row["k"], row["definition"]): (row["value"], row["n"]) for row in rows}
+    assert len(rows) == len(alone) == len(multiverse_columns(PLAN))
     for metric in ("recall", "ndcg"):
         for definition in metric_definitions(metric, PLAN.definition)[::7]:
             values = pd.DataFrame(measure(to_rankings(batch), [metric], PLAN.ks, definition)[metric])

@@ -1,0 +1,70 @@
+"""The measures of a run, composed here alone, and the values of its users."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from recbench_spark.config import Evaluation
+from recbench_spark.engine.measures import Measure
+from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
+from recbench_spark.evaluation.estimators import sampled
+from recbench_spark.evaluation.estimators.debiased import estimation_measure
+from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
+from recbench_spark.evaluation.metrics import accuracy
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+from recbench_spark.evaluation.metrics.listed import ListedCatalogue, list_measures, map_lists
+from recbench_spark.evaluation.metrics.multiverse import multiverse_measure
+from recbench_spark.evaluation.ranking_counts import count_measure
+from recbench_spark.kernels.streams import Batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def make_measures(
+    plan: MetricPlan,
+    catalogue: ListedCatalogue | None,
+    evaluation: Evaluation | None = None,
+    estimation: EstimationPlan | None = None,
+) -> dict[str, Measure]:
+    """Return the measures of the rankings of a run by name.
+
+    Args:
+        plan: metrics, cut-offs, definition, bootstrap.
+        catalogue: what metrics of lists need; None: none are asked for.
+        evaluation: the section of the benchmark file, for a night.
+        estimation: plan of estimates that correct for exposure bias.
+    """
+    measures = {"counts": count_measure(plan.definition.threshold)}
+    if plan.rank_metrics:
+        measures["ranks"] = accuracy.rank_measure(plan)
+    if catalogue is not None:
+        measures |= list_measures(plan, catalogue)
+    if evaluation is not None:
+        draw, is_drawn = evaluation.draw, plan.definition.candidates == "uniform"
+        if is_drawn and draw.estimators and sampled.correctable_metrics(plan):
+            measures |= sampled.correction_measures(plan, draw.estimators, draw.n)
+        if evaluation.multiverse:
+            measures["multiverse"] = multiverse_measure(plan)
+    if estimation is not None:
+        measures["estimates"] = estimation_measure(estimation)
+    return measures
+
+
+def map_user_values(plan: MetricPlan, catalogue: ListedCatalogue | None, batches: Batches) -> Batches:
+    """Compute all metrics of each user: rows of `USER_VALUES` from rows of `RANKED_USERS`.
+
+    Arguments as in `make_measures`.
+    """
+    for batch in batches:
+        if plan.rank_metrics:
+            yield from accuracy.user_value_batches(plan, iter([batch]))
+        if plan.list_metrics and catalogue is not None:
+            yield from map_lists(plan, catalogue, accuracy.compute_list_values, iter([batch]))
+
+
+def map_frame(rankings: DataFrame, plan: MetricPlan, catalogue: ListedCatalogue | None) -> DataFrame:
+    """Compute `map_user_values` of a frame of rankings, without a shuffle."""
+    run = partial(map_user_values, plan, catalogue)
+    return rankings.select(*accuracy.RANKING_COLUMNS, "top_items").mapInArrow(run, to_ddl(USER_VALUES))

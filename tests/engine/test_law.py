@@ -1,0 +1,237 @@
+"""The law of measures: rows in 1, 3 or 17 pieces, in any order, give the same bits in every runner."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import recbench_spark
+from recbench_spark.config import Bootstrap
+from recbench_spark.definitions import Definition
+from recbench_spark.engine import measures as law
+from recbench_spark.engine.measures import CELLS, Measure, Pieces
+from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, to_ddl
+from recbench_spark.evaluation.batched.run_measures import map_user_values
+from recbench_spark.evaluation.estimators.debiased import estimation_measure
+from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
+from recbench_spark.evaluation.estimators.exposure import Weights
+from recbench_spark.evaluation.estimators.sampled import correction_measures
+from recbench_spark.evaluation.metrics.accuracy import MetricPlan, rank_measure
+from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
+from recbench_spark.evaluation.metrics.listed import ListedCatalogue, list_measures
+from recbench_spark.evaluation.metrics.multiverse import multiverse_measure
+from recbench_spark.evaluation.metrics.pairs import pair_measure
+from recbench_spark.evaluation.ranking.known_items import KnownItems
+from recbench_spark.evaluation.ranking_counts import count_measure
+from recbench_spark.kernels.estimators import exposure, strata
+from recbench_spark.kernels.estimators.exposure import EstimatorSettings
+from recbench_spark.storage.shared_arrays import SharedRows
+from tests import oracles
+
+PACKAGE = Path(recbench_spark.__file__).parent
+USERS, ITEMS, DRAWS = 160, 60, 12
+CHANCES = [1.0, 0.5, 0.25, 0.125]
+FOUR = np.ones(4, dtype=int)
+NAMES = ("ndcg", "recall", "map", "hit", "auc", "mrr")
+PIECES = (1, 3, 17)
+
+
+def plan(*names: str, **axes: Any) -> MetricPlan:
+    return MetricPlan(names, (2, 5), Definition(threshold=3.0, **axes), Bootstrap(replicates=20))
+
+
+def estimation() -> EstimationPlan:
+    """Every estimator, with a reward model; the open loop needs none."""
+    cuts = tuple(strata.cut("equal_count", n, np.array(CHANCES), FOUR, FOUR) for n in (2, 3))
+    weights = Weights(8, 8.0, 5.0, np.array([1.0, 8.0]), np.array([3, 1]))
+    return EstimationPlan(
+        plan("ndcg", "recall", "hit", hit="count"), exposure.ESTIMATORS[1:],
+        EstimatorSettings(3.0, 3.0, 2.0), "given", cuts,
+        {"test": weights, "open_loop": weights}, ITEMS, "model", ("ndcg", 5),
+    )  # fmt: skip
+
+
+def catalogue(folder: Path) -> ListedCatalogue:
+    """Two thirds of the items that lists hold."""
+    columns = {
+        "item_index": pa.array(range(40), pa.int32()),
+        "item_id": [f"i{n}" for n in range(40)],
+        "n_train": [n * n % 23 for n in range(40)],
+    }
+    pq.write_table(pa.table(columns), folder / "law.parquet")
+    known = KnownItems(SharedRows(f"law-{folder.name}", (str(folder / "law.parquet"),)), 40)
+    return ListedCatalogue(known, 40, Facts(30, None))
+
+
+MAKERS: dict[str, Callable[[Path], dict[str, Measure]]] = {
+    "accuracy.rank_measure": lambda _: {"ranks": rank_measure(plan(*NAMES))},
+    "ranking_counts.count_measure": lambda _: {"counts": count_measure(3.0)},
+    "listed.list_measures": lambda folder: list_measures(
+        plan("novelty", "mean_popularity", "coverage", "gini"), catalogue(folder)
+    ),
+    "sampled.correction_measures": lambda _: correction_measures(
+        plan("ndcg", "hit", candidates="uniform"),
+        ("rank_estimate", "monotone_least_squares", "maximum_likelihood"),
+        DRAWS,
+    ),
+    "multiverse.multiverse_measure": lambda _: {"multiverse": multiverse_measure(plan(*NAMES))},
+    "debiased.estimation_measure": lambda _: {"estimates": estimation_measure(estimation())},
+    "pairs.pair_measure": lambda _: {"pairs": pair_measure((2, 5))},
+}
+"""Every function of the package that makes measures, by module and name."""
+
+
+def test_every_measure_of_the_package_is_under_the_law() -> None:
+    files = [path for path in PACKAGE.rglob("*.py") if " Measure(" in path.read_text()]
+    calls = {
+        f"{path.stem}.{function.name}"
+        for path in files
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Measure"
+    }
+    assert calls == set(MAKERS), "a measure without a line in MAKERS, or a line without a measure"
+
+
+# ------------------------------------------------------------------------------------- rows
+
+
+def make_rows() -> pa.Table:
+    """Rankings with ties, users without lists or draws, slices, and rewards, over two parts."""
+    draw = random.Random(7)
+    reward_fields = [pa.field(f"{side}_rewards", pa.list_(pa.float64())) for side in ("truth", "listed")]
+    schema = pa.schema([*RANKED_USERS, *reward_fields])
+    return pa.Table.from_pylist([make_user(draw, n) for n in range(USERS)], schema=schema)
+
+
+def make_user(draw: random.Random, n: int) -> dict[str, Any]:
+    candidates = draw.sample(range(ITEMS), 0 if n % 17 == 0 else draw.randint(1, DRAWS))
+    scores = {item: draw.randint(0, 24) / 4 for item in candidates}
+    size = draw.randint(1, 8)
+    known = candidates[: size // 2]
+    others = [item for item in range(ITEMS) if item not in known]
+    items = [*known, *draw.sample(others, size - len(known))]
+    truth = {item: float(draw.randint(1, 5)) for item in items}
+    rankings = oracles.make_rankings([(scores, truth)])
+    top = None if n % 13 == 0 else [f"i{item}" for item in draw.sample(range(ITEMS), draw.randint(0, 5))]
+    return {
+        "user_id": f"u{n}",
+        "part": draw.choice(["test", "test", "open_loop"]),
+        "user_key": draw.getrandbits(63),
+        "item_ids": [f"i{item}" for item in items],
+        "relevance": list(truth.values()),
+        **{name: getattr(rankings, name).tolist() for name in ("above", "tied", "before")},
+        "length": len(scores),
+        "drawn": None if n % 7 == 0 else draw.choice([DRAWS, DRAWS, 9]),
+        "pool": None if n % 7 == 0 else draw.randint(30, 50),
+        "top_items": top if top is None or n % 5 else [*top, None],
+        "slices": [("genre", [draw.choice(["x", "y", None]) for _ in items])],
+        "propensity": [draw.choice(CHANCES) for _ in items],
+        "truth_rewards": [draw.random() for _ in items],
+        "listed_rewards": [draw.random() for _ in range(5)],
+    }
+
+
+def cut(rows: pa.Table, pieces: int) -> list[list[pa.RecordBatch]]:
+    """Cut the rows into pieces of any sizes, in any order, each of some batches; two may be empty."""
+    draw = np.random.default_rng(pieces)
+    shuffled = rows.take(pa.array(draw.permutation(len(rows)))) if pieces > 1 else rows
+    bounds = [0, *sorted(draw.integers(0, len(rows) + 1, pieces - 1).tolist()), len(rows)]
+    return [
+        shuffled.slice(start, end - start).combine_chunks().to_batches(max_chunksize=200 // pieces + 1)
+        for start, end in pairwise(bounds)
+    ]
+
+
+def bits(results: dict[str, pa.Table]) -> dict[str, list[str]]:
+    """All rows as text that tells floats apart to the last bit."""
+    return {name: sorted(map(repr, rows.to_pylist())) for name, rows in results.items()}
+
+
+# ------------------------------------------------------------------------------------- runners
+
+
+def reduce_packed(measures: law.Measures, pieces: Pieces) -> dict[str, pa.Table]:
+    """Reduce like Spark: tasks, then the rows of each cell together, then the end of each cell."""
+    cells: dict[str, list[pa.RecordBatch]] = {}
+    for piece in pieces:
+        for row in law._sum_task(measures, iter(piece)):
+            cells.setdefault(repr(row.select(CELLS.names[:3]).to_pylist()), []).append(row)
+    finished = [law.finish_cell(measures, pa.Table.from_batches(rows)) for rows in cells.values()]
+    return law.read_results(measures, pa.concat_tables(finished))
+
+
+def reduce_grouped(measures: law.Measures, pieces: Pieces) -> dict[str, pa.Table]:
+    """Three models at once where a measure can, of which the second has other rows."""
+    fewer = [batch for piece in pieces for batch in piece][:1]
+    results = {}
+    for name, measure in measures.items():
+        if not measure.grouped:
+            continue
+        values, totals = measure.grouped
+        sums = [totals([values(iter(rows)) for rows in (piece, fewer, piece)]) for piece in pieces]
+        first, third = (
+            law.reduce_pieces({name: _read_sums(measure)}, [models[at] for models in sums]) for at in (0, 2)
+        )
+        assert bits(first) == bits(third)
+        results |= first
+    return results
+
+
+def _read_sums(measure: Measure) -> Measure:
+    return Measure(lambda batches: batches, measure.key, measure.finish, measure.needs)
+
+
+@pytest.fixture(scope="module")
+def measures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measure]:
+    folder = tmp_path_factory.mktemp("law")
+    return {name: one for make in MAKERS.values() for name, one in make(folder).items()}
+
+
+@pytest.fixture(scope="module")
+def whole(measures: dict[str, Measure]) -> dict[str, list[str]]:
+    """The bits of all measures from all rows in one piece."""
+    results = bits(law.reduce_pieces(measures, cut(make_rows(), 1)))
+    assert set(results) == set(measures) and all(len(rows) > 1 for rows in results.values())
+    return results
+
+
+@pytest.mark.parametrize("pieces", PIECES)
+def test_in_this_process(measures: Any, whole: Any, pieces: int) -> None:
+    assert bits(law.reduce_pieces(measures, cut(make_rows(), pieces))) == whole
+
+
+def test_packed_for_a_shuffle(measures: Any, whole: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(law, "PIECE_ROWS", 40)
+    assert bits(reduce_packed(measures, cut(make_rows(), 3))) == whole
+
+
+@pytest.mark.parametrize("pieces", PIECES)
+def test_several_models_at_once(measures: Any, whole: Any, pieces: int) -> None:
+    results = bits(reduce_grouped(measures, cut(make_rows(), pieces)))
+    assert results and results == {name: whole[name] for name in results}
+
+
+def test_on_spark(spark: Any, measures: Any, whole: Any) -> None:
+    """Values of users are rows of rows, without a sum: they are compared as well."""
+    batch_rows, metric_plan = "spark.sql.execution.arrow.maxRecordsPerBatch", plan(*NAMES)
+    before, rows = spark.conf.get(batch_rows), make_rows()
+    values = {"values": pa.Table.from_batches(map_user_values(metric_plan, None, iter(rows.to_batches())))}
+    for pieces in PIECES:
+        spark.conf.set(batch_rows, str(200 // pieces))
+        frame = spark.createDataFrame(rows).repartition(pieces)
+        assert bits(law.reduce_frame(measures, frame)) == whole, pieces
+        there = frame.mapInArrow(partial(map_user_values, metric_plan, None), to_ddl(USER_VALUES))
+        assert bits({"values": there.toArrow()}) == bits(values)
+    spark.conf.set(batch_rows, before)
