@@ -169,7 +169,7 @@ def splice_values(first: DataFrame, then: DataFrame, place: int) -> DataFrame:
     other = then.select(*key, F.col("values").alias("later_values"))
 
     def splice(values: Column, number: Column) -> Column:
-        later = F.col("later_values")[number]
+        later = F.element_at("later_values", number + 1)
         behind = F.slice(later, place + 1, F.greatest(F.size(later) - place, F.lit(0)))
         return F.concat(F.slice(values, 1, place), behind)
 

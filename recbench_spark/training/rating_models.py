@@ -145,7 +145,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         mean = F.lit(data.mean_rating)
 
         def prediction(item: Column) -> Column:
-            return F.coalesce(F.col("predicted")[item], mean)
+            return F.coalesce(F.element_at("predicted", item), mean)
 
         return joined.select(
             "user_id",

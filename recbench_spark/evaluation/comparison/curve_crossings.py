@@ -84,9 +84,9 @@ def find_crossings(values: DataFrame, plan: CrossingPlan, tasks: int) -> DataFra
         plan: runs, metric, points, bootstrap.
         tasks: number of partitions.
     """
-    place = F.array_position("ks", F.lit(plan.k).cast("int")).cast("int") - 1
+    place = F.array_position("ks", F.lit(plan.k).cast("int")).cast("int")
     rows = values.where(F.col("metric") == plan.metric).withColumns(
-        {"values": F.col("values")[place], "ks": F.col("given")}
+        {"values": F.element_at("values", place), "ks": F.col("given")}
     )
     by_user = repartition_by_user(rows, [run.run_id for run in plan.runs], tasks)
     pieces = [

@@ -171,7 +171,9 @@ def _or_empty(column: Column, kind: str) -> Column:
 
 def _relevant_history(threshold: float | None) -> Column:
     """Return the training items whose rating makes them relevant."""
-    return F.filter("train_items", lambda _, n: is_relevant(F.col("train_ratings")[n], threshold))
+    return F.filter(
+        "train_items", lambda _, n: is_relevant(F.element_at("train_ratings", n + 1), threshold)
+    )
 
 
 # ------------------------------------------------------------------------------- lists of other systems
