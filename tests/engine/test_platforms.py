@@ -71,6 +71,7 @@ def test_a_small_job_is_small_on_a_local_connect_server_too(monkeypatch, master,
         session, "SparkSession", SimpleNamespace(getActiveSession=lambda: None, builder=builder)
     )
     monkeypatch.setattr(session, "prepare_session", lambda _: "")
+    monkeypatch.setattr(session, "require_server", lambda _: None)
     for name in ("share_own_modules", "find_update_server"):
         monkeypatch.setattr(session, name, lambda _: None)
     assert session.get_session(small=True) is remote
