@@ -163,7 +163,7 @@ def _send_package(spark: SparkSession) -> None:
         if _ask_worker(spark)["ours"]:
             return
     except PySparkException as error:
-        why = f": {str(error).splitlines()[0][:200]}"
+        why = f": {' '.join(str(error).split())[:200]}"
     raise ConfigError(
         f"tasks of this cluster lack recbench_spark, and the server took no artifact{why}",
         f"install its wheel in the cluster's environment ({PLATFORMS})",

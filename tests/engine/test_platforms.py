@@ -166,7 +166,7 @@ def test_a_server_that_takes_no_artifact_is_named(monkeypatch) -> None:
         raise PySparkException("RESOURCE_EXHAUSTED: too large\nmore")
 
     monkeypatch.setattr(platforms, "send_package", refuse)
-    with pytest.raises(ConfigError, match="took no artifact: RESOURCE_EXHAUSTED: too large\n"):
+    with pytest.raises(ConfigError, match="took no artifact: RESOURCE_EXHAUSTED: too large more\n"):
         platforms._send_package(cluster())
     monkeypatch.setattr(platforms, "send_package", lambda *_: None)
     monkeypatch.setattr(platforms, "_ask_worker", lambda _: {"ours": False})
