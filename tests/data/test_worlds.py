@@ -11,8 +11,9 @@ from recbench_spark.data import world_hashes, world_loop, worlds
 from recbench_spark.data.worlds import read_world, true_factors, true_propensities
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.run_keys import hash_split, world_settings
+from recbench_spark.protocol.audit_passes import build_manifest
 from recbench_spark.protocol.labels import OpenLoop
-from recbench_spark.protocol.manifests import LogRows, build_manifest
+from recbench_spark.protocol.manifests import LogRows
 from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
 from tests.log_schema import LOG_SCHEMA
 

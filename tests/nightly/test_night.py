@@ -25,6 +25,7 @@ from recbench_spark.nightly.night import count_attempts, open_night
 from recbench_spark.nightly.night_status import find_finished_night
 from recbench_spark.nightly.results import find_grid_edges
 from recbench_spark.protocol.catalogue import Catalogue
+from recbench_spark.protocol.user_blocks import BlockPlan, label_slices
 from recbench_spark.schemas import (
     CHECKS,
     EMBEDDINGS,
@@ -40,6 +41,7 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage import warehouse
+from recbench_spark.storage.blocks import Blocks, OpenedFiles
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from recbench_spark.tuning.board_update import append_entries, update_board
@@ -404,6 +406,21 @@ def test_a_split_killed_half_way_is_completed_without_doubling(
         assert rows.count() == rows.select(keys).distinct().count() > 0
     facts = night.table(MANIFESTS)
     assert facts.count() == facts.select("part", "fact").distinct().count()
+
+
+def test_blocks_of_whole_files_are_those_of_a_shuffle(small_night: Ran) -> None:
+    """As after a compaction, whose files have names without the mark."""
+    night = small_night.night
+    store, slices = night.store, night.benchmark.evaluation.slices
+    files = store.list_partition_files(SPLITS, {"split_id": night.split_id}, max_bytes=math.inf)
+    plan = BlockPlan(night.data.known_items.find, (3, 9), ("valid", "test"), label_slices(slices))
+    whole, shuffled = (
+        split.make_user_blocks(store, night.split_id, names, slices, plan)
+        for names in (files, [file.replace("by-user_id-", "") for file in files])
+    )
+    assert (type(whole), type(shuffled)) == (OpenedFiles, Blocks)
+    rows = [sorted(map(repr, made.rows().collect())) for made in (whole, shuffled)]
+    assert rows[0] == rows[1] and len(rows[0]) == store.count_rows(USER_BLOCKS, "split_id", night.split_id)
 
 
 def lose_rows(made):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recbench_spark.storage.packed_blocks import partition_rows, unpack_blocks
+from recbench_spark.storage.packed_blocks import are_whole, partition_rows, unpack_blocks
 
 WHOLE = st.one_of(
     st.none(),
@@ -49,3 +49,13 @@ def _exact(row: dict[str, object]) -> dict[str, object]:
 
 def test_a_partition_without_blocks() -> None:
     assert unpack_blocks([]) is None
+
+
+def test_files_are_whole_by_their_names_alone() -> None:
+    """A file of a compaction, or of a writer that says nothing, is whole by no column."""
+    whole, other, plain = (
+        f"by-user_id=1/part-{mark}7.parquet" for mark in ("by-user_id-", "by-item_id-", "")
+    )
+    assert are_whole([whole, whole], "user_id")
+    assert not any(are_whole([whole, file], "user_id") for file in (other, plain))
+    assert not are_whole([], "user_id")
