@@ -207,7 +207,8 @@ def _own_file_size(file: Path) -> int:
 
 def create_array(folder: Path, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
     """Create an array of zeros in a `.npy` file, to be filled in place."""
-    return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+    whole = tuple(map(int, shape))  # Spark 3.5 by Connect counts in numbers of numpy
+    return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=whole)
 
 
 def save_array(folder: Path, name: str, array: npt.NDArray[Any]) -> None:

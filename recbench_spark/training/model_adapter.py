@@ -113,7 +113,7 @@ class SplitData:
     @cached_property
     def n_items(self) -> int:
         """Number of items in the catalogue."""
-        return self.items.count()
+        return int(self.items.count())
 
     @cached_property
     def training_items(self) -> ItemTable:
