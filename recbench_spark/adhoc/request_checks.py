@@ -108,7 +108,10 @@ def check_request(
 
 def _has_ranks(table: Any) -> bool:
     """Return whether lists have ranks, whatever kind of frame they are; a path may have them."""
-    names = getattr(table, "column_names", getattr(table, "columns", table))
+    # A frame of Spark 4.2 by Connect has a column of any name: what it surely has is asked for first.
+    names = getattr(table, "columns", table)
+    if not all(isinstance(name, str) for name in names):
+        names = getattr(table, "column_names", names)
     return isinstance(table, str | PathLike) or "rank" in [str(name) for name in names]
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import recbench_spark
+from recbench_spark.adhoc import request_checks
 from recbench_spark.adhoc.request_checks import GRADES_WITHOUT_GAIN
 from recbench_spark.checks import CheckWarning
 from recbench_spark.config import Bootstrap
@@ -182,3 +183,16 @@ def test_spark_tells_the_same_of_grades(spark) -> None:
     assert result.metrics.where("ci_low IS NOT NULL").isEmpty()
     with pytest.raises(ConfigError, match="k is None"):
         recbench_spark.evaluate(spark.createDataFrame(graded), lists=spark.createDataFrame(LISTS), k=None)
+
+
+def test_ranks_are_looked_for_where_any_attribute_exists() -> None:
+    """A frame of Spark 4.2 by Connect has a column of any name."""
+
+    class Frame:
+        columns = ("user_id", "item_id", "rank")
+
+        def __getattr__(self, name: str) -> object:
+            return object()
+
+    assert request_checks._has_ranks(Frame())
+    assert not request_checks._has_ranks(pa.table({"user_id": ["a"]}))

@@ -408,8 +408,8 @@ def test_a_split_killed_half_way_is_completed_without_doubling(
     assert facts.count() == facts.select("part", "fact").distinct().count()
 
 
-def test_blocks_of_whole_files_are_those_of_a_shuffle(small_night: Ran) -> None:
-    """As after a compaction, whose files have names without the mark."""
+def test_whole_files_and_a_shuffle_give_the_same_blocks(small_night: Ran) -> None:
+    """Compacted files have names without the mark."""
     night = small_night.night
     store, slices = night.store, night.benchmark.evaluation.slices
     files = store.list_partition_files(SPLITS, {"split_id": night.split_id}, max_bytes=math.inf)
