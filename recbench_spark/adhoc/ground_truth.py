@@ -27,8 +27,9 @@ from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.metrics.chunk import check_gains
-from recbench_spark.protocol.popularity import class_bounds, label_popularity
+from recbench_spark.protocol.popularity import find_bounds, label_popularity
 from recbench_spark.schemas import IDS, require_names
+from recbench_spark.storage.shared_arrays import bound_lists
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,7 @@ class ArrowCatalogue:
     @cached_property
     def label_i(self) -> npt.NDArray[np.str_]:
         """Return the popularity class of each item, (i,)."""
-        trained = self.n_train_i[self.n_train_i > 0]
-        counts, items = np.unique(trained, return_counts=True)
-        return label_popularity(self.n_train_i, class_bounds(counts.tolist(), items.tolist()))
+        return label_popularity(self.n_train_i, find_bounds(self.n_train_i))
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
         """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
@@ -292,7 +291,7 @@ def build_user_table(
         trained: pairs, items by index in `items`; empty without training rows.
         items: at least the items of both.
     """
-    bounds = user_offsets(truth.user_r, len(users))
+    bounds = bound_lists(truth.user_r, len(users))
     columns = {
         "user_id": users,
         "part": pa.repeat(PART, len(users)),
@@ -306,15 +305,9 @@ def build_user_table(
     return pa.table(columns, schema=USERS)
 
 
-def user_offsets(user_r: Ints, users: int) -> pa.Array:
-    """Return bounds of each user's rows, (u + 1,). Rows are in user order; those of others come last."""
-    counts = np.bincount(user_r, minlength=users)[:users]
-    return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-
-
 def _training_lists(trained: InteractionPairs, users: int, index_n: Ints) -> pa.Array:
     items = pa.array(index_n[trained.item_r[trained.user_r < users]], pa.int32())
-    return pa.ListArray.from_arrays(user_offsets(trained.user_r, users), items)
+    return pa.ListArray.from_arrays(bound_lists(trained.user_r, users), items)
 
 
 def _slice_labels(

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.adhoc import ground_truth
-from recbench_spark.adhoc.ground_truth import NO_PAIRS, ArrowTruth, count_pairs, user_offsets
+from recbench_spark.adhoc.ground_truth import NO_PAIRS, ArrowTruth, count_pairs
 from recbench_spark.adhoc.measured import measure_rankings
 from recbench_spark.adhoc.options import EvaluationRequest
 from recbench_spark.adhoc.request_checks import (
@@ -57,7 +57,7 @@ from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.scorers import NUMPY_TILES
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage import shared_arrays
-from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.shared_arrays import SharedRows, bound_lists
 
 ROWS_A_BATCH = 10_000
 """Rows per batch, as in Spark."""
@@ -274,7 +274,7 @@ def _add_given(tables: ArrowTruth, table: pa.Table) -> pa.Table:
     item_r = tables.catalogue.find_indices(rows.column("item_id"))
     in_catalogue = (user_r >= 0) & (item_r >= 0)
     pairs = np.unique(np.stack([user_r[in_catalogue], item_r[in_catalogue]], axis=1), axis=0)
-    bounds = user_offsets(pairs[:, 0], len(tables.user_ids))
+    bounds = bound_lists(pairs[:, 0], len(tables.user_ids))
     items = pa.array(pairs[:, 1], pa.int32())
     return tables.users.append_column("candidates", pa.ListArray.from_arrays(bounds, items))
 

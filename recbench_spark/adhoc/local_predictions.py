@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.adhoc.ground_truth import user_offsets
 from recbench_spark.adhoc.local_engine import to_batches
 from recbench_spark.adhoc.options import make_bootstrap
 from recbench_spark.checks import Check, warn_above_zero
@@ -33,6 +32,7 @@ from recbench_spark.evaluation.result import PART, Result, ShownTable
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import hash_longs, start
 from recbench_spark.schemas import require_names
+from recbench_spark.storage.shared_arrays import bound_lists
 
 NAMES = ["user_id", "item_id", "prediction", "outcome"]
 
@@ -100,7 +100,7 @@ def _group_by_user(rows: pa.Table) -> pa.Table:
     users = distinct_ids([rows.column("user_id")])
     user_r = find_indices(rows.column("user_id"), users)
     order = pa.array(np.argsort(user_r, kind="stable"))
-    bounds = user_offsets(user_r, len(users))
+    bounds = bound_lists(user_r, len(users))
     columns = {"user_id": users, "user_key": pa.array(hash_ids(users).view(np.int64))}
     for name in ("prediction", "outcome"):
         columns[name] = pa.ListArray.from_arrays(bounds, combine_column(rows.column(name)).take(order))

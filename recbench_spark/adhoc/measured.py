@@ -24,7 +24,7 @@ def measure_rankings(
     catalogue: ListedCatalogue | None,
     reduce: Callable[[Measures], Mapping[str, pa.Table]],
 ) -> tuple[pa.Table, list[Check]]:
-    """Return the numbers of rankings, rows of `metrics`, and their checks.
+    """Measure rankings: rows of `metrics`, and their checks.
 
     Args:
         plan: what is asked for.

@@ -30,10 +30,10 @@ from recbench_spark.evaluation.ranking_counts import count_gaps
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
-from recbench_spark.kernels.streams import Batches
+from recbench_spark.kernels.streams import Batches, chunks
 from recbench_spark.protocol.popularity import label_popularity
 from recbench_spark.schemas import IDS
-from recbench_spark.storage.packed_blocks import buffer_rows, chunks, pack_batch, unpack_blocks
+from recbench_spark.storage.packed_blocks import buffer_rows, pack_batch, unpack_blocks
 
 LISTED, TRAIN, TRUTH = 0, 1, 2
 """Kinds of rows in a block: rows of lists or scores, training rows, rows of the truth."""

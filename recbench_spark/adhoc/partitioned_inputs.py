@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -68,7 +68,7 @@ class PartitionedInputs:
             table.rows.mapInArrow(partial(partition_tasks.partition_rows, tasks, holds), PACKED)
             for holds, table in tables.items()
         ]
-        packed = reduce(union_rows, blocks)
+        packed = union_rows(blocks)
         return cls(send_to_tasks(packed, tasks, F.col("task")).cache(), values, extra_items)
 
     @cached_property

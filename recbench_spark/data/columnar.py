@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, coarser_unit, describe_misread_times
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.ids import drop_empty
+from recbench_spark.kernels.streams import chunks
 from recbench_spark.storage.local_files import has_delta_log, list_folder
-from recbench_spark.storage.packed_blocks import MIN_BUFFER_ROWS, Block, buffer_rows, chunks, partition_rows
+from recbench_spark.storage.packed_blocks import MIN_BUFFER_ROWS, Block, buffer_rows, partition_rows
 from recbench_spark.storage.table_scans import (
     Piece,
     list_delta_files,

@@ -1,4 +1,4 @@
-"""Measures: sums of pieces of rows, finished by cell, in this process and on Spark."""
+"""Measures: pieces of rows are summed and finished by cell, in this process and on Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.engine.versions import change_groups, collect_arrow
-from recbench_spark.kernels.streams import Batches
+from recbench_spark.kernels.streams import Batches, chunks, serialize_table
 from recbench_spark.schemas import Table
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ class Measure:
     `tests/engine/test_law.py` tries it with each measure.
 
     Attributes:
-        sums: function from some of the rows to rows of sums.
+        sums: function that sums some rows.
         key: columns of these sums; rows that agree in them are a cell.
-        finish: function from all sums of one cell to rows of results.
-        needs: columns of the rows that `sums` reads.
-        table: table that the results are rows of, without the run; None: they are something else.
-        join: function from the results of all cells to the rows, where they need one another.
-        grouped: two functions that replace `sums` for several models at less cost. The first maps the
-            rows of one model to its values; the second maps the values of all models to the sums of each.
+        finish: function that makes results from all sums in one cell.
+        needs: columns that `sums` reads.
+        table: table that takes the results, without the run; None: no table does.
+        join: function that makes rows from all results, where cells need one another.
+        grouped: two functions that replace `sums` for several models at less cost. The first maps one
+            model's rows to its values; the second maps the values of all models to the sums of each.
     """
 
     sums: Callable[[Batches], Batches]
@@ -60,7 +60,7 @@ class Measure:
     ) = None
 
     def join_cells(self, results: Sequence[pa.Table]) -> pa.Table:
-        """Return the rows from the results of all cells."""
+        """Join the results of all cells."""
         rows = pa.concat_tables(results)
         return rows if self.join is None else self.join(rows)
 
@@ -70,7 +70,7 @@ Measures = Mapping[str, Measure]
 
 
 def list_results(measures: Measures, results: Mapping[str, pa.Table], table: Table) -> list[pa.Table]:
-    """List the results that are rows of a table."""
+    """List the results that a table takes."""
     return [results[name] for name, one in measures.items() if one.table is table and name in results]
 
 
@@ -94,7 +94,7 @@ def reduce_pieces(measures: Measures, pieces: Pieces) -> dict[str, pa.Table]:
 
 
 def split_cells(key: Sequence[str], rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of sums of each cell with the name of the cell."""
+    """Yield each cell's sums with its name."""
     code_n = np.zeros(rows.num_rows, np.int64)
     for column in key:
         codes = rows.column(column).dictionary_encode(null_encoding="encode")
@@ -108,7 +108,7 @@ def split_cells(key: Sequence[str], rows: pa.RecordBatch) -> Iterator[tuple[str,
 
 
 def reduce_frame(measures: Measures, rows: DataFrame) -> dict[str, pa.Table]:
-    """Reduce the rows of a frame like `reduce_pieces`, by all measures in one pass.
+    """Reduce a frame like `reduce_pieces`, by all measures in one pass.
 
     A row per task, measure and cell is shuffled; the driver receives the results, which are small.
     """
@@ -118,26 +118,14 @@ def reduce_frame(measures: Measures, rows: DataFrame) -> dict[str, pa.Table]:
 
 
 def _sum_task(measures: Measures, batches: Batches) -> Batches:
-    for piece in _cut(batches):
+    for piece in chunks(batches, PIECE_ROWS):
         for name, measure in measures.items():
-            for rows in measure.sums(iter(piece)):
+            for rows in measure.sums(iter(piece.to_batches())):
                 yield from pack_cells(name, measure.key, rows)
 
 
-def _cut(batches: Batches) -> Iterator[list[pa.RecordBatch]]:
-    """Yield the batches in pieces of some `PIECE_ROWS`."""
-    piece: list[pa.RecordBatch] = []
-    for batch in batches:
-        piece.append(batch)
-        if sum(one.num_rows for one in piece) >= PIECE_ROWS:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
-
-
 def pack_cells(kind: str, key: Sequence[str], rows: pa.RecordBatch, member: int = 0) -> Batches:
-    """Yield one row of `CELLS` per cell of rows of sums."""
+    """Yield one row of `CELLS` per cell."""
     for cell, cell_rows in split_cells(key, rows):
         yield pack_rows(kind, cell, pa.Table.from_batches([cell_rows]), member)
 
@@ -149,17 +137,8 @@ def pack_rows(kind: str, cell: str, rows: pa.Table, member: int = 0) -> pa.Recor
     return pa.RecordBatch.from_arrays(columns, schema=CELLS)
 
 
-def serialize_table(rows: pa.Table) -> bytes:
-    """Write a table as bytes of an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
 def finish_cells(measures: Measures, cells: DataFrame) -> pa.Table:
-    """Finish the cells of all tasks: rows of `CELLS` for `read_results`. Kinds without a measure stay."""
+    """Finish all tasks' cells for `read_results`; kinds without a measure stay as they are."""
 
     # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:
@@ -169,7 +148,7 @@ def finish_cells(measures: Measures, cells: DataFrame) -> pa.Table:
 
 
 def finish_cell(measures: Measures, cells: pa.Table) -> pa.Table:
-    """Finish the rows of one cell of all tasks: one row of `CELLS`."""
+    """Finish one cell from all tasks: one row of `CELLS`."""
     kind, rows = cells.column("kind")[0].as_py(), _deserialize_tables(cells.column("rows"))
     finished = measures[kind].finish(rows.combine_chunks()) if kind in measures else rows
     return cells.slice(0, 1).set_column(
@@ -182,7 +161,7 @@ def _deserialize_tables(rows: pa.ChunkedArray) -> pa.Table:
 
 
 def read_results(measures: Measures, cells: pa.Table, member: int = 0) -> dict[str, pa.Table]:
-    """Return the results of a model by kind, from finished cells."""
+    """Return a model's results by kind, from finished cells."""
     own = cells.filter(pc.equal(cells.column("member"), member))
     results = {}
     for kind in own.column("kind").unique().to_pylist():

@@ -172,7 +172,7 @@ class SharedSettings(NamedTuple):
 
     def get(self, key: str) -> str | None:
         """Return a setting; None if it is not set."""
-        return self.spark.conf.get(f"spark.hadoop.{key}", None)
+        return read_setting(self.spark, f"spark.hadoop.{key}")
 
     def set(self, key: str, value: str) -> None:
         """Leave the cluster's setting as it is."""

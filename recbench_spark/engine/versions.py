@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -34,14 +34,9 @@ def is_frame(value: object) -> TypeGuard[DataFrame]:
     return has_call(value, "mapInArrow")
 
 
-def union_rows(one: DataFrame, other: DataFrame) -> DataFrame:
-    """Return the rows of both; `DataFrame.union` is a classic one's alone in Spark 3.5."""
-    return one.union(other)
-
-
-def union_by_name(one: DataFrame, other: DataFrame) -> DataFrame:
-    """Return the rows of both, columns matched by name."""
-    return one.unionByName(other)
+def union_rows(frames: Iterable[DataFrame], *, by_name: bool = False) -> DataFrame:
+    """Put frames under each other; `DataFrame.union` is a classic one's alone in Spark 3.5."""
+    return reduce(lambda one, other: one.unionByName(other) if by_name else one.union(other), frames)
 
 
 Change = Callable[[pa.Table], pa.Table]

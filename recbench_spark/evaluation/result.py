@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce, wraps
+from functools import wraps
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from recbench_spark import __version__
 from recbench_spark.checks import Check
-from recbench_spark.engine.versions import collect_arrow
+from recbench_spark.engine.versions import collect_arrow, union_rows
 from recbench_spark.evaluation import result_views
 
 if TYPE_CHECKING:  # results of this process need neither
@@ -264,4 +264,4 @@ def _stack(parts: Mapping[str, Any]) -> Any:
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     frames = [part.select(F.lit(model).alias(MODEL), "*") for model, part in parts.items()]
-    return reduce(lambda above, below: above.unionByName(below), frames)
+    return union_rows(frames, by_name=True)

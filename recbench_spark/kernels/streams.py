@@ -11,3 +11,27 @@ Batches = Iterator[pa.RecordBatch]
 
 NOTES = b"recbench.notes"
 """Metadata of a table with what a task tells the driver beside its rows."""
+
+
+def serialize_table(rows: pa.Table) -> bytes:
+    """Write a table as an Arrow stream, in bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
+    """Yield batches merged into tables of `rows` rows or more, one chunk each; the last may be smaller."""
+    buffer: list[pa.RecordBatch] = []
+    n = 0
+    for batch in batches:
+        if batch.num_rows:
+            buffer.append(batch)
+            n += batch.num_rows
+        if n >= rows:
+            yield pa.Table.from_batches(buffer).combine_chunks()
+            buffer, n = [], 0
+    if buffer:
+        yield pa.Table.from_batches(buffer).combine_chunks()

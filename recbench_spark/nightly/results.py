@@ -40,11 +40,7 @@ from recbench_spark.nightly.standalone_runs import (
     user_name,
 )
 from recbench_spark.runtime.journal import write_json
-from recbench_spark.schemas import (
-    CHECKS,
-    METRICS,
-    RUNS,
-)
+from recbench_spark.schemas import CHECKS, METRICS, RUNS
 from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import join_uri

@@ -1,4 +1,4 @@
-"""Measures of a night, and the rows of result tables of its runs."""
+"""A night's measures, and the rows that its runs write into result tables."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from recbench_spark.training.model_adapter import make_adapter
 
 @dataclass(frozen=True)
 class NightMeasures:
-    """Measures of the rankings of every model of a night.
+    """Measures that a night applies to every model's rankings.
 
     Attributes:
-        plan: plan of the metrics.
+        plan: plan for the metrics.
         request: request to the ranking.
         measures: measures by name.
         catalogue: what metrics of lists need; None: none are asked for.
-        has_values: values of users are stored.
-        later: measures of the estimates where their rows need a join with rewards.
-        estimation: plan of the estimates that correct for exposure, if the file asks for them.
+        has_values: users' values are stored.
+        later: measures for estimates whose rows need a join with rewards.
+        estimation: plan for estimates that correct for exposure, if the file asks for them.
     """
 
     plan: MetricPlan
@@ -59,7 +59,7 @@ class NightMeasures:
 
     @classmethod
     def from_night(cls, night: BenchmarkNight) -> NightMeasures:
-        """Return the measures of a night."""
+        """Compose a night's measures."""
         evaluation, plan, exposure = night.benchmark.evaluation, night.plan(), night.exposure
         estimation = make_plan(exposure, plan, night.benchmark.headline) if exposure else None
         is_later = exposure is not None and exposure.wants_lists
@@ -73,7 +73,7 @@ class NightMeasures:
 
 @dataclass(frozen=True)
 class RunRows:
-    """Rows of result tables of one run."""
+    """Rows that one run writes into result tables."""
 
     metrics: list[pa.Table]
     multiverse: list[pa.Table]
@@ -81,7 +81,7 @@ class RunRows:
 
     @property
     def warnings(self) -> int:
-        """Return the number of checks that did not pass."""
+        """Count the checks that did not pass."""
         return sum(not check.passed for check in self.checks)
 
 
@@ -92,14 +92,14 @@ def make_run_rows(
     results: Mapping[str, pa.Table],
     input_checks: list[Check],
 ) -> RunRows:
-    """Make the rows of a run.
+    """Make a run's rows.
 
     Args:
         night: the night.
         wanted: what the night measures.
         run: id of the run, and its model.
-        results: results of the measures by name.
-        input_checks: what the inputs of the model left out.
+        results: the measures' results by name.
+        input_checks: what the model's inputs left out.
     """
     run_id, model = run
     evaluation, checks, joined = night.benchmark.evaluation, list(input_checks), []
@@ -128,7 +128,7 @@ def _list_compared(estimates: pa.Table | None) -> list[SimpleNamespace]:
 
 
 def write_run_rows(night: BenchmarkNight, rows_by_run: Mapping[str, RunRows]) -> None:
-    """Write the rows of runs, one commit for each table."""
+    """Write the rows, one commit for each table."""
     appends: list[Callable[[], object]] = []
     for table, name in ((METRICS, "metrics"), (MULTIVERSE, "multiverse")):
         rows = [

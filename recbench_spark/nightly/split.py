@@ -36,13 +36,7 @@ from recbench_spark.placeholders import log_end_micros
 from recbench_spark.protocol.audit_passes import build_manifest, count_parts
 from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.labels import OpenLoop, label_rows, sum_dropped
-from recbench_spark.protocol.manifests import (
-    Fact,
-    LogRows,
-    Manifest,
-    describe_rows,
-    refuse_empty_parts,
-)
+from recbench_spark.protocol.manifests import Fact, LogRows, Manifest, describe_rows, refuse_empty_parts
 from recbench_spark.protocol.splits import (
     count_dropped_rows,
     deal_log,
@@ -64,7 +58,7 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     Table,
 )
-from recbench_spark.storage.blocks import Blocks, OpenedFiles, count_tasks, shuffle_blocks
+from recbench_spark.storage.blocks import Blocks, count_tasks, open_files, shuffle_blocks
 from recbench_spark.storage.packed_blocks import are_whole
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
@@ -178,7 +172,9 @@ def _make_split(
     with name_time_unit(benchmark.dataset):
         refuse_empty_parts(part_counts, split, log)
     with cache_scope():  # a session may make a split of this name again, in another warehouse at this place
-        _write_blocks(store, benchmark, split_id, files, numeric=written.numeric, journal=journal)
+        _write_blocks(
+            store, benchmark, splits, split_id, files=files, numeric=written.numeric, journal=journal
+        )
     with journal.stage("manifests", "audit the split", split_id=split_id):
         manifest = build_manifest(splits, log, split.model_dump_json(), parts=part_counts, files=files)
         _require_whole(store, split_id, manifest)
@@ -368,14 +364,15 @@ def _later_fact(dataset: Dataset, later: int) -> Fact:
 def _write_blocks(
     store: Store,
     benchmark: Benchmark,
+    splits: DataFrame,
     split_id: str,
-    files: Sequence[str],
     *,
+    files: Sequence[str],
     numeric: bool,
     journal: Journal,
 ) -> None:
     with journal.stage("items", "catalogue of items", split_id=split_id):
-        catalogue = build_catalogue(read_split(store, SPLITS, split_id), numeric, files)
+        catalogue = build_catalogue(splits, numeric, files)
         if isinstance(catalogue.rows, pa.Table):
             named = catalogue.rows.append_column("split_id", pa.repeat(split_id, len(catalogue.rows)))
             store.append_rows(named, ITEMS, split_id)
@@ -396,24 +393,22 @@ def _write_blocks(
 
 def make_user_blocks(
     store: Store, split_id: str, files: Sequence[str], slices: Sequence[Slice], plan: BlockPlan
-) -> Blocks | OpenedFiles:
-    """Return the user blocks of a labelled log; a task holds all rows of its users.
+) -> Blocks:
+    """Build user blocks from a labelled log; a task holds all rows of its users.
 
-    Tasks open the files of the log as they are. One shuffle of its rows by user takes the place of files
-    that are not whole by user (items are held out, or files were compacted), and where Spark joins the
-    labels of a slice's table.
+    Tasks open the log's files as they are. Its rows are shuffled once by user where files are not whole
+    by user (items are held out, or files were compacted), and where Spark joins labels from a table.
     """
     build = partial(build_user_blocks, plan=plan)
     joined = [(cut, label.column) for cut, label in zip(slices, plan.slices, strict=True) if cut.path]
     if are_whole(files, "user_id") and not joined:
-        return OpenedFiles(store.spark, tuple(files), plan.columns, build, BLOCK_COLUMNS)
+        return open_files(store.spark, files, plan.columns, build, BLOCK_COLUMNS)
     rows = read_split(store, SPLITS, split_id)
     for cut, column in joined:
         rows = rows.join(_read_slice_column(store.spark, cut, column), f"{cut.of[:-1]}_id", "left")
     tasks = count_tasks(store.spark, store.count_rows(SPLITS, "split_id", split_id))
-    return Blocks(
-        shuffle_blocks(rows.select(*plan.columns), F.xxhash64("user_id"), tasks), build, BLOCK_COLUMNS
-    )
+    packed = shuffle_blocks(rows.select(*plan.columns), F.xxhash64("user_id"), tasks)
+    return Blocks(packed, build, BLOCK_COLUMNS)
 
 
 def list_held_out_parts(split: Split) -> tuple[str, ...]:

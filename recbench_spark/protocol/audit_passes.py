@@ -1,8 +1,7 @@
-"""Audit a split on Spark: the passes over its labelled rows, whose sums make the manifest."""
+"""Audit a split on Spark: passes over labelled rows, whose sums make the manifest."""
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,15 +15,15 @@ from pyspark.sql import types as T
 
 from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.engine.versions import send_to_tasks
-from recbench_spark.kernels.streams import Batches
+from recbench_spark.kernels.streams import Batches, chunks
 from recbench_spark.protocol import audit
 from recbench_spark.protocol.audit import COLUMNS, NOT_HELD_OUT, AuditRequest
 from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
-from recbench_spark.protocol.manifests import LogRows, Manifest, Parts, make_manifest
+from recbench_spark.protocol.manifests import LogRows, Manifest, Parts, make_manifest, make_request
 from recbench_spark.protocol.pairs import OPEN_LOOP
 from recbench_spark.protocol.splits import may_have_duplicates
 from recbench_spark.storage.blocks import Blocks, count_tasks
-from recbench_spark.storage.packed_blocks import BLOCK_SCHEMA, Block, chunks
+from recbench_spark.storage.packed_blocks import BLOCK_SCHEMA, Block
 
 
 def build_manifest(
@@ -45,11 +44,9 @@ def build_manifest(
         files: the Parquet files that `splits` reads; tasks then read them directly.
     """
     parts = count_parts(splits, files) if parts is None else parts
-    protocol = json.loads(settings)
-    keeps_known = protocol.get("open_loop") == "all"
-    asks_repeats = protocol.get("repeats", "drop") != "drop"
-    sums = _sum_audit(splits, files, parts, keeps_known=keeps_known, asks_repeats=asks_repeats)
-    return make_manifest(sums, log, settings, parts)
+    request = make_request(parts, settings)
+    sums = _sum_audit(splits, files, request)
+    return make_manifest(sums, request, log, settings, parts)
 
 
 def count_parts(splits: DataFrame, files: Sequence[str] = ()) -> Parts:
@@ -70,17 +67,8 @@ def _summarise_batches(batches: Batches) -> Batches:
     yield pa.RecordBatch.from_arrays([pa.array([summary], pa.binary())], ["summary"])
 
 
-def _sum_audit(
-    splits: DataFrame, files: Sequence[str], parts: Parts, *, keeps_known: bool, asks_repeats: bool
-) -> Counter[Any]:
+def _sum_audit(splits: DataFrame, files: Sequence[str], request: AuditRequest) -> Counter[Any]:
     """Sum `audit.sum_counts` over all users and items."""
-    times = [part.earliest for name, part in parts.items() if name not in NOT_HELD_OUT]
-    request = AuditRequest(
-        {name: part.rows for name, part in parts.items()},
-        min((time for time in times if time is not None), default=None),
-        keeps_known,
-        asks_repeats,
-    )
     totals = _count_blocks(splits, files, request).each(partial(audit.sum_counts, request=request))
     sums: Counter[Any] = Counter()
     for one in totals:

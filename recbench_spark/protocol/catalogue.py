@@ -17,7 +17,7 @@ from recbench_spark.runtime.session import cache_frame
 
 
 class Catalogue(NamedTuple):
-    """Rows of `items` without the split, their number, and the bounds of the classes of popularity."""
+    """Rows of `items` without the split, their number, and where classes of popularity begin."""
 
     rows: DataFrame | pa.Table
     n: int
@@ -43,15 +43,11 @@ def build_catalogue(splits: DataFrame, numeric: bool, files: Sequence[str] = ())
     """
     if files:
         tasks = open_tasks(splits.sparkSession).parallelize(files, len(files))
-        counts = tasks.mapPartitions(count_files).treeReduce(_add_two)
+        counts = tasks.mapPartitions(count_files).treeReduce(lambda one, other: add_counts([one, other]))
         if counts is not None:
             rows, bounds = number_items(counts, numeric)
             return Catalogue(rows, len(rows), bounds)
     return _build_by_spark(splits, numeric)
-
-
-def _add_two(one: pa.Table | None, other: pa.Table | None) -> pa.Table | None:
-    return add_counts([one, other])
 
 
 def _build_by_spark(splits: DataFrame, numeric: bool) -> Catalogue:

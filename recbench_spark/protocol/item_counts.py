@@ -1,4 +1,4 @@
-"""Count and number the items of a labelled log, piece by piece: functions of Arrow tables, no Spark."""
+"""Count and number a labelled log's items, piece by piece: functions on Arrow tables, no Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.protocol.audit import read_pieces
 from recbench_spark.protocol.labels import TRAIN
-from recbench_spark.protocol.popularity import CLASSES, class_bounds, number_classes
+from recbench_spark.protocol.popularity import find_bounds, label_popularity
 from recbench_spark.protocol.positions import encode_ids, id_column, name_parts
 
 MOST_ITEMS = 1 << 20
@@ -20,12 +20,12 @@ NO_ITEMS = pa.schema([("item_id", pa.string()), ("n_train", pa.int64())]).empty_
 
 
 def count_files(paths: Iterable[str]) -> Iterator[pa.Table | None]:
-    """Yield the counts of some files of labelled rows, as `add_counts`."""
+    """Yield the counts from some labelled files, as `add_counts`."""
     yield add_counts(count_items(rows) for path in paths for rows in read_pieces(path, ("item_id", "part")))
 
 
 def count_items(rows: pa.Table) -> pa.Table:
-    """Return item_id and n_train, the number of its training rows, of each item in labelled rows."""
+    """Count each item's training rows: item_id, n_train."""
     items = id_column(encode_ids(rows), "item_id")
     item_r, n_items = items.indices.to_numpy(), len(items.dictionary)
     names, part_r = name_parts(rows)
@@ -38,7 +38,7 @@ def count_items(rows: pa.Table) -> pa.Table:
 
 
 def add_counts(counts: Iterable[pa.Table | None]) -> pa.Table | None:
-    """Add up tables of counts; None if they name more than MOST_ITEMS items."""
+    """Add up counts; None if they name more than MOST_ITEMS items."""
     total = NO_ITEMS
     for one in counts:
         if one is None:
@@ -55,7 +55,7 @@ def _add_two(one: pa.Table, other: pa.Table) -> pa.Table:
 
 
 def number_items(counts: pa.Table, numeric: bool) -> tuple[pa.Table, tuple[int, int]]:
-    """Return rows of `items` in tie order, and the bounds of their classes (`class_bounds`).
+    """Return rows for `items` in tie order, and their `class_bounds`.
 
     Args:
         counts: item_id and n_train, each item once.
@@ -64,8 +64,7 @@ def number_items(counts: pa.Table, numeric: bool) -> tuple[pa.Table, tuple[int, 
     ids = counts.column("item_id").combine_chunks()
     ordered = counts.take(pc.sort_indices(ids.cast(pa.int64()) if numeric else ids))
     n_train = ordered.column("n_train").to_numpy()
-    counts_x, items_x = np.unique(n_train[n_train > 0], return_counts=True)
-    bounds = class_bounds(counts_x.tolist(), items_x.tolist())
+    bounds = find_bounds(n_train)
     index = pa.array(np.arange(len(ordered), dtype=np.int32))
-    classes = pa.array(CLASSES.tolist()).take(pa.array(number_classes(n_train, bounds)))
+    classes = pa.array(label_popularity(n_train, bounds))
     return ordered.append_column("item_index", index).append_column("popularity", classes), bounds

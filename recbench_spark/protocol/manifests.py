@@ -14,7 +14,7 @@ from recbench_spark.config import Split
 from recbench_spark.errors import EmptyPartError, ProtocolError
 from recbench_spark.kernels.ids import MANY
 from recbench_spark.protocol import audit
-from recbench_spark.protocol.audit import NOT_HELD_OUT, PartSummary
+from recbench_spark.protocol.audit import NOT_HELD_OUT, AuditRequest, PartSummary
 from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN
 from recbench_spark.protocol.pairs import OPEN_LOOP
 from recbench_spark.schemas import TIME_FACTS
@@ -58,24 +58,36 @@ class LogRows:
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
-def make_manifest(sums: Counter[Any], log: LogRows, settings: str, parts: Parts) -> Manifest:
+def make_request(parts: Parts, settings: str) -> AuditRequest:
+    """Return what the passes over a labelled log need: its parts, and the pairs that the split allows."""
+    times = [part.earliest for name, part in parts.items() if name not in NOT_HELD_OUT]
+    protocol = json.loads(settings)
+    return AuditRequest(
+        {name: part.rows for name, part in parts.items()},
+        min((time for time in times if time is not None), default=None),
+        keeps_known=protocol.get("open_loop") == "all",
+        asks_repeats=protocol.get("repeats", "drop") != "drop",
+    )
+
+
+def make_manifest(
+    sums: Counter[Any], request: AuditRequest, log: LogRows, settings: str, parts: Parts
+) -> Manifest:
     """Make the facts of a labelled log: counts, content hashes, overlap, leakage in time, drift.
 
     Args:
         sums: `audit.sum_counts` over all users and items.
+        request: result of `make_request`.
         log: the rows that were read.
         settings: the split's settings as JSON.
         parts: rows, content hash and range in time of each part.
     """
-    protocol = json.loads(settings)
-    keeps_known = protocol.get("open_loop") == "all"
-    asks_repeats = protocol.get("repeats", "drop") != "drop"
     facts = [
         *list_log_facts(log),
         Fact("log", "settings", None, settings),
         Fact("log", "overlap", float(sums["overlap"]), "pairs in more than one row"),
     ]
-    if asks_repeats:
+    if request.asks_repeats:
         facts.append(Fact("log", "repeats", float(sums["repeats"]), "trained pairs that are asked"))
     for name, part in parts.items():
         facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
@@ -83,9 +95,9 @@ def make_manifest(sums: Counter[Any], log: LogRows, settings: str, parts: Parts)
     n_labelled = sum(part.rows for part in parts.values())
     facts += [*_suspect_facts(sums, "user", n_labelled), *_suspect_facts(sums, "item", n_labelled)]
     facts += [*_drift_facts(sums, parts), *_leakage_facts(sums, parts)]
-    if keeps_known:
+    if request.keeps_known:
         facts.append(Fact(OPEN_LOOP, "known_pairs", float(sums["known"]), "pairs that training knows"))
-    held_out = protocol.get("held_out")
+    held_out = json.loads(settings).get("held_out")
     facts += _all_given_facts(sums, held_out["of"]) if held_out else []
     return Manifest(facts, sums["users", "all"], sums["items", "all"])
 

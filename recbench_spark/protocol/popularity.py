@@ -27,12 +27,12 @@ def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]
     return torso, head
 
 
+def find_bounds(n_train_i: Ints) -> tuple[int, int]:
+    """Return `class_bounds` from the training counts of all items, (i,)."""
+    counts, items = np.unique(n_train_i[n_train_i > 0], return_counts=True)
+    return class_bounds(counts.tolist(), items.tolist())
+
+
 def label_popularity(n_train_i: Ints, bounds: tuple[int, int]) -> npt.NDArray[np.str_]:
     """Return popularity classes, (i,), by the training counts from which items are torso and head."""
-    return CLASSES[number_classes(n_train_i, bounds)]
-
-
-def number_classes(n_train_i: Ints, bounds: tuple[int, int]) -> Ints:
-    """Return the place of each item's class in CLASSES, (i,)."""
-    numbers: Ints = (n_train_i > 0) * (1 + np.searchsorted(bounds, n_train_i, "right"))
-    return numbers
+    return CLASSES[(n_train_i > 0) * (1 + np.searchsorted(bounds, n_train_i, "right"))]

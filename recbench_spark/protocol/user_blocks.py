@@ -1,6 +1,6 @@
 """User blocks: one row per user with training and held-out items as arrays, built once for all models.
 
-Functions of Arrow tables, without Spark: a task holds all rows of some users.
+Functions on Arrow tables, without Spark: a task holds all rows of some users.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.protocol.labels import HISTORY, TRAIN
-from recbench_spark.protocol.popularity import CLASSES, COLD, number_classes
+from recbench_spark.protocol.popularity import COLD, label_popularity
 from recbench_spark.protocol.positions import encode_ids, id_column, name_parts
 from recbench_spark.schemas import USER_BLOCKS
+from recbench_spark.storage.shared_arrays import bound_lists
 
 if TYPE_CHECKING:  # tasks need no settings
     from recbench_spark.config import Slice
@@ -29,7 +30,7 @@ TARGET = pa.schema([field for field in USER_BLOCKS.arrow_schema if field.name !=
 
 
 class SliceLabel(NamedTuple):
-    """A slice: its key, the source of its labels, and their column or the attribute of the log."""
+    """A slice: its key, what its labels come from, and their column or the log's attribute."""
 
     key: str
     of: Literal["popularity", "cold_user", "log", "users", "items"]
@@ -43,8 +44,8 @@ class BlockPlan:
     Attributes:
         find: ids (n,) -> item_index or -1, and training rows, (n,) each (`KnownItems.find`).
         bounds: training counts from which items are torso, and head.
-        parts: held-out parts to keep, in the order of their entries.
-        slices: labels of truth items.
+        parts: held-out parts to keep, in the order in which they stand.
+        slices: labels for truth items.
     """
 
     find: Callable[[pa.Array], tuple[Ints, Ints]]
@@ -62,7 +63,7 @@ class BlockPlan:
 
 @dataclass(frozen=True)
 class _OrderedRows:
-    """Rows in order of user, item, rating, part: numbers of ids, (r,) each, and what they stand for."""
+    """Rows ordered by user, item, rating, part: numbers for ids, (r,) each, and their texts."""
 
     user_r: Ints
     item_r: npt.NDArray[np.int32]
@@ -85,10 +86,10 @@ def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
         user_id, user_key, train_items, train_ratings (by item_index ascending), held_out (part ->
         item_ids, items, relevance, slices, by item_index ascending).
     """
-    ordered = _order_rows(encode_ids(rows.combine_chunks()), plan)
+    ordered = _order_rows(encode_ids(rows), plan)
     n_users = len(ordered.users)
     known_r = np.isin(ordered.part_r, [n for n, name in enumerate(ordered.parts) if name in HISTORY])
-    history = _count_offsets(ordered.user_r[known_r], n_users)
+    history = bound_lists(ordered.user_r[known_r], n_users)
     columns = {
         "user_id": ordered.users,
         "user_key": pa.array(hash_ids(ordered.users).view(np.int64)),
@@ -106,7 +107,6 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
     item_r = index_x[code_r].astype(np.int32)
     parts, part_r = name_parts(rows)
     rating = rows.column("rating").combine_chunks()
-    rating = rating.chunk(0) if isinstance(rating, pa.ChunkedArray) else rating
     labels = [_read_labels(rows, label, n_train_x[code_r], plan.bounds) for label in plan.slices]
     of_log = [
         _rank_texts(column) for column, label in zip(labels, plan.slices, strict=True) if label.of == "log"
@@ -131,23 +131,22 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
 
 
 def _read_labels(rows: pa.Table, label: SliceLabel, n_train_r: Ints, bounds: tuple[int, int]) -> pa.Array:
-    """Return the label of each row, (r,) text; of `cold_user` NULL, which `_hold_out` fills."""
+    """Return each row's label, (r,) text; for `cold_user` NULL, which `_hold_out` fills."""
     if label.of == "popularity":
-        return pa.array(CLASSES.tolist()).take(pa.array(number_classes(n_train_r, bounds)))
+        return pa.array(label_popularity(n_train_r, bounds))
     if label.of == "cold_user":
         return pa.nulls(len(rows), pa.string())
     name = "attributes" if label.of == "log" else label.column
     if name not in rows.column_names:
         return pa.nulls(len(rows), pa.string())
     column = rows.column(name).combine_chunks()
-    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     if label.of == "log":
         column = pc.map_lookup(column, pa.scalar(label.column), "first")
     return column.cast(pa.string())
 
 
 def _rank_texts(column: pa.Array) -> Ints:
-    """Return (r,) the rank of each text by UTF-8 bytes; NULL comes first."""
+    """Rank texts by UTF-8 bytes, (r,); NULL comes first."""
     codes = column.dictionary_encode()
     rank = np.append(pc.rank(codes.dictionary).to_numpy().astype(np.int64), -1)
     ranks: Ints = rank[pc.fill_null(codes.indices, -1).to_numpy()]
@@ -155,7 +154,7 @@ def _rank_texts(column: pa.Array) -> Ints:
 
 
 def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
-    """Return the truth of each user by part, without parts in which the user has none."""
+    """Return each user's truth by part, without parts in which the user has none."""
     n_users, n_parts = len(rows.users), len(plan.parts)
     place = np.array(
         [plan.parts.index(name) if name in plan.parts else -1 for name in rows.parts], np.int64
@@ -175,13 +174,13 @@ def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
         "slices": _map_slices(rows, plan, held_r, bounds),
     }
     truth = pa.StructArray.from_arrays(list(lists.values()), list(lists))
-    offsets = _count_offsets(entry_r[starts] // n_parts, n_users)
+    offsets = bound_lists(entry_r[starts] // n_parts, n_users)
     names = pa.array(plan.parts, pa.string()).take(pa.array(entry_r[starts] % n_parts))
     return pa.MapArray.from_arrays(offsets, names, truth)
 
 
 def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Array) -> pa.MapArray:
-    """Return for each part of a user a map: key of a slice -> labels of its truth items."""
+    """Map each slice's key to the labels of its truth items, for each user and part."""
     n, n_slices = len(bounds) - 1, len(plan.slices)
     labels = [
         (_label_warmth(rows) if label.of == "cold_user" else column).take(pa.array(held_r))
@@ -195,19 +194,13 @@ def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Ar
 
 
 def _label_warmth(rows: _OrderedRows) -> pa.Array:
-    """Return (r,) text: cold for rows of users without training rows, else warm."""
+    """Label each row, (r,) text: cold where the user has no training rows, else warm."""
     in_train_r: Bools = rows.part_r == (rows.parts.index(TRAIN) if TRAIN in rows.parts else -1)
     n_train_u = np.bincount(rows.user_r[in_train_r], minlength=len(rows.users))
     return pa.array([COLD, "warm"]).take(pa.array((n_train_u > 0).astype(np.int8)[rows.user_r]))
 
 
-def _count_offsets(group_r: Ints, n: int) -> pa.Array:
-    """Return offsets (n + 1,) of lists by the group of each value."""
-    counts = np.bincount(group_r, minlength=n)
-    return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-
-
 def label_slices(slices: Sequence[Slice]) -> tuple[SliceLabel, ...]:
-    """Return the labels of a file's slices; those of a table are a column that is joined to the log."""
+    """Return labels for a file's slices; a table's labels are a column that is joined to the log."""
     names = (f"_slice_{n}" if cut.path else cut.column or cut.key for n, cut in enumerate(slices))
     return tuple(SliceLabel(cut.key, cut.of, name) for cut, name in zip(slices, names, strict=True))

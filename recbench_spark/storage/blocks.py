@@ -8,7 +8,7 @@ value per thousand rows or more.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -20,18 +20,16 @@ from pyspark.sql import types as T
 
 from recbench_spark.engine.tasks import Tasks
 from recbench_spark.engine.versions import count_shuffle_tasks, is_frame, send_to_tasks
-from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.packed_blocks import (
     BLOCK_SCHEMA,
     RESULT_SCHEMA,
     Block,
     Change,
+    Read,
     Result,
-    Tables,
     buffer_rows,
     change_tables,
     finish_blocks,
-    map_tables,
     partition_batches,
     pickle_results,
     read_blocks,
@@ -47,35 +45,37 @@ ROWS_PER_TASK = 1 << 20
 
 @dataclass(frozen=True)
 class Blocks:
-    """A shuffle in blocks, and the function that each task applies to its rows.
+    """Rows for each task, by a shuffle in blocks or as a file, and the function that it applies to them.
 
     Attributes:
         packed: blocks (BLOCK_SCHEMA), those of one task in one partition. For a log that Python reads it is
-            an RDD, which is neither planned nor compiled: a second less in a session's first job.
+            an RDD, which is neither planned nor compiled: a second less in a session's first job. From
+            `open_files` it is the number of each task's file.
         change: function from all rows of a task to its result; it is sent to the tasks.
         schema: schema of the result; a dictionary column is returned as its values.
         whole: the column of ids whose rows are all in one task; files that tasks write say so in their
             names (`packed_blocks.are_whole`). Empty: none.
+        read: function from a task's rows of `packed` to tables.
     """
 
     packed: DataFrame | RDD[Block]
     change: Change
     schema: T.StructType
     whole: str = ""
+    read: Read = read_blocks
 
     def rows(self) -> DataFrame:
         """Return the results of all tasks as rows of Spark."""
         names = tuple(self.schema.names)
-        change = partial(change_tables, change=self.change, names=names)
-        work = partial(map_tables, read=read_blocks, function=change)
+        work = partial(change_tables, read=self.read, change=self.change, names=names)
         return self._block_frame().mapInArrow(work, self.schema)
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
         if is_frame(self.packed):
-            run_tables = partial(pickle_results, change=self.change, finish=finish)
-            work = partial(map_tables, read=read_blocks, function=run_tables)
-            return _unpickle(self.packed.mapInArrow(work, RESULT_SCHEMA))
+            work = partial(pickle_results, read=self.read, change=self.change, finish=finish)
+            results = self.packed.mapInArrow(work, RESULT_SCHEMA).collect()
+            return [pickle.loads(row["found"]) for row in results]
         run, pairs = partial(finish_blocks, change=self.change, finish=finish), cast(Any, self.packed)
         return list(pairs.values().mapPartitions(run).collect())
 
@@ -87,42 +87,20 @@ class Blocks:
         return SparkSession.active().createDataFrame(cast(Any, self.packed), BLOCK_SCHEMA)
 
 
-@dataclass(frozen=True)
-class OpenedFiles:
-    """Files that tasks open by themselves, and the function of a file's rows: no row passes through Spark.
+def open_files(
+    spark: SparkSession, files: Sequence[str], columns: Sequence[str], change: Change, schema: T.StructType
+) -> Blocks:
+    """Let each task open a file and change its rows: none of them passes through Spark, nor a shuffle.
 
-    Where each file has all rows of its users (`packed_blocks.are_whole`), no shuffle by user is needed.
-
-    Attributes:
+    Args:
         spark: the session.
         files: Parquet files that all tasks see; a task holds the rows of one.
         columns: the columns to read.
-        change, schema, whole: as in `Blocks`.
+        change: function from these rows to a result.
+        schema: schema of the result.
     """
-
-    spark: SparkSession
-    files: tuple[str, ...]
-    columns: tuple[str, ...]
-    change: Change
-    schema: T.StructType
-    whole: str = ""
-
-    def rows(self) -> DataFrame:
-        """Return the results of all tasks as rows of Spark."""
-        names = tuple(self.schema.names)
-        return self._map(partial(change_tables, change=self.change, names=names), self.schema)
-
-    def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
-        """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
-        return _unpickle(
-            self._map(partial(pickle_results, change=self.change, finish=finish), RESULT_SCHEMA)
-        )
-
-    def _map(self, function: Callable[[Tables], Batches], schema: T.StructType | str) -> DataFrame:
-        n = len(self.files)
-        read = partial(read_files, files=self.files, columns=self.columns)
-        work = partial(map_tables, read=read, function=function)
-        return self.spark.range(0, n, 1, n).mapInArrow(work, schema)
+    read = partial(read_files, files=tuple(files), columns=tuple(columns))
+    return Blocks(spark.range(0, len(files), 1, len(files)), change, schema, read=read)
 
 
 def count_tasks(spark: SparkSession, n: int) -> int:
@@ -142,7 +120,3 @@ def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
     with_task = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
     packed = with_task.mapInArrow(partial(partition_batches, rows=buffer_rows(tasks)), BLOCK_SCHEMA)
     return send_to_tasks(packed, tasks, F.col("task"))
-
-
-def _unpickle(found: DataFrame) -> list[Any]:
-    return [pickle.loads(row["found"]) for row in found.collect()]

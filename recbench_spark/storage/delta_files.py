@@ -41,7 +41,7 @@ from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-    from recbench_spark.storage.blocks import Blocks, OpenedFiles
+    from recbench_spark.storage.blocks import Blocks
 
 WRITER_VERSION = 2
 """Highest writer version for `can_commit`: tables of a later one may require what this module does not do
@@ -82,7 +82,7 @@ def is_committed(folder: str, once: str) -> bool:
         return find_append(table, folder, once) is not None
 
 
-def write_files(blocks: Blocks | OpenedFiles, folder: str, partition: Mapping[str, str]) -> list[File]:
+def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
     """Write the result of each block task as a Parquet file in one partition of a table.
 
     A task that is repeated writes another file. VACUUM removes files that are not returned.

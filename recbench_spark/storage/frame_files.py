@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from recbench_spark.kernels.streams import chunks
 from recbench_spark.schemas import Table, arrow_rows
 from recbench_spark.storage.delta_files import File, refuse_nulls, write_file
 from recbench_spark.storage.objects import open_output
-from recbench_spark.storage.packed_blocks import chunks
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.uris import join_uri
 

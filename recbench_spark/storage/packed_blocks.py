@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.kernels.streams import Batches
+from recbench_spark.kernels.streams import Batches, chunks, serialize_table
 from recbench_spark.storage.objects import open_parquet
 
 MIN_BUFFER_ROWS, ROWS_PER_BLOCK, MAX_BUFFER_ROWS = 1 << 19, 1 << 10, 1 << 22
@@ -29,9 +29,9 @@ Block = tuple[int, bytes]
 SCALE_KEY = b"recbench.was"
 """Metadata of a field that was packed in 32 of its 64 bits: the divisor of its values."""
 
-
 Change = Callable[[pa.Table], pa.Table]
-Tables = Iterable[pa.Table]
+Read = Callable[[Batches], Iterable[pa.Table]]
+"""Reads the tables of a task from the batches that Spark gives it."""
 
 RESULT_SCHEMA = "found BINARY"
 """The pickled result of a task."""
@@ -76,21 +76,6 @@ def pack_batch(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(columns, ["task", "rows"])
 
 
-def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
-    """Yield batches merged into tables of `rows` rows or more, one chunk each; the last may be smaller."""
-    buffer: list[pa.RecordBatch] = []
-    n = 0
-    for batch in batches:
-        if batch.num_rows:
-            buffer.append(batch)
-            n += batch.num_rows
-        if n >= rows:
-            yield pa.Table.from_batches(buffer).combine_chunks()
-            buffer, n = [], 0
-    if buffer:
-        yield pa.Table.from_batches(buffer).combine_chunks()
-
-
 # ------------------------------------------------------------------------- a block as one value
 
 
@@ -103,11 +88,7 @@ def _encode_block(rows: pa.Table) -> bytes:
             rows = rows.set_column(
                 place, pa.field(field.name, column.type, metadata={SCALE_KEY: scale}), column
             )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
+    return serialize_table(rows)
 
 
 def _narrow_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str] | None:
@@ -150,16 +131,16 @@ def _widen_column(column: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
     return wide if factor == 1 else pc.multiply(wide, factor)
 
 
-def are_whole(files: Sequence[str], key: str) -> bool:
-    """Return whether each file holds all rows of its ids of a column, as its writer noted in its name.
+# ------------------------------------------------------------------------- names of files
 
-    Compaction gives a file another name.
-    """
+
+def are_whole(files: Sequence[str], key: str) -> bool:
+    """Check by its name that no id in a file has rows elsewhere; compaction gives another name."""
     return bool(files) and all(name_whole(key) in file.rpartition("/")[2] for file in files)
 
 
 def name_whole(key: str) -> str:
-    """Return the mark in the name of a file that is whole by a column of ids; empty for no column."""
+    """Return the mark for names of such files; empty for no column of ids."""
     return f"by-{key}-" if key else ""
 
 
@@ -167,19 +148,12 @@ def name_whole(key: str) -> str:
 
 
 def unpack_batches(batches: Batches) -> pa.Table | None:
-    """Return all rows of the blocks of a partition; None if it has no block."""
+    """Unpack all blocks that a task gets into one table; None without a block."""
     return next(read_blocks(batches), None)
 
 
-def map_tables(
-    batches: Batches, read: Callable[[Batches], Tables], function: Callable[[Tables], Batches]
-) -> Batches:
-    """Apply a function to the tables that a task reads."""
-    return function(read(batches))
-
-
 def read_blocks(batches: Batches) -> Iterator[pa.Table]:
-    """Yield all rows of the blocks of a partition; nothing if it has no block."""
+    """Yield one table with all blocks that a task gets; nothing without a block."""
     table = unpack_blocks(block.as_buffer() for batch in batches for block in batch.column("rows"))
     if table is not None:
         yield table
@@ -193,9 +167,9 @@ def read_files(batches: Batches, files: Sequence[str], columns: Sequence[str]) -
             yield open_parquet(files[number], read_dictionary=texts).read(columns=list(columns))
 
 
-def change_tables(tables: Tables, change: Change, names: tuple[str, ...]) -> Batches:
-    """Change each table, and yield some of its columns in batches."""
-    for table in tables:
+def change_tables(batches: Batches, read: Read, change: Change, names: tuple[str, ...]) -> Batches:
+    """Change each table that a task reads, and yield some columns in batches."""
+    for table in read(batches):
         for batch in change(table).select(names).to_batches(max_chunksize=1 << 16):
             yield pa.RecordBatch.from_arrays(
                 [_decode_dictionary(column) for column in batch.columns], names
@@ -211,9 +185,11 @@ def finish_blocks(
         yield finish(change(table))
 
 
-def pickle_results(tables: Tables, change: Change, finish: Callable[[pa.Table], Result]) -> Batches:
-    """Change each table, and yield what `finish` makes of it, as RESULT_SCHEMA."""
-    for table in tables:
+def pickle_results(
+    batches: Batches, read: Read, change: Change, finish: Callable[[pa.Table], Result]
+) -> Batches:
+    """Change each table that a task reads, and yield what `finish` makes of it, as RESULT_SCHEMA."""
+    for table in read(batches):
         result = pickle.dumps(finish(change(table)))
         yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], ["found"])
 

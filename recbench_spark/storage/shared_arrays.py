@@ -242,6 +242,17 @@ def flatten_lists(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     return offsets - offsets[0], values.to_numpy(zero_copy_only=False)
 
 
+def bound_lists(owner_r: npt.NDArray[np.int64], owners: int) -> pa.Array:
+    """Return the bounds of each owner's list, (owners + 1,).
+
+    Args:
+        owner_r: owner of each value, in order; values of others come last.
+        owners: number of owners.
+    """
+    counts = np.bincount(owner_r, minlength=owners)[:owners]
+    return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+
+
 def _map_arrays(folder: Path) -> Arrays:
     return {
         file.stem: np.load(file, mmap_mode="r" if file.stat().st_size > 1 << 16 else None)

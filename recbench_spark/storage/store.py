@@ -27,7 +27,7 @@ from recbench_spark.engine.versions import change_setting, make_frame
 from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.blocks import Blocks, OpenedFiles
+from recbench_spark.storage.blocks import Blocks
 from recbench_spark.storage.frame_files import write_frame
 from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
 from recbench_spark.storage.object_access import map_together
@@ -85,9 +85,7 @@ class Store(WarehouseTables):
             if self.has(table, column, name) or frame.isEmpty():
                 return
 
-    def append_blocks(
-        self, blocks: Blocks | OpenedFiles, table: Table, once: str
-    ) -> list[delta_files.File]:
+    def append_blocks(self, blocks: Blocks, table: Table, once: str) -> list[delta_files.File]:
         """Append the results of blocks to a table's partition `once`; a second call does nothing.
 
         Tasks write the files themselves (`delta_files`) in a folder that all of them see and in object

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 import pyarrow.dataset as ds
@@ -22,7 +22,7 @@ from recbench_spark.config import WorldSettings, digest
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.data.external_inputs import count_dimensions
 from recbench_spark.definitions import Definition
-from recbench_spark.engine.versions import union_by_name
+from recbench_spark.engine.versions import union_rows
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.predict import mean_rating
@@ -284,7 +284,7 @@ class ModelAdapter(Generic[Settings]):
             if frame is not None
         ]
         if sides:
-            rows = reduce(union_by_name, sides).withColumn("model_id", F.lit(key))
+            rows = union_rows(sides, by_name=True).withColumn("model_id", F.lit(key))
             data.store.append(rows, EMBEDDINGS, once=key)
         if trained.similarities is not None:
             rows = trained.similarities.withColumn("model_id", F.lit(key))

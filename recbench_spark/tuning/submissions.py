@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from recbench_spark import __version__
 from recbench_spark.config import Benchmark, Bootstrap, ListsModel, digest, parse
 from recbench_spark.config.bundle import Bundle
 from recbench_spark.data.readers.tables import read_table
-from recbench_spark.engine.versions import collect_arrow, try_cast, union_by_name
+from recbench_spark.engine.versions import collect_arrow, try_cast, union_rows
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_metrics
 from recbench_spark.kernels.metrics.about import ABOUT
@@ -93,7 +92,7 @@ def read_predictions(
         load_parquet(store.spark, f"{place}/{PREDICTIONS}").withColumn("fold", F.lit(fold).cast("int"))
         for fold, place in places.items()
     ]
-    predictions = reduce(union_by_name, parts)
+    predictions = union_rows(parts, by_name=True)
     columns = [*COLUMNS["predictions"], *(["fold"] if log.folds else [])]
     return predictions.select(*columns), next(iter(first.values()))
 

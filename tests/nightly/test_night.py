@@ -41,7 +41,7 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage import warehouse
-from recbench_spark.storage.blocks import Blocks, OpenedFiles
+from recbench_spark.storage.packed_blocks import read_blocks
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from recbench_spark.tuning.board_update import append_entries, update_board
@@ -418,7 +418,7 @@ def test_whole_files_and_a_shuffle_give_the_same_blocks(small_night: Ran) -> Non
         split.make_user_blocks(store, night.split_id, names, slices, plan)
         for names in (files, [file.replace("by-user_id-", "") for file in files])
     )
-    assert (type(whole), type(shuffled)) == (OpenedFiles, Blocks)
+    assert [made.read is read_blocks for made in (whole, shuffled)] == [False, True]
     rows = [sorted(map(repr, made.rows().collect())) for made in (whole, shuffled)]
     assert rows[0] == rows[1] and len(rows[0]) == store.count_rows(USER_BLOCKS, "split_id", night.split_id)
 

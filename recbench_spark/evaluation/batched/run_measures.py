@@ -1,4 +1,4 @@
-"""The measures of a run, composed here alone, and the values of its users."""
+"""Measures for a run, composed here alone, and its users' values."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def make_measures(
     evaluation: Evaluation | None = None,
     estimation: EstimationPlan | None = None,
 ) -> dict[str, Measure]:
-    """Return the measures of the rankings of a run by name.
+    """Return the measures for a run's rankings by name.
 
     Args:
         plan: metrics, cut-offs, definition, bootstrap.
         catalogue: what metrics of lists need; None: none are asked for.
-        evaluation: the section of the benchmark file, for a night.
-        estimation: plan of estimates that correct for exposure bias.
+        evaluation: the benchmark file's section, for a night.
+        estimation: plan for estimates that correct for exposure bias.
     """
     measures = {"counts": count_measure(plan.definition.threshold)}
     if plan.rank_metrics:
@@ -53,7 +53,7 @@ def make_measures(
 
 
 def map_user_values(plan: MetricPlan, catalogue: ListedCatalogue | None, batches: Batches) -> Batches:
-    """Compute all metrics of each user: rows of `USER_VALUES` from rows of `RANKED_USERS`.
+    """Compute all metrics for each user: `USER_VALUES` from `RANKED_USERS`.
 
     Arguments as in `make_measures`.
     """
@@ -65,6 +65,6 @@ def map_user_values(plan: MetricPlan, catalogue: ListedCatalogue | None, batches
 
 
 def map_frame(rankings: DataFrame, plan: MetricPlan, catalogue: ListedCatalogue | None) -> DataFrame:
-    """Compute `map_user_values` of a frame of rankings, without a shuffle."""
+    """Apply `map_user_values` to a frame, without a shuffle."""
     run = partial(map_user_values, plan, catalogue)
     return rankings.select(*accuracy.RANKING_COLUMNS, "top_items").mapInArrow(run, to_ddl(USER_VALUES))

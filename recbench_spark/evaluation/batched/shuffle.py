@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,9 +37,9 @@ from recbench_spark.evaluation.ranking.rank import (
     task_device,
 )
 from recbench_spark.evaluation.ranking.request import RankingRequest
-from recbench_spark.kernels.streams import Batches
+from recbench_spark.kernels.streams import Batches, chunks
 from recbench_spark.storage.delta_files import File
-from recbench_spark.storage.packed_blocks import chunks, partition_rows
+from recbench_spark.storage.packed_blocks import partition_rows
 
 PACKED = "task INT, member INT, rows BINARY"
 
@@ -120,7 +120,7 @@ def evaluate(
         for number, (model, member) in enumerate(zip(ranked, work.members, strict=True))
         if isinstance(model, GivenRows)
     ]
-    partitioned = send_to_tasks(reduce(union_rows, blocks), tasks, F.col("task"))
+    partitioned = send_to_tasks(union_rows(blocks), tasks, F.col("task"))
     share = read_gpu_share(users.sparkSession)
     cells = partitioned.mapInArrow(partial(task.run_task, work, partial(task_device, share)), CELL_COLUMNS)
     result_rows = finish_cells(work.measures, cells)
@@ -150,7 +150,7 @@ def _vector_blocks(ranked: Sequence[RankingInput], tasks: int) -> list[DataFrame
     if not frames:
         return []
     dims = max(one.source.dims for one in ranked if not isinstance(one, GivenRows))
-    return [_partition_rows(reduce(union_rows, frames), None, tasks, 64 + 4 * dims)]
+    return [_partition_rows(union_rows(frames), None, tasks, 64 + 4 * dims)]
 
 
 def _list_rows(rows: RankingInput, member: Member) -> DataFrame:

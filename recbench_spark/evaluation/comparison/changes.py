@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from recbench_spark.engine.versions import change_groups
 from recbench_spark.evaluation.comparison.counted import CountedNumber, gather_rows, name_owners
 from recbench_spark.evaluation.comparison.differences import HOLDOUT, ComparedRun
+from recbench_spark.evaluation.comparison.paired_values import number_runs
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison.decomposition import UNIT, Change, Group, split, whole_number
 from recbench_spark.kernels.resampling import exact_sums
@@ -93,10 +94,7 @@ _USER = ("pair", "part", "user_id")
 def _select_pair_rows(rows: DataFrame, plan: ChangePlan) -> DataFrame:
     """Select the rows of these runs, with `pair` (index of the pair) and `night`, 0 (before) or 1."""
     run_ids = [run.run_id for pair in plan.pairs for run in pair]
-    places = F.map_from_arrays(
-        F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
-    )
-    number = F.element_at(places, F.col("run_id"))
+    number = number_runs(run_ids)
     chosen = rows.where(F.col("run_id").isin(run_ids))
     return chosen.withColumns({"pair": (number / 2).cast("int"), "night": number % 2})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -93,7 +93,7 @@ def find_crossings(values: DataFrame, plan: CrossingPlan, tasks: int) -> DataFra
         by_user.mapInArrow(partial(sum_pairs, plan, pairs), to_ddl(PAIR_TOTALS))
         for pairs in cut_pairs(plan)
     ]
-    totals = reduce(union_rows, pieces)
+    totals = union_rows(pieces)
 
     # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:

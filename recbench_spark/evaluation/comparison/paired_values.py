@@ -19,7 +19,7 @@ from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 CHUNK_ROWS = 1 << 18
 """Rows (a user in a run) that become arrays at once: 2 MB per cut-off."""
@@ -47,14 +47,21 @@ def repartition_by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: 
     """
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    order = F.map_from_arrays(
-        F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
-    )
     rows = user_metrics.where(F.col("run_id").isin(list(run_ids))).select(
         *KEY, "user_id", F.xxhash64("user_id").alias("user_key"),
-        F.element_at(order, F.col("run_id")).alias("run"), "ks", "values",
+        number_runs(run_ids).alias("run"), "ks", "values",
     )  # fmt: skip
     return rows.repartition(tasks, "user_id").sortWithinPartitions(*KEY, "user_id")
+
+
+def number_runs(run_ids: Sequence[str]) -> Column:
+    """Return each row's place of its run among these ids."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    places = F.map_from_arrays(
+        F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
+    )
+    return F.element_at(places, F.col("run_id"))
 
 
 def read_paired_values(

@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.engine.versions import change_groups
 from recbench_spark.evaluation.comparison.differences import ComparedRun
+from recbench_spark.evaluation.comparison.paired_values import number_runs
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
     RANKING_COLUMNS,
@@ -133,9 +133,9 @@ def find_disagreements(rankings: DataFrame, plan: ParadoxPlan) -> DataFrame:
 
 def select_runs(rankings: DataFrame, runs: tuple[ComparedRun, ...], parts: tuple[str, ...]) -> DataFrame:
     """Select the rows of these runs and parts, with the index of the run as `run`."""
-    places: list[SparkColumn] = [F.lit(value) for n, run in enumerate(runs) for value in (run.run_id, n)]
-    condition = F.col("run_id").isin([run.run_id for run in runs]) & F.col("part").isin(list(parts))
-    return rankings.where(condition).withColumn("run", F.element_at(F.create_map(*places), F.col("run_id")))
+    run_ids = [run.run_id for run in runs]
+    condition = F.col("run_id").isin(run_ids) & F.col("part").isin(list(parts))
+    return rankings.where(condition).withColumn("run", number_runs(run_ids))
 
 
 def split_by_run(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:

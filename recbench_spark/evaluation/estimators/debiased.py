@@ -49,7 +49,7 @@ EstimateKey = tuple[str, str, int | None, str | None]
 
 
 def estimation_measure(plan: EstimationPlan) -> Measure:
-    """Return the measure of each metric and cut-off by each estimator that has a value.
+    """Return the measure for each metric and cut-off by each estimator that has a value.
 
     It reads rankings with `propensity`; with the columns of `rewards.add_rewards` where the plan has a
     reward model. Its results are rows of `metrics` and, as `replicates`, those of `EstimationPlan.compared`

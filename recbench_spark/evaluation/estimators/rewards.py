@@ -31,7 +31,7 @@ def add_rewards(rankings: DataFrame, rewards: DataFrame) -> DataFrame:
         F.sort_array(F.collect_list(entry)).alias("entries"),
         F.count_if(F.col("reward").isNull() & F.col("item_id").isNotNull()).alias("unknown_rewards"),
     )
-    all_rewards = F.coalesce(F.transform("entries", lambda e: e["reward"]), F.array().cast("array<double>"))
+    all_rewards = F.coalesce(F.col("entries")["reward"], F.array().cast("array<double>"))
     n = F.size("item_ids")
     return (
         rankings.join(grouped, list(user), "left")

@@ -50,7 +50,7 @@ DIGITS = 3
 
 
 def correction_measures(plan: MetricPlan, estimators: Sequence[str], draws: int) -> dict[str, Measure]:
-    """Return the measures of corrected metrics by name: a row of `metrics` for each estimator.
+    """Return measures for corrected metrics by name: a row of `metrics` for each estimator.
 
     Users without drawn candidates are left out.
 

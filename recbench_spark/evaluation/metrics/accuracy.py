@@ -269,7 +269,7 @@ def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches
 
 
 def rank_measure(plan: MetricPlan) -> Measure:
-    """Return the measure of all metrics of ranks: rows of `metrics`, over all users and by slice."""
+    """Return the measure for all rank metrics: rows of `metrics`, over all users and by slice."""
     finish = partial(finish_metrics, plan.table(plan.rank_metrics), plan.bootstrap)
     grouped = (partial(rank_values, plan), partial(model_totals, plan))
     sums = partial(total_batches, plan)

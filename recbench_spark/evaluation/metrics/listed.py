@@ -1,4 +1,4 @@
-"""Metrics of lists: the lists of rankings are joined with the catalogue, batch by batch."""
+"""Metrics of lists: listed items are joined with the catalogue, batch by batch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ListedCatalogue:
 
 
 def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Measure]:
-    """Return the measures of lists by name: of each user's list, and of all lists together."""
+    """Return measures by name: for each user's list, and for all lists together."""
     measures = {}
     if plan.list_metrics:
         sums = partial(map_lists, plan, catalogue, accuracy.sum_list_values)
@@ -78,7 +78,7 @@ def map_lists(
     measure_lists: Callable[[MetricPlan, Facts, Batches], Batches],
     batches: Batches,
 ) -> Batches:
-    """Apply a function of `LISTS_WITH_COUNTS` to the lists of rankings."""
+    """Join listed items with the catalogue, and measure the lists."""
     lists = look_up_listed_items(catalogue.known, plan.definition.threshold, batches)
     yield from measure_lists(plan, catalogue.facts, lists)
 

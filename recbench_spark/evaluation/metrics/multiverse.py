@@ -74,7 +74,7 @@ def _make_world(base: Definition, choices: dict[str, str]) -> Definition:
 
 
 def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:
-    """List the worlds in the order of the values of a user."""
+    """List the worlds in the order in which a user's values stand."""
     return [
         MetricColumn(metric, k, definition.describe(METRICS[metric].axes), metric_rows.HOLDOUT)
         for metric in WORLDS
@@ -84,10 +84,10 @@ def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:
 
 
 def multiverse_measure(plan: MetricPlan) -> Measure:
-    """Return the measure of about 600 definitions at every cut-off, without slices and bootstrap.
+    """Return the measure for about 600 definitions at every cut-off, without slices and bootstrap.
 
     Args:
-        plan: cut-offs, and the definition of all other axes.
+        plan: cut-offs, and the definition for all other axes.
     """
     plain = plan.bootstrap.model_copy(update={"replicates": 0})
     finish = partial(metric_rows.finish_metrics, multiverse_columns(plan), plain)

@@ -76,7 +76,7 @@ def _value_batch(
 
 
 def pair_measure(ks: Sequence[int]) -> Measure:
-    """Return the measure of all pairs: rows of `metrics`, with the hit rate at these cut-offs."""
+    """Return the measure for all pairs: rows of `metrics`, with the hit rate at these cut-offs."""
     return Measure(partial(total_batches, ks), (), partial(metric_rows, ks), ("above", "before"), METRICS)
 
 

@@ -57,9 +57,9 @@ def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame |
 
 
 def share_items(store: WarehouseTables, split_id: str) -> SharedRows:
-    """Return item_id, item_index, n_train of a split where workers map them.
+    """Share a split's item_id, item_index and n_train with workers.
 
-    They read the files of the table, or of a copy in scratch where Spark must read it.
+    They read the table's files, or a copy in scratch where Spark must read it.
     """
     files = store.list_partition_files(ITEMS, {"split_id": split_id}, max_bytes=math.inf)
     if files:

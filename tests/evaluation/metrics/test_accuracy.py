@@ -93,7 +93,7 @@ def test_by_hand() -> None:
     assert (row.definition, row.estimator) == ("v1", "holdout")
 
 
-def test_of_lists() -> None:
+def test_masked_items_leave_lists_before_they_are_measured() -> None:
     """u lists 7, 5, 9 by score and wants 5 and 1, with 7 to be dropped; v wants 4 and has no list."""
     common = {"part": "test", "relevance": [1.0], "slices": [], "masked": []}
     rows = [

@@ -105,7 +105,7 @@ def test_overall_by_hand() -> None:
     assert {(r.definition, r.estimator) for r in values} == {("v1", "holdout")}
 
 
-def test_of_each_user_by_hand() -> None:
+def test_list_metrics_of_each_user_by_hand() -> None:
     metric_plan = plan("ndcg", "novelty", "mean_popularity", "gini")
     values = map_user_values(metric_plan, FIVE, iter([LISTS]))
     rows = [SimpleNamespace(**row) for values_of in values for row in values_of.to_pylist()]
