@@ -9,27 +9,44 @@ from __future__ import annotations
 import json
 import math
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from recbench_spark.kernels.streams import chunks
 from recbench_spark.schemas import Table
-from recbench_spark.storage.delta_files import CHECKED_VERSION, ConflictError, explain_delta_errors
-from recbench_spark.storage.delta_tables import open_table
-from recbench_spark.storage.objects import put_if_absent, read_object_clock
+from recbench_spark.storage.delta_files import (
+    CHECKED_VERSION,
+    ConflictError,
+    File,
+    explain_delta_errors,
+)
+from recbench_spark.storage.delta_tables import list_stored_files, open_table, read_dataset
+from recbench_spark.storage.object_access import open_filesystem, open_path
+from recbench_spark.storage.objects import open_output, put_if_absent, read_object_clock
 from recbench_spark.storage.table_sql import table_properties
 from recbench_spark.storage.uris import LOG, join_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-TASKS_AT_ONCE = 2
-"""Files that a compaction writes at once: each holds some row groups in memory."""
+FILE_BYTES = 100 << 20
+"""Size up to which a compaction combines files."""
+
+ROWS_AT_ONCE = 1 << 18
+"""Rows that a compaction holds at once, and row groups have."""
 
 
 def compact_files(place: str, column: str = "", without: Sequence[str] = ()) -> None:
-    """Combine small files of a table into files of some 100 MB, partition by partition.
+    """Combine small files of a table into files of some 100 MB, partition by partition, in one commit.
 
-    The rows go through this process in streams. A table may grow meanwhile.
+    The rows go through this process in streams. A table may grow meanwhile. `deltalake`'s own compaction is
+    not used: of two at once both commit, and each row is there twice.
 
     Args:
         place: URI of the table.
@@ -37,17 +54,80 @@ def compact_files(place: str, column: str = "", without: Sequence[str] = ()) -> 
         without: values of that column whose files stay as they are.
 
     Raises:
-        ConflictError: another job deleted rows meanwhile, or an answer was cut; try again.
+        ConflictError: another job deleted rows or compacted meanwhile, or an answer was cut; try again.
         StoreError: the storage does not answer, or refuses.
+        FallbackToSpark: features by which the files alone are not the rows.
     """
-    filters: Any = [(column, "not in", list(without))] if without else None
     with explain_delta_errors("compact", place):
         table = open_table(place)
-        table.optimize.compact(
-            partition_filters=filters,
-            max_concurrent_tasks=TASKS_AT_ONCE,
-            post_commithook_properties=_hooks(),
-        )
+        columns, now = list(table.metadata().partition_columns), int(time.time() * 1000)
+        schema = read_dataset(place, table.version()).schema
+        inside = pa.schema([field for field in schema if field.name not in columns])
+        gone, actions = set(), []
+        for group in _group_files(list_stored_files(table, place), columns, column, without):
+            first = next(iter(group.values()))
+            values = {name: first[f"partition.{name}"] for name in columns}
+            file = _combine_files(place, list(group), inside, values)
+            added = {"path": quote(file.path, safe="/="), "partitionValues": values, "size": file.size}
+            stats = {"modificationTime": now, "stats": json.dumps({"numRecords": file.rows})}
+            actions.append({"add": {**added, **stats, "dataChange": False}})
+            gone |= {known["path"] for known in group.values()}
+        if actions:
+            _replace_files(place, gone, actions)
+
+
+def _replace_files(place: str, gone: set[str], added: Sequence[Mapping[str, Any]]) -> None:
+    """Commit a compaction if all files that it combined are still there; later files stay.
+
+    `deltalake` would encode the names of removed files anew, and Delta compares names as they are written.
+    """
+    latest, now = open_table(place), int(time.time() * 1000)
+    if not gone <= {known["path"] for known in list_stored_files(latest, place).values()}:
+        raise ConflictError(f"{place}: another job removed rows of the files that a compaction combined")
+    about = {"timestamp": now, "operation": "OPTIMIZE", "operationParameters": {}}
+    removed = [
+        {"remove": {"path": path, "deletionTimestamp": now, "dataChange": False}} for path in sorted(gone)
+    ]
+    _commit_actions(place, latest.version() + 1, [{"commitInfo": about}, *added, *removed])
+
+
+def _commit_actions(place: str, version: int, actions: Sequence[Mapping[str, Any]]) -> None:
+    """Write a version of the log, in Delta's terms. Raises ConflictError where there is one."""
+    lines = "\n".join(map(json.dumps, actions)) + "\n"
+    if not put_if_absent(join_uri(place, LOG, f"{version:020}.json"), lines.encode()):
+        raise ConflictError(f"{place}: another commit became version {version}")
+
+
+def _group_files(
+    files: Mapping[str, dict[str, Any]], columns: Sequence[str], column: str, without: Sequence[str]
+) -> list[dict[str, dict[str, Any]]]:
+    """List groups of two or more small files of a partition, which are combined, by path."""
+    open_groups: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    groups = []
+    for path, known in files.items():
+        if known["size_bytes"] >= FILE_BYTES or (column and known[f"partition.{column}"] in without):
+            continue
+        partition = tuple(known[f"partition.{name}"] for name in columns)
+        group = open_groups.setdefault(partition, {})
+        if sum(one["size_bytes"] for one in group.values()) + known["size_bytes"] > FILE_BYTES:
+            groups.append(group)
+            group = open_groups[partition] = {}
+        group[path] = known
+    return [group for group in (*groups, *open_groups.values()) if len(group) > 1]
+
+
+def _combine_files(place: str, files: Sequence[str], schema: pa.Schema, values: Mapping[str, str]) -> File:
+    """Write the rows of some files as one file of their partition, in streams."""
+    system, _ = open_filesystem(files[0])
+    dataset = ds.dataset(list(map(open_path, files)), schema=schema, filesystem=system, format="parquet")
+    folders = [f"{name}={value}" for name, value in values.items()]
+    path, n = "/".join((*folders, f"part-{uuid.uuid4()}.zstd.parquet")), 0
+    with open_output(join_uri(place, path)) as stream:
+        with pq.ParquetWriter(stream, schema, compression="zstd", store_schema=False) as writer:
+            for rows in chunks(dataset.to_batches(), ROWS_AT_ONCE):
+                writer.write_table(rows)
+                n += rows.num_rows
+        return File(path, stream.tell(), n)
 
 
 def vacuum_files(place: str, hours: float) -> None:
@@ -96,9 +176,7 @@ def change_table(place: str, table: Table, version: int) -> None:
         StoreError: the storage does not answer, or refuses.
     """
     opened = open_table(place, version)
-    actions = "\n".join(map(json.dumps, _change_actions(opened, table))) + "\n"
-    if not put_if_absent(join_uri(place, LOG, f"{version + 1:020}.json"), actions.encode()):
-        raise ConflictError(f"{place}: another commit became version {version + 1}")
+    _commit_actions(place, version + 1, _change_actions(opened, table))
 
 
 def _change_actions(opened: DeltaTable, table: Table) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from recbench_spark.definitions import make_definition
 from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USERS
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.ranking.given import add_lists
+from recbench_spark.protocol.popularity import find_bounds
 from recbench_spark.schemas import IDS
 
 HELD = pa.schema({"task": pa.int32(), "rows": pa.binary(), "holds": pa.int32()})
@@ -79,10 +80,8 @@ def count_in_tasks(tables: Tables) -> tuple[ground_truth.ArrowTruth, TaskCatalog
     """The truth as one process has it, and what its tasks know of the whole."""
     typed = local_engine._convert_system("lists", tables[LISTED])[0]
     truth = ground_truth.make_arrow_truth(tables[TRUTH], tables[TRAIN], typed, make_definition(None, None))
-    trained = truth.catalogue.n_train_i[truth.catalogue.n_train_i > 0]
-    counts, items = np.unique(trained, return_counts=True)
     known: Any = Known(truth.catalogue)
-    return truth, TaskCatalogue(known, ground_truth.class_bounds(counts.tolist(), items.tolist()))
+    return truth, TaskCatalogue(known, find_bounds(truth.catalogue.n_train_i))
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["numbers", "text"])

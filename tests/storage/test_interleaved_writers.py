@@ -206,6 +206,15 @@ def check_steps(place: str, steps: list[Step], waiting: Waiting) -> None:
 numbers = itertools.count()
 
 
+def test_two_compactions_at_once_keep_each_row_once(tmp_path: Path, waiting: Waiting) -> None:
+    """By `deltalake` alone both would commit, and each row would be there twice."""
+    ArrowStore(str(tmp_path)).create(REJECTS)
+    appends = [Step(Change("append", "s", file), None, "opened") for file in FILES]
+    compact = Change("compact", "s", "a")
+    check_steps(str(tmp_path / "rejects"), [*appends, Step(compact, compact, "opened")], waiting)
+    assert len(list(tmp_path.rglob("*.zstd.parquet"))) == 2
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
 def test_two_writers_of_a_folder(tmp_path: Path, waiting: Waiting, steps: list[Step]) -> None:

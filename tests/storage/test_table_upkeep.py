@@ -12,7 +12,7 @@ import pytest
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, TRIALS, Table, arrow_rows
-from recbench_spark.storage import delta_files, objects
+from recbench_spark.storage import delta_files, objects, table_upkeep
 from recbench_spark.storage.delta_files import CHECKED_VERSION, WRITER_VERSION, ConflictError
 from recbench_spark.storage.delta_tables import list_file_sizes, list_files, open_table, read_dataset
 from recbench_spark.storage.table_folders import create_object_table
@@ -70,12 +70,15 @@ def test_two_writers_beside_a_compaction_lose_nothing(bucket: str, monkeypatch: 
     create_object_table(place, REJECTS)
     for n in range(3):
         add_rejects(place, "s1", f"before-{n}")
-    stale = open_table(place)
-    monkeypatch.setattr("recbench_spark.storage.table_upkeep.open_table", lambda _: stale)
+    opened = [open_table(place)]
+    monkeypatch.setattr(
+        table_upkeep, "open_table", lambda place: opened.pop() if opened else open_table(place)
+    )
     late = add_rejects(place, "s1", "meanwhile")
     compact_files(place)
     assert len(list_files(place)) == 2 and late in list_files(place)
     assert len(read_sorted(place)) == 4 * ROWS.num_rows
+    opened.append(open_table(place))
     delta_files.delete_rows(place, "split_id", ["s1"])
     with pytest.raises(ConflictError):  # its rows would come back
         compact_files(place)
