@@ -68,7 +68,7 @@ class ProtocolError(RecbenchError):
 class EmptyPartError(ProtocolError):
     """A split trains or tests no rows. `ends`: the first and last time of a log that is cut by time."""
 
-    def __init__(self, message: str, hint: str, ends: tuple[int, int] | None = None) -> None:
+    def __init__(self, message: str, hint: str = "", ends: tuple[int, int] | None = None) -> None:
         super().__init__(message, hint)
         self.ends = ends
 

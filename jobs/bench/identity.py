@@ -32,11 +32,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from jobs.bench.harness import Seconds, add_output_flag, append_rows, measure_call, take_turns
 from recbench_spark.config import parse
 from recbench_spark.config.dataset import Dataset
-from recbench_spark.data.columnar import open_columnar_log
+from recbench_spark.data.columnar import COLUMNS, deal_owners, open_columnar_log
 from recbench_spark.data.digests import cache_folder
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers.logs import open_log
-from recbench_spark.protocol.splits import deal_log
+from recbench_spark.engine.sessions import SparkEngine
+from recbench_spark.protocol.rules import open_log_rows
 from recbench_spark.runtime.session import get_session
 
 FILES = 4
@@ -106,7 +107,9 @@ def read(spark: Any, log: Dataset) -> None:
     if files is None:
         read_by_spark(spark, log)
     else:
-        deal_log(spark, files, "user_id", spark.sparkContext.defaultParallelism).count()
+        rows = open_log_rows(SparkEngine(spark), files)
+        tasks = rows.engine.cores
+        rows.deal(COLUMNS, partial(deal_owners, owner="user_id", tasks=tasks), tasks).each(len)
 
 
 def read_by_spark(spark: Any, log: Dataset) -> None:

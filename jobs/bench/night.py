@@ -71,7 +71,7 @@ from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
-from recbench_spark.nightly.benchmark_checks import make_metric_plan
+from recbench_spark.nightly.measure_checks import make_metric_plan
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.store import Store

@@ -124,7 +124,7 @@ def labels() -> Work:
     """Prepare the labels of a million rows by a random split."""
     from recbench_spark.config import Split  # noqa: PLC0415
     from recbench_spark.protocol.labels import label_rows  # noqa: PLC0415
-    from recbench_spark.protocol.splits import make_rule  # noqa: PLC0415
+    from recbench_spark.protocol.rules import make_rule  # noqa: PLC0415
 
     rows, rule = _log(1_000_000), make_rule(Split(protocol="RO_RS"), "keep_last")
     return lambda: label_rows(rows, rule)

@@ -10,7 +10,6 @@ seconds from reading the log to the split written, CPU seconds of all processes,
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,7 @@ COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
 def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
     """Read, check and label the log, write one Delta table; time the manifest separately."""
     from recbench_spark.config import Dataset, Split
-    from recbench_spark.nightly.split import write_labelled_log
+    from recbench_spark.nightly.split import open_rows, write_labelled_log
     from recbench_spark.protocol.audit_passes import build_manifest
     from recbench_spark.protocol.manifests import LogRows
     from recbench_spark.runtime.session import get_session
@@ -44,8 +43,8 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
         return store
 
     def audit() -> None:
-        files = store.list_partition_files(SPLITS, {"split_id": "timed"}, max_bytes=math.inf)
-        facts = build_manifest(store.read(SPLITS), LogRows(1), split.model_dump_json(), files=files).facts
+        rows = open_rows(store, "timed")
+        facts = build_manifest(rows, LogRows(1), split.model_dump_json(), store.engine).facts
         store.append_rows([{"split_id": "timed", **fact._asdict()} for fact in facts], MANIFESTS, "timed")
 
     session, store = time_call(open_store)

@@ -34,7 +34,7 @@ from recbench_spark.models.rating.kinds import learner_settings, model_seed
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.protocol.labels import OpenLoop, label_rows
 from recbench_spark.protocol.pairs import OPEN_LOOP
-from recbench_spark.protocol.splits import make_rule
+from recbench_spark.protocol.rules import make_rule
 from recbench_spark.revisions import select_revisions
 from recbench_spark.storage.publish import replace_file
 from recbench_spark.training.fits.logs import index_ids

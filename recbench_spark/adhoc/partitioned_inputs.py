@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from recbench_spark.adhoc import partition_tasks
 from recbench_spark.adhoc.partition_tasks import LISTED, PACKED, TRAIN, TRUTH, TaskCatalogue
 from recbench_spark.data.external_inputs import CheckedRows
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import send_to_tasks, union_rows
 from recbench_spark.evaluation.batch_schemas import USERS, to_ddl
 from recbench_spark.evaluation.ranking.rank import RANKING
@@ -25,7 +26,6 @@ from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, IdOverlap
 from recbench_spark.runtime.session import narrow_rows
 from recbench_spark.schemas import IDS
-from recbench_spark.storage.blocks import count_tasks
 
 COUNT_COLUMNS = "item_id STRING, listed BIGINT, train BIGINT, truth BIGINT, sums MAP<STRING, BIGINT>"
 """`partition_tasks.COUNT_SCHEMA` as a DDL string of Spark."""
@@ -59,7 +59,7 @@ class PartitionedInputs:
             extra_items: as in the attributes of the class.
         """
         spark = next(iter(tables.values())).rows.sparkSession
-        tasks = count_tasks(spark, sum(table.n for table in tables.values()))
+        tasks = SparkEngine(spark).count_tasks(sum(table.n for table in tables.values()))
         values = {LISTED: (), TRAIN: (), TRUTH: ()} | {
             holds: tuple(name for name in table.rows.columns if name not in IDS)
             for holds, table in tables.items()

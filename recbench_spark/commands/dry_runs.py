@@ -26,7 +26,6 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
 from recbench_spark.data.text_layouts import MOVIELENS, OPTION_ALIASES
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, SchemaError
-from recbench_spark.nightly.benchmark_checks import check_night, require_parts
 from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.run_keys import evaluation_paths
 from recbench_spark.schemas import require_names
@@ -39,7 +38,6 @@ from recbench_spark.storage.local_files import (
     separator,
 )
 from recbench_spark.storage.partitions import find_partition
-from recbench_spark.training.model_adapter import make_adapter
 
 MAX_CHECKED_TIMES = 100_000
 """Most times of a log that are checked."""
@@ -52,6 +50,8 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
         ConfigError: a setting that cannot be. MissingError: a file that is not there, or not yet.
         SchemaError: a table without a column that is needed, or vectors of two widths.
     """
+    from recbench_spark.nightly.benchmark_checks import check_night  # noqa: PLC0415
+
     check_night(benchmark)
     check_models(store_root, benchmark.models)
     storage = check_warehouse(store_root)
@@ -79,6 +79,8 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
 
 def describe_model(model: ModelConfig) -> str | None:
     """Check the files of a model and return its description; None if its name says all."""
+    from recbench_spark.training.model_adapter import make_adapter  # noqa: PLC0415
+
     try:
         return make_adapter(model).describe() if model.measured else None
     except RecbenchError as error:
@@ -198,6 +200,8 @@ def _check_log_parts(benchmark: Benchmark) -> None:
     dataset = benchmark.dataset
     if not _has_known_columns(dataset):
         return
+    from recbench_spark.nightly.benchmark_checks import require_parts  # noqa: PLC0415
+
     with suppress(FallbackToSpark):
         if dataset.columns.get("part", "part") not in arrow_files.read_column_names(str(dataset.path)):
             require_parts(benchmark, ())

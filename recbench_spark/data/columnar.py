@@ -8,7 +8,7 @@ read all logs and report what is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -22,6 +22,7 @@ from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, coarser_unit, des
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.ids import drop_empty
 from recbench_spark.kernels.streams import chunks
+from recbench_spark.schemas import IDS
 from recbench_spark.storage.local_files import has_delta_log, list_folder
 from recbench_spark.storage.packed_blocks import MIN_BUFFER_ROWS, Block, buffer_rows, partition_rows
 from recbench_spark.storage.table_scans import (
@@ -152,23 +153,26 @@ def _is_whole(kind: pa.DataType) -> bool:
 # --------------------------------------------------------------------------------- in a task
 
 
-def deal_groups(
-    numbers: Iterable[int], files: ColumnarLog, readers: int, owner: str, tasks: int
-) -> Iterator[Block]:
-    """Yield the blocks of every `readers`th row group from each of some numbers, by a hash of the owner.
-
-    A task writes `buffer_rows` rows at a time.
+def read_log(
+    numbers: Iterable[int], columns: Sequence[str], files: ColumnarLog, readers: int
+) -> Iterator[pa.Table]:
+    """Yield the rows of every `readers`th row group from each of some numbers.
 
     Raises:
         FallbackToSpark: a value that needs a second look.
     """
-    columns = list(dict.fromkeys(files.theirs.values()))
+    wanted = replace(files, theirs={name: own for name, own in files.theirs.items() if name in columns})
+    names = list(dict.fromkeys(wanted.theirs.values()))
     for number in numbers:
-        batches = (
-            _convert_batch(rows, files) for rows in _read_batches(files.groups[number::readers], columns)
-        )
-        for log in chunks(batches, buffer_rows(tasks)):
-            yield from partition_rows(log, _assign_tasks(log.column(owner), tasks))
+        for rows in _read_batches(files.groups[number::readers], names):
+            yield pa.Table.from_batches([_convert_batch(rows, wanted)])
+
+
+def deal_owners(tables: Iterable[pa.Table], owner: str, tasks: int) -> Iterator[Block]:
+    """Partition rows in blocks by a hash of the owner; a task writes `buffer_rows` rows at a time."""
+    batches = (batch for table in tables for batch in table.to_batches())
+    for log in chunks(batches, buffer_rows(tasks)):
+        yield from partition_rows(log, _assign_tasks(log.column(owner), tasks))
 
 
 def _read_batches(groups: Sequence[Piece], columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -183,6 +187,7 @@ def _convert_batch(rows: pa.RecordBatch, files: ColumnarLog) -> pa.RecordBatch:
     if any(column.null_count for column in rows.columns):
         raise FallbackToSpark("a value is missing")
     columns = {name: rows.column(source) for name, source in files.theirs.items()}
+    ids = {name: _convert_ids(columns[name]) for name in IDS if name in columns}
     ratings = _convert_ratings(columns.get("rating"), rows.num_rows)
     if not np.isfinite(ratings.to_numpy()).all():
         raise FallbackToSpark("a rating is not finite")
@@ -191,14 +196,7 @@ def _convert_batch(rows: pa.RecordBatch, files: ColumnarLog) -> pa.RecordBatch:
         if "event_time" in columns
         else pa.nulls(rows.num_rows)
     )
-    return pa.RecordBatch.from_pydict(
-        {
-            "user_id": _convert_ids(columns["user_id"]),
-            "item_id": _convert_ids(columns["item_id"]),
-            "rating": ratings,
-            "event_time": times.cast(pa.int64()),
-        }
-    )
+    return pa.RecordBatch.from_pydict({**ids, "rating": ratings, "event_time": times.cast(pa.int64())})
 
 
 def _convert_ratings(column: pa.Array | None, n: int) -> pa.Array:

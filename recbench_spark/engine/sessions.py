@@ -8,7 +8,9 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -16,8 +18,9 @@ from urllib.request import getproxies
 
 from pyspark.sql import DataFrame, SparkSession
 
+from recbench_spark.engine.local import ROWS_PER_TASK
 from recbench_spark.engine.tasks import FrameContext
-from recbench_spark.engine.versions import is_old, read_setting
+from recbench_spark.engine.versions import count_shuffle_tasks, is_old, read_setting
 from recbench_spark.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -114,6 +117,26 @@ def open_tasks(spark: SparkSession) -> SparkContext:
 def count_cores(spark: SparkSession) -> int:
     """Return the number of tasks that run at once."""
     return int(open_tasks(spark).defaultParallelism)
+
+
+@dataclass(frozen=True)
+class SparkEngine:
+    """Tasks of a Spark session."""
+
+    spark: SparkSession
+
+    @property
+    def cores(self) -> int:
+        """Number of tasks at once."""
+        return count_cores(self.spark)
+
+    def count_tasks(self, n: int) -> int:
+        """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
+        return max(count_shuffle_tasks(self.spark), -(-n // ROWS_PER_TASK))
+
+    def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Any:
+        """Return tasks over parts of a list, with the words of Spark's RDDs."""
+        return open_tasks(self.spark).parallelize(items, parts)
 
 
 def require_classic(spark: SparkSession, what: str, hint: str) -> None:

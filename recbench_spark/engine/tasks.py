@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial, reduce
-from itertools import chain, groupby
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
+from recbench_spark.engine.pipes import PipedTasks, decode_value, encode_value, run_pipes
 from recbench_spark.engine.versions import collect_arrow, read_setting, send_to_tasks
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ BLOCKS = "task INT, rows BINARY"
 BATCH_BYTES = 1 << 24
 """Bytes of a batch of pairs that a task holds before it sends them."""
 
-Pipe = Callable[[int, Iterator[Any]], Iterator[Any]]
 _cores: dict[str, int] = {}
 
 
@@ -65,7 +65,7 @@ class FrameContext:
         held = list(items)
         n = max(1, min(parts or self.defaultParallelism, len(held) or 1))
         cut = (held[len(held) * i // n : len(held) * (i + 1) // n] for i in range(n))
-        return Tasks(self.spark, tuple(map(cloudpickle.dumps, cut)))
+        return Tasks(spark=self.spark, parts=tuple(map(cloudpickle.dumps, cut)))
 
     def runJob(  # noqa: N802
         self, tasks: Tasks, function: Callable[[Iterable[Any]], Iterable[Any]], places: Sequence[int]
@@ -75,46 +75,22 @@ class FrameContext:
 
 
 @dataclass(frozen=True)
-class Tasks:
+class Tasks(PipedTasks):
     """Functions over parts of a list, or over what a shuffle sent. Nothing runs before `collect`.
 
     Attributes:
         spark: the session.
         parts: the pickled items of each task; empty after a shuffle.
-        pipes: functions from (task, items) to items, in order.
         shuffled: BLOCKS, the rows of a task in one partition.
         kept: numbers of the tasks that run; None: all.
         together: all tasks run at once, or none (a barrier stage).
     """
 
-    spark: SparkSession
+    spark: SparkSession = field(kw_only=True)
     parts: tuple[bytes, ...] = ()
-    pipes: tuple[Pipe, ...] = ()
     shuffled: DataFrame | None = None
     kept: tuple[int, ...] | None = None
     together: bool = False
-
-    def map(self, function: Callable[[Any], Any]) -> Tasks:
-        """Apply a function to each item."""
-        return self._then(partial(_map_items, function=function))
-
-    def flatMap(self, function: Callable[[Any], Iterable[Any]]) -> Tasks:  # noqa: N802
-        """Apply a function to each item; its results are items."""
-        return self._then(partial(_flatten_items, function=function))
-
-    def mapPartitions(self, function: Callable[[Iterator[Any]], Iterable[Any]]) -> Tasks:  # noqa: N802
-        """Apply a function to all items of a task."""
-        return self._then(partial(_change_part, function=function))
-
-    def mapPartitionsWithIndex(  # noqa: N802
-        self, function: Callable[[int, Iterator[Any]], Iterable[Any]]
-    ) -> Tasks:
-        """Apply a function to the number of a task and its items."""
-        return self._then(partial(_change_numbered, function=function))
-
-    def values(self) -> Tasks:
-        """Keep the second of each pair."""
-        return self.map(_second)
 
     def barrier(self) -> Tasks:
         """Run all tasks at once, or none."""
@@ -132,7 +108,7 @@ class Tasks:
         marks = self.spark.range(0, tasks, 1, 1).select(
             F.col("id").cast("int").alias("task"), F.lit(None).cast("binary").alias("rows")
         )
-        return Tasks(self.spark, shuffled=send_to_tasks(pairs.union(marks), tasks, F.col("task")))
+        return Tasks(spark=self.spark, shuffled=send_to_tasks(pairs.union(marks), tasks, F.col("task")))
 
     def pairs(self, tasks: int) -> DataFrame:
         """Return pairs (task, value) as rows of BLOCKS, with values in this module's coding."""
@@ -148,17 +124,6 @@ class Tasks:
         results = zip(*(rows.column(name).to_pylist() for name in ("task", "place", "result")), strict=True)
         return [pickle.loads(value) for _, _, value in sorted(results, key=lambda row: row[:2])]
 
-    def treeReduce(self, add: Callable[[Any, Any], Any]) -> Any:  # noqa: N802
-        """Return the sum of all items; a task returns its own sum."""
-        return reduce(add, self.mapPartitions(partial(_reduce_part, add=add)).collect())
-
-    def foreach(self, function: Callable[[Any], object]) -> None:
-        """Apply a function to each item; its results are dropped."""
-        self.mapPartitions(partial(_drop_results, function=function)).collect()
-
-    def _then(self, pipe: Pipe) -> Tasks:
-        return replace(self, pipes=(*self.pipes, pipe))
-
     def _run(self, finish: Callable[..., Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
         # Functions of a caller's module go by value where they must, which plain pickle cannot do.
         packed: bytes = cloudpickle.dumps((self.parts, self.pipes, finish))  # type: ignore[no-untyped-call]
@@ -173,10 +138,7 @@ class Tasks:
 def _run_tasks(batches: Iterator[pa.RecordBatch], packed: bytes) -> Iterator[pa.RecordBatch]:
     parts, pipes, finish = pickle.loads(packed)
     for task, items in _read_parts(batches, parts) if parts else _read_blocks(batches):
-        own = items
-        for pipe in pipes:
-            own = pipe(task, own)
-        yield from finish(task, own)
+        yield from finish(task, run_pipes(task, items, pipes))
 
 
 def _read_parts(
@@ -195,62 +157,17 @@ def _read_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Itera
         for task, block in zip(batch.column(0), batch.column(1), strict=True)
     )
     for task, own in groupby(rows, key=lambda row: row[0]):
-        yield task, ((task, _decode(block)) for _, block in own if block.is_valid)
+        yield task, ((task, decode_value(block.as_buffer())) for _, block in own if block.is_valid)
 
 
-def _encode(value: Any) -> bytes:
-    return b"b" + value if isinstance(value, bytes) else b"p" + pickle.dumps(value)
-
-
-def _decode(block: pa.Scalar) -> Any:
-    buffer = block.as_buffer()
-    rest = buffer.slice(1)
-    return rest.to_pybytes() if buffer[0:1].to_pybytes() == b"b" else pickle.loads(rest)
-
-
-# ------------------------------------------------------------------------- pipes and ends of tasks
-
-
-def _map_items(_: int, items: Iterator[Any], function: Callable[[Any], Any]) -> Iterator[Any]:
-    return map(function, items)
-
-
-def _flatten_items(_: int, items: Iterator[Any], function: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
-    return chain.from_iterable(map(function, items))
-
-
-def _change_part(
-    _: int, items: Iterator[Any], function: Callable[[Iterator[Any]], Iterable[Any]]
-) -> Iterator[Any]:
-    return iter(function(items))
-
-
-def _change_numbered(
-    task: int, items: Iterator[Any], function: Callable[[int, Iterator[Any]], Iterable[Any]]
-) -> Iterator[Any]:
-    return iter(function(task, items))
-
-
-def _second(pair: tuple[Any, Any]) -> Any:
-    return pair[1]
-
-
-def _reduce_part(items: Iterator[Any], add: Callable[[Any, Any], Any]) -> Iterator[Any]:
-    for first in items:
-        yield reduce(add, items, first)
-
-
-def _drop_results(items: Iterator[Any], function: Callable[[Any], object]) -> Iterator[Any]:
-    for item in items:
-        function(item)
-    return iter(())
+# ------------------------------------------------------------------------- ends of tasks
 
 
 def _send_pairs(_: int, pairs: Iterator[Any], tasks: int) -> Iterator[pa.RecordBatch]:
     held: list[tuple[int, bytes]] = []
     size = 0
     for number, value in pairs:
-        held.append((int(number) % tasks, _encode(value)))
+        held.append((int(number) % tasks, encode_value(value)))
         size += len(held[-1][1])
         if size > BATCH_BYTES:
             yield _make_batch(held)

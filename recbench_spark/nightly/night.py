@@ -35,12 +35,7 @@ from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 from recbench_spark.nightly import run_keys
-from recbench_spark.nightly.benchmark_checks import (
-    check_benchmark,
-    list_model_facts,
-    make_metric_plan,
-    parse_headline,
-)
+from recbench_spark.nightly.benchmark_checks import check_benchmark, list_model_facts
 from recbench_spark.nightly.curve_context import (
     CurveContext,
     build_curve_context,
@@ -48,6 +43,7 @@ from recbench_spark.nightly.curve_context import (
 )
 from recbench_spark.nightly.exposure import ExposureContext, build_exposure_context
 from recbench_spark.nightly.gates import GateCheck, gate_checks, select_gates
+from recbench_spark.nightly.measure_checks import make_metric_plan, parse_headline
 from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key, list_switched_models
 from recbench_spark.nightly.split import (
     current_split_id,

@@ -18,7 +18,7 @@ from recbench_spark.config import CURVE_METRIC, Benchmark
 from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.models.graph import GraphNet
-from recbench_spark.nightly.benchmark_checks import parse_headline
+from recbench_spark.nightly.measure_checks import parse_headline
 from recbench_spark.nightly.night import BenchmarkNight, describe_metric, headline_filter
 from recbench_spark.nightly.night_status import report_file
 from recbench_spark.nightly.report_history import (

@@ -4,93 +4,86 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.errors import PythonException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, Slice, Split
 from recbench_spark.config.models import ListsModel
-from recbench_spark.data import worlds
-from recbench_spark.data.columnar import COLUMNAR_READERS, COLUMNS, open_columnar_log
-from recbench_spark.data.identity import identity
+from recbench_spark.data import arrow_files
+from recbench_spark.data.columnar import ColumnarLog, open_columnar_log
 from recbench_spark.data.paths import refuse_empty
-from recbench_spark.data.readers.ids import id_order
-from recbench_spark.data.readers.logs import open_log
-from recbench_spark.data.readers.tables import read_table
 from recbench_spark.data.times import describe_units
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import ConfigError, DataError, EmptyPartError, FallbackToSpark, StoreError
-from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking.source_rows import share_items
+from recbench_spark.errors import ConfigError, EmptyPartError, FallbackToSpark, StoreError
+from recbench_spark.evaluation.ranking.known_items import KnownItems, find_shared_items
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
-from recbench_spark.placeholders import log_end_micros
+from recbench_spark.protocol.audit import deal_users, read_labelled
 from recbench_spark.protocol.audit_passes import build_manifest, count_parts
-from recbench_spark.protocol.catalogue import build_catalogue
-from recbench_spark.protocol.labels import OpenLoop, label_rows, sum_dropped
+from recbench_spark.protocol.item_counts import MOST_ITEMS, Catalogue, count_catalogue
+from recbench_spark.protocol.labels import OpenLoop, read_dropped, sum_dropped
 from recbench_spark.protocol.manifests import Fact, LogRows, Manifest, describe_rows, refuse_empty_parts
-from recbench_spark.protocol.splits import (
-    count_dropped_rows,
-    deal_log,
-    label_blocks,
+from recbench_spark.protocol.rules import (
+    label_log,
+    label_method,
     labels_independently,
     make_rule,
+    open_log_rows,
 )
 from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks, label_slices
+from recbench_spark.protocol.windows import find_instants
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import cache_scope, narrow_rows
-from recbench_spark.schemas import (
-    ITEMS,
-    MANIFESTS,
-    PROPENSITIES,
-    REJECTS,
-    SPLITS,
-    TABLES,
-    USER_BLOCKS,
-    Table,
-)
-from recbench_spark.storage.blocks import Blocks, count_tasks, open_files, shuffle_blocks
+from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, TABLES, USER_BLOCKS, Table
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows
 from recbench_spark.storage.packed_blocks import are_whole
-from recbench_spark.storage.spark_types import spark_schema
-from recbench_spark.storage.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from recbench_spark.storage.store import Store
+
+    AnyStore = ArrowStore | Store
 
 HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
 """Parts that a log or a protocol may hold out, beside those that `split.parts` names."""
 
 
-LABELLED_SCHEMA = T.StructType(
-    [field for field in spark_schema(SPLITS) if field.name in (*COLUMNS, "part")]
-)
-"""Schema of labelled rows that Python tasks write: such a log has no attributes."""
-
-BLOCK_COLUMNS = T.StructType([field for field in spark_schema(USER_BLOCKS) if field.name != "split_id"])
-"""Schema of user blocks that Python tasks write."""
+BLOCK_COLUMNS = tuple(name for name in USER_BLOCKS.names if name != "split_id")
+"""Columns of user blocks that tasks write."""
 
 DROPPED_FACT = "dropped"
 """Fact of a manifest: the number of times that retention has removed the splits of this hash."""
 
 
-def identify_split(store: Store, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
+def identify_split(store: AnyStore, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
     """Return the name of a split (a hash of all its inputs) and the identity of the log.
 
     A split that retention removed is made again under the new name `HASH.1`: Delta would take rows of the
     old name for a repetition of the removed ones.
     """
     refuse_empty(str(benchmark.dataset.path or ""))
-    split_hash, inputs = hash_split(partial(identity, store.spark), benchmark)
+    split_hash, inputs = hash_split(choose_identity(store), benchmark)
     return current_split_id(store, split_hash), inputs
 
 
-def current_split_id(store: Store, split_id: str) -> str:
+def choose_identity(store: AnyStore) -> Callable[..., str]:
+    """Return the function that identifies inputs; both runners give the same text."""
+    if isinstance(store, ArrowStore):
+        return arrow_files.identity
+    from recbench_spark.data.identity import identity  # noqa: PLC0415
+
+    return partial(identity, store.spark)
+
+
+def current_split_id(store: AnyStore, split_id: str) -> str:
     """Return the name under which this split is made now."""
     base = split_id.partition(".")[0]
     rows = store.rows(MANIFESTS, [("split_id", "=", base), ("fact", "=", DROPPED_FACT)], ["value"])
@@ -138,7 +131,7 @@ def check_repeats(benchmark: Benchmark, definition: Definition) -> None:
 
 
 def prepare_split(
-    store: Store, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None = None
+    store: AnyStore, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None = None
 ) -> None:
     """Write a log to `splits`, `items`, `user_blocks`, `propensities`, and at last `manifests`.
 
@@ -158,7 +151,7 @@ def prepare_split(
 
 
 def _make_split(
-    store: Store, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None
+    store: AnyStore, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None
 ) -> None:
     split = benchmark.split
     stage = journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id)
@@ -166,17 +159,13 @@ def _make_split(
         written = write_labelled_log(store, benchmark.dataset, split, split_id)
         log = written.rows
         counts |= {"rows": log.n, "later_rows": log.later, "rejected": log.rejected}
-    splits = read_split(store, SPLITS, split_id)
-    files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
-    part_counts = count_parts(splits, files)
+    rows = open_rows(store, split_id)
+    part_counts = count_parts(rows)
     with name_time_unit(benchmark.dataset):
         refuse_empty_parts(part_counts, split, log)
-    with cache_scope():  # a session may make a split of this name again, in another warehouse at this place
-        _write_blocks(
-            store, benchmark, splits, split_id, files=files, numeric=written.numeric, journal=journal
-        )
+    _write_blocks(store, benchmark, rows, split_id, numeric=written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
-        manifest = build_manifest(splits, log, split.model_dump_json(), parts=part_counts, files=files)
+        manifest = build_manifest(rows, log, split.model_dump_json(), store.engine, parts=part_counts)
         _require_whole(store, split_id, manifest)
         facts = manifest.facts
         if benchmark.dataset.until:
@@ -185,9 +174,9 @@ def _make_split(
         if logical_date:
             known = [fact._asdict() for fact in facts]
             facts += list_age_facts(known, logical_date, benchmark.dataset.zone)
-        rows = [{"split_id": split_id, **fact._asdict()} for fact in facts]
         require_unchanged()
-        store.append_rows(rows, MANIFESTS, split_id)
+        named = [{"split_id": split_id, **fact._asdict()} for fact in facts]
+        store.append_rows(named, MANIFESTS, split_id)
 
 
 @contextmanager
@@ -206,7 +195,7 @@ def name_time_unit(dataset: Dataset) -> Iterator[None]:
         raise EmptyPartError(error.message, hint, error.ends) from None
 
 
-def _require_whole(store: Store, split_id: str, manifest: Manifest) -> None:
+def _require_whole(store: AnyStore, split_id: str, manifest: Manifest) -> None:
     """Compare the rows of the catalogue and of the user blocks with the items and users of the log.
 
     The rows are counted from the statistics of the commits. A table that lacks rows would stay under its
@@ -228,33 +217,28 @@ def _require_whole(store: Store, split_id: str, manifest: Manifest) -> None:
             )
 
 
-def drop_splits(store: Store, split_ids: Sequence[str], reason: str) -> None:
+def drop_splits(store: AnyStore, split_ids: Sequence[str], reason: str) -> None:
     """Delete the rows of splits. Each is first recorded as removed, so that no run on it is published."""
     for split_id in split_ids:
         base, _, times = split_id.partition(".")
-        row = (base, "log", DROPPED_FACT, int(times or 0) + 1.0, f"{split_id} {reason}")
-        schema = "split_id string, part string, fact string, value double, detail string"
-        frame = store.spark.createDataFrame([row], schema)
-        store.append(frame, MANIFESTS, once=f"{DROPPED_FACT}/{split_id}")
-    for table, column in list_split_tables():
+        fact = Fact("log", DROPPED_FACT, int(times or 0) + 1.0, f"{split_id} {reason}")
+        store.append_rows([{"split_id": base, **fact._asdict()}], MANIFESTS, f"{DROPPED_FACT}/{split_id}")
+    for table in list_split_tables():
         if store.exists(table.name):
-            store.delete(table.name, column, split_ids)
+            column = table.partition_by[0]
+            names = [n for n in store.list_values(table, column) if n.partition("-")[0] in set(split_ids)]
+            if names:
+                store.delete(table.name, column, names)
 
 
-def list_split_tables() -> list[tuple[Table, str]]:
+def list_split_tables() -> list[Table]:
     """Return tables partitioned by split, or by a name that begins with a split's; `splits` comes last.
 
     `splits` shows which splits exist.
     """
-    columns = {"split_id": "split_id"}
-    name_columns = ("model_id", "graph_id", "neighbourhood_id", "nearest_id")
-    columns |= {name: f"substring_index({name}, '-', 1)" for name in name_columns}
-    tables = [
-        (table, columns[table.partition_by[0]])
-        for table in TABLES.values()
-        if table.partition_by and table.partition_by[0] in columns
-    ]
-    return sorted(tables, key=lambda pair: pair[0] == SPLITS)
+    columns = ("split_id", "model_id", "graph_id", "neighbourhood_id", "nearest_id")
+    tables = [one for one in TABLES.values() if one.partition_by and one.partition_by[0] in columns]
+    return sorted(tables, key=lambda one: one == SPLITS)
 
 
 @dataclass(frozen=True)
@@ -265,12 +249,12 @@ class LogCounts:
     numeric: bool
 
 
-def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
+def write_labelled_log(store: AnyStore, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
     """Read, check and label a log and write it to `splits`, with one shuffle and one commit.
 
     Parquet with plain values is read, labelled and written by Python tasks alone. Any other log, and splits
-    that need an instant or the log's own parts, use Spark's readers (`open_log`). A value that Python tasks
-    cannot take ends the first attempt (on a cluster after all retries of its task).
+    that need the log's own parts, use Spark's readers (`open_log`). A value that Python tasks cannot take
+    ends the first attempt (on a cluster after all retries of its task).
 
     Args:
         store: the warehouse.
@@ -280,24 +264,60 @@ def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: s
 
     Raises:
         ConfigError, SchemaError, DataError, ProtocolError: as `open_log` and `label_blocks`.
+        FallbackToSpark: the warehouse has no Spark, which must read the log.
     """
     files = open_columnar_log(dataset) if labels_independently(split, has_times=True) else None
-    if files is None or not labels_independently(split, "event_time" in files.theirs):
-        return _write_by_spark(store, dataset, split, split_id)
-    rule, tasks = make_rule(split, dataset.duplicates), count_tasks(store.spark, files.n)
+    why = f"reader {dataset.reader} with {split.describe()}, or the log's columns, need Spark's readers"
+    if files is not None and labels_independently(split, "event_time" in files.theirs):
+        try:
+            return _write_by_tasks(store, files, dataset, split, split_id)
+        except Exception as error:
+            why = str(error)  # of Spark's error the text names the worker's
+            if FallbackToSpark.__name__ not in f"{type(error).__name__} {why}":
+                raise
+    frames = _open_frames(store, why)
+    open_loop = choose_open_loop(dataset, split)
+    with frames.label_frame(store, dataset, split, split_id, open_loop) as (blocks, rows, numeric):
+        dropped = _append_labelled(store, blocks, split_id, rows.n)
+    return LogCounts(replace(rows, dropped=dropped), numeric)
+
+
+def _write_by_tasks(
+    store: AnyStore, files: ColumnarLog, dataset: Dataset, split: Split, split_id: str
+) -> LogCounts:
+    rows, cut = open_log_rows(store.engine, files), None
+    if label_method(split) == "instants":
+        cut = find_instants(rows, split, dataset.zone)
+    rule = make_rule(split, dataset.duplicates, cut)
     rule = replace(rule, numeric=rule.tie in files.whole)
-    packed = deal_log(store.spark, files, rule.owner, tasks)
-    blocks = Blocks(packed, partial(label_rows, rule=rule), LABELLED_SCHEMA, rule.owner)
-    try:
-        dropped = _append_labelled(store, blocks, split_id, files.n)
-    except PythonException as error:
-        if FallbackToSpark.__name__ not in str(error):
-            raise
-        return _write_by_spark(store, dataset, split, split_id)
+    dropped = _append_labelled(store, label_log(rows, rule, files.n), split_id, files.n)
     return LogCounts(LogRows(files.n, dropped=dropped), "item_id" in files.whole)
 
 
-def _append_labelled(store: Store, blocks: Blocks, split_id: str, n: int) -> Counter[tuple[str, str]]:
+def _open_frames(store: AnyStore, why: str) -> Any:
+    """Import what Spark alone can do.
+
+    Raises:
+        FallbackToSpark: the warehouse has no session.
+    """
+    if isinstance(store, ArrowStore):
+        raise FallbackToSpark(why)
+    from recbench_spark.nightly import split_frames  # noqa: PLC0415
+
+    return split_frames
+
+
+def open_rows(store: AnyStore, split_id: str) -> Rows:
+    """Return the labelled rows of a split, which tasks open by themselves if they are files."""
+    files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
+    if files:
+        return PieceRows(store.engine, files, read_labelled)
+    frames = _open_frames(store, "tasks cannot read the table splits")
+    labelled: Rows = frames.open_labelled(store, split_id)
+    return labelled
+
+
+def _append_labelled(store: AnyStore, blocks: TaskRows, split_id: str, n: int) -> Counter[tuple[str, str]]:
     """Write labelled rows, and count those of n that they leave out, by part and reason.
 
     Tasks that write files count; where Spark writes, or has written before, a second pass counts.
@@ -305,55 +325,7 @@ def _append_labelled(store: Store, blocks: Blocks, split_id: str, n: int) -> Cou
     if files := store.append_blocks(blocks, SPLITS, split_id):
         return sum_dropped(file.notes for file in files)
     left_out = store.count_rows(SPLITS, "split_id", split_id) < n
-    return count_dropped_rows(blocks) if left_out else Counter()
-
-
-def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
-    """Write any log with Spark's readers; unusable rows are an error, or go to `rejects`."""
-    opened = open_log(store.spark, dataset)
-    if opened.rejects is not None:
-        _append_split(store, REJECTS, opened.rejects, split_id)
-    # Cache parsed text; reading columnar files again is faster than caching them.
-    log = opened.stored if dataset.reader in COLUMNAR_READERS else opened.stored.cache()
-    log, later = drop_later_rows(log, dataset)
-    n = log.count() if opened.n is None else opened.n - later
-    if not n:
-        raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
-    # Do not shuffle a column that is empty.
-    narrow = log if dataset.attributes or dataset.reader == "world" else log.drop("attributes")
-    numeric = id_order([log]) == "numeric"
-    tie = make_rule(split, None).tie
-    ordered = numeric if tie == "item_id" else id_order([log], tie) == "numeric"
-    with narrow_rows(store.spark):
-        open_loop = choose_open_loop(dataset, split)
-        blocks = label_blocks(
-            narrow, split, dataset.duplicates, n, ordered, open_loop=open_loop, zone=dataset.zone
-        )
-        dropped = _append_labelled(store, blocks, split_id, n)
-    opened.stored.unpersist()
-    return LogCounts(LogRows(n, later, opened.rejected, opened.describe_reasons(), dropped), numeric)
-
-
-def drop_later_rows(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:
-    """Return the rows before the end of `dataset.until`, and the number of later ones.
-
-    This takes one pass and no shuffle.
-
-    Raises:
-        DataError: rows without a time, which belong to no night.
-    """
-    end, time = log_end_micros(dataset), F.col("event_time")
-    if end is None:
-        return log, 0
-    (counts,) = log.agg(
-        F.count_if(time >= end).alias("later"), F.count_if(time.isNull()).alias("undated")
-    ).collect()
-    if counts.undated:
-        raise DataError(
-            f"dataset.until is set, and {counts.undated} rows of {dataset.name} have no event_time",
-            "map dataset.columns.event_time, or remove dataset.until",
-        )
-    return log.where(time < end), counts.later
+    return sum(blocks.each(read_dropped), start=Counter()) if left_out else Counter()
 
 
 def _later_fact(dataset: Dataset, later: int) -> Fact:
@@ -362,38 +334,42 @@ def _later_fact(dataset: Dataset, later: int) -> Fact:
 
 
 def _write_blocks(
-    store: Store,
-    benchmark: Benchmark,
-    splits: DataFrame,
-    split_id: str,
-    *,
-    files: Sequence[str],
-    numeric: bool,
-    journal: Journal,
+    store: AnyStore, benchmark: Benchmark, rows: Rows, split_id: str, *, numeric: bool, journal: Journal
 ) -> None:
     with journal.stage("items", "catalogue of items", split_id=split_id):
-        catalogue = build_catalogue(splits, numeric, files)
-        if isinstance(catalogue.rows, pa.Table):
-            named = catalogue.rows.append_column("split_id", pa.repeat(split_id, len(catalogue.rows)))
-            store.append_rows(named, ITEMS, split_id)
-        else:
-            _append_split(store, ITEMS, catalogue.rows, split_id)
-        _append_propensities(store, benchmark, split_id)
+        catalogue = _write_catalogue(store, rows, split_id, numeric)
+        if benchmark.dataset.reader == "world":
+            frames = _open_frames(store, "the simulated world needs Spark")
+            frames.append_propensities(store, benchmark, split_id)
     with journal.stage("user_blocks", "blocks of users", split_id=split_id):
-        known = KnownItems(share_items(store, split_id), catalogue.n)
+        shared = find_shared_items(store, split_id)
+        if shared is None:
+            shared = _open_frames(store, "tasks cannot read the table items").share_items(store, split_id)
+        known = KnownItems(shared, catalogue.n)
         plan = BlockPlan(
             known.find,
             catalogue.bounds,
             list_held_out_parts(benchmark.split),
             label_slices(benchmark.evaluation.slices),
         )
-        blocks = make_user_blocks(store, split_id, files, benchmark.evaluation.slices, plan)
+        blocks = make_user_blocks(store, split_id, rows, benchmark.evaluation.slices, plan)
         store.append_blocks(blocks, USER_BLOCKS, split_id)
 
 
+def _write_catalogue(store: AnyStore, rows: Rows, split_id: str, numeric: bool) -> Catalogue:
+    catalogue = count_catalogue(rows, numeric) if isinstance(rows, PieceRows) else None
+    if catalogue is None:
+        frames = _open_frames(store, f"more than {MOST_ITEMS:,} items")
+        by_spark: Catalogue = frames.append_catalogue(store, split_id, numeric)
+        return by_spark
+    named = catalogue.rows.append_column("split_id", pa.repeat(split_id, catalogue.n))
+    store.append_rows(named, ITEMS, split_id)
+    return catalogue
+
+
 def make_user_blocks(
-    store: Store, split_id: str, files: Sequence[str], slices: Sequence[Slice], plan: BlockPlan
-) -> Blocks:
+    store: AnyStore, split_id: str, rows: Rows, slices: Sequence[Slice], plan: BlockPlan
+) -> TaskRows:
     """Build user blocks from a labelled log; a task holds all rows of its users.
 
     Tasks open the log's files as they are. Its rows are shuffled once by user where files are not whole
@@ -401,14 +377,14 @@ def make_user_blocks(
     """
     build = partial(build_user_blocks, plan=plan)
     joined = [(cut, label.column) for cut, label in zip(slices, plan.slices, strict=True) if cut.path]
-    if are_whole(files, "user_id") and not joined:
-        return open_files(store.spark, files, plan.columns, build, BLOCK_COLUMNS)
-    rows = read_split(store, SPLITS, split_id)
-    for cut, column in joined:
-        rows = rows.join(_read_slice_column(store.spark, cut, column), f"{cut.of[:-1]}_id", "left")
-    tasks = count_tasks(store.spark, store.count_rows(SPLITS, "split_id", split_id))
-    packed = shuffle_blocks(rows.select(*plan.columns), F.xxhash64("user_id"), tasks)
-    return Blocks(packed, build, BLOCK_COLUMNS)
+    if joined:
+        frames = _open_frames(store, f"slice {joined[0][0].key} of a table")
+        rows = frames.open_labelled(store, split_id, joined)
+    elif isinstance(rows, PieceRows) and are_whole(rows.pieces, "user_id"):
+        return rows.open(plan.columns, build, BLOCK_COLUMNS)
+    tasks = store.engine.count_tasks(store.count_rows(SPLITS, "split_id", split_id))
+    dealt = rows.deal(plan.columns, partial(deal_users, tasks=tasks), tasks)
+    return dealt.then(build, BLOCK_COLUMNS)
 
 
 def list_held_out_parts(split: Split) -> tuple[str, ...]:
@@ -423,27 +399,6 @@ def list_made_parts(split: Split) -> tuple[str, ...]:
     return (*split.parts, *(("valid",) if is_ratio or split.valid or held_out else ()))
 
 
-def _append_split(store: Store, table: Table, frame: DataFrame, split_id: str) -> None:
-    store.append(frame.withColumn("split_id", F.lit(split_id)), table, once=split_id)
-
-
-def _append_propensities(store: Store, benchmark: Benchmark, split_id: str) -> None:
-    if benchmark.dataset.reader == "world":
-        propensities = worlds.true_propensities(store.spark, benchmark.dataset.world)
-        _append_split(store, PROPENSITIES, propensities.withColumn("method", F.lit("true")), split_id)
-
-
 def read_split(store: Store, table: Table, split_id: str) -> DataFrame:
     """Return the rows of one split."""
     return store.read_partition(table, "split_id", split_id)
-
-
-def _read_slice_column(spark: SparkSession, cut: Slice, column: str) -> DataFrame:
-    id_column, value_column = f"{cut.of[:-1]}_id", cut.column or cut.key
-    table = read_table(spark, str(cut.path), [id_column, value_column], f"slice {cut.key}")
-    rows = table.select(
-        F.col(id_column).cast("string"), F.col(f"`{value_column}`").cast("string").alias(column)
-    )
-    if rows.count() > rows.select(id_column).distinct().count():
-        raise DataError(f"slice {cut.key}: {cut.path} has a {id_column} twice", "keep one row per id")
-    return rows

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.kernels.ids import PLACEHOLDERS
+from recbench_spark.kernels.splits.labels import Hashes
 from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
 from recbench_spark.protocol.pairs import OPEN_LOOP
 from recbench_spark.protocol.positions import encode_ids, id_column, id_numbers, name_parts
@@ -70,6 +71,12 @@ class AuditRequest:
 
 
 # ------------------------------------------------------------------------------------ files
+
+
+def read_labelled(paths: Iterable[str], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Read files with labelled rows piece by piece."""
+    for path in paths:
+        yield from read_pieces(path, columns)
 
 
 def read_pieces(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -172,8 +179,21 @@ def count_in_blocks(tables: Iterable[pa.Table], request: AuditRequest, tasks: in
     for table in tables:
         if len(table):
             counts = count_piece(table, request)
-            hashes = hash_ids(counts.column("id"))
-            yield from partition_rows(counts, (hashes % np.uint64(tasks)).astype(np.int32))
+            yield from _deal_rows(counts, hash_ids(counts.column("id")), tasks)
+
+
+def deal_users(tables: Iterable[pa.Table], tasks: int) -> Iterator[Block]:
+    """Partition labelled rows in blocks: all rows of a user are in one task."""
+    from recbench_spark.kernels.hashed_ids import hash_encoded  # noqa: PLC0415
+
+    for table in tables:
+        if len(table):
+            rows = encode_ids(table.combine_chunks())
+            yield from _deal_rows(rows, hash_encoded(id_column(rows, "user_id")), tasks)
+
+
+def _deal_rows(rows: pa.Table, hashes: Hashes, tasks: int) -> Iterator[Block]:
+    yield from partition_rows(rows, (hashes % np.uint64(tasks)).astype(np.int32))
 
 
 def count_piece(table: pa.Table, request: AuditRequest) -> pa.Table:
@@ -183,13 +203,12 @@ def count_piece(table: pa.Table, request: AuditRequest) -> pa.Table:
         A table of, id, pieces (1) and `n0`, `n1` ...: the rows in each part. Totals of the piece are in
             `n0`.
     """
-    rows = encode_ids(table)
-    part_r = _number_parts(table, request.parts)
+    rows, part_r = encode_ids(table), _number_parts(table, request.parts)
     tables = [
         _count_owners(rows, name, kind, part_r, len(request.parts))
         for kind, name in ((USERS, "user_id"), (ITEMS, "item_id"))
     ]
-    whole = {**count_repeated_pairs(rows, part_r, request), **_count_future(rows, part_r, request)}
+    whole = count_by_user(table, request)
     numbers = np.zeros((len(whole), len(request.parts)), np.int64)
     numbers[:, 0] = list(whole.values())
     return pa.concat_tables(
@@ -220,6 +239,12 @@ def _count_owners(rows: pa.Table, name: str, kind: int, part_r: Ints, parts: int
 def _in_parts(parts: Sequence[str], names: Iterable[str], part_r: Ints) -> Bools:
     names = set(names)
     return np.array([part in names for part in parts])[part_r]
+
+
+def count_by_user(table: pa.Table, request: AuditRequest) -> dict[str, int]:
+    """Count repeated pairs, and training rows of the future, among all rows of some users."""
+    rows, part_r = encode_ids(table), _number_parts(table, request.parts)
+    return {**count_repeated_pairs(rows, part_r, request), **_count_future(rows, part_r, request)}
 
 
 def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:
@@ -276,6 +301,11 @@ def merge_pieces(pieces: pa.Table) -> pa.Table:
     names = [name for name in pieces.column_names if name not in ("of", "id")]
     counts = pieces.group_by(["of", "id"], use_threads=False).aggregate([(name, "sum") for name in names])
     return counts.rename_columns([name.removesuffix("_sum") for name in counts.column_names])
+
+
+def sum_pieces(pieces: pa.Table, request: AuditRequest) -> Counter[Any]:
+    """Sum the counts of all pieces over users and items, as `sum_counts`."""
+    return sum_counts(merge_pieces(pieces), request)
 
 
 def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:

@@ -1,27 +1,14 @@
-"""Build the catalogue of a split: every item with its dense position and its popularity class."""
+"""Build a large catalogue on Spark: every item with its dense position and its popularity class."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.indexing import add_dense_index
-from recbench_spark.protocol.item_counts import add_counts, count_files, number_items
+from recbench_spark.protocol.item_counts import Catalogue
 from recbench_spark.protocol.popularity import COLD, class_bounds
 from recbench_spark.runtime.session import cache_frame
-
-
-class Catalogue(NamedTuple):
-    """Rows of `items` without the split, their number, and where classes of popularity begin."""
-
-    rows: DataFrame | pa.Table
-    n: int
-    bounds: tuple[int, int]
 
 
 def id_sort_key(numeric: bool) -> Column:
@@ -29,28 +16,16 @@ def id_sort_key(numeric: bool) -> Column:
     return F.col("item_id").cast("long") if numeric else F.col("item_id")
 
 
-def build_catalogue(splits: DataFrame, numeric: bool, files: Sequence[str] = ()) -> Catalogue:
+def build_catalogue(splits: DataFrame, numeric: bool) -> Catalogue:
     """Build one row per item: item_id, item_index, n_train, popularity.
 
-    Tasks count the items of a file each, and the driver numbers up to `item_counts.MOST_ITEMS` of them. Of
-    larger catalogues, and without files, Spark shuffles one row per item twice (count, sort by range); the
-    driver then holds the distinct training counts (at most sqrt(2 rows) of them).
+    Spark shuffles one row per item twice (count, sort by range); the driver then holds the distinct
+    training counts (at most sqrt(2 rows) of them).
 
     Args:
         splits: the labelled log.
         numeric: true if ids are ordered as numbers (see `data.readers.id_order`).
-        files: the Parquet files that `splits` reads.
     """
-    if files:
-        tasks = open_tasks(splits.sparkSession).parallelize(files, len(files))
-        counts = tasks.mapPartitions(count_files).treeReduce(lambda one, other: add_counts([one, other]))
-        if counts is not None:
-            rows, bounds = number_items(counts, numeric)
-            return Catalogue(rows, len(rows), bounds)
-    return _build_by_spark(splits, numeric)
-
-
-def _build_by_spark(splits: DataFrame, numeric: bool) -> Catalogue:
     trained = F.sum(F.when(F.col("part") == "train", 1).otherwise(0)).cast("long")
     items = index_items(splits.groupBy("item_id").agg(trained.alias("n_train")), numeric)
     bounds = find_class_bounds(items)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.protocol.audit import read_pieces
 from recbench_spark.protocol.labels import TRAIN
 from recbench_spark.protocol.popularity import find_bounds, label_popularity
 from recbench_spark.protocol.positions import encode_ids, id_column, name_parts
+from recbench_spark.storage.blocks import PieceRows
 
 MOST_ITEMS = 1 << 20
 """Items that one process counts and numbers, some 100 MB; Spark does it for larger catalogues."""
@@ -19,9 +20,33 @@ MOST_ITEMS = 1 << 20
 NO_ITEMS = pa.schema([("item_id", pa.string()), ("n_train", pa.int64())]).empty_table()
 
 
-def count_files(paths: Iterable[str]) -> Iterator[pa.Table | None]:
-    """Yield the counts from some labelled files, as `add_counts`."""
-    yield add_counts(count_items(rows) for path in paths for rows in read_pieces(path, ("item_id", "part")))
+class Catalogue(NamedTuple):
+    """Rows of `items` without the split, their number, and where classes of popularity begin."""
+
+    rows: Any
+    n: int
+    bounds: tuple[int, int]
+
+
+def count_catalogue(rows: PieceRows, numeric: bool) -> Catalogue | None:
+    """Build one row per item: item_id, item_index, n_train, popularity; None beyond MOST_ITEMS items.
+
+    Tasks count the items of their pieces, and the driver adds them up and numbers them.
+
+    Args:
+        rows: the labelled log.
+        numeric: true if ids are ordered as numbers (see `data.readers.id_order`).
+    """
+    counts = rows.reduce(("item_id", "part"), count_tables, _add_pair)
+    if counts is None:
+        return None
+    items, bounds = number_items(counts, numeric)
+    return Catalogue(items, len(items), bounds)
+
+
+def count_tables(tables: Iterable[pa.Table]) -> pa.Table | None:
+    """Count the items of some labelled rows, as `add_counts`."""
+    return add_counts(map(count_items, tables))
 
 
 def count_items(rows: pa.Table) -> pa.Table:
@@ -47,6 +72,10 @@ def add_counts(counts: Iterable[pa.Table | None]) -> pa.Table | None:
         if len(total) > MOST_ITEMS:
             return None
     return total
+
+
+def _add_pair(one: pa.Table | None, other: pa.Table | None) -> pa.Table | None:
+    return add_counts([one, other])
 
 
 def _add_two(one: pa.Table, other: pa.Table) -> pa.Table:

@@ -3,8 +3,8 @@
 Order {random, temporal} x holdout {ratio, leave one out, last n, n given, folds} x group {user, global}.
 Every protocol puts rows in order and holds out the last ones. Codes (RO_RS, TO_LS ...) as in
 Zhao et al., "A Revisiting Study of Appropriate Offline Evaluation for Top-N Recommendation Algorithms"
-(TOIS 2022), section 3. This module is the driver's part: requirements on the log, the protocol as plain
-numbers, the shuffle. `labels` is the tasks' part; `windows` has cuts at one instant for all users.
+(TOIS 2022), section 3. This module labels frames of Spark: requirements on the log, and the shuffle.
+`rules` has the protocol as plain numbers, `labels` the tasks' part, `windows` cuts at one instant.
 """
 
 from __future__ import annotations
@@ -14,37 +14,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
-from recbench_spark.data import columnar
-from recbench_spark.data.columnar import ColumnarLog
-from recbench_spark.engine.sessions import count_cores, open_tasks
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.indexing import add_row_index
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.protocol.labels import (
-    HeldOutIds,
-    LabelMethod,
     OpenLoop,
     SplitRule,
     label_rows,
     read_dropped,
 )
 from recbench_spark.protocol.pairs import OPEN_LOOP, DuplicateRule
+from recbench_spark.protocol.rules import label_method, make_rule
 from recbench_spark.protocol.windows import find_instants
 from recbench_spark.schemas import ABSENT, COMPLETE
-from recbench_spark.storage.blocks import Blocks, count_tasks, shuffle_blocks
-from recbench_spark.storage.packed_blocks import Block, unpack_batches
+from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.frame_blocks import FrameBlocks, FrameRows, shuffle_blocks
+from recbench_spark.storage.packed_blocks import unpack_batches
 from recbench_spark.storage.spark_types import cast_ids_to_text
-
-if TYPE_CHECKING:
-    from pyspark import RDD
 
 JOINED = OpenLoop()
 """The open loop is a part of the log like any other."""
@@ -60,7 +54,7 @@ def label_blocks(
     open_loop: OpenLoop = JOINED,
     every_fold: bool = False,
     zone: tzinfo = UTC,
-) -> Blocks:
+) -> FrameBlocks:
     """Label the log with `part`, ids as text. Rows with a part keep it and do not count for others.
 
     The one shuffle, by user (or held-out item), labels all rows, then drops duplicates inside each part and
@@ -96,8 +90,10 @@ def label_blocks(
     elif split.temporal:
         _require_times(log)
     cut = None
-    if _label_method(split) == "instants":
-        cut = find_instants(log, split, zone)
+    if label_method(split) == "instants":
+        times = log.where(F.col("part").isNull()).select("event_time").cache()
+        cut = find_instants(FrameRows(times), split, zone)
+        times.unpersist()
     rule = make_rule(split, duplicates, cut, numeric)
     rule = replace(rule, open_loop=open_loop, every_fold=every_fold)
     return _label_in_tasks(log, rule, n)
@@ -114,107 +110,17 @@ def _label_stretches(log: DataFrame, split: Split, n: int, every_fold: bool) -> 
     return add_row_index(log, "_row").withColumn("part", F.coalesce("part", part)).drop("_row")
 
 
-def _label_in_tasks(log: DataFrame, rule: SplitRule, n: int) -> Blocks:
+def _label_in_tasks(log: DataFrame, rule: SplitRule, n: int) -> FrameBlocks:
     labels_all = rule.by != "given" and log.schema["part"].metadata.get(ABSENT)
     rows = log.drop("part") if labels_all else log
-    packed = shuffle_blocks(rows, F.xxhash64(rule.owner), count_tasks(log.sparkSession, n))
-    return Blocks(packed, partial(label_rows, rule=rule), cast_ids_to_text(log).schema, rule.owner)
+    packed = shuffle_blocks(rows, F.xxhash64(rule.owner), SparkEngine(log.sparkSession).count_tasks(n))
+    schema = cast_ids_to_text(log).schema
+    return FrameBlocks(packed, partial(label_rows, rule=rule), tuple(schema.names), rule.owner, schema)
 
 
-def count_dropped_rows(blocks: Blocks) -> Counter[tuple[str, str]]:
+def count_dropped_rows(blocks: TaskRows) -> Counter[tuple[str, str]]:
     """Count the rows that labelled blocks leave out, (part, reason) -> rows: the shuffle once more."""
     return sum(blocks.each(read_dropped), start=Counter())
-
-
-ROWS_PER_READER = 1 << 23
-"""Rows that a task reads and partitions at most: the work that is repeated where a task fails."""
-
-
-def deal_log(spark: SparkSession, files: ColumnarLog, owner: str, tasks: int) -> RDD[Block]:
-    """Partition a log that tasks read in blocks, all rows of an owner in one partition: the only shuffle.
-
-    PySpark collects up to 10 blocks for each receiving task, or half of spark.python.worker.memory, before
-    it passes them on.
-
-    Args:
-        spark: the session.
-        files: the row groups.
-        owner: `user_id` or `item_id`.
-        tasks: number of partitions.
-
-    Raises:
-        PythonException: a FallbackToSpark was raised in a task, when the result is computed.
-    """
-    cores = count_cores(spark)
-    # Whole rounds of all cores: a task's memory does not depend on its rows, and each takes time to start.
-    readers = min(len(files.groups), cores * -(-files.n // (cores * ROWS_PER_READER)))
-    deal = partial(columnar.deal_groups, files=files, readers=readers, owner=owner, tasks=tasks)
-    blocks = open_tasks(spark).parallelize(range(readers), readers).mapPartitions(deal)
-    return blocks.partitionBy(tasks, int)
-
-
-# --------------------------------------------------------------------------------- the protocol
-
-
-def make_rule(
-    split: Split,
-    duplicates: DuplicateRule | None,
-    cut: tuple[int, int, int] | None = None,
-    numeric: bool = False,
-) -> SplitRule:
-    """Return the protocol in the form that tasks need.
-
-    Args:
-        split: order, holdout, group and their amounts.
-        duplicates: the row of a pair that stays in each part.
-        cut: the starts of validation, of test and of the time after it, for cuts in time.
-        numeric: true if ids that decide between equal times are ordered as numbers.
-    """
-    held_out = split.held_out
-    return SplitRule(
-        by=_label_method(split),
-        temporal=split.temporal,
-        ratio=split.ratio,
-        n=_holdout_rows(split),
-        folds=(split.folds, split.fold, split.valid),
-        instants=cut or (0, 0, 0),
-        parts=split.parts,
-        held_out=HeldOutIds(held_out.of, held_out.test, held_out.valid) if held_out else None,
-        duplicates=duplicates,
-        repeats=split.repeats,
-        seed=split.seed,
-        numeric=numeric,
-    )
-
-
-def labels_independently(split: Split, has_times: bool) -> bool:
-    """Check whether rows can be labelled without facts of the whole log.
-
-    Args:
-        split: the protocol.
-        has_times: true if each row is known to have a time.
-    """
-    return _label_method(split) not in ("given", "instants") and (has_times or not split.temporal)
-
-
-def _label_method(split: Split) -> LabelMethod:
-    per_user: dict[str, LabelMethod] = {"folds": "user_folds", "n_given": "n_given"}
-    if split.holdout in ("given", "consecutive"):
-        return "given"
-    if split.group == "user":
-        return per_user.get(split.holdout, "position")
-    if split.temporal:
-        return "instants"
-    return "folds" if split.holdout == "folds" else "share"
-
-
-def _holdout_rows(split: Split) -> tuple[int, int] | None:
-    """Return test and validation rows of a user; None where they are shares."""
-    if split.holdout == "leave_one_out":
-        return 1, int(split.valid)
-    if split.n is None or split.holdout == "ratio":
-        return None
-    return split.n, split.n if split.valid else 0
 
 
 def _require_times(log: DataFrame) -> None:
@@ -245,7 +151,7 @@ def may_have_duplicates(log: DataFrame, n: int | None = None, keys: Sequence[Col
     `keys`: further columns in which two rows of a pair must be equal.
     """
     pairs = log.select(F.xxhash64("user_id", "item_id", *keys).alias("pair"))
-    tasks = count_tasks(log.sparkSession, log.count() if n is None else n)
+    tasks = SparkEngine(log.sparkSession).count_tasks(log.count() if n is None else n)
     blocks = shuffle_blocks(pairs, F.col("pair"), tasks)
     return not blocks.mapInArrow(_find_repeated, "pair BIGINT").isEmpty()
 

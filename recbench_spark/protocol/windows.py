@@ -2,61 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, tzinfo
-from itertools import pairwise
+from functools import partial
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.config import Split
 from recbench_spark.errors import ProtocolError
+from recbench_spark.kernels.arrays import Ints
 from recbench_spark.protocol.labels import LATER, TRAIN, VALID
 from recbench_spark.protocol.manifests import refuse_empty
 from recbench_spark.protocol.periods import find_period
+from recbench_spark.storage.blocks import Rows
 
 BUCKETS = 1 << 14
-"""Counts that a pass of `find_time` collects: four passes for a log of a century in microseconds."""
+"""Counts that a task returns to `find_time`: four passes for a log of a century in microseconds."""
+
+TIMES = ("event_time",)
 
 
-def find_instants(log: DataFrame, split: Split, zone: tzinfo = UTC) -> tuple[int, int, int]:
+def find_instants(times: Rows, split: Split, zone: tzinfo = UTC) -> tuple[int, int, int]:
     """Find the starts of validation, test and `later`: held-out rows come after all training rows.
 
-    Only the times of rows without a part are read; Spark caches them for that time. Days, weeks and months
-    of a period are those of the zone.
+    Each pass reads one column, and its tasks return counts. Days, weeks and months of a period are those of
+    the zone.
+
+    Args:
+        times: rows that get a label, with their event_time.
+        split: the protocol.
+        zone: the zone of days, weeks and months.
 
     Raises:
         ProtocolError: there are no training rows, or no test rows.
     """
-    times = log.where(F.col("part").isNull()).select("event_time").cache()
-    facts = times.agg(
-        F.min("event_time").alias("low"), F.max("event_time").alias("high"), F.count("*")
-    ).first()
-    if facts is None or facts.low is None:
+    ends = [one for one in times.each(TIMES, _find_ends) if one[0]]
+    if not ends:
         raise ProtocolError("no rows to split", "the log has none, or all of them came with a part")
-    low, high, n = facts
+    n, low, high = sum(one[0] for one in ends), min(one[1] for one in ends), max(one[2] for one in ends)
     if split.holdout == "period":
-        valid, start, end = find_period(split, high, zone)
+        cuts = find_period(split, high, zone)
     else:
-        valid, start, end = _share_instants(times, split, (low, high, n))
-    refuse_empty(_count_parts(times, split, (valid, start, end)), split, low, high)
-    times.unpersist()
-    return valid, start, end
+        cuts = _share_instants(times, split, (low, high, n))
+    counts = np.sum(times.each(TIMES, partial(_count_between, cuts=cuts)), axis=0)
+    names = (TRAIN, VALID, split.parts[0], LATER)  # test rows count under the name of their first part
+    refuse_empty(dict(zip(names, map(int, counts), strict=True)), split, low, high)
+    return cuts
 
 
-def _count_parts(times: DataFrame, split: Split, cuts: tuple[int, int, int]) -> dict[str, int]:
-    """Count the rows of each part; test rows count under the name of their first part."""
-    bounds = [None, *cuts, None]
-    names = (TRAIN, VALID, split.parts[0], LATER)
-    time = F.col("event_time")
-    counts = [
-        F.count_if((F.lit(True) if a is None else time >= a) & (F.lit(True) if b is None else time < b))
-        for a, b in pairwise(bounds)
-    ]
-    (row,) = times.agg(*(count.alias(name) for count, name in zip(counts, names, strict=True))).collect()
-    return {name: int(row[name]) for name in names}
-
-
-def _share_instants(times: DataFrame, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:
+def _share_instants(times: Rows, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:
     """Find the instants of the first validation row and the first test row in order of time.
 
     All rows of one instant are on one side, so a share can be larger than the requested one, but not
@@ -71,7 +67,7 @@ def _share_instants(times: DataFrame, split: Split, facts: tuple[int, int, int])
     return valid, start, high + 1
 
 
-def find_time(times: DataFrame, place: int, low: int, high: int) -> int:
+def find_time(times: Rows, place: int, low: int, high: int) -> int:
     """Find the time at a place (from 0) in the ascending order of times, exactly.
 
     Rows are counted in BUCKETS equal ranges, then in those of the range that holds the place, until a range
@@ -85,12 +81,46 @@ def find_time(times: DataFrame, place: int, low: int, high: int) -> int:
     """
     while low < high:
         width = -(-(high - low + 1) // BUCKETS)
-        inside = times.where(F.col("event_time").between(low, high))
-        bucket = F.expr(f"(event_time - {low}L) div {width}L").alias("bucket")
-        for row in sorted(inside.groupBy(bucket).count().collect()):
-            if place < row["count"]:
-                break
-            place -= row["count"]
-        low += row["bucket"] * width
+        count = partial(_count_buckets, low=low, high=high, width=width)
+        counts: Ints = np.sum(times.each(TIMES, count), axis=0)
+        before = np.cumsum(counts)
+        bucket = int(np.searchsorted(before, place, side="right"))
+        place -= int(before[bucket] - counts[bucket])
+        low += bucket * width
         high = min(high, low + width - 1)
     return low
+
+
+# ------------------------------------------------------------------------- what tasks do
+
+
+def _read_times(tables: Iterable[pa.Table]) -> Iterable[Ints]:
+    return (pc.drop_null(table.column("event_time")).to_numpy() for table in tables)
+
+
+def _find_ends(tables: Iterable[pa.Table]) -> tuple[int, int, int]:
+    """Return the number of times, the first and the last one."""
+    n, low, high = 0, 0, 0
+    for time_r in _read_times(tables):
+        if len(time_r):
+            first, last = int(time_r.min()), int(time_r.max())
+            low, high = (min(low, first), max(high, last)) if n else (first, last)
+            n += len(time_r)
+    return n, low, high
+
+
+def _count_between(tables: Iterable[pa.Table], cuts: tuple[int, int, int]) -> Ints:
+    """Count the times before the first cut, between two cuts, and from the last one on, (4,)."""
+    total = np.zeros(4, np.int64)
+    for time_r in _read_times(tables):
+        total += np.bincount(np.searchsorted(cuts, time_r, side="right"), minlength=4)
+    return total
+
+
+def _count_buckets(tables: Iterable[pa.Table], low: int, high: int, width: int) -> Ints:
+    """Count the times from `low` to `high` in ranges of equal width, (BUCKETS,)."""
+    total = np.zeros(BUCKETS, np.int64)
+    for time_r in _read_times(tables):
+        inside = time_r[(time_r >= low) & (time_r <= high)]
+        total += np.bincount((inside - low) // width, minlength=BUCKETS)
+    return total

@@ -36,7 +36,7 @@ from recbench_spark.data.readers.auctions import (
     unpack_rows,
 )
 from recbench_spark.data.table_pieces import TablePiece, open_pieces
-from recbench_spark.engine.sessions import open_tasks
+from recbench_spark.engine.sessions import SparkEngine, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.arrays import Bools, Ints
@@ -66,7 +66,6 @@ from recbench_spark.simulation.piece_shuffle import (
     send_rows,
     spread_pieces,
 )
-from recbench_spark.storage.blocks import count_tasks
 from recbench_spark.storage.leases import Report, hold_lease
 from recbench_spark.storage.marks import mark_used
 from recbench_spark.storage.packed_blocks import Block, partition_rows, unpack_blocks
@@ -392,7 +391,7 @@ def _find_good_rows(
         DataError: a piece cannot be read or converted, or lacks rows that were there before; there are bad
             rows, and the settings say to fail; or no auction is good.
     """
-    tasks = max(plan.parts, count_tasks(spark, 0))
+    tasks = max(plan.parts, SparkEngine(spark).count_tasks(0))
     cut = partial(_cut_auctions, source=source, tasks=tasks)
     auctions = send_rows(spark, source.pieces, source.columns, cut, tasks)
     count = partial(_count_bad_rows, source=source, most=count_shown_rejects(settings))

@@ -7,7 +7,6 @@ memory.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,16 +16,20 @@ import pyarrow as pa
 from pyarrow.dataset import Dataset
 from pyarrow.parquet import filters_to_expression
 
+from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files
+from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.delta_files import CHECKED_VERSION
-from recbench_spark.storage.delta_tables import hold_table, read_dataset
+from recbench_spark.storage.delta_tables import count_rows, hold_table, read_dataset
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.lost_files import explain_lost
 from recbench_spark.storage.marks import end_runs, note_run
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
+from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.table_folders import (
     check_writable,
     create_local_table,
@@ -40,9 +43,6 @@ from recbench_spark.storage.uris import arrow_uri, is_object_storage, trim_uri
 Filters = Sequence[tuple[str, str, Any]]
 """Triples (column, operator, value) that must all hold, as the readers of Parquet take them."""
 
-RETRY_SECONDS = 0.1
-"""Seconds before the second attempt at an append, which takes some milliseconds."""
-
 
 def is_local_folder(root: str) -> bool:
     """Return whether a warehouse is a folder of this machine."""
@@ -54,15 +54,19 @@ def needs_no_java(root: str) -> bool:
     return is_local_folder(root) or is_object_storage(root)
 
 
-class ArrowStore:
+class ArrowStore(FileTables):
     """Tables by name below one local folder, or one URI of an object storage.
 
     Attributes:
         folder: the local folder; None: the warehouse is in an object storage.
         root: path of the folder, or the URI.
+        workers: processes that run tasks.
     """
 
-    def __init__(self, root: str, *, read_only: bool = False) -> None:
+    wait = 0.1  # an append takes some milliseconds
+    is_file_storage = True
+
+    def __init__(self, root: str, *, read_only: bool = False, workers: int = 1) -> None:
         """Open a warehouse.
 
         Raises:
@@ -71,6 +75,7 @@ class ArrowStore:
         """
         self.folder = None if is_object_storage(root) else Path(root).resolve()
         self.root = str(self.folder or arrow_uri(trim_uri(root)))
+        self.workers = workers
         self._existing: set[str] = set()
         if self.folder is None:
             require_storage(self.root)
@@ -79,6 +84,11 @@ class ArrowStore:
         if self.exists("runs"):
             with hold_table(self.location("runs"), latest=False) as table:
                 check_version(self.root, table.metadata().configuration)
+
+    @property
+    def engine(self) -> LocalEngine:
+        """Runner of tasks."""
+        return LocalEngine(str(host_folder()), self.workers)
 
     def location(self, name: str) -> str:
         """Return the folder or the URI of a table."""
@@ -137,6 +147,17 @@ class ArrowStore:
         """Read the rows of one run in a result table."""
         return self.read(TABLES[name], [("run_id", "=", run_id)])
 
+    def count_rows(self, table: Table, column: str, value: str) -> int:
+        """Return the number of rows of a partition: from the log alone if its files have statistics."""
+        if not self.exists(table.name):
+            return 0
+        counted = count_rows(self.location(table.name), {column: value})
+        return self.read(table, [(column, "=", value)], [column]).num_rows if counted is None else counted
+
+    def has(self, table: Table, column: str, value: str) -> bool:
+        """Return whether any row has this value."""
+        return self.exists(table.name) and value in self.list_values(table, column)
+
     # ------------------------------------------------------------------------------- writing
 
     def note_run(self, run_id: str) -> None:
@@ -169,28 +190,38 @@ class ArrowStore:
         for rows, table in frames:
             self.append(rows, table)
 
-    def append_rows(self, rows: Sequence[Mapping[str, Any]], table: Table) -> None:
-        """Append rows given as dictionaries; a missing column is NULL."""
-        if rows:
-            self.append(arrow_rows(rows, table), table)
+    def append_rows(
+        self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, once: str = ""
+    ) -> None:
+        """Append rows, as `Store.append_rows`; a missing column is NULL."""
+        if len(rows):
+            self.append(arrow_rows(rows, table), table, once)
 
-    def append(self, rows: pa.Table, table: Table) -> None:
-        """Append rows; the table is created if it does not exist yet.
+    def append(self, rows: pa.Table, table: Table, once: str = "") -> None:
+        """Append rows; the table is created if it does not exist yet. `once`: as `Store.append`.
 
         Raises:
             StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
         """
         self.create(table)
-        # Each attempt has the same name, so that an append whose answer was lost is not repeated.
-        name = f"{table.name}/{uuid.uuid4().hex}"
-        commit = partial(delta_files.append_rows, self.location(table.name), arrow_rows(rows, table), name)
-        retry_while(is_delta_conflict, f"write {table.name}", commit, RETRY_SECONDS)
+        self._write_rows(arrow_rows(rows, table), table, once)
 
-    def create(self, table: Table) -> None:
-        """Create a table that does not exist yet, with the first commit that Spark would write."""
-        if self.exists(table.name):
-            return
-        if self.folder is None:
-            create_object_table(self.location(table.name), table)
-        else:
-            create_local_table(self.folder / table.name, table)
+    def append_blocks(self, blocks: TaskRows, table: Table, once: str) -> list[delta_files.File]:
+        """Append the results of tasks to a partition, as `Store.append_blocks`."""
+        self.create(table)
+        return self._write_blocks(blocks, table, once)
+
+    def delete(self, name: str, column: str, values: Sequence[str]) -> None:
+        """Delete the rows whose column has one of the values."""
+        delete = partial(delta_files.delete_rows, self.location(name), column, values)
+        retry_while(is_delta_conflict, f"clean {name}", delete, self.wait)
+
+    def create(self, *tables: Table) -> None:
+        """Create those tables that do not exist yet, with the first commit that Spark would write."""
+        for table in tables:
+            if self.exists(table.name):
+                continue
+            if self.folder is None:
+                create_object_table(self.location(table.name), table)
+            else:
+                create_local_table(self.folder / table.name, table)

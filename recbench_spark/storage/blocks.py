@@ -1,122 +1,170 @@
-"""A shuffle of blocks instead of rows: a block is an Arrow table of some thousand rows, as one value.
+"""Rows in pieces, and rows that a shuffle of blocks brought to tasks; on any runner, without Spark.
 
-Spark writes, sorts, compresses and reads every row of a shuffle by itself. Where Python processes the rows
-anyway, it partitions them into blocks before the shuffle and unpacks them after it, and Spark moves one
-value per thousand rows or more.
+A block is an Arrow table of some thousand rows, as one value (`packed_blocks`). Frames of Spark have the
+same two classes in `frame_blocks`.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
-from recbench_spark.engine.tasks import Tasks
-from recbench_spark.engine.versions import count_shuffle_tasks, is_frame, send_to_tasks
+from recbench_spark.kernels.streams import serialize_table
 from recbench_spark.storage.packed_blocks import (
-    BLOCK_SCHEMA,
-    RESULT_SCHEMA,
     Block,
     Change,
     Read,
     Result,
-    buffer_rows,
-    change_tables,
-    finish_blocks,
-    partition_batches,
-    pickle_results,
+    finish_tables,
     read_blocks,
     read_files,
 )
 
-if TYPE_CHECKING:
-    from pyspark import RDD
+Deal = Callable[[Iterable[pa.Table]], Iterator[Block]]
+"""Partitions some tables into blocks, each with the number of its task."""
 
-ROWS_PER_TASK = 1 << 20
-"""Rows that a task holds at once, some 100 MB; a log is spread over as many tasks as this needs."""
+
+class Engine(Protocol):
+    """What a runner offers: `engine.local.LocalEngine`, `engine.sessions.SparkEngine`."""
+
+    @property
+    def cores(self) -> int:
+        """Number of tasks at once."""
+
+    def count_tasks(self, n: int) -> int:
+        """Return the number of tasks for a shuffle of n rows."""
+
+    def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Any:
+        """Return tasks over parts of a list, with the words of Spark's RDDs."""
+
+
+class TaskRows(Protocol):
+    """Rows that each task holds: the results of a shuffle, or of a file."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Columns of the result."""
+
+    @property
+    def whole(self) -> str:
+        """The column of ids whose rows are all in one task; empty: none."""
+
+    def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
+        """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
+
+    def then(self, change: Change, names: tuple[str, ...]) -> TaskRows:
+        """Return the same rows with another function."""
+
+
+class Rows(Protocol):
+    """Rows in pieces, read when one of these methods asks. Pieces have no order, nor have their rows."""
+
+    def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
+        """Return what `sums` makes of the tables of each task; the driver holds these values."""
+
+    def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> TaskRows:
+        """Send blocks to tasks. This is the only shuffle; a task holds `tasks` blocks at least."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows for each task, by a shuffle in blocks or as a file, and the function that it applies to them.
+    """Rows for each task, and the function that it applies to them.
 
     Attributes:
-        packed: blocks (BLOCK_SCHEMA), those of one task in one partition. For a log that Python reads it is
-            an RDD, which is neither planned nor compiled: a second less in a session's first job. From
-            `open_files` it is the number of each task's file.
+        tasks: the blocks of each task, or its files, with the words of Spark's RDDs.
         change: function from all rows of a task to its result; it is sent to the tasks.
-        schema: schema of the result; a dictionary column is returned as its values.
+        names: columns of the result.
         whole: the column of ids whose rows are all in one task; files that tasks write say so in their
             names (`packed_blocks.are_whole`). Empty: none.
-        read: function from a task's rows of `packed` to tables.
+        read: function from a task's items to tables.
     """
 
-    packed: DataFrame | RDD[Block]
+    tasks: Any
     change: Change
-    schema: T.StructType
+    names: tuple[str, ...] = ()
     whole: str = ""
     read: Read = read_blocks
 
-    def rows(self) -> DataFrame:
-        """Return the results of all tasks as rows of Spark."""
-        names = tuple(self.schema.names)
-        work = partial(change_tables, read=self.read, change=self.change, names=names)
-        return self._block_frame().mapInArrow(work, self.schema)
-
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
-        if is_frame(self.packed):
-            work = partial(pickle_results, read=self.read, change=self.change, finish=finish)
-            results = self.packed.mapInArrow(work, RESULT_SCHEMA).collect()
-            return [pickle.loads(row["found"]) for row in results]
-        run, pairs = partial(finish_blocks, change=self.change, finish=finish), cast(Any, self.packed)
-        return list(pairs.values().mapPartitions(run).collect())
+        run = partial(finish_tables, read=self.read, change=self.change, finish=finish)
+        return list(self.tasks.mapPartitions(run).collect())
 
-    def _block_frame(self) -> DataFrame:
-        if is_frame(self.packed):
-            return self.packed
-        if isinstance(self.packed, Tasks):
-            return self.packed.blocks()
-        return SparkSession.active().createDataFrame(cast(Any, self.packed), BLOCK_SCHEMA)
+    def then(self, change: Change, names: tuple[str, ...]) -> Blocks:
+        """Return the same rows with another function."""
+        return replace(self, change=change, names=names)
+
+    def pack(self) -> Any:
+        """Return the results of all tasks as blocks of task 0."""
+        finish = partial(_pack_rows, names=self.names)
+        return self.tasks.mapPartitions(
+            partial(finish_tables, read=self.read, change=self.change, finish=finish)
+        )
 
 
-def open_files(
-    spark: SparkSession, files: Sequence[str], columns: Sequence[str], change: Change, schema: T.StructType
-) -> Blocks:
-    """Let each task open a file and change its rows: none of them passes through Spark, nor a shuffle.
+def _pack_rows(rows: pa.Table, names: Sequence[str]) -> Block:
+    return 0, serialize_table(rows.select(names))
 
-    Args:
-        spark: the session.
-        files: Parquet files that all tasks see; a task holds the rows of one.
-        columns: the columns to read.
-        change: function from these rows to a result.
-        schema: schema of the result.
+
+@dataclass(frozen=True)
+class PieceRows:
+    """Rows of pieces that tasks open by themselves: none passes through the driver.
+
+    Attributes:
+        engine: the runner.
+        pieces: files, row groups, or whatever `read` opens; a task gets one of them.
+        read: function from pieces and columns to tables.
     """
-    read = partial(read_files, files=tuple(files), columns=tuple(columns))
-    return Blocks(spark.range(0, len(files), 1, len(files)), change, schema, read=read)
+
+    engine: Engine
+    pieces: Sequence[Any]
+    read: Callable[[Iterable[Any], Sequence[str]], Iterable[pa.Table]]
+
+    def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
+        """Return what `sums` makes of the tables of each task; the driver holds these values."""
+        return list(self._open(columns, partial(_sum_one, sums=sums)).collect())
+
+    def reduce(
+        self,
+        columns: Sequence[str],
+        sums: Callable[[Iterable[pa.Table]], Result],
+        add: Callable[[Result, Result], Result],
+    ) -> Result:
+        """Add up what `sums` makes of the tables of each task, two at a time."""
+        total: Result = self._open(columns, partial(_sum_one, sums=sums)).treeReduce(add)
+        return total
+
+    def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> Blocks:
+        """Send blocks to tasks: the only shuffle."""
+        return Blocks(self._open(columns, deal).partitionBy(tasks, int).values(), return_rows)
+
+    def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> Blocks:
+        """Let each task change the rows of its file, without a shuffle."""
+        files = self.engine.parallelize(self.pieces, len(self.pieces))
+        return Blocks(files, change, names, read=partial(read_files, columns=tuple(columns)))
+
+    def _open(self, columns: Sequence[str], work: Callable[[Iterable[pa.Table]], Iterable[Any]]) -> Any:
+        run = partial(_work_on_pieces, read=self.read, columns=tuple(columns), work=work)
+        return self.engine.parallelize(self.pieces, len(self.pieces)).mapPartitions(run)
 
 
-def count_tasks(spark: SparkSession, n: int) -> int:
-    """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
-    minimum = count_shuffle_tasks(spark)
-    return max(minimum, -(-n // ROWS_PER_TASK))
+def return_rows(rows: pa.Table) -> pa.Table:
+    """Return a task's rows as they are."""
+    return rows
 
 
-def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
-    """Return the rows in blocks, those with the same key in the same partition.
+def _work_on_pieces(
+    pieces: Iterable[Any],
+    read: Callable[[Iterable[Any], Sequence[str]], Iterable[pa.Table]],
+    columns: Sequence[str],
+    work: Callable[[Iterable[pa.Table]], Iterable[Any]],
+) -> Iterator[Any]:
+    yield from work(read(pieces, columns))
 
-    Args:
-        rows: any columns.
-        key: a 64-bit hash.
-        tasks: number of partitions; each of them gets several keys.
-    """
-    with_task = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
-    packed = with_task.mapInArrow(partial(partition_batches, rows=buffer_rows(tasks)), BLOCK_SCHEMA)
-    return send_to_tasks(packed, tasks, F.col("task"))
+
+def _sum_one(tables: Iterable[pa.Table], sums: Callable[[Iterable[pa.Table]], Result]) -> Iterator[Result]:
+    yield sums(tables)

@@ -41,7 +41,7 @@ from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-    from recbench_spark.storage.blocks import Blocks
+    from recbench_spark.storage.blocks import TaskRows
 
 WRITER_VERSION = 2
 """Highest writer version for `can_commit`: tables of a later one may require what this module does not do
@@ -82,7 +82,7 @@ def is_committed(folder: str, once: str) -> bool:
         return find_append(table, folder, once) is not None
 
 
-def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
+def write_files(blocks: TaskRows, folder: str, partition: Mapping[str, str]) -> list[File]:
     """Write the result of each block task as a Parquet file in one partition of a table.
 
     A task that is repeated writes another file. VACUUM removes files that are not returned.
@@ -92,7 +92,7 @@ def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> li
         folder: folder of the table.
         partition: column -> value; no file holds these columns.
     """
-    names = [name for name in blocks.schema.names if name not in partition]
+    names = [name for name in blocks.names if name not in partition]
     write = partial(write_file, folder=folder, partition=partition, names=names, whole=blocks.whole)
     files = blocks.each(write)
     require_visible(folder, files)

@@ -5,9 +5,8 @@ Where Python processes rows before and after a shuffle, blocks take the place of
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +29,8 @@ SCALE_KEY = b"recbench.was"
 """Metadata of a field that was packed in 32 of its 64 bits: the divisor of its values."""
 
 Change = Callable[[pa.Table], pa.Table]
-Read = Callable[[Batches], Iterable[pa.Table]]
-"""Reads the tables of a task from the batches that Spark gives it."""
-
-RESULT_SCHEMA = "found BINARY"
-"""The pickled result of a task."""
+Read = Callable[[Iterable[Any]], Iterable[pa.Table]]
+"""Reads the tables of a task from its items, which are blocks or files."""
 
 Result = TypeVar("Result")
 
@@ -147,51 +143,33 @@ def name_whole(key: str) -> str:
 # ------------------------------------------------------------------------- what tasks do
 
 
-def unpack_batches(batches: Batches) -> pa.Table | None:
-    """Unpack all blocks that a task gets into one table; None without a block."""
-    return next(read_blocks(batches), None)
-
-
-def read_blocks(batches: Batches) -> Iterator[pa.Table]:
+def read_blocks(blocks: Iterable[bytes | pa.Buffer]) -> Iterator[pa.Table]:
     """Yield one table with all blocks that a task gets; nothing without a block."""
-    table = unpack_blocks(block.as_buffer() for batch in batches for block in batch.column("rows"))
+    table = unpack_blocks(blocks)
     if table is not None:
         yield table
 
 
-def read_files(batches: Batches, files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of each file whose number a task gets."""
+def read_files(files: Iterable[str], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of each file that a task gets."""
     texts = [name for name in DICTIONARIES if name in columns]
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            yield open_parquet(files[number], read_dictionary=texts).read(columns=list(columns))
+    for file in files:
+        yield open_parquet(file, read_dictionary=texts).read(columns=list(columns))
 
 
-def change_tables(batches: Batches, read: Read, change: Change, names: tuple[str, ...]) -> Batches:
-    """Change each table that a task reads, and yield some columns in batches."""
-    for table in read(batches):
-        for batch in change(table).select(names).to_batches(max_chunksize=1 << 16):
-            yield pa.RecordBatch.from_arrays(
-                [_decode_dictionary(column) for column in batch.columns], names
-            )
-
-
-def finish_blocks(
-    blocks: Iterable[bytes | pa.Buffer], change: Change, finish: Callable[[pa.Table], Result]
+def finish_tables(
+    items: Iterable[Any], read: Read, change: Change, finish: Callable[[pa.Table], Result]
 ) -> Iterator[Result]:
-    """Change the rows of all blocks, and yield what `finish` makes of them; nothing without blocks."""
-    table = unpack_blocks(blocks)
-    if table is not None:
+    """Change each table that a task reads, and yield what `finish` makes of it."""
+    for table in read(items):
         yield finish(change(table))
 
 
-def pickle_results(
-    batches: Batches, read: Read, change: Change, finish: Callable[[pa.Table], Result]
-) -> Batches:
-    """Change each table that a task reads, and yield what `finish` makes of it, as RESULT_SCHEMA."""
-    for table in read(batches):
-        result = pickle.dumps(finish(change(table)))
-        yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], ["found"])
+def select_batches(rows: pa.Table, names: Sequence[str]) -> Batches:
+    """Yield some columns in batches; a dictionary is returned as its values."""
+    for batch in rows.select(names).to_batches(max_chunksize=1 << 16):
+        columns = [_decode_dictionary(column) for column in batch.columns]
+        yield pa.RecordBatch.from_arrays(columns, list(names))
 
 
 def _decode_dictionary(column: pa.Array) -> pa.Array:
@@ -202,3 +180,8 @@ def partition_batches(batches: Batches, rows: int) -> Batches:
     """Pack rows that have a column `_task`, some at a time (BLOCK_SCHEMA)."""
     for table in chunks(batches, rows):
         yield pack_batch(table.drop_columns(["_task"]), table.column("_task").to_numpy())
+
+
+def unpack_batches(batches: Batches) -> pa.Table | None:
+    """Unpack all blocks that a task gets into one table; None without a block."""
+    return unpack_blocks(block.as_buffer() for batch in batches for block in batch.column("rows"))

@@ -27,13 +27,14 @@ from recbench_spark.engine.versions import change_setting, make_frame
 from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.blocks import Blocks
+from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.frame_blocks import make_frame_rows
 from recbench_spark.storage.frame_files import write_frame
 from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.spark_errors import retry_conflicts
-from recbench_spark.storage.spark_types import conform
+from recbench_spark.storage.spark_types import conform, spark_schema
 from recbench_spark.storage.table_sql import equality_condition, quote_text, timestamp_literal
 from recbench_spark.storage.uris import is_object_storage
 from recbench_spark.storage.warehouse import WarehouseTables
@@ -85,7 +86,7 @@ class Store(WarehouseTables):
             if self.has(table, column, name) or frame.isEmpty():
                 return
 
-    def append_blocks(self, blocks: Blocks, table: Table, once: str) -> list[delta_files.File]:
+    def append_blocks(self, blocks: TaskRows, table: Table, once: str) -> list[delta_files.File]:
         """Append the results of blocks to a table's partition `once`; a second call does nothing.
 
         Tasks write the files themselves (`delta_files`) in a folder that all of them see and in object
@@ -93,15 +94,11 @@ class Store(WarehouseTables):
         what their tasks noted.
         """
         self.create(table)
+        if self.is_file_storage and delta_files.can_commit(self.location(table.name)):
+            return self._write_blocks(blocks, table, once)
         (column,) = table.partition_by
-        location, name = self.location(table.name), f"{table.name}/{once}"
-        if not self.is_file_storage or not delta_files.can_commit(location):
-            self.append(blocks.rows().withColumn(column, F.lit(once)), table, once)
-        elif not delta_files.is_committed(location, name):
-            files = delta_files.write_files(blocks, location, {column: once})
-            commit = partial(delta_files.commit, location, files, {column: once}, name)
-            retry_conflicts(f"write {table.name}", commit)
-            return files
+        rows = make_frame_rows(self.spark, blocks, spark_schema(table))
+        self.append(rows.withColumn(column, F.lit(once)), table, once)
         return []
 
     def append_rows(
@@ -118,21 +115,10 @@ class Store(WarehouseTables):
         if not arrow_table.num_rows:
             return
         self.create(table)
-        location, name = self.location(table.name), f"{table.name}/{once or uuid.uuid4().hex}"
-        if not self._uses_deltalake(table):
+        if self._uses_deltalake(table):
+            self._write_rows(arrow_table, table, once)
+        else:
             self.append(make_frame(self.spark, arrow_table), table, once)
-            return
-        commit = partial(delta_files.append_rows, location, arrow_table, name)
-        retry_conflicts(f"write {table.name}", commit)
-
-    def commit_files(self, files: Sequence[delta_files.File], table: Table, once: str) -> None:
-        """Append files that tasks wrote to a table's folder, once per name, in one version."""
-        if not files:
-            return
-        place = self.location(table.name)
-        delta_files.require_visible(place, files)
-        commit = partial(delta_files.commit, place, files, {}, f"{table.name}/{once}")
-        retry_conflicts(f"write {table.name}", commit)
 
     def run_together(self, actions: Sequence[Callable[[], object]]) -> None:
         """Run actions on different tables or files, as `object_access.map_together`."""
@@ -234,7 +220,7 @@ class Store(WarehouseTables):
         at_work = set() if self.folder is None else runs_at_work(self.folder)
         known = map_together(self.root, self.exists, RESULT_TABLES)
         names = [name for name, exists in zip(RESULT_TABLES, known, strict=True) if exists]
-        values = map_together(self.root, lambda name: self._values(TABLES[name], "run_id"), names)
+        values = map_together(self.root, lambda name: self.list_values(TABLES[name], "run_id"), names)
         ids_by_table = dict(zip(names, values, strict=True))
         succeeded = {
             row["run_id"] for row in self.rows(schemas.RUNS, [("status", "=", "succeeded")], ["run_id"])
@@ -246,30 +232,13 @@ class Store(WarehouseTables):
                 self.delete(name, "run_id", lost)
 
     def delete(self, name: str, column: str, values: Sequence[str]) -> None:
-        """Delete the rows whose column, or SQL expression of columns, has one of the values."""
-        if is_object_storage(self.root):
-            self._delete_names(name, column, values)
-            return
+        """Delete the rows whose column has one of the values."""
         listed = ", ".join(map(quote_text, values))
         statement = f"DELETE FROM {self.identifier(name)} WHERE {column} IN ({listed})"
-        retry_conflicts(f"clean {name}", lambda: self.spark.sql(statement))
-
-    def _delete_names(self, name: str, column: str, values: Sequence[str]) -> None:
-        """Delete rows as `delete`, by a conditional write; an expression is of the first partition column.
-
-        `deltalake` cannot write every function of SQL into its log, so Spark evaluates an expression over
-        the distinct names of partitions, which the driver holds.
-        """
-        table = TABLES[name]
-        if column not in table.names:
-            names = self._values(table, table.partition_by[0])
-            frame = self.spark.createDataFrame([(one,) for one in names], f"{table.partition_by[0]} string")
-            listed = ", ".join(map(quote_text, values))
-            values = [row[0] for row in frame.where(f"{column} IN ({listed})").collect()]
-            column = table.partition_by[0]
-        if values:
+        delete: Callable[[], object] = partial(self.spark.sql, statement)
+        if is_object_storage(self.root):
             delete = partial(delta_files.delete_rows, self.location(name), column, values)
-            retry_conflicts(f"clean {name}", delete)
+        retry_conflicts(f"clean {name}", delete)
 
     def optimize(self, name: str, without: tuple[str, Sequence[str]] = ("", ())) -> None:
         """Compact small files into large ones, in the table's layout; `without`: partitions left alone.

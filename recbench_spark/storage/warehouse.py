@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from recbench_spark import schemas
 from recbench_spark.engine.sessions import (
     Py4JJavaError,
+    SparkEngine,
     is_connect,
     open_java,
     open_task_environment,
@@ -31,7 +32,8 @@ from recbench_spark.storage.catalogs import (
     register_table,
     require_address,
 )
-from recbench_spark.storage.delta_tables import count_rows, hold_table, list_file_sizes, measure_table_files
+from recbench_spark.storage.delta_tables import count_rows, hold_table, measure_table_files
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.lost_files import explain_lost
 from recbench_spark.storage.object_access import (
     HADOOP_ADDRESS,
@@ -56,9 +58,6 @@ from recbench_spark.storage.table_folders import (
 from recbench_spark.storage.table_sql import check_version, quote_folder, view_files
 from recbench_spark.storage.table_statements import create_statement, filter_condition
 from recbench_spark.storage.uris import HDFS, LOG, arrow_uri, is_object_storage, read_scheme, trim_uri
-
-MAX_DRIVER_BYTES = 1 << 28
-"""Bytes of files that the driver reads itself; tasks read larger ones."""
 
 SMALL_PARTITION_BYTES = 1 << 23
 """Bytes of files of a partition of object storage that the driver hands to Spark."""
@@ -135,7 +134,7 @@ def require_jars(spark: SparkSession, place: str) -> None:
         raise StoreError(message, hint) from None
 
 
-class WarehouseTables:
+class WarehouseTables(FileTables):
     """Tables by name under one root; `Store` adds writing.
 
     Attributes:
@@ -165,6 +164,11 @@ class WarehouseTables:
             check_writable(self.folder)
         if not any_version:
             self._check_version()
+
+    @property
+    def engine(self) -> SparkEngine:
+        """Runner of tasks."""
+        return SparkEngine(self.spark)
 
     @property
     def folder(self) -> Path | None:
@@ -348,18 +352,6 @@ class WarehouseTables:
         matches = collect_arrow(frame.select(*(columns or table.names)))
         return cast(list[dict[str, Any]], matches.to_pylist())
 
-    def list_partition_files(
-        self, table: Table, partition: Mapping[str, str], *, max_bytes: float = MAX_DRIVER_BYTES
-    ) -> list[str]:
-        """Return the Parquet files of a partition; empty if Spark must read them, or they are too large.
-
-        `max_bytes`: their largest size together, by default what the driver reads itself.
-        """
-        if not self.exists(table.name) or not self._uses_deltalake(table):
-            return []
-        size_by_file = list_file_sizes(self.location(table.name), partition)
-        return list(size_by_file) if sum(size_by_file.values()) <= max_bytes else []
-
     def count_rows(self, table: Table, column: str, value: str) -> int:
         """Return the number of rows of a partition: from the log alone if its files have statistics."""
         if not self.exists(table.name):
@@ -375,21 +367,18 @@ class WarehouseTables:
         if not self.exists(table.name):
             return False
         if self._uses_deltalake(table):
-            return value in self._values(table, column)
+            return value in self.list_values(table, column)
         return not self.read(table).where(F.col(column) == value).limit(1).isEmpty()
 
-    def _values(self, table: Table, column: str) -> set[str]:
+    def list_values(self, table: Table, column: str) -> set[str]:
         """Return the distinct values of a text column; of a partition column from the log alone."""
-        location = self.location(table.name)
         if not self._uses_deltalake(table):
             return {row[0] for row in self.read(table).select(column).distinct().collect()}
-        if column in table.partition_by:
-            return set(delta_files.partition_values(location, column))
-        return delta_files.read_column_values(location, column)
+        return super().list_values(table, column)
 
     def _uses_deltalake(self, table: Table) -> bool:
         """Return whether `deltalake` can read and write an existing table, without a Spark job."""
-        return self.is_file_storage and delta_files.can_append(self.location(table.name))
+        return self.is_file_storage and super()._uses_deltalake(table)
 
     def install_views(self) -> list[str]:
         """Register tables and the SQL files as views of this session; return the views' names."""

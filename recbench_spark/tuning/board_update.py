@@ -27,7 +27,7 @@ from recbench_spark.leaderboard.entries import (
 from recbench_spark.leaderboard.published import load_published_boards
 from recbench_spark.leaderboard.searches import SearchTrials
 from recbench_spark.leaderboard.verdicts import TuningReason, TuningVerdict, uses_best
-from recbench_spark.nightly.benchmark_checks import make_metric_plan
+from recbench_spark.nightly.measure_checks import make_metric_plan
 from recbench_spark.nightly.night import headline_filter
 from recbench_spark.schemas import BOARDS, FITS, RUNS, TRIALS, VERDICTS
 from recbench_spark.storage.store import Store

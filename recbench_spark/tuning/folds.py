@@ -11,10 +11,12 @@ from recbench_spark.data.readers.ids import id_order
 from recbench_spark.data.readers.logs import open_log
 from recbench_spark.errors import DataError, ProtocolError, StoreError
 from recbench_spark.inputs import pin_inputs, require_unchanged
-from recbench_spark.nightly.split import choose_open_loop, drop_later_rows, identify_split
+from recbench_spark.nightly.split import choose_open_loop, identify_split
+from recbench_spark.nightly.split_frames import drop_later_rows
 from recbench_spark.protocol.manifests import LogRows, describe_rows, list_log_facts
 from recbench_spark.protocol.pairs import read_fold_part
-from recbench_spark.protocol.splits import count_dropped_rows, label_blocks, make_rule
+from recbench_spark.protocol.rules import make_rule
+from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows

@@ -18,7 +18,8 @@ from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, S
 from recbench_spark.data.times import CHECKED
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
-from recbench_spark.nightly.benchmark_checks import check_benchmark, parse_headline
+from recbench_spark.nightly.benchmark_checks import check_benchmark
+from recbench_spark.nightly.measure_checks import parse_headline
 from recbench_spark.nightly.night import (
     BenchmarkNight,
     count_attempts,

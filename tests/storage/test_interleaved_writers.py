@@ -207,7 +207,7 @@ numbers = itertools.count()
 
 
 def test_two_compactions_at_once_keep_each_row_once(tmp_path: Path, waiting: Waiting) -> None:
-    """By `deltalake` alone both would commit, and each row would be there twice."""
+    """With `deltalake` alone both would commit, and each row would be there twice."""
     ArrowStore(str(tmp_path)).create(REJECTS)
     appends = [Step(Change("append", "s", file), None, "opened") for file in FILES]
     compact = Change("compact", "s", "a")

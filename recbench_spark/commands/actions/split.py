@@ -5,26 +5,33 @@ from __future__ import annotations
 import argparse
 import re
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from recbench_spark.adhoc.engines import require_spark
 from recbench_spark.commands.dry_runs import check_log, check_slice_tables
 from recbench_spark.commands.logs import log_settings
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
 from recbench_spark.config import Benchmark, Gate, load_benchmark, make_benchmark, parse
-from recbench_spark.errors import OK, ConfigError
+from recbench_spark.engine.local import choose_workers
+from recbench_spark.errors import OK, ConfigError, FallbackToSpark
+from recbench_spark.extras import explain_missing
 from recbench_spark.inputs import pin_inputs
-from recbench_spark.nightly.benchmark_checks import check_measures
 from recbench_spark.nightly.gates import gate_checks, gate_error, select_gates
-from recbench_spark.nightly.split import identify_split, prepare_split, read_split
+from recbench_spark.nightly.measure_checks import check_measures
+from recbench_spark.nightly.runners import choose_runner
+from recbench_spark.nightly.split import identify_split, prepare_split
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.manifests import check_suspects, format_manifest
 from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal, write_json
-from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import MANIFESTS
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.uris import join_uri
+
+if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.store import Store
 
 GATE_PATTERN = re.compile(
     r"(?P<fact>\w+)(?: of (?P<part>\S+))? (?P<side>above|below) (?P<bound>\S+)(?: (?P<action>warn|fail))?"
@@ -40,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"dataset    {benchmark.dataset.reader} {benchmark.dataset.path or ''}".rstrip())
         print(f"split      {benchmark.split.describe()}\nwarehouse  {args.warehouse}")
         check_warehouse(args.warehouse)
+        print(choose_runner(args.engine, benchmark, args.warehouse)[0].describe())
         print(
             "".join(
                 f"{line}\n" for line in [*check_log(benchmark.dataset), *check_slice_tables(benchmark)]
@@ -50,8 +58,32 @@ def run(args: argparse.Namespace) -> int:
     journal = Journal()
     if args.journal:
         journal.write_to(args.journal)
-    journal.say(f"split {benchmark.dataset.name}: starting Spark")
-    store = Store(get_session(f"recbench-spark split {benchmark.dataset.name}"), args.warehouse)
+    choice, n = choose_runner(args.engine, benchmark, args.warehouse)
+    journal.say(f"split {benchmark.dataset.name}: {choice.describe()}")
+    if choice.engine == "local":
+        try:
+            store = ArrowStore(args.warehouse, workers=choose_workers(n))
+            return split_log(store, benchmark, args, journal)
+        except FallbackToSpark as error:
+            journal.say(f"split {benchmark.dataset.name}: {require_spark(args.engine, error).describe()}")
+    return split_log(open_spark_store(benchmark, args.warehouse), benchmark, args, journal)
+
+
+def open_spark_store(benchmark: Benchmark, root: str) -> Store:
+    """Start Spark and open the warehouse."""
+    with explain_missing():
+        from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+        from recbench_spark.storage.store import Store  # noqa: PLC0415
+
+    return Store(get_session(f"recbench-spark split {benchmark.dataset.name}"), root)
+
+
+def split_log(store: AnyStore, benchmark: Benchmark, args: argparse.Namespace, journal: Journal) -> int:
+    """Make the split, print the audit and apply the gates.
+
+    Raises:
+        FallbackToSpark: the warehouse has no Spark, which must read a value.
+    """
     split_id, _ = identify_split(store, benchmark)
     if store.is_file_storage and not args.journal:
         journal.write_beside(store.root, f"split-{split_id}")
@@ -106,9 +138,9 @@ def parse_gate(text: str) -> dict[str, Any]:
     }
 
 
-def print_audit(store: Store, benchmark: Benchmark, split_id: str, journal: Journal, day: date) -> int:
+def print_audit(store: AnyStore, benchmark: Benchmark, split_id: str, journal: Journal, day: date) -> int:
     """Print the audit. Raises GateError if a gate fails."""
-    facts = [row.asDict() for row in read_split(store, MANIFESTS, split_id).collect()]
+    facts = store.rows(MANIFESTS, [("split_id", "=", split_id)])
     facts += [fact._asdict() for fact in list_age_facts(facts, day, benchmark.dataset.zone)]
     print(f"split {split_id}: {benchmark.dataset.name}, {benchmark.split.describe()}")
     print(format_manifest(facts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +11,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from recbench_spark.config import digest
 from recbench_spark.kernels.arrays import Ints
+from recbench_spark.schemas import ITEMS
 from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.shared_arrays import SharedRows
+
+
+def find_shared_items(store: FileTables, split_id: str) -> SharedRows | None:
+    """Return the files of a split's catalogue, which workers map; None where Spark must read the table."""
+    files = store.list_partition_files(ITEMS, {"split_id": split_id}, max_bytes=math.inf)
+    return SharedRows(digest(files, length=32), tuple(files)) if files else None
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.config import digest
+from recbench_spark.evaluation.ranking.known_items import find_shared_items
 from recbench_spark.schemas import ITEMS
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import share_rows
@@ -61,8 +59,8 @@ def share_items(store: WarehouseTables, split_id: str) -> SharedRows:
 
     They read the table's files, or a copy in scratch where Spark must read it.
     """
-    files = store.list_partition_files(ITEMS, {"split_id": split_id}, max_bytes=math.inf)
-    if files:
-        return SharedRows(digest(files, length=32), tuple(files))
+    shared = find_shared_items(store, split_id)
+    if shared is not None:
+        return shared
     items = store.read_partition(ITEMS, "split_id", split_id)
     return share_rows(store.scratch, items.select("item_id", "item_index", "n_train"))

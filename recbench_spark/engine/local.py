@@ -1,0 +1,231 @@
+"""Run tasks in this process, or in worker processes of this machine. Without Spark, and without a port.
+
+A shuffle keeps its blocks in memory up to SENT_BYTES, and writes the others to a file per sending task, in
+the folder that mapped arrays use. Where several processes work, all blocks go through such files.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from recbench_spark.engine.pipes import PipedTasks, decode_value, encode_value, run_pipes
+from recbench_spark.errors import StoreError
+
+SENT_BYTES = 1 << 28
+"""Bytes of a shuffle that one process keeps in memory."""
+
+ROWS_PER_TASK = 1 << 20
+"""Rows that a task holds at once, some 100 MB; a log is spread over as many tasks as this needs."""
+
+ROWS_PER_WORKER = 1 << 20
+"""Rows from which a second process is worth its start of about two seconds."""
+
+Result = TypeVar("Result")
+
+
+class Place(NamedTuple):
+    """Bytes of a file: a block that was sent to a task."""
+
+    file: str
+    start: int
+    length: int
+
+
+Sent = dict[int, list[bytes | Place]]
+"""The blocks that each task gets."""
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """Tasks of this machine, with the words of a Spark context.
+
+    Attributes:
+        folder: folder for the files of shuffles.
+        workers: processes that work at once; 1: this process alone.
+    """
+
+    folder: str
+    workers: int = 1
+
+    @property
+    def cores(self) -> int:
+        """Number of tasks at once."""
+        return self.workers
+
+    def count_tasks(self, n: int) -> int:
+        """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
+        return max(self.workers, -(-n // ROWS_PER_TASK))
+
+    def parallelize(self, items: Iterable[Any], parts: int | None = None) -> LocalTasks:
+        """Return tasks over parts of a list."""
+        held = list(items)
+        n = max(1, min(parts or self.workers, len(held) or 1))
+        cut = (held[len(held) * i // n : len(held) * (i + 1) // n] for i in range(n))
+        return LocalTasks(engine=self, parts=tuple(map(tuple, cut)))
+
+    def run(self, work: Callable[[Any], Result], arguments: Sequence[Any]) -> Iterator[Result]:
+        """Yield the result for each argument, in order.
+
+        Raises:
+            BrokenProcessPool: a worker process was killed, for example because memory ran out.
+        """
+        if self.workers == 1 or len(arguments) == 1:
+            yield from map(work, arguments)
+            return
+        pool = _open_pool(self.workers)
+        try:
+            yield from pool.map(work, arguments)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # a broken pool runs nothing more
+            _open_pool.cache_clear()
+            raise
+
+
+def choose_workers(n: int) -> int:
+    """Return the number of processes for so many rows."""
+    return max(1, min(len(os.sched_getaffinity(0)), n // ROWS_PER_WORKER))
+
+
+@cache
+def _open_pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, get_context("forkserver"), _start_worker)
+
+
+def _start_worker() -> None:
+    """Use one thread, and end with the process that started this one."""
+    pa.set_cpu_count(1)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@dataclass(frozen=True)
+class LocalTasks(PipedTasks):
+    """Functions over parts of a list, or over what the tasks before a shuffle sent.
+
+    Attributes:
+        engine: runs the tasks.
+        parts: the items of each task; empty after a shuffle.
+        before, tasks: the tasks before a shuffle, and the number of those after it.
+    """
+
+    engine: LocalEngine = field(kw_only=True)
+    parts: tuple[tuple[Any, ...], ...] = ()
+    before: LocalTasks | None = None
+    tasks: int = 0
+
+    def partitionBy(self, tasks: int, number: object = None) -> LocalTasks:  # noqa: N802
+        """Shuffle pairs (task, value): each goes to the task of its number."""
+        return LocalTasks(engine=self.engine, before=self, tasks=tasks)
+
+    def iterate(self) -> Iterator[Any]:
+        """Yield all items in the order of tasks."""
+        if self.before is None:
+            yield from self._run(self.parts)
+            return
+        folder = Path(self.engine.folder, f"shuffle-{uuid.uuid4().hex}")
+        try:
+            sent = self.before._send(self.tasks, folder)
+            yield from self._run([[(task, sent.pop(task, []))] for task in range(self.tasks)])
+        finally:
+            _remove_files(folder)
+
+    def collect(self) -> list[Any]:
+        """Return all items in the order of tasks."""
+        return list(self.iterate())
+
+    def _run(self, parts: Sequence[Sequence[Any]]) -> Iterator[Any]:
+        work = partial(_run_task, pipes=self.pipes, sent=self.before is not None)
+        for items in self.engine.run(work, list(enumerate(parts))):
+            yield from items
+
+    def _send(self, tasks: int, folder: Path) -> Sent:
+        """Run the tasks before a shuffle, and return where their pairs are."""
+        memory = SENT_BYTES // max(len(self.parts), 1) if self.engine.workers == 1 else 0
+        send = partial(_send_pairs, tasks=tasks, folder=folder, memory=memory)
+        whole: Sent = {}
+        for sent in self.mapPartitionsWithIndex(send).iterate():
+            for task, blocks in sent.items():
+                whole.setdefault(task, []).extend(blocks)
+        return whole
+
+
+def _run_task(numbered: tuple[int, Sequence[Any]], pipes: Any, sent: bool) -> list[Any]:
+    task, items = numbered
+    return list(run_pipes(task, _read_sent(items[0]) if sent else iter(items), pipes))
+
+
+def _read_sent(sent: tuple[int, list[bytes | Place]]) -> Iterator[tuple[int, Any]]:
+    """Yield the pairs of a task; each file is opened once."""
+    task, blocks = sent
+    with ExitStack() as stack:
+        files: dict[str, BinaryIO] = {}
+        for block in blocks:
+            yield (
+                task,
+                decode_value(block if isinstance(block, bytes) else _read_place(block, files, stack)),
+            )
+
+
+def _read_place(place: Place, files: dict[str, BinaryIO], stack: ExitStack) -> bytes:
+    if place.file not in files:
+        file = Path(place.file).open("rb")  # noqa: SIM115 (the stack closes it)
+        files[place.file] = stack.enter_context(file)
+    files[place.file].seek(place.start)
+    return files[place.file].read(place.length)
+
+
+def _send_pairs(
+    part: int, pairs: Iterator[tuple[int, Any]], tasks: int, folder: Path, memory: int
+) -> Iterator[Sent]:
+    """Keep the pairs of a task, or write them to its file; yield where they are.
+
+    Raises:
+        StoreError: the disk of the folder is full, or nobody may write there.
+    """
+    sent: Sent = {}
+    path, held, end, file = folder / str(part), 0, 0, None
+    try:
+        for number, value in pairs:
+            data = encode_value(value)
+            block: bytes | Place = data
+            held += len(data)
+            if held > memory:
+                if file is None:
+                    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    file = path.open("wb")
+                file.write(data)
+                block, end = Place(str(path), end, len(data)), end + len(data)
+            sent.setdefault(int(number) % tasks, []).append(block)
+        if file is not None:
+            file.close()
+    except OSError as error:
+        raise StoreError(
+            f"{folder}: a shuffle cannot write its rows: {error.strerror}",
+            "set SPARK_LOCAL_DIRS or TMPDIR to a folder with room",
+        ) from None
+    yield sent
+
+
+def _remove_files(folder: Path) -> None:
+    with suppress(OSError):
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()

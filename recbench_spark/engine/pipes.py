@@ -1,0 +1,122 @@
+"""The words of Spark's RDDs as functions over a task's items, one after the other. Without Spark.
+
+A runner supplies what runs them: `tasks` over frames of Spark, `local` in processes of this machine.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import chain
+from typing import Any, Self
+
+import pyarrow as pa
+
+Pipe = Callable[[int, Iterator[Any]], Iterator[Any]]
+
+
+@dataclass(frozen=True)
+class PipedTasks:
+    """Functions over parts of a list, or over what a shuffle sent. Nothing runs before `collect`.
+
+    Attributes:
+        pipes: functions from (task, items) to items, in order.
+    """
+
+    pipes: tuple[Pipe, ...] = ()
+
+    def map(self, function: Callable[[Any], Any]) -> Self:
+        """Apply a function to each item."""
+        return self._then(partial(_map_items, function=function))
+
+    def flatMap(self, function: Callable[[Any], Iterable[Any]]) -> Self:  # noqa: N802
+        """Apply a function to each item; its results are items."""
+        return self._then(partial(_flatten_items, function=function))
+
+    def mapPartitions(self, function: Callable[[Iterator[Any]], Iterable[Any]]) -> Self:  # noqa: N802
+        """Apply a function to all items of a task."""
+        return self._then(partial(_change_part, function=function))
+
+    def mapPartitionsWithIndex(  # noqa: N802
+        self, function: Callable[[int, Iterator[Any]], Iterable[Any]]
+    ) -> Self:
+        """Apply a function to the number of a task and its items."""
+        return self._then(partial(_change_numbered, function=function))
+
+    def values(self) -> Self:
+        """Keep the second of each pair."""
+        return self.map(_second)
+
+    def collect(self) -> list[Any]:
+        """Return all items in the order of tasks; the driver holds them."""
+        raise NotImplementedError
+
+    def iterate(self) -> Iterator[Any]:
+        """Yield all items in the order of tasks."""
+        return iter(self.collect())
+
+    def treeReduce(self, add: Callable[[Any, Any], Any]) -> Any:  # noqa: N802
+        """Return the sum of all items; a task returns its own sum."""
+        return reduce(add, self.mapPartitions(partial(_reduce_part, add=add)).iterate())
+
+    def foreach(self, function: Callable[[Any], object]) -> None:
+        """Apply a function to each item; its results are dropped."""
+        self.mapPartitions(partial(_drop_results, function=function)).collect()
+
+    def _then(self, pipe: Pipe) -> Self:
+        return replace(self, pipes=(*self.pipes, pipe))
+
+
+def run_pipes(task: int, items: Iterator[Any], pipes: Iterable[Pipe]) -> Iterator[Any]:
+    """Apply the functions to the items of a task."""
+    for pipe in pipes:
+        items = pipe(task, items)
+    return items
+
+
+def encode_value(value: Any) -> bytes:
+    """Return a value as bytes: bytes as they are, everything else pickled."""
+    return b"b" + value if isinstance(value, bytes) else b"p" + pickle.dumps(value)
+
+
+def decode_value(block: bytes | pa.Buffer) -> Any:
+    """Return the value of `encode_value`."""
+    view = memoryview(block)
+    return bytes(view[1:]) if view[0] == ord("b") else pickle.loads(view[1:])
+
+
+def _map_items(_: int, items: Iterator[Any], function: Callable[[Any], Any]) -> Iterator[Any]:
+    return map(function, items)
+
+
+def _flatten_items(_: int, items: Iterator[Any], function: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+    return chain.from_iterable(map(function, items))
+
+
+def _change_part(
+    _: int, items: Iterator[Any], function: Callable[[Iterator[Any]], Iterable[Any]]
+) -> Iterator[Any]:
+    return iter(function(items))
+
+
+def _change_numbered(
+    task: int, items: Iterator[Any], function: Callable[[int, Iterator[Any]], Iterable[Any]]
+) -> Iterator[Any]:
+    return iter(function(task, items))
+
+
+def _second(pair: tuple[Any, Any]) -> Any:
+    return pair[1]
+
+
+def _reduce_part(items: Iterator[Any], add: Callable[[Any, Any], Any]) -> Iterator[Any]:
+    for first in items:
+        yield reduce(add, items, first)
+
+
+def _drop_results(items: Iterator[Any], function: Callable[[Any], object]) -> Iterator[Any]:
+    for item in items:
+        function(item)
+    return iter(())

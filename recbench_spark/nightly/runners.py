@@ -1,0 +1,63 @@
+"""Choice of the runner for a log: this machine's processes, or Spark."""
+
+from __future__ import annotations
+
+from recbench_spark.adhoc.engines import EngineChoice, require_spark
+from recbench_spark.config import Benchmark
+from recbench_spark.data.columnar import COLUMNAR_READERS, open_columnar_log
+from recbench_spark.errors import FallbackToSpark
+from recbench_spark.protocol.rules import labels_independently
+from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, USER_BLOCKS
+from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
+
+MOST_ROWS = 20_000_000
+"""Rows of a log that `auto` splits without Spark."""
+
+
+def choose_runner(requested: str, benchmark: Benchmark, root: str) -> tuple[EngineChoice, int]:
+    """Choose the runner of a split, and count the rows of its log (0 for Spark).
+
+    Args:
+        requested: auto, local or spark.
+        benchmark: the log, the split, the slices.
+        root: the warehouse.
+
+    Raises:
+        ConfigError: `local` is requested, and only Spark can make this split.
+    """
+    if requested == "spark":
+        return EngineChoice("spark", "as requested"), 0
+    try:
+        n = _count_rows(benchmark, root)
+    except FallbackToSpark as error:
+        return require_spark(requested, error), 0
+    if requested == "local":
+        return EngineChoice("local", f"{n:,} rows, as requested"), n
+    if n > MOST_ROWS:
+        return EngineChoice("spark", f"{n:,} rows, up to {MOST_ROWS:,} are split without it"), 0
+    return EngineChoice("local", f"{n:,} rows of this machine (up to {MOST_ROWS:,}), without Spark"), n
+
+
+def _count_rows(benchmark: Benchmark, root: str) -> int:
+    """Count the rows of a log that tasks read by themselves.
+
+    Raises:
+        FallbackToSpark: the log, the split, a slice or the warehouse needs Spark.
+    """
+    dataset, split = benchmark.dataset, benchmark.split
+    if not needs_no_java(root):
+        raise FallbackToSpark(f"warehouse {root} is no folder and no object storage")
+    if dataset.reader not in COLUMNAR_READERS:
+        raise FallbackToSpark(f"reader {dataset.reader} is Spark's; {', '.join(COLUMNAR_READERS)} are not")
+    if not labels_independently(split, has_times=True):
+        raise FallbackToSpark(f"the split takes its parts from the log ({split.describe()})")
+    joined = [cut.key for cut in benchmark.evaluation.slices if cut.path]
+    if joined:
+        raise FallbackToSpark(f"slice {joined[0]} comes from a table")
+    files = open_columnar_log(dataset)
+    if files is None:
+        raise FallbackToSpark("columns, options or bad rows of the log need Spark's reader")
+    if not labels_independently(split, "event_time" in files.theirs):
+        raise FallbackToSpark("the log has no event_time, and Spark's reader says what that means")
+    ArrowStore(root, read_only=True).check_appendable([SPLITS, ITEMS, USER_BLOCKS, MANIFESTS])
+    return files.n

@@ -1,0 +1,100 @@
+"""Label a log that tasks read by themselves, and name a protocol in plain numbers. Without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from recbench_spark.config import Split
+from recbench_spark.data import columnar
+from recbench_spark.data.columnar import COLUMNS, ColumnarLog
+from recbench_spark.protocol.labels import HeldOutIds, LabelMethod, SplitRule, label_rows
+from recbench_spark.protocol.pairs import DuplicateRule
+from recbench_spark.storage.blocks import Blocks, Engine, PieceRows
+
+ROWS_PER_READER = 1 << 23
+"""Rows that a task reads and partitions at most: the work that is repeated where a task fails."""
+
+
+def open_log_rows(engine: Engine, files: ColumnarLog) -> PieceRows:
+    """Return the rows of a log that tasks read, some row groups each."""
+    # Whole rounds of all cores: a task's memory does not depend on its rows, and each takes time to start.
+    cores = engine.cores
+    readers = min(len(files.groups), cores * -(-files.n // (cores * ROWS_PER_READER)))
+    return PieceRows(engine, range(readers), partial(columnar.read_log, files=files, readers=readers))
+
+
+def label_log(rows: PieceRows, rule: SplitRule, n: int) -> Blocks:
+    """Label the n rows of a log that tasks read: the only shuffle brings all rows of an owner together.
+
+    PySpark collects up to 10 blocks for each receiving task, or half of spark.python.worker.memory, before
+    it passes them on.
+
+    Raises:
+        FallbackToSpark: in a task, when the result is computed (see `columnar`).
+    """
+    tasks = rows.engine.count_tasks(n)
+    dealt = rows.deal(COLUMNS, partial(columnar.deal_owners, owner=rule.owner, tasks=tasks), tasks)
+    return replace(dealt, change=partial(label_rows, rule=rule), names=(*COLUMNS, "part"), whole=rule.owner)
+
+
+def make_rule(
+    split: Split,
+    duplicates: DuplicateRule | None,
+    cut: tuple[int, int, int] | None = None,
+    numeric: bool = False,
+) -> SplitRule:
+    """Return the protocol in the form that tasks need.
+
+    Args:
+        split: order, holdout, group and their amounts.
+        duplicates: the row of a pair that stays in each part.
+        cut: the starts of validation, of test and of the time after it, for cuts in time.
+        numeric: true if ids that decide between equal times are ordered as numbers.
+    """
+    held_out = split.held_out
+    return SplitRule(
+        by=label_method(split),
+        temporal=split.temporal,
+        ratio=split.ratio,
+        n=_holdout_rows(split),
+        folds=(split.folds, split.fold, split.valid),
+        instants=cut or (0, 0, 0),
+        parts=split.parts,
+        held_out=HeldOutIds(held_out.of, held_out.test, held_out.valid) if held_out else None,
+        duplicates=duplicates,
+        repeats=split.repeats,
+        seed=split.seed,
+        numeric=numeric,
+    )
+
+
+def labels_independently(split: Split, has_times: bool) -> bool:
+    """Check whether rows can be labelled without parts of the log's own.
+
+    Args:
+        split: the protocol.
+        has_times: true if each row is known to have a time.
+    """
+    return label_method(split) != "given" and (has_times or not split.temporal)
+
+
+def label_method(split: Split) -> LabelMethod:
+    """Return the way in which rows get their labels."""
+    per_user: dict[str, LabelMethod] = {"folds": "user_folds", "n_given": "n_given"}
+    if split.holdout in ("given", "consecutive"):
+        return "given"
+    if split.group == "user":
+        return per_user.get(split.holdout, "position")
+    if split.temporal:
+        return "instants"
+    return "folds" if split.holdout == "folds" else "share"
+
+
+def _holdout_rows(split: Split) -> tuple[int, int] | None:
+    """Return test and validation rows of a user; None where they are shares."""
+    if split.holdout == "leave_one_out":
+        return 1, int(split.valid)
+    if split.n is None or split.holdout == "ratio":
+        return None
+    return split.n, split.n if split.valid else 0

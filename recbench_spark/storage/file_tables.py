@@ -1,0 +1,87 @@
+"""Tables whose files tasks and the driver write without Java: in a folder, or in an object storage."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from recbench_spark.schemas import Table
+from recbench_spark.storage import delta_files
+from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.delta_tables import list_file_sizes
+from recbench_spark.storage.retries import is_delta_conflict, retry_while
+
+MAX_DRIVER_BYTES = 1 << 28
+"""Bytes of files that the driver reads itself; tasks read larger ones."""
+
+
+class FileTables:
+    """Reading and writing of files, for warehouses that say where tables are.
+
+    Attributes:
+        wait: seconds before the second attempt at a write.
+    """
+
+    wait = 0.4
+
+    def location(self, name: str) -> str:
+        """Return the folder or URI of a table."""
+        raise NotImplementedError
+
+    def exists(self, name: str) -> bool:
+        """Return whether the table has been created."""
+        raise NotImplementedError
+
+    def list_partition_files(
+        self, table: Table, partition: Mapping[str, str], *, max_bytes: float = MAX_DRIVER_BYTES
+    ) -> list[str]:
+        """Return the Parquet files of a partition; empty if Spark must read them, or they are too large.
+
+        `max_bytes`: their largest size together, by default what the driver reads itself.
+        """
+        if not self.exists(table.name) or not self._uses_deltalake(table):
+            return []
+        size_by_file = list_file_sizes(self.location(table.name), partition)
+        return list(size_by_file) if sum(size_by_file.values()) <= max_bytes else []
+
+    def commit_files(self, files: Sequence[delta_files.File], table: Table, once: str) -> None:
+        """Append files that tasks wrote to a table's folder, once per name, in one version."""
+        if not files:
+            return
+        delta_files.require_visible(self.location(table.name), files)
+        self._commit(
+            table, partial(delta_files.commit, files=files, partition={}, once=f"{table.name}/{once}")
+        )
+
+    def _write_blocks(self, blocks: TaskRows, table: Table, once: str) -> list[delta_files.File]:
+        """Let tasks write the files of partition `once`, and commit them; nothing if they are there."""
+        (column,) = table.partition_by
+        location, name = self.location(table.name), f"{table.name}/{once}"
+        if delta_files.is_committed(location, name):
+            return []
+        files = delta_files.write_files(blocks, location, {column: once})
+        self._commit(table, partial(delta_files.commit, files=files, partition={column: once}, once=name))
+        return files
+
+    def _write_rows(self, rows: pa.Table, table: Table, once: str = "") -> None:
+        """Append rows that the driver holds. A repeated attempt has the same name, and appends once."""
+        name = f"{table.name}/{once or uuid.uuid4().hex}"
+        self._commit(table, partial(delta_files.append_rows, rows=rows, once=name))
+
+    def _commit(self, table: Table, write: Any) -> None:
+        action = partial(write, self.location(table.name))
+        retry_while(is_delta_conflict, f"write {table.name}", action, self.wait)
+
+    def list_values(self, table: Table, column: str) -> set[str]:
+        """Return the distinct values of a text column; of a partition column from the log alone."""
+        if column in table.partition_by:
+            return set(delta_files.partition_values(self.location(table.name), column))
+        return delta_files.read_column_values(self.location(table.name), column)
+
+    def _uses_deltalake(self, table: Table) -> bool:
+        """Return whether `deltalake` can read and write an existing table, without a Spark job."""
+        return delta_files.can_append(self.location(table.name))

@@ -1,0 +1,144 @@
+"""Frames of Spark in blocks: a shuffle moves one value for a thousand rows or more.
+
+Spark writes, sorts, compresses and reads every row of a shuffle by itself. Where Python processes the rows
+anyway, it partitions them into blocks before the shuffle and unpacks them after it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from recbench_spark.engine.tasks import Tasks
+from recbench_spark.engine.versions import send_to_tasks
+from recbench_spark.kernels.streams import Batches, chunks
+from recbench_spark.storage.blocks import Blocks, Deal, TaskRows, return_rows
+from recbench_spark.storage.packed_blocks import (
+    BLOCK_SCHEMA,
+    Change,
+    Result,
+    buffer_rows,
+    partition_batches,
+    select_batches,
+    unpack_batches,
+)
+
+RESULT_SCHEMA = "found BINARY"
+"""The pickled result of a task."""
+
+ROWS_PER_PIECE = 1 << 22
+"""Rows of a partition that a task holds at once, 200 MB."""
+
+
+@dataclass(frozen=True)
+class FrameBlocks:
+    """Rows for each task by a shuffle of a frame, and the function that it applies to them.
+
+    Attributes:
+        packed: blocks (BLOCK_SCHEMA), those of one task in one partition.
+        change, names, whole: as in `Blocks`.
+        schema: schema of the result, if no table gives it.
+    """
+
+    packed: DataFrame
+    change: Change
+    names: tuple[str, ...] = ()
+    whole: str = ""
+    schema: T.StructType | None = None
+
+    def rows(self, schema: T.StructType | None = None) -> DataFrame:
+        """Return the results of all tasks as rows of Spark; a dictionary is returned as its values."""
+        work = partial(_change_blocks, change=self.change, names=self.names)
+        return self.packed.mapInArrow(work, schema or self.schema or T.StructType())
+
+    def then(self, change: Change, names: tuple[str, ...]) -> FrameBlocks:
+        """Return the same rows with another function."""
+        return replace(self, change=change, names=names, schema=None)
+
+    def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
+        """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
+        work = partial(_finish_blocks, change=self.change, finish=finish)
+        return _collect_results(self.packed.mapInArrow(work, RESULT_SCHEMA))
+
+
+def make_frame_rows(spark: SparkSession, blocks: TaskRows, schema: T.StructType) -> DataFrame:
+    """Return the results of all tasks as rows of Spark, for a warehouse where Spark writes."""
+    fields = {field.name: field for field in schema}
+    inside = T.StructType([fields[name] for name in blocks.names])
+    if isinstance(blocks, FrameBlocks):
+        return blocks.rows(blocks.schema or inside)
+    assert isinstance(blocks, Blocks)
+    packed = blocks.pack()
+    frame = packed.blocks() if isinstance(packed, Tasks) else spark.createDataFrame(packed, BLOCK_SCHEMA)
+    return FrameBlocks(frame, return_rows, blocks.names).rows(inside)
+
+
+@dataclass(frozen=True)
+class FrameRows:
+    """Rows of a frame as pieces: the partitions that Spark makes."""
+
+    frame: DataFrame
+
+    def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
+        """Return what `sums` makes of the tables of each task; the driver holds these values."""
+        rows = self.frame.select(*columns)
+        return _collect_results(rows.mapInArrow(partial(_sum_batches, sums=sums), RESULT_SCHEMA))
+
+    def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> FrameBlocks:
+        """Send blocks to tasks: the only shuffle."""
+        blocks = self.frame.select(*columns).mapInArrow(partial(_deal_batches, deal=deal), BLOCK_SCHEMA)
+        return FrameBlocks(send_to_tasks(blocks, tasks, F.col("task")), return_rows)
+
+
+def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
+    """Return the rows in blocks, those with the same key in the same partition.
+
+    Args:
+        rows: any columns.
+        key: a 64-bit hash.
+        tasks: number of partitions; each of them gets several keys.
+    """
+    with_task = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
+    packed = with_task.mapInArrow(partial(partition_batches, rows=buffer_rows(tasks)), BLOCK_SCHEMA)
+    return send_to_tasks(packed, tasks, F.col("task"))
+
+
+# ------------------------------------------------------------------------- what tasks do
+
+
+def _change_blocks(batches: Batches, change: Change, names: Sequence[str]) -> Batches:
+    table = unpack_batches(batches)
+    if table is not None:
+        yield from select_batches(change(table), names)
+
+
+def _finish_blocks(batches: Batches, change: Change, finish: Callable[[pa.Table], Any]) -> Batches:
+    table = unpack_batches(batches)
+    if table is not None:
+        yield _pickle_result(finish(change(table)))
+
+
+def _sum_batches(batches: Batches, sums: Callable[[Iterable[pa.Table]], Any]) -> Batches:
+    yield _pickle_result(sums(chunks(batches, ROWS_PER_PIECE)))
+
+
+def _deal_batches(batches: Batches, deal: Deal) -> Batches:
+    for task, rows in deal(chunks(batches, ROWS_PER_PIECE)):
+        columns = [pa.array([task], pa.int32()), pa.array([rows], pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, ["task", "rows"])
+
+
+def _pickle_result(result: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], ["found"])
+
+
+def _collect_results(frame: DataFrame) -> list[Any]:
+    return [pickle.loads(row["found"]) for row in frame.collect()]
