@@ -65,14 +65,16 @@ WITH_SPARK = {"randomness", "storage", "engine"}
 WITHOUT_SPARK = {*set().union(*LEVELS[: LEVELS.index({"models"}) + 1]), "reports"} - WITH_SPARK
 MODULES_WITHOUT_SPARK = {
     "runtime.journal",
+    *(f"engine.{name}" for name in ("choices", "local", "measures", "pipes")),
+    *(f"nightly.{name}" for name in ("measure_checks", "runners", "split")),
     *(f"storage.{name}" for name in (
-        "ages", "arrow_store", "leases", "makers", "marks", "paths", "process_caches", "publish", "retries",
-        "packed_blocks", "seals", "shared_arrays", "table_scans", "table_sql",
+        "ages", "arrow_store", "blocks", "file_tables", "leases", "makers", "marks", "packed_blocks",
+        "paths", "process_caches", "publish", "retries", "seals", "shared_arrays", "table_scans", "table_sql",
     )),
     "data.columnar",
     *(f"protocol.{name}" for name in (
-        "audit", "item_counts", "labels", "manifests", "pairs", "popularity", "positions", "time_facts",
-        "user_blocks",
+        "audit", "audit_passes", "item_counts", "labels", "manifests", "pairs", "popularity", "positions",
+        "rules", "time_facts", "user_blocks", "windows",
     )),
 }  # fmt: skip
 
@@ -268,6 +270,7 @@ LAZY_FILES = {
     "recbench_spark/kernels/ranking/devices.py": "loads triton, where there is a GPU",
     "recbench_spark/kernels/ranking/scorers.py": "loads torch, where scores are multiplied",
     "recbench_spark/models/networks/settings.py": "loads torch, when a device is chosen",
+    "recbench_spark/nightly/split.py": "loads Spark for what it alone can read",
     "recbench_spark/protocol/audit.py": "loads numba, in tasks",
     "recbench_spark/protocol/labels.py": "loads numba, in tasks",
     "recbench_spark/protocol/positions.py": "loads numba, in tasks whose rows have equal times",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import recbench_spark
@@ -123,6 +124,24 @@ def test_a_warehouse_is_filled_queried_and_shown(tmp_path: Path) -> None:
     assert done.returncode == 0 and "mine" in done.stdout, done.stderr
     page = (tmp_path / "report.html").read_text()
     assert "<html" in page and "mine" in page
+
+
+@pytest.mark.full
+def test_a_log_is_split(tmp_path: Path) -> None:
+    rows = {
+        "user_id": [1, 1, 2, 2],
+        "item_id": [5, 6, 5, 7],
+        "event_time": [1_600_000_000 + n for n in range(4)],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "log.parquet")
+    warehouse, flags = tmp_path / "w", ["--log", tmp_path / "log.parquet", "--protocol", "TO_LS"]
+    done = run_command("split", *flags, "--warehouse", warehouse)
+    assert done.returncode == 0 and "engine local: 4 rows" in done.stderr, done.stderr
+    query = "SELECT part, count(*) AS n FROM splits GROUP BY part ORDER BY part"
+    done = run_command("query", "--warehouse", warehouse, "--format", "csv", query)
+    assert done.stdout.split() == ["part,n", "test,2", "train,2"], done.stderr
+    done = run_command("split", *flags, "--warehouse", warehouse, "--engine", "spark")
+    assert done.returncode == 2 and "hint: pip install 'pyspark" in done.stderr, done.stderr
 
 
 @pytest.mark.full

@@ -9,19 +9,17 @@ else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
 from recbench_spark.data import arrow_files
 from recbench_spark.data.column_names import ColumnNames
-from recbench_spark.errors import ConfigError, FallbackToSpark
+from recbench_spark.engine.choices import Engine, EngineChoice, require_spark
+from recbench_spark.errors import FallbackToSpark
 from recbench_spark.extras import explain_missing
 from recbench_spark.schemas import Table
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
-
-Engine = Literal["local", "spark"]
 
 MOST_ROWS = 2_000_000
 """Most rows of all tables that `auto` evaluates in this process (docs/explain/engines.md has the cost)."""
@@ -62,18 +60,6 @@ def load_engine(name: Engine) -> EngineCalls:
     )
 
 
-@dataclass(frozen=True)
-class EngineChoice:
-    """An engine and the reason for it."""
-
-    engine: Engine
-    why: str
-
-    def describe(self) -> str:
-        """Describe the choice in one line."""
-        return f"engine {self.engine}: {self.why}"
-
-
 def choose_engine(
     requested: str,
     paths: Sequence[str],
@@ -103,17 +89,6 @@ def choose_engine(
         return _choose_by_size(paths, embeddings, truth)
     except FallbackToSpark as error:
         return require_spark(requested, error)
-
-
-def require_spark(requested: str, error: FallbackToSpark) -> EngineChoice:
-    """Choose Spark because of what this process cannot read.
-
-    Raises:
-        ConfigError: `local` is requested.
-    """
-    if requested == "local":
-        raise ConfigError(f"--engine local: {error.message}", "use --engine spark")
-    return EngineChoice("spark", error.message)
 
 
 def _check_reach(paths: Sequence[str], warehouse: tuple[str, Iterable[Table]] | None) -> None:

@@ -24,6 +24,7 @@ from recbench_spark.adhoc.options import ENGINES, EvaluationRequest, require_cho
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap, CandidateDraw, Views
 from recbench_spark.data.column_names import ColumnNames
+from recbench_spark.engine.choices import require_spark
 from recbench_spark.errors import ConfigError, FallbackToSpark, show_value
 from recbench_spark.evaluation.result import Result, add_warnings
 
@@ -259,7 +260,7 @@ def _evaluate_paths(
         try:
             return call(engines.load_engine("local"), _read_frames(paths, columns))
         except FallbackToSpark as error:
-            engines.require_spark(engine, error)
+            require_spark(engine, error)
     from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from recbench_spark.adhoc.engines import EngineChoice, require_spark
 from recbench_spark.config import Benchmark
 from recbench_spark.data.columnar import COLUMNAR_READERS, open_columnar_log
+from recbench_spark.engine.choices import EngineChoice, require_spark
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.protocol.rules import labels_independently
 from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, USER_BLOCKS
-from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
+from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 
 MOST_ROWS = 20_000_000
 """Rows of a log that `auto` splits without Spark."""
@@ -33,6 +33,8 @@ def choose_runner(requested: str, benchmark: Benchmark, root: str) -> tuple[Engi
         return require_spark(requested, error), 0
     if requested == "local":
         return EngineChoice("local", f"{n:,} rows, as requested"), n
+    if not is_local_folder(root):
+        return EngineChoice("spark", f"Spark's settings may hold the access to {root}"), 0
     if n > MOST_ROWS:
         return EngineChoice("spark", f"{n:,} rows, up to {MOST_ROWS:,} are split without it"), 0
     return EngineChoice("local", f"{n:,} rows of this machine (up to {MOST_ROWS:,}), without Spark"), n

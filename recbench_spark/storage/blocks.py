@@ -29,7 +29,7 @@ Deal = Callable[[Iterable[pa.Table]], Iterator[Block]]
 
 
 class Engine(Protocol):
-    """What a runner offers: `engine.local.LocalEngine`, `engine.sessions.SparkEngine`."""
+    """A runner: `engine.local.LocalEngine` or `engine.sessions.SparkEngine`."""
 
     @property
     def cores(self) -> int:

@@ -34,6 +34,7 @@ from recbench_spark.data import columnar
 from tests.protocol.test_splits import label_log
 from recbench_spark.runtime.session import get_session
 from recbench_spark.nightly import split as splitting
+from recbench_spark.nightly import split_frames as frames
 from recbench_spark.storage.store import Store
 from tests.cluster.test_retries import SPLITS
 
@@ -60,9 +61,9 @@ for n, split in enumerate(SPLITS):
     labels.mapInArrow(dying("labelled"), labels.schema).write.parquet(str(folder / f"split{n}"))
 
 # Once more by Python tasks alone: these die with blocks dealt, and with their file written.
-columnar.deal_groups = dying("dealt", columnar.deal_groups)
-blocks.finish_blocks = dying("written", blocks.finish_blocks)
-splitting.open_log = None
+columnar.deal_owners = dying("dealt", columnar.deal_owners)
+blocks.finish_tables = dying("written", blocks.finish_tables)
+frames.open_log = None
 dataset = Dataset(name="log", reader="parquet", path=str(folder / "plain"), time_unit="us")
 for n, split in enumerate(SPLITS):
     splitting.write_labelled_log(Store(spark, str(folder / "warehouse")), dataset, split, str(n))

@@ -23,7 +23,7 @@ from recbench_spark.data import columnar
 from recbench_spark.data.columnar import COLUMNS, open_columnar_log
 from recbench_spark.data.readers.logs import open_log
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.nightly import split
+from recbench_spark.nightly import split_frames
 from recbench_spark.nightly.split import write_labelled_log
 from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.schemas import SPLITS
@@ -37,6 +37,8 @@ SPLIT_OF = {
     "netflix": Split(protocol="netflix"),
     "folds": Split(holdout="folds", folds=4, fold=1, valid=True),
     "global": Split(group="global", ratio=(0.6, 0.2, 0.2)),
+    "instants": Split(order="temporal", group="global", ratio=(0.6, 0.2, 0.2)),
+    "period": Split(holdout="period", length="2s", valid=True),
     "new_users": Split(protocol="RO_RS", held_out={"of": "users", "test": 0.3, "valid": 0.2}),
     "new_items": Split(protocol="TO_RS", held_out={"of": "items", "test": 0.3}),
 }
@@ -86,7 +88,7 @@ def python_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def refuse(*_: Any) -> None:
         raise AssertionError("read by way of Spark's rows")
 
-    monkeypatch.setattr(split, "open_log", refuse)
+    monkeypatch.setattr(split_frames, "open_log", refuse)
     yield
 
 

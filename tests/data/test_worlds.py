@@ -9,12 +9,14 @@ import pytest
 from recbench_spark.config import Benchmark, Split, WorldSettings, parse
 from recbench_spark.data import world_hashes, world_loop, worlds
 from recbench_spark.data.worlds import read_world, true_factors, true_propensities
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.run_keys import hash_split, world_settings
 from recbench_spark.protocol.audit_passes import build_manifest
 from recbench_spark.protocol.labels import OpenLoop
 from recbench_spark.protocol.manifests import LogRows
 from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
+from recbench_spark.storage.frame_blocks import FrameRows
 from tests.log_schema import LOG_SCHEMA
 
 WORLD = WorldSettings(users=400, items=60, interactions=5000, open_loop=2000, periods=3)
@@ -252,7 +254,9 @@ def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spa
     known = parts["train"] | parts["valid"]
     assert parts["open_loop"] == shown - known and len(shown & known) > 100
     assert len(parts["open_loop"] & parts["test"]) > 40
-    manifest = build_manifest(spark.createDataFrame(made), LogRows(len(log)), "{}").facts
+    manifest = build_manifest(
+        FrameRows(spark.createDataFrame(made)), LogRows(len(log)), "{}", SparkEngine(spark)
+    ).facts
     facts = pd.DataFrame(manifest).set_index("fact")
     assert facts.value["overlap"] == 0
     assert count_dropped_rows(blocks) == {("open_loop", "repeats_dropped"): len(shown & known)}

@@ -70,7 +70,7 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
         update={"comparisons": parse(Benchmark, {**TINY, "comparisons": {}}, "").comparisons}
     )
     with monkeypatch.context() as old:
-        old.setattr(splitting, "identity", lambda *_, **__: "files:1:123:0123456789ab")
+        old.setattr(splitting, "choose_identity", lambda _: lambda *_, **__: "files:1:123:0123456789ab")
         old.setattr("recbench_spark.revisions.REVISIONS", {})
         before = run(store, benchmark, FIRST)
     after = run(store, benchmark, SECOND)

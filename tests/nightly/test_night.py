@@ -24,7 +24,7 @@ from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.nightly.night import count_attempts, open_night
 from recbench_spark.nightly.night_status import find_finished_night
 from recbench_spark.nightly.results import find_grid_edges
-from recbench_spark.protocol.catalogue import Catalogue
+from recbench_spark.protocol.item_counts import Catalogue
 from recbench_spark.protocol.user_blocks import BlockPlan, label_slices
 from recbench_spark.schemas import (
     CHECKS,
@@ -41,7 +41,10 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage import warehouse
-from recbench_spark.storage.packed_blocks import read_blocks
+from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows
+from recbench_spark.storage.packed_blocks import are_whole
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from recbench_spark.tuning.board_update import append_entries, update_board
@@ -412,15 +415,19 @@ def test_whole_files_and_a_shuffle_give_the_same_blocks(small_night: Ran) -> Non
     """Compacted files have names without the mark."""
     night = small_night.night
     store, slices = night.store, night.benchmark.evaluation.slices
-    files = store.list_partition_files(SPLITS, {"split_id": night.split_id}, max_bytes=math.inf)
+    rows = split.open_rows(store, night.split_id)
+    assert isinstance(rows, PieceRows)
+    renamed = [file.replace("by-user_id-", "") for file in rows.pieces]
     plan = BlockPlan(night.data.known_items.find, (3, 9), ("valid", "test"), label_slices(slices))
     whole, shuffled = (
-        split.make_user_blocks(store, night.split_id, names, slices, plan)
-        for names in (files, [file.replace("by-user_id-", "") for file in files])
+        split.make_user_blocks(store, night.split_id, opened, slices, plan)
+        for opened in (rows, FrameRows(store.read_partition(SPLITS, "split_id", night.split_id)))
     )
-    assert [made.read is read_blocks for made in (whole, shuffled)] == [False, True]
-    rows = [sorted(map(repr, made.rows().collect())) for made in (whole, shuffled)]
-    assert rows[0] == rows[1] and len(rows[0]) == store.count_rows(USER_BLOCKS, "split_id", night.split_id)
+    assert are_whole(rows.pieces, "user_id") and not are_whole(renamed, "user_id")
+    schema = spark_schema(USER_BLOCKS)
+    made = [make_frame_rows(store.spark, blocks, schema).collect() for blocks in (whole, shuffled)]
+    n = store.count_rows(USER_BLOCKS, "split_id", night.split_id)
+    assert sorted(map(repr, made[0])) == sorted(map(repr, made[1])) and len(made[0]) == n
 
 
 def lose_rows(made):
@@ -430,7 +437,7 @@ def lose_rows(made):
     return replace(made, change=lambda rows: change(rows).slice(0, 0))
 
 
-@pytest.mark.parametrize(("step", "table"), [("build_catalogue", ITEMS), ("make_user_blocks", USER_BLOCKS)])
+@pytest.mark.parametrize(("step", "table"), [("count_catalogue", ITEMS), ("make_user_blocks", USER_BLOCKS)])
 def test_a_split_that_lacks_rows_is_dropped_and_made_anew(
     spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, table: Table
 ) -> None:

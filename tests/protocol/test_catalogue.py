@@ -11,11 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.protocol import item_counts
+from recbench_spark.protocol.audit import read_labelled
 from recbench_spark.protocol.catalogue import build_catalogue
-from recbench_spark.protocol.item_counts import add_counts, count_items, number_items
+from recbench_spark.protocol.item_counts import add_counts, count_catalogue, count_items, number_items
 from recbench_spark.protocol.popularity import CLASSES
+from recbench_spark.storage.blocks import PieceRows
 
 
 @pytest.fixture
@@ -107,7 +110,8 @@ def test_spark_numbers_larger_catalogues_alike(
     for n, file in enumerate(files):
         pq.write_table(rows.slice(n * 100, 100 if n < 2 else None), file)
     log = spread.read.parquet(*files)
-    counted = build_catalogue(log, numeric, files)
+    counted = count_catalogue(PieceRows(SparkEngine(spread), files, read_labelled), numeric)
+    assert counted is not None
     by_spark = build_catalogue(log, numeric)
     names = ["item_id", "item_index", "n_train", "popularity"]
     collected = sorted(map(tuple, by_spark.rows.select(names).collect()), key=lambda row: row[1])

@@ -7,11 +7,16 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.protocol.audit import COLUMNS
+from recbench_spark.engine.local import LocalEngine
+from recbench_spark.engine.sessions import SparkEngine
+from recbench_spark.protocol.audit import COLUMNS, read_labelled
 from recbench_spark.protocol.audit_passes import build_manifest
-from recbench_spark.protocol.manifests import LogRows, format_manifest
+from recbench_spark.protocol.manifests import LogRows, Manifest, format_manifest
+from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.frame_blocks import FrameRows
 
 SCHEMA = "user_id string, item_id string, rating double, event_time long, part string"
 ROWS = [
@@ -26,8 +31,12 @@ ROWS = [
 ]
 
 
+def audit(frame: DataFrame, rows: int, settings: str) -> Manifest:
+    return build_manifest(FrameRows(frame), LogRows(rows), settings, SparkEngine(frame.sparkSession))
+
+
 def collect_facts(spark, rows=ROWS, log_rows: int = 9) -> dict[tuple[str, str], float | str]:
-    facts = build_manifest(spark.createDataFrame(rows, SCHEMA), LogRows(log_rows), '{"seed": 1}').facts
+    facts = audit(spark.createDataFrame(rows, SCHEMA), log_rows, '{"seed": 1}').facts
     assert len(facts) == len({(row.part, row.fact) for row in facts})
     return {(row.part, row.fact): row.detail if row.value is None else row.value for row in facts}
 
@@ -134,7 +143,7 @@ def test_the_facts_do_not_know_how_the_rows_lie(spark, tmp_path, seed) -> None:
     ]
     settings = '{"held_out": {"of": "items"}}'
     whole = spark.createDataFrame(rows, SCHEMA)
-    expected = build_manifest(whole.coalesce(1), LogRows(90), settings)
+    expected = audit(whole.coalesce(1), 90, settings)
     distinct = [len({row[n] for row in rows}) for n in range(2)]
     assert [expected.users, expected.items] == distinct
     by_spark = whole.groupBy("part").agg(
@@ -143,7 +152,7 @@ def test_the_facts_do_not_know_how_the_rows_lie(spark, tmp_path, seed) -> None:
     hashes = {fact.part: fact.detail for fact in expected.facts if fact.fact == "content_hash"}
     assert hashes == {part: str(value) for part, value in by_spark.collect()}
     for n in (2, 5):
-        assert build_manifest(whole.repartition(n), LogRows(90), settings) == expected
+        assert audit(whole.repartition(n), 90, settings) == expected
     apart = sorted(rows, key=lambda row: row[0])
     for ordered, cuts in ((rows, 3), (apart, 1)):
         files = [str(tmp_path / f"{cuts}-{n}.parquet") for n in range(cuts)]
@@ -151,7 +160,9 @@ def test_the_facts_do_not_know_how_the_rows_lie(spark, tmp_path, seed) -> None:
             columns = zip(*ordered[n::cuts], strict=True)
             table = pa.table(dict(zip(COLUMNS, map(list, columns), strict=True)))
             pq.write_table(table, file, row_group_size=7)
-        assert build_manifest(spark.read.parquet(*files), LogRows(90), settings, files=files) == expected
+        for engine in (SparkEngine(spark), LocalEngine(str(tmp_path)), LocalEngine(str(tmp_path), 2)):
+            labelled = PieceRows(engine, files, read_labelled)
+            assert build_manifest(labelled, LogRows(90), settings, engine) == expected
 
 
 def test_held_out_owners_of_whom_nothing_is_tested_are_counted(spark) -> None:
@@ -162,6 +173,6 @@ def test_held_out_owners_of_whom_nothing_is_tested_are_counted(spark) -> None:
     ]  # fmt: skip
     frame = spark.createDataFrame(rows, SCHEMA)
     for of, n in (("items", 2), ("users", 1)):
-        facts = build_manifest(frame, LogRows(6), f'{{"held_out": {{"of": "{of}"}}}}').facts
+        facts = audit(frame, 6, f'{{"held_out": {{"of": "{of}"}}}}').facts
         untested = [tuple(fact[:3]) for fact in facts if fact.fact.startswith("untested")]
         assert untested == [("given", f"untested_{of}", n)]

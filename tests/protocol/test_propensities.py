@@ -12,7 +12,7 @@ from recbench_spark.commands import propensity
 from recbench_spark.config import Propensities, parse
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.estimators.power_law import fit
-from recbench_spark.nightly.propensity import ExposureLog, write_propensities
+from recbench_spark.nightly.propensity import ExposureLog, method_name, write_propensities
 from recbench_spark.schemas import (
     CELL_PROPENSITIES,
     ITEMS,
@@ -125,7 +125,7 @@ def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_pat
     for rate in (1.0, 0.3):
         settings = Propensities(method="logistic_regression", rate=rate, **tables)
         write_propensities(ExposureLog(store, SPLIT, rows), settings, cells=rate == 1.0)
-        propensities[rate] = read_propensities(store, settings.name)
+        propensities[rate] = read_propensities(store, method_name(store, settings))
     there = np.flatnonzero(shown.any(axis=1))  # who has no row is not a user of the log
     users = len(there)
     cases = np.concatenate([np.repeat(of_users[there], 30, axis=0), np.tile(of_items, (users, 1))], axis=1)

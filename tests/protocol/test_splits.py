@@ -22,6 +22,7 @@ from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
 from recbench_spark.protocol.windows import find_time
 from recbench_spark.randomness import hash_keys, uniform
 from recbench_spark.schemas import ABSENT, ID_KIND
+from recbench_spark.storage.frame_blocks import FrameRows
 from tests.log_schema import LOG_SCHEMA
 from tests.protocol.test_pairs import DAY, as_set, cut_in_pandas, settle_in_pandas, shop
 
@@ -384,7 +385,7 @@ def test_the_time_at_a_place_is_that_of_the_sorted_list(spark) -> None:
     times += [7] * 5
     frame = spark.createDataFrame([(time,) for time in times], "event_time LONG").coalesce(1).cache()
     for place in (0, 20, 30, 64):
-        assert find_time(frame, place, min(times), max(times)) == sorted(times)[place]
+        assert find_time(FrameRows(frame), place, min(times), max(times)) == sorted(times)[place]
     frame.unpersist()
 
 

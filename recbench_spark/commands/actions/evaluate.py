@@ -25,6 +25,7 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.stored_embeddings import choose_sides, find_table
 from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.engine.choices import require_spark
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.evaluation.result import to_arrow
@@ -72,7 +73,7 @@ def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
         try:
             return _evaluate_locally(args, kind, run)
         except FallbackToSpark as error:
-            journal.say(engines.require_spark(args.engine, error).describe())
+            journal.say(require_spark(args.engine, error).describe())
     return _evaluate_on_spark(args, kind, run)
 
 

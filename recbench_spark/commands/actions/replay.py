@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark.adhoc import replays
-from recbench_spark.adhoc.engines import EngineChoice
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import digest
 from recbench_spark.config.replay import ReplayFile, load_replay
 from recbench_spark.data import arrow_files
 from recbench_spark.data.readers.auctions import REQUIRED
+from recbench_spark.engine.choices import EngineChoice
 from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark
 from recbench_spark.inputs import pin_inputs, require_unchanged
 from recbench_spark.nightly.standalone_runs import find_finished_replay, publish_replays

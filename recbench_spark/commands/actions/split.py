@@ -7,11 +7,11 @@ import re
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from recbench_spark.adhoc.engines import require_spark
 from recbench_spark.commands.dry_runs import check_log, check_slice_tables
 from recbench_spark.commands.logs import log_settings
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
 from recbench_spark.config import Benchmark, Gate, load_benchmark, make_benchmark, parse
+from recbench_spark.engine.choices import require_spark
 from recbench_spark.engine.local import choose_workers
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.extras import explain_missing

@@ -51,9 +51,10 @@ from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks
-from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
-from recbench_spark.storage.blocks import Blocks, shuffle_blocks
+from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS, USER_BLOCKS
+from recbench_spark.storage.frame_blocks import FrameBlocks, make_frame_rows, shuffle_blocks
 from recbench_spark.storage.shared_rows import share_rows
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.training.baselines import train_popular
 from tests.nights import SMALL, Ran, models, run, small
 
@@ -602,7 +603,9 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     known = KnownItems(share_rows(str(tmp_path), items), catalogue.n)
     block_plan = BlockPlan(known.find, catalogue.bounds, ("open_loop",))
     shuffled = shuffle_blocks(log.select(*block_plan.columns), functions.xxhash64("user_id"), 2)
-    blocks = Blocks(shuffled, partial(build_user_blocks, plan=block_plan), BLOCK_COLUMNS).rows()
+    build = partial(build_user_blocks, plan=block_plan)
+    made = FrameBlocks(shuffled, build, BLOCK_COLUMNS)
+    blocks = make_frame_rows(spark, made, spark_schema(USER_BLOCKS))
     users = ranking_stage.select_part_users(blocks, ("open_loop",), 4.0, keep_empty=False)
     vectors = share_rows(str(tmp_path), vector_rows(items, train_popular(items).items))
     rankings = ranking_stage.rank(

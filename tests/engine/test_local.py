@@ -1,0 +1,103 @@
+"""Tasks of this machine: the words of a Spark context, shuffles on disk, worker processes, their faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbench_spark.engine import local
+from recbench_spark.engine.local import LocalEngine, choose_workers
+from recbench_spark.errors import DataError, EmptyPartError, StoreError
+from tests.engine.test_tasks import CASES, NUMBERS
+
+EXPECTED: dict[str, Any] = {
+    "map": [x * x for x in NUMBERS],
+    "one part": [sum(NUMBERS)],
+    "flat": [x for x in NUMBERS for _ in range(x % 3)],
+    "sum": sum(x + 1 for x in NUMBERS),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_words_by_hand(tmp_path: Path, name: str) -> None:
+    assert CASES[name](LocalEngine(str(tmp_path))) == EXPECTED[name]
+
+
+def deal(numbers: Iterator[int]) -> Iterator[tuple[int, Any]]:
+    for number in numbers:
+        yield number % 7, bytes([number])
+        yield number % 3, {"n": number}
+
+
+def note(task: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, list[str]]]:
+    yield task, sorted(repr(value) for to, value in pairs if to == task)
+
+
+def shuffle(engine: LocalEngine) -> list[Any]:
+    tasks = engine.parallelize(NUMBERS, 4).mapPartitions(deal).partitionBy(7)
+    return tasks.mapPartitionsWithIndex(note).collect()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("memory", [0, 40, 1 << 20])
+def test_a_shuffle_brings_each_value_to_its_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, memory: int
+) -> None:
+    """In memory, in files, or both; nothing is left behind. Tasks without a value run, too."""
+    monkeypatch.setattr(local, "SENT_BYTES", memory)
+    wanted: dict[int, list[str]] = {task: [] for task in range(7)}
+    for task, value in deal(iter(NUMBERS)):
+        wanted[task].append(repr(value))
+    results = shuffle(LocalEngine(str(tmp_path), workers))
+    assert results == [(task, sorted(values)) for task, values in wanted.items()]
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_shuffles_follow_each_other(tmp_path: Path) -> None:
+    first = LocalEngine(str(tmp_path)).parallelize(NUMBERS, 3).mapPartitions(deal).partitionBy(5)
+    second = first.map(lambda pair: (pair[0] % 2, 1)).partitionBy(2).values()
+    assert second.treeReduce(add) == 2 * len(NUMBERS)
+
+
+def end(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def refuse(number: int) -> int:
+    raise EmptyPartError("no rows", "a hint", (1, number))
+
+
+def test_a_killed_worker_is_an_error_and_the_next_work_has_new_ones(tmp_path: Path) -> None:
+    engine = LocalEngine(str(tmp_path), 2)
+    with pytest.raises(BrokenProcessPool):
+        engine.parallelize(NUMBERS, 6).map(end).collect()
+    assert engine.parallelize(NUMBERS, 6).map(abs).collect() == NUMBERS
+
+
+def test_an_error_comes_whole_from_a_worker(tmp_path: Path) -> None:
+    with pytest.raises(EmptyPartError, match="no rows") as raised:
+        LocalEngine(str(tmp_path), 2).parallelize([4, 4], 2).map(refuse).collect()
+    assert (raised.value.hint, raised.value.ends) == ("a hint", (1, 4))
+    assert isinstance(raised.value, EmptyPartError) and not isinstance(raised.value, DataError)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "SENT_BYTES", 0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="a shuffle cannot write its rows") as raised:
+        shuffle(LocalEngine(str(tmp_path / "file")))
+    assert "TMPDIR" in raised.value.hint
+
+
+def test_few_rows_need_one_process() -> None:
+    assert choose_workers(1000) == 1
+    assert choose_workers(1 << 40) == len(os.sched_getaffinity(0))
