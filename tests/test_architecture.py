@@ -65,11 +65,12 @@ WITH_SPARK = {"randomness", "storage", "engine"}
 WITHOUT_SPARK = {*set().union(*LEVELS[: LEVELS.index({"models"}) + 1]), "reports"} - WITH_SPARK
 MODULES_WITHOUT_SPARK = {
     "runtime.journal",
-    *(f"engine.{name}" for name in ("choices", "local", "measures", "pipes")),
+    *(f"engine.{name}" for name in ("choices", "local", "pipes")),
     *(f"nightly.{name}" for name in ("measure_checks", "runners", "split")),
     *(f"storage.{name}" for name in (
         "ages", "arrow_store", "blocks", "file_tables", "leases", "makers", "marks", "packed_blocks",
-        "paths", "process_caches", "publish", "retries", "seals", "shared_arrays", "table_scans", "table_sql",
+        "paths", "process_caches", "publish", "retries", "seals", "shared_arrays", "table_scans",
+        "table_sql",
     )),
     "data.columnar",
     *(f"protocol.{name}" for name in (

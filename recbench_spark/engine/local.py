@@ -7,6 +7,7 @@ the folder that mapped arrays use. Where several processes work, all blocks go t
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -88,8 +89,10 @@ class LocalEngine:
         try:
             yield from pool.map(work, arguments)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # a broken pool runs nothing more
-            _open_pool.cache_clear()
+            _open_pool.cache_clear()  # a broken pool runs nothing more
+            for process in active_children():
+                process.terminate()
+            pool.shutdown(cancel_futures=True)
             raise
 
 
@@ -104,7 +107,8 @@ def _open_pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _start_worker() -> None:
-    """Use one thread, and end with the process that started this one."""
+    """Use one thread, end without a word on Ctrl-C, and end with the process that started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     pa.set_cpu_count(1)
     threading.Thread(target=_follow_parent, daemon=True).start()
 
