@@ -362,7 +362,7 @@ def _write_catalogue(store: AnyStore, rows: Rows, split_id: str, numeric: bool) 
         frames = _open_frames(store, f"more than {MOST_ITEMS:,} items")
         by_spark: Catalogue = frames.append_catalogue(store, split_id, numeric)
         return by_spark
-    named = catalogue.rows.append_column("split_id", pa.repeat(split_id, catalogue.n))
+    named = catalogue.rows.append_column("split_id", pa.repeat(split_id, len(catalogue.rows)))
     store.append_rows(named, ITEMS, split_id)
     return catalogue
 
