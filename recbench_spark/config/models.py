@@ -281,10 +281,10 @@ class ItemKnnModel(ModelConfig):
     """Items of a user that count; of a longer history a part is chosen by hash."""
 
 
-class AlsModel(LearntItems):
-    """Spark MLlib's alternating least squares."""
+class MllibAlsModel(LearntItems):
+    """Spark MLlib's alternating least squares; the last bits depend on the number of cores."""
 
-    kind: Literal["als"]
+    kind: Literal["mllib_als"]
     rank: Annotated[int, Field(ge=1, le=2048)] = 32
     """Factors of a user and of an item."""
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 10

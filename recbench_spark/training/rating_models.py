@@ -131,10 +131,10 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         Raises:
             ConfigError: a learner whose scores are no ratings.
         """
-        if gives_scores(learner_settings(self.settings).kind):
+        if gives_scores(learner_settings(self.settings).model_dump()):
             raise ConfigError(
                 f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
-                "evaluation.task: ranking, or a learner of ratings such as sgd_mf",
+                "evaluation.task: ranking, or a learner of ratings (als: implicit: false)",
             )
         pairs = load_parquet(data.spark, self._place(data, PREDICTIONS))
         entry = F.struct("item_id", "prediction")
@@ -180,6 +180,20 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             stored=data.store.format_path(FIT_FILES),
             whole=self.settings.items == "catalogue",
         )  # fmt: skip
+
+
+class AlsAdapter(RatingAdapter):
+    """Adapter of `als`, whose vectors stand in the table `embeddings`, too."""
+
+    save, saved, load, source = (
+        ModelAdapter.save, ModelAdapter.saved, ModelAdapter.load, ModelAdapter.source,
+    )  # fmt: skip
+
+    def fit(self, data: SplitData) -> Trained:
+        """Return the vectors in the files of a fit, made now or beside other fits."""
+        if not super().saved(data):
+            super().fit(data)
+        return super().load(data)
 
 
 def open_item_file(place: str, attempt: str, catalogue: KnownItems) -> DotSource:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.config import AlsModel
+from recbench_spark.config import MllibAlsModel
 from recbench_spark.engine.sessions import count_cores, set_checkpoints
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.ranking import predict
@@ -36,8 +36,8 @@ from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Train
 VECTOR = T.ArrayType(T.FloatType())
 
 
-class AlsAdapter(ModelAdapter[AlsModel]):
-    """Adapter of ALS: vectors of users and items."""
+class MllibAlsAdapter(ModelAdapter[MllibAlsModel]):
+    """Adapter of MLlib's ALS: vectors of users and items."""
 
     folds_prefixes: ClassVar[bool] = True
 
@@ -90,7 +90,7 @@ overflows the stack of a small JVM."""
 
 
 def train_als(
-    train: DataFrame, items: DataFrame, model: AlsModel, threshold: float | None, scratch: str
+    train: DataFrame, items: DataFrame, model: MllibAlsModel, threshold: float | None, scratch: str
 ) -> Trained:
     """Fit alternating least squares by Spark MLlib; implicit: Hu, Koren and Volinsky (ICDM 2008).
 
@@ -108,7 +108,7 @@ def train_als(
         raise DataError(f"model {model.name}: no training rows", "lower the relevance threshold")
     users = cache_frame(add_dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
     ratings = rows.join(users, "user_id").join(items.select("item_id", "item_index"), "item_id")
-    set_checkpoints(train.sparkSession, scratch, f"model {model.name} (als)")
+    set_checkpoints(train.sparkSession, scratch, f"model {model.name} (mllib_als)")
     blocks = max(2, count_cores(train.sparkSession))
     als = ALS(
         rank=model.rank,
@@ -141,7 +141,7 @@ def fold_in(
     given: DataFrame,
     trained: Trained,
     items: DataFrame,
-    model: AlsModel,
+    model: MllibAlsModel,
     threshold: float | None,
     *,
     scratch: str,
@@ -180,7 +180,7 @@ def fold_in(
     return users.mapInArrow(task, "user_id STRING, vector ARRAY<FLOAT>, bias DOUBLE")
 
 
-def _fold_task(shared: SharedRows, n_items: int, model: AlsModel):  # type: ignore[no-untyped-def]
+def _fold_task(shared: SharedRows, n_items: int, model: MllibAlsModel):  # type: ignore[no-untyped-def]
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         arrays = shared.arrays(lambda rows, folder: _build_factors(rows, folder, n_items, model.rank))
         factors_id = np.asarray(arrays["factors"], np.float64)
