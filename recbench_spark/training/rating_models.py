@@ -137,6 +137,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
                 "evaluation.task: ranking, or a learner of ratings (als: implicit: false)",
             )
         pairs = load_parquet(data.spark, self._place(data, PREDICTIONS))
+        pairs = pairs.where("known") if "known" in pairs.columns else pairs
         entry = F.struct("item_id", "prediction")
         by_user = pairs.groupBy("user_id", "part").agg(
             F.map_from_entries(F.collect_list(entry)).alias("predicted")

@@ -24,6 +24,9 @@ FIT = {"epochs": 1, "batch": 64, "validation": 0.2, "dims": 4}
 KINDS: dict[str, dict[str, Any]] = {
     "als": {"kind": "als", "rank": 3, "iterations": 2},
     "explicit": {"kind": "als", "rank": 3, "iterations": 2, "implicit": False},
+    "half": {"kind": "als", "rank": 3, "iterations": 2, "frequency": 0.5},
+    "half_stars": {"kind": "als", "rank": 3, "iterations": 2, "frequency": 0.5, "implicit": False},
+    "mllib_als": {"kind": "mllib_als", "rank": 3, "iterations": 2},
     "als_wr": {"kind": "als_wr", "dims": 3, "sweeps": 2},
     "implicit_als": {"kind": "implicit_als", "dims": 3, "sweeps": 2},
     "sgd_mf": {"kind": "sgd_mf", "dims": 3, "epochs": 2},

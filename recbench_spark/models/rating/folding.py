@@ -11,7 +11,6 @@ from recbench_spark.models.fold_in_settings import (
     FoldInSettings,
     PairFoldIn,
     RidgeFoldIn,
-    require_ridge,
 )
 from recbench_spark.models.prefix_vectors import PrefixFolder
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, ProductAlsSettings
@@ -50,7 +49,12 @@ def choose_fold_in(
 
 
 def _choose_product_ridge(settings: ProductAlsSettings, threshold: float | None) -> FoldInSettings:
-    ridge = require_ridge("als", settings.regularization, "regularization")
+    ridge = settings.regularization
+    if not ridge:
+        raise ConfigError(
+            "als: a regulariser of 0 leaves users with few ratings without a solution",
+            "regularization above 0",
+        )
     if settings.implicit:
         return ConfidenceFoldIn(ridge, settings.alpha, threshold, settings.frequency)
     return RidgeFoldIn(ridge, frequency=settings.frequency)

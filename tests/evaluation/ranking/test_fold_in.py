@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recbench_spark.config import AlsModel
+from recbench_spark.config import MllibAlsModel
 from recbench_spark.models.fold_in import fold_in_explicit, fold_in_implicit
-from recbench_spark.training import als
+from recbench_spark.training import mllib_als
 from recbench_spark.training.model_adapter import Trained
 
 FACTORS = np.array([[1.0, 0.5], [-0.5, 2.0], [0.25, 0.75]])
@@ -25,11 +25,13 @@ def test_folded_users_have_the_vectors_of_the_kernel(spark, tmp_path: Path, kind
     vectors = zip("abc", FACTORS.tolist(), strict=True)
     factors = spark.createDataFrame(list(vectors), "item_id string, vector array<float>")
     given = spark.createDataFrame(GIVEN, "user_id string, item_id string, rating double")
-    model = AlsModel(
-        name="als", kind="als", rank=2, regularization=0.3, alpha=4, implicit=kind == "implicit"
+    model = MllibAlsModel(
+        name="als", kind="mllib_als", rank=2, regularization=0.3, alpha=4, implicit=kind == "implicit"
     )
     trained = Trained(items=factors)
-    folded = als.fold_in(given, trained, items, model, 4.0, scratch=str(tmp_path / "factors")).collect()
+    folded = mllib_als.fold_in(
+        given, trained, items, model, 4.0, scratch=str(tmp_path / "factors")
+    ).collect()
     by_user = {row.user_id: row.vector for row in folded}
     if kind == "explicit":
         offsets, rated = np.array([0, 2, 3]), np.array([0, 2, 1])
