@@ -282,7 +282,10 @@ class ItemKnnModel(ModelConfig):
 
 
 class MllibAlsModel(LearntItems):
-    """Spark MLlib's alternating least squares; the last bits depend on the number of cores."""
+    """Spark MLlib's alternating least squares, over all executors.
+
+    Its last bits depend on the number of cores; `als` has the same objective, and fits on one host.
+    """
 
     kind: Literal["mllib_als"]
     rank: Annotated[int, Field(ge=1, le=2048)] = 32

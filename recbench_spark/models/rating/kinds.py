@@ -47,7 +47,11 @@ class RatingModelConfig(LearntItems):
 
 
 class AlsModel(ProductAlsSettings, RatingModelConfig):
-    """Alternating least squares of products, with MLlib's objective: of confidence in pairs, or ratings."""
+    """Alternating least squares of products, with MLlib's objective: of confidence in pairs, or ratings.
+
+    With `implicit` it is the model of `implicit_als` with `unobserved_weight` 1 / alpha, up to the scale of
+    its scores; the regulariser counts the pairs of a row alone.
+    """
 
     revised: ClassVar[tuple[str, ...]] = ("trained_items",)
     kind: Literal["als"]
