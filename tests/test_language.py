@@ -133,7 +133,7 @@ MODULE = re.compile(r"(recbench_spark|jobs)(\.[a-z_]+)+(:\w+)?")
         (find_poor_names, "def told_rows(): ...\ndef rows_of(): ...\ndef read_rows(): ...\n", 2),
         (find_poor_names, "def embed(): ...\ndef flatten(): ...\ndef _laid_out(): ...\n", 1),
         (find_vague_variables, "found = 1\nrows = found\nfor told in rows: ...\n", 2),
-        (find_module_strings, 'a = "recbench_spark.training.means:Means"\nb = "see recbench_spark.store"\n', 1),
+        (find_module_strings, 'a = "recbench_spark.training.als:Als"\nb = "see recbench_spark.store"\n', 1),
     ],
 )
 def test_the_checks_see_what_they_look_for(find: Any, source: str, expected: Any) -> None:
