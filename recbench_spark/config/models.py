@@ -301,6 +301,11 @@ class MllibAlsModel(LearntItems):
     seed: Seed = 42
     """Seed of the first factors."""
 
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if a fold-in fits these settings; see `ModelConfig`."""
+        return self.regularization > 0
+
 
 class TruthModel(ModelConfig):
     """The true factors of the generated world, without the noise of its ratings."""

@@ -1,8 +1,8 @@
 """Fold all prefixes of a history in: the vectors of a user after 1, 2, ... L given items.
 
-A prefix needs one ridge regression (`models.fold_in` has the equations, and stays as the oracle). The
-ridge grows with each rating, so no factor of one prefix carries over to the next. But a prefix of l items
-has only l unknowns: for l < d the dual system of l rows is solved, and for l >= d the primal one of d rows.
+A prefix needs one ridge regression, the user half-step of alternating least squares. The ridge grows with
+each rating, so no factor of one prefix carries over to the next. But a prefix of l items has only l
+unknowns: for l < d the dual system of l rows is solved, and for l >= d the primal one of d rows.
 
     explicit   x = Y_l' w,          (K_l + ridge_l I) w = r,               K_l = Y_l Y_l'
     implicit   x = Q S_l Z_l' w,    (C_l^-1 + Z_l S_l Z_l') w = C_l^-1 c,  Z_l = Y_l Q

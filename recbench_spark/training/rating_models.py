@@ -131,13 +131,8 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         Raises:
             ConfigError: a learner whose scores are no ratings.
         """
-        if gives_scores(learner_settings(self.settings).model_dump()):
-            raise ConfigError(
-                f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
-                "evaluation.task: ranking, or a learner of ratings (als: implicit: false)",
-            )
+        self._check_ratings()
         pairs = load_parquet(data.spark, self._place(data, PREDICTIONS))
-        pairs = pairs.where("known") if "known" in pairs.columns else pairs
         entry = F.struct("item_id", "prediction")
         by_user = pairs.groupBy("user_id", "part").agg(
             F.map_from_entries(F.collect_list(entry)).alias("predicted")
@@ -156,6 +151,13 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             F.col("relevance").alias("outcome"),
             F.expr("cast(size(filter(item_ids, x -> predicted[x] is null)) as int)").alias("unknown"),
         )
+
+    def _check_ratings(self) -> None:
+        if gives_scores(learner_settings(self.settings).model_dump()):
+            raise ConfigError(
+                f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
+                "evaluation.task: ranking, or a learner of ratings (als: implicit: false)",
+            )
 
     # ------------------------------------------------------------------------------------ the task
 
@@ -195,6 +197,17 @@ class AlsAdapter(RatingAdapter):
         if not super().saved(data):
             super().fit(data)
         return super().load(data)
+
+    def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
+        """Predict products within the scale, also for users held out; unknown pairs get the mean."""
+        self._check_ratings()
+        low, high = map(F.lit, data.rating_log.scale)
+
+        def clip(prediction: Column) -> Column:
+            return F.greatest(low, F.least(high, prediction))
+
+        predicted = self.predict_products(users, data)
+        return predicted.withColumn("prediction", F.transform("prediction", clip))
 
 
 def open_item_file(place: str, attempt: str, catalogue: KnownItems) -> DotSource:

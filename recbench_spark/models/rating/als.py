@@ -118,11 +118,8 @@ class ProductModel(RatingFactorModel):
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
         """Return (p,) predictions in float64, within the scale."""
         product_p = super().predict(users_p, items_p)
-        return np.where(self.knows(users_p, items_p), product_p, np.clip(self.unknown, *self.scale))
-
-    def knows(self, users_p: Indices, items_p: Indices) -> Bools:
-        """Return (p,) true for pairs whose user and item have training rows."""
-        return np.append(self.rated_u, np.False_)[users_p] & np.append(self.rated_i, np.False_)[items_p]
+        known_p = np.append(self.rated_u, np.False_)[users_p] & np.append(self.rated_i, np.False_)[items_p]
+        return np.where(known_p, product_p, np.clip(self.unknown, *self.scale))
 
 
 def fit_als(

@@ -31,7 +31,6 @@ from recbench_spark.kernels import sums
 from recbench_spark.kernels.metrics import predictions as values
 from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.models.rating import registry
-from recbench_spark.models.rating.als import ProductModel
 from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import draw_held_out
@@ -172,7 +171,7 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
     if not np.isfinite(fit.watched_p).all():
         raise DivergedError("predictions are not finite", "lower the learning rates")
     if task.folder is not None and task.keep:
-        _write(task, log, fit, train, watched_r, watched=watched, known=known)
+        _write(task, log, fit, train, watched_r, known=known)
     parts, users_p = (log.arrays[name][watched_r] for name in ("parts", "users"))
     predicted = fit.watched_p, watched.ratings_r, users_p
     by_part = {
@@ -228,14 +227,7 @@ def measure_errors(
 
 
 def _write(
-    task: FitTask,
-    log: RatingLog,
-    fit: Fit,
-    train: Ratings,
-    watched_r: Rows,
-    *,
-    watched: Ratings,
-    known: KnownIds | None,
+    task: FitTask, log: RatingLog, fit: Fit, train: Ratings, watched_r: Rows, *, known: KnownIds | None
 ) -> None:
     """Write the model and its predictions, and vectors of the users and items that have training rows.
 
@@ -246,8 +238,6 @@ def _write(
         place = registry.save(fit.model, Path(folder) / MODEL)
         write_bytes(task.place(MODEL), place.read_bytes())
     columns = log.with_ids(watched_r) | {"prediction": pa.array(fit.watched_p)}
-    if isinstance(fit.model, ProductModel):
-        columns["known"] = pa.array(fit.model.knows(watched.users_r, watched.items_r))
     write_table(task.place(PREDICTIONS), pa.table(columns))
     if isinstance(fit.model, RatingFactorModel):
         model = fit.model

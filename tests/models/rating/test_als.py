@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from recbench_spark.errors import ConfigError, DivergedError
-from recbench_spark.models.fold_in import fold_in_explicit, fold_in_implicit
 from recbench_spark.models.rating.als import (
     AlsSettings,
     ImplicitAlsSettings,
@@ -21,6 +20,7 @@ from recbench_spark.models.rating.interface import UNSEEN, check_ratings
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.registry import make_settings
 from tests.models.rating.worlds import plant_ratings
+from tests.one_fold_in import fold_in_explicit, fold_in_implicit
 
 D = 3
 
@@ -150,7 +150,6 @@ def test_one_factor_by_hand() -> None:
     assert model.p_ud.ravel() == pytest.approx([float(x) for x in wanted], rel=1e-6)
     pairs = np.array([1, UNSEEN, 0]), np.array([1, 0, UNSEEN])
     assert model.predict(*pairs).tolist()[1:] == [3.0, 3.0]  # the mean of 4, 2 and 3
-    assert model.knows(*pairs).tolist() == [True, False, False]
 
 
 def test_implicit_products_are_ials_with_other_numbers() -> None:
