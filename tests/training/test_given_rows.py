@@ -111,9 +111,10 @@ def test_ratings_of_held_out_users_are_predicted_by_their_given_rows(night: Ran,
     adapter = make_adapter(model)
     users = select_part_users(data.table(USER_BLOCKS), ["test"], None, False)
     predicted = adapter.predict(users, data).toPandas()
-    vectors = {
-        row.user_id: row.vector for row in adapter.rank_users(*open_trained(adapter, data)).collect()
-    }
+    trained = adapter.load(data)
+    ranked = adapter.rank_users(trained, adapter.open_source(trained, data), data)
+    assert ranked is not None and trained.items is not None
+    vectors = {row.user_id: row.vector for row in ranked.collect()}
     items = {row.item_id: row.vector for row in trained.items.collect()}
     index = {row.item_index: row.item_id for row in data.items.collect()}
     low, high = data.rating_log.scale if name == "explicit" else (-np.inf, np.inf)
