@@ -60,6 +60,8 @@ def main() -> None:
     flags.add_argument("--seeds", type=int, default=3)
     args = flags.parse_args()
     data = read_data(args.data)
+    if not args.explicit:
+        data.train["rating"] = 1.0  # as a night takes pairs
     settings = ProductAlsSettings(
         rank=args.rank, iterations=args.iterations, regularization=args.regularization, alpha=args.alpha,
         implicit=not args.explicit,
@@ -87,7 +89,7 @@ def read_data(place: Path) -> Data:
     for name in NAMES[:2]:
         rows[name] = rows[name].factorize()[0]
     tested = np.random.default_rng(42).random(len(rows)) < 0.2
-    return Data(rows[~tested], rows[tested])
+    return Data(rows[~tested].copy(), rows[tested])
 
 
 def read_lists(path: Path) -> pd.DataFrame:
