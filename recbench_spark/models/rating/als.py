@@ -209,10 +209,10 @@ def fit_product_als(
     if not all(np.isfinite(side.factors).all() for side in sides):
         raise DivergedError("als: vectors are not finite", "regularization above 0")
     mean, scale = (0.0, REAL) if settings.implicit else (float(train.ratings_r.mean()), train.scale)
-    biases = [np.zeros(len(count_a)) for count_a in counts]
-    tables = [side.factors[:-1, : settings.rank].copy() for side in sides]
-    rated = [count_a > 0 for count_a in counts]
-    model = ProductModel(0.0, *biases, *tables, np.array(scale), mean, *rated)
+    b_u, b_i = (np.zeros(len(count_a)) for count_a in counts)
+    p, q = (side.factors[:-1, : settings.rank].copy() for side in sides)
+    rated_u, rated_i = (count_a > 0 for count_a in counts)
+    model = ProductModel(0.0, b_u, b_i, p, q, np.array(scale), mean, rated_u, rated_i)
     watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
     return Fit(model, np.zeros(0), watched_p, settings.iterations)
 
