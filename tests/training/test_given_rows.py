@@ -118,10 +118,10 @@ def test_ratings_of_held_out_users_are_predicted_by_their_given_rows(night: Ran,
     items = {row.item_id: row.vector for row in trained.items.collect()}
     index = {row.item_index: row.item_id for row in data.items.collect()}
     low, high = data.rating_log.scale if name == "explicit" else (-np.inf, np.inf)
-    asked = {row.user_id: row["items"] for row in users.collect()}
+    items_of = {row.user_id: row["items"] for row in users.collect()}
     assert len(predicted) > 5 and set(predicted.user_id) <= set(vectors)
     for row in predicted.itertuples():
-        known = [items.get(index[item]) for item in asked[row.user_id]]
+        known = [items.get(index[item]) for item in items_of[row.user_id]]
         assert row.unknown == sum(vector is None for vector in known)
         wanted = [
             data.mean_rating if vector is None else np.clip(np.dot(vectors[row.user_id], vector), low, high)
