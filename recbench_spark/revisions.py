@@ -61,6 +61,9 @@ REVISIONS: dict[str, int] = {
     #    length 1, before 0.
     "graph": 2,
     # --- models trained here
+    # 2: our own solver of MLlib's objective, as one task; the former kind is `mllib_als`, whose last bits
+    #    depend on the number of cores. Predicted ratings are clipped to `dataset.scale`.
+    "als": 2,
     # 2: cosines equal as fractions are equal numbers, and sums of equal cosines equal scores.
     # 3: a user whose items have no neighbours gets no list; before, all items by id.
     "item_knn": 3,

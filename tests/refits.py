@@ -35,12 +35,19 @@ def refit(fold_in: FoldInSettings, model: Model, items: Ints, ratings: Floats) -
     if not n:
         return None
     if isinstance(fold_in, RidgeFoldIn):
-        targets, ridge = ratings[used] - biases_i[items[used]], [fold_in.regulariser * n] * dims
+        targets, ridge = (
+            ratings[used] - biases_i[items[used]],
+            [fold_in.regulariser * n**fold_in.frequency] * dims,
+        )
         if fold_in.bias_regulariser is not None:
             y, ridge = np.column_stack([y, np.ones(n)]), [*ridge, fold_in.bias_regulariser * n]
         return np.linalg.solve(y.T @ y + np.diag(ridge), y.T @ targets)[:dims]
     if isinstance(fold_in, ConfidenceFoldIn):
-        left = y_id.T @ y_id + fold_in.alpha * y.T @ y + fold_in.regulariser * n * np.eye(dims)
+        left = (
+            y_id.T @ y_id
+            + fold_in.alpha * y.T @ y
+            + fold_in.regulariser * n**fold_in.frequency * np.eye(dims)
+        )
         return np.linalg.solve(left, (1 + fold_in.alpha) * y.sum(axis=0))
     assert isinstance(fold_in, PairFoldIn)
     weight, size = fold_in.unobserved_weight, fold_in.items or int(known_i.sum())

@@ -199,7 +199,7 @@ def test_the_serverless_bundle_asks_for_no_model_that_needs_a_classic_session() 
         ]
     )
     models = load_benchmark("demo", args.set).models
-    assert {model.kind for model in models} == {"random", "popular", "item_knn", "implicit_als", "truth"}
+    assert {model.kind for model in models} == {"random", "popular", "item_knn", "als", "truth"}
 
 
 def run_with_stand_in(script: str, command: str, folder: Path, **variables: str) -> list[str]:

@@ -28,7 +28,7 @@ from recbench_spark.config.models import make_model
 from recbench_spark.errors import FAILED, OK, ConfigError
 from recbench_spark.leaderboard.search_spaces import Setting, replace_settings
 from recbench_spark.models.rating.kinds import model_seed
-from recbench_spark.models.rating.registry import FAMILIES
+from recbench_spark.models.rating.registry import gives_ratings
 from recbench_spark.reports import fits as pictures
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
     models = [
         m
         for m in select_models(benchmark, args.models)
-        if m.kind in FAMILIES and (args.models or hasattr(m, "dims"))
+        if gives_ratings(m) and (args.models or hasattr(m, "dims"))
     ]
     journal = Journal()
     store = Store(get_session(f"recbench-spark figure {benchmark.name}"), args.warehouse)

@@ -59,10 +59,10 @@ from recbench_spark.config.learning_curves import LearningCurve
 from recbench_spark.config.living_logs import AGE_FACT, gates_with_age, make_age_gate
 from recbench_spark.config.loading import BENCHMARKS, find_benchmark, load_benchmark, make_benchmark
 from recbench_spark.config.models import (
-    AlsModel,
     EmbeddingsModel,
     ItemKnnModel,
     ListsModel,
+    MllibAlsModel,
     ModelConfig,
     PopularModel,
     Provenance,
@@ -100,7 +100,6 @@ __all__ = [
     "SECRETS_HINT",
     "TABLE_READERS",
     "UNITS",
-    "AlsModel",
     "Benchmark",
     "Bootstrap",
     "CandidateDraw",
@@ -121,6 +120,7 @@ __all__ = [
     "Loader",
     "Location",
     "M",
+    "MllibAlsModel",
     "ModelConfig",
     "Name",
     "Paradoxes",

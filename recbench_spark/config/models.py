@@ -281,10 +281,13 @@ class ItemKnnModel(ModelConfig):
     """Items of a user that count; of a longer history a part is chosen by hash."""
 
 
-class AlsModel(LearntItems):
-    """Spark MLlib's alternating least squares."""
+class MllibAlsModel(LearntItems):
+    """Spark MLlib's alternating least squares, over all executors.
 
-    kind: Literal["als"]
+    Its last bits depend on the number of cores; `als` has the same objective, and fits on one host.
+    """
+
+    kind: Literal["mllib_als"]
     rank: Annotated[int, Field(ge=1, le=2048)] = 32
     """Factors of a user and of an item."""
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
@@ -297,6 +300,11 @@ class AlsModel(LearntItems):
     """Learn from confidence in pairs; false: predict ratings."""
     seed: Seed = 42
     """Seed of the first factors."""
+
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if a fold-in fits these settings; see `ModelConfig`."""
+        return self.regularization > 0
 
 
 class TruthModel(ModelConfig):

@@ -100,7 +100,7 @@ def describe_platform(spark: SparkSession) -> str:
     if is_connect(spark):
         limits = ["no SQL of your own by Spark", "no Hadoop file systems", "no fits over several hosts"]
     elif version == "3.5":
-        limits = ["als has other last bits of its vectors than with Spark 4"]
+        limits = ["mllib_als has other last bits of its vectors than with Spark 4"]
     if version == NEWEST and not limits:
         return ""
     kind = "by Spark Connect" if is_connect(spark) else "classic"

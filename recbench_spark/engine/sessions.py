@@ -259,7 +259,7 @@ def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
     elif not read_setting(spark, CHECKPOINTS):
         raise ConfigError(
             f"{what} by Spark Connect needs {CHECKPOINTS} in the settings of the cluster",
-            "set it, or use kind: implicit_als (likes) or als_wr (ratings)",
+            "set it, or use kind: als",
         )
 
 

@@ -33,6 +33,7 @@ METHOD_NAMES = {
     "nsvd1": "NSVD1",
     "rbm": "RBM",
     "item_neighbours": "item nearest neighbours",
+    "mllib_als": "ALS-WR",
     "means": "means of users and items",
     "popular": "most popular",
     "item_knn": "item nearest neighbours of lists",
@@ -121,7 +122,7 @@ def canonical_method(kind: str, settings: Mapping[str, Any]) -> str:
     """
     if kind == "bayesian_mf":
         return BAYESIAN_METHODS.get(str(settings.get("features", "u,i")), kind)
-    if kind == "als" and settings.get("implicit"):
+    if kind in ("als", "mllib_als") and settings.get("implicit"):
         return "ALS of implicit feedback"
     return METHOD_NAMES.get(kind, kind)
 

@@ -41,15 +41,17 @@ class FoldInSettings(Protocol):
 class RidgeFoldIn:
     """Fold-in of models of ratings: one ridge regression on ratings minus the biases of the items.
 
-    It covers Spark's explicit ALS (biases of 0), ALS-WR and SGD (biases with the overall mean).
+    It covers explicit ALS (biases of 0), ALS-WR and SGD (biases with the overall mean).
 
     Attributes:
         regulariser: lambda, times the number of ratings; above 0.
         bias_regulariser: lambda of the user's bias; None: users have no bias.
+        frequency: the ridge is lambda n^frequency.
     """
 
     regulariser: float
     bias_regulariser: float | None = None
+    frequency: float = 1.0
 
     def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> RatingFolder:
         """Make the folder, as in `FoldInSettings`."""
@@ -59,28 +61,32 @@ class RidgeFoldIn:
             self.regulariser,
             biases_i=biases_i,
             bias_regulariser=self.bias_regulariser,
+            frequency=self.frequency,
         )
 
 
 @dataclass(frozen=True)
 class ConfidenceFoldIn:
-    """Fold-in of Spark's implicit ALS (see `ConfidenceFolder`).
+    """Fold-in of implicit ALS (see `ConfidenceFolder`).
 
     Attributes:
         regulariser: lambda, times the number of liked rows; above 0.
         alpha: growth of confidence.
         threshold: lowest rating of a liked row; None: above 0.
+        frequency: the ridge is lambda n^frequency.
     """
 
     regulariser: float
     alpha: float
     threshold: float | None = None
+    frequency: float = 1.0
 
     def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> ConfidenceFolder:
         """Make the folder, as in `FoldInSettings`; one pass over the items finds their eigenbasis."""
         return ConfidenceFolder(
-            vectors_id, known_i, decompose_items(vectors_id), self.regulariser, self.alpha, self.threshold
-        )
+            vectors_id, known_i, decompose_items(vectors_id), self.regulariser, self.alpha, self.threshold,
+            self.frequency,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Fold all prefixes of a history in: the vectors of a user after 1, 2, ... L given items.
 
-A prefix needs one ridge regression (`models.fold_in` has the equations, and stays as the oracle). The
-ridge grows with each rating, so no factor of one prefix carries over to the next. But a prefix of l items
-has only l unknowns: for l < d the dual system of l rows is solved, and for l >= d the primal one of d rows.
+A prefix needs one ridge regression, the user half-step of alternating least squares. The ridge grows with
+each rating, so no factor of one prefix carries over to the next. But a prefix of l items has only l
+unknowns: for l < d the dual system of l rows is solved, and for l >= d the primal one of d rows.
 
     explicit   x = Y_l' w,          (K_l + ridge_l I) w = r,               K_l = Y_l Y_l'
     implicit   x = Q S_l Z_l' w,    (C_l^-1 + Z_l S_l Z_l') w = C_l^-1 c,  Z_l = Y_l Q
@@ -54,13 +54,13 @@ class WeightedRows(NamedTuple):
     counted_p: Bools
 
 
-def ridge_per_rating(ridge: float, longest: int) -> Floats:
-    """Return ridge x n for n = 0 .. longest: ALS-WR, Spark's ALS, and SGD, which shrinks at each rating.
+def ridge_per_rating(ridge: float, longest: int, frequency: float = 1.0) -> Floats:
+    """Return ridge x n^frequency for n = 0 .. longest: ALS, and SGD, which shrinks at each rating.
 
     >>> ridge_per_rating(0.5, 3).tolist()
     [0.0, 0.5, 1.0, 1.5]
     """
-    return ridge * np.arange(longest + 1.0)
+    return ridge * np.arange(longest + 1.0) ** frequency
 
 
 def ridge_by_frequency(
@@ -79,7 +79,7 @@ def decompose_items(factors_id: Floats | Floats32, weight: float = 1.0) -> ItemS
 
     Args:
         factors_id: (i, d) vectors of all items; zeros for those that training does not know.
-        weight: alpha_0 of iALS; 1 for Spark's implicit ALS.
+        weight: alpha_0 of iALS; 1 for implicit ALS.
     """
     gram_dd = np.zeros((factors_id.shape[1], factors_id.shape[1]))
     for begin in range(0, len(factors_id), ITEMS_A_BLOCK):

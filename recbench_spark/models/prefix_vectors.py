@@ -72,7 +72,7 @@ class RoundedFolder(ABC):
 class RatingFolder(RoundedFolder):
     """Folder of models of ratings: r = b_u + b_i + x_u y_i, with a ridge for each rating; b_i has the mean.
 
-    It covers Spark's explicit ALS (no biases), ALS-WR and SGD. A bias of the user is solved together with
+    It covers explicit ALS (no biases), ALS-WR and SGD. A bias of the user is solved together with
     the vector. It moves all scores of a user alike, so it is no part of what is ranked.
 
     Attributes:
@@ -81,6 +81,7 @@ class RatingFolder(RoundedFolder):
         regulariser: lambda, times the number of ratings.
         biases_i: subtracted from the ratings of each item; None: nothing.
         bias_regulariser: lambda of the user's bias; None: users have no bias.
+        frequency: the ridge is lambda n^frequency.
     """
 
     factors_id: Floats | Floats32
@@ -88,6 +89,7 @@ class RatingFolder(RoundedFolder):
     regulariser: float
     biases_i: Floats | None = None
     bias_regulariser: float | None = None
+    frequency: float = 1.0
 
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
         """Solve all prefixes by ridge regression on what the biases leave.
@@ -102,7 +104,7 @@ class RatingFolder(RoundedFolder):
         design_kd, dims = self._make_design(chosen), self.factors_id.shape[1]
 
         def solve_used(offsets: Ints) -> Floats:
-            ridge_n = ridge_per_rating(self.regulariser, _longest(offsets))
+            ridge_n = ridge_per_rating(self.regulariser, _longest(offsets), self.frequency)
             return fold_in_prefixes(offsets, place_r, targets_r, design_kd, ridge_n)[:, :dims]
 
         return fold_used_rows(offsets, used_p, dims, solve_used)
@@ -119,7 +121,7 @@ class RatingFolder(RoundedFolder):
 
 @dataclass(frozen=True)
 class ConfidenceFolder(RoundedFolder):
-    """Folder of Spark's implicit ALS: liked rows with strength 1, confidence 1 + alpha.
+    """Folder of implicit ALS: liked rows with strength 1, confidence 1 + alpha.
 
     Attributes:
         factors_id: (i, d) item vectors; zeros for items that training does not know.
@@ -128,6 +130,7 @@ class ConfidenceFolder(RoundedFolder):
         regulariser: lambda, times the number of liked rows.
         alpha: growth of confidence.
         threshold: lowest rating of a liked row; None: above 0.
+        frequency: the ridge is lambda n^frequency.
     """
 
     factors_id: Floats | Floats32
@@ -136,6 +139,7 @@ class ConfidenceFolder(RoundedFolder):
     regulariser: float
     alpha: float
     threshold: float | None = None
+    frequency: float = 1.0
 
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
         """Solve all prefixes of liked rows."""
@@ -143,7 +147,7 @@ class ConfidenceFolder(RoundedFolder):
         liked_r = items[used_p]
 
         def solve_used(offsets: Ints) -> Floats:
-            ridge_n = ridge_per_rating(self.regulariser, _longest(offsets))
+            ridge_n = ridge_per_rating(self.regulariser, _longest(offsets), self.frequency)
             arrays = (offsets, liked_r, np.ones(len(liked_r)), self.factors_id, self.spectrum)
             return fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.alpha)
 

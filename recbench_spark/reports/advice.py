@@ -43,7 +43,7 @@ BY_NATURE = {
 }
 """Checks that some kinds of models cannot pass: parts of their names, and these kinds."""
 
-LOCAL_KINDS = {"als", "als_wr", "implicit_als", "item_knn", "lightgcn", "mf_bpr", "sgd_mf"}
+LOCAL_KINDS = {"als", "als_wr", "implicit_als", "item_knn", "lightgcn", "mf_bpr", "mllib_als", "sgd_mf"}
 """Kinds of models that this package fits to relevant rows. A generated world has users and items without
 such rows, and items that share no neighbour: what these models lack there is the world's nature. A model
 from outside has no excuse there."""

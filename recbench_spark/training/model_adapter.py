@@ -25,7 +25,7 @@ from recbench_spark.definitions import Definition
 from recbench_spark.engine.versions import union_rows
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking.predict import mean_rating
+from recbench_spark.evaluation.ranking.predict import mean_rating, predict_scored
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
@@ -393,6 +393,15 @@ class ModelAdapter(Generic[Settings]):
             return known
         folded = fold_given_rows(data.given_rows, data.items, self.make_prefix_scorer(trained, data))
         return folded if known is None else known.select("user_id", "vector").unionByName(folded)
+
+    def predict_products(self, users: DataFrame, data: SplitData) -> DataFrame:
+        """Predict by vectors, also those of users held out, as `predict`; unknown pairs get the mean."""
+        trained = self.load(data)
+        source = self.open_source(trained, data)
+        vectors = self.rank_users(trained, source, data)
+        assert vectors is not None
+        known = users.join(vectors.select("user_id", "vector"), "user_id", "left")
+        return predict_scored(known, source, data.mean_rating)
 
     def check_ranking(self) -> None:
         """Check, before Spark starts, that the model ranks items.

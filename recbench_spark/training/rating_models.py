@@ -131,11 +131,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         Raises:
             ConfigError: a learner whose scores are no ratings.
         """
-        if gives_scores(learner_settings(self.settings).kind):
-            raise ConfigError(
-                f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
-                "evaluation.task: ranking, or a learner of ratings such as sgd_mf",
-            )
+        self._check_ratings()
         pairs = load_parquet(data.spark, self._place(data, PREDICTIONS))
         entry = F.struct("item_id", "prediction")
         by_user = pairs.groupBy("user_id", "part").agg(
@@ -155,6 +151,13 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             F.col("relevance").alias("outcome"),
             F.expr("cast(size(filter(item_ids, x -> predicted[x] is null)) as int)").alias("unknown"),
         )
+
+    def _check_ratings(self) -> None:
+        if gives_scores(learner_settings(self.settings).model_dump()):
+            raise ConfigError(
+                f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
+                "evaluation.task: ranking, or a learner of ratings (als: implicit: false)",
+            )
 
     # ------------------------------------------------------------------------------------ the task
 
@@ -180,6 +183,31 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             stored=data.store.format_path(FIT_FILES),
             whole=self.settings.items == "catalogue",
         )  # fmt: skip
+
+
+class AlsAdapter(RatingAdapter):
+    """Adapter of `als`, whose vectors stand in the table `embeddings`, too."""
+
+    save, saved, load, source = (
+        ModelAdapter.save, ModelAdapter.saved, ModelAdapter.load, ModelAdapter.source,
+    )  # fmt: skip
+
+    def fit(self, data: SplitData) -> Trained:
+        """Return the vectors in the files of a fit, made now or beside other fits."""
+        if not super().saved(data):
+            super().fit(data)
+        return super().load(data)
+
+    def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
+        """Predict products within the scale, also for users held out; unknown pairs get the mean."""
+        self._check_ratings()
+        low, high = map(F.lit, data.rating_log.scale)
+
+        def clip(prediction: Column) -> Column:
+            return F.greatest(low, F.least(high, prediction))
+
+        predicted = self.predict_products(users, data)
+        return predicted.withColumn("prediction", F.transform("prediction", clip))
 
 
 def open_item_file(place: str, attempt: str, catalogue: KnownItems) -> DotSource:

@@ -14,7 +14,7 @@ from recbench_spark.errors import ConfigError
 PACKAGE = __name__.partition(".")[0]
 
 ADAPTERS = {
-    "AlsModel": "als:AlsAdapter",
+    "AlsModel": "rating_models:AlsAdapter",
     "EmbeddingsModel": "external_models:EmbeddingsAdapter",
     "GraphNet": "graph_models:GraphNetAdapter",
     "GraphSageModel": "trained_graphs:GraphSageAdapter",
@@ -23,6 +23,7 @@ ADAPTERS = {
     "ListsModel": "external_models:ListsAdapter",
     "MeansModel": "means:MeansAdapter",
     "MfBprModel": "factor_models:FactorAdapter",
+    "MllibAlsModel": "mllib_als:MllibAlsAdapter",
     "PinSageModel": "trained_graphs:PinSageAdapter",
     "PopularModel": "baselines:PopularAdapter",
     "RandomModel": "baselines:RandomAdapter",

@@ -13,7 +13,7 @@ from recbench_spark.leaderboard.entries import SettingsSource
 from recbench_spark.leaderboard.search_spaces import replace_settings
 from recbench_spark.leaderboard.verdicts import uses_best
 from recbench_spark.models.rating.kinds import learner_settings
-from recbench_spark.models.rating.registry import FAMILIES
+from recbench_spark.models.rating.registry import gives_ratings
 from recbench_spark.schemas import TRIALS
 from recbench_spark.storage.store import Store
 from recbench_spark.tuning.folds import compute_credited_log_id
@@ -61,7 +61,7 @@ def read_credited_trials(store: Store, benchmark: Benchmark) -> list[Row]:
 
 def model_settings(model: ModelConfig, task: str) -> Row:
     """Return the settings that trials of a model have: those of a rating learner, or of the model."""
-    if task == "rating" and model.kind in FAMILIES:
+    if task == "rating" and gives_ratings(model):
         return learner_settings(model).model_dump()
     return model.model_dump(mode="json", exclude={"name", "version", "provenance"})
 

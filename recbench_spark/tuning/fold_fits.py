@@ -13,7 +13,7 @@ from functools import partial
 from pyspark.sql import functions as F
 
 from recbench_spark import revisions
-from recbench_spark.config import AlsModel, Benchmark, ModelConfig, digest
+from recbench_spark.config import Benchmark, MllibAlsModel, ModelConfig, digest
 from recbench_spark.errors import RecbenchError
 from recbench_spark.leaderboard.fold_statistics import FoldSummary, summarise_folds
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
@@ -103,7 +103,7 @@ class FitPlanner:
             for seed in (seeds or (model_seed(model),))
         )
 
-    def make_distributed_task(self, model: AlsModel, seed: int, fold: int | None) -> FitTask:
+    def make_distributed_task(self, model: MllibAlsModel, seed: int, fold: int | None) -> FitTask:
         """Make the fit of a model that Spark distributes; only its row is stored."""
         train, held_out = self.log.divide_parts(fold)
         document = model.model_dump(exclude={"name", "version", "provenance", "seed", "items"})
@@ -173,9 +173,12 @@ def _name_whole(whole: bool) -> tuple[str, ...]:
 def estimate_cost(task: FitTask, log: FoldedLog) -> float:
     """Estimate the duration of a fit in any unit: rows times steps times numbers in a row."""
     settings = task.settings
-    steps = sum(settings.get(name) or 0 for name in ("epochs", "sweeps", "samples", "burn_in")) or 1
+    steps = (
+        sum(settings.get(name) or 0 for name in ("epochs", "sweeps", "iterations", "samples", "burn_in"))
+        or 1
+    )
     dims = task.dims or 8
-    solves = task.kind in ("bayesian_mf", "als_wr", "implicit_als")
+    solves = task.kind in ("als", "bayesian_mf", "als_wr", "implicit_als")
     return float(log.files.rows * steps * dims * (dims if solves else 1))
 
 
@@ -234,7 +237,7 @@ def _append_under_plan(store: Store, plan: FitPlan, done: Mapping[str, Row]) -> 
 
 def run_distributed(
     fits: FitPlanner,
-    models: Sequence[AlsModel],
+    models: Sequence[MllibAlsModel],
     seeds: Sequence[int],
     folds: Sequence[int],
     journal: Journal,

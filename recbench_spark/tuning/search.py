@@ -33,7 +33,7 @@ from recbench_spark.leaderboard.search_spaces import (
     replace_settings,
 )
 from recbench_spark.leaderboard.searches import SearchTrials
-from recbench_spark.models.rating.registry import FAMILIES
+from recbench_spark.models.rating.registry import ALL_FAMILIES, FAMILIES, gives_ratings
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TRIALS
 from recbench_spark.storage.store import Store
@@ -201,12 +201,12 @@ def list_searchable(model: ModelConfig, task: str) -> list[str]:
         ConfigError: the model is fitted elsewhere, or is not a model of the task.
     """
     if task == "rating":
-        if model.kind not in FAMILIES:
+        if not gives_ratings(model):
             raise ConfigError(
                 f"search.spaces.{model.name}: kind '{model.kind}' is not a rating model",
                 f"kinds: {', '.join(sorted(FAMILIES))}",
             )
-        return [name for name in FAMILIES[model.kind].settings.model_fields if name != "kind"]
+        return [name for name in ALL_FAMILIES[model.kind].settings.model_fields if name != "kind"]
     names = [name for name in type(model).model_fields if name not in (*COMMON_FIELDS, *model.paths)]
     if not names or not model.measured:
         raise ConfigError(
@@ -218,8 +218,8 @@ def list_searchable(model: ModelConfig, task: str) -> list[str]:
 
 def has_settings(model: ModelConfig, task: str) -> bool:
     """Return True if there is anything to search."""
-    if task == "rating" and model.kind not in FAMILIES:
-        return True  # MLlib's als is fitted elsewhere, but it has settings
+    if task == "rating" and not gives_ratings(model):
+        return True  # mllib_als is fitted elsewhere, but it has settings
     try:
         return bool(list_searchable(model, task))
     except ConfigError:

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from recbench_spark.config import (
     BENCHMARKS,
-    AlsModel,
     Benchmark,
     Dataset,
     Evaluation,
@@ -28,6 +27,7 @@ from recbench_spark.config import (
 )
 from recbench_spark.config.base import holds_secret
 from recbench_spark.errors import ConfigError
+from recbench_spark.models.rating.kinds import AlsModel
 from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
 

@@ -647,6 +647,19 @@ KIND_RULES: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
             "rank": whole(1, 2048),
             "iterations": whole(1, 10_000),
             "regularization": NOT_NEGATIVE,
+            "frequency": number(0, 1),
+            "alpha": NOT_NEGATIVE,
+            "implicit": truth,
+            "seed": SEED,
+            "items": choice("trained", "catalogue"),
+        },
+        (),
+    ),
+    "mllib_als": (
+        {
+            "rank": whole(1, 2048),
+            "iterations": whole(1, 10_000),
+            "regularization": NOT_NEGATIVE,
             "alpha": NOT_NEGATIVE,
             "implicit": truth,
             "seed": SEED,
@@ -682,7 +695,7 @@ KIND_RULES: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
     ),
 }
 KIND_RULES["tests.outside_model:NewestModel"] = ({"step": number()}, ())
-KIND_RULES["recbench_spark.config.models:AlsModel"] = KIND_RULES["als"]
+KIND_RULES["recbench_spark.config.models:MllibAlsModel"] = KIND_RULES["mllib_als"]
 
 
 @cache
@@ -704,6 +717,8 @@ def model(value: Any, place: str) -> dict[str, Any]:
     meant = dict(section({**common, **own}, "name", *needed)(value, place))
     if kind == "embeddings" and meant.get("users") is None and meant.get("fold_in") is None:
         raise Broken(place, "nothing says how users get vectors")
+    if kind == "als" and meant.get("implicit", True) and meant.get("alpha") == 0:
+        raise Broken(f"{place}.als", "all pairs are alike")
     if meant.get("fold_in") is not None and meant.get("similarity") == "cosine":
         raise Broken(place, "products alone are folded in")
     return meant
@@ -1010,7 +1025,7 @@ def _check_task(meant: dict[str, Any]) -> None:
             raise Broken("benchmark.paradoxes", "are of rankings")
 
 
-FOLDING = {"als", "popular", "item_knn"}
+FOLDING = {"als", "mllib_als", "popular", "item_knn"}
 """Kinds whose learning curves these rules judge; a night names the other kinds that have none."""
 
 

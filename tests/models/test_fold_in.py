@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recbench_spark.models.fold_in import fold_in_explicit, fold_in_implicit
+from tests.one_fold_in import fold_in_explicit, fold_in_implicit
 
 
 def test_one_factor_by_hand() -> None:

@@ -10,16 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.config import AlsModel, PopularModel, TruthModel
+from recbench_spark.config import MllibAlsModel, PopularModel, TruthModel
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.sources import DotSource, HashSource
 from recbench_spark.kernels.ranking.scorers import DotScorer
-from recbench_spark.models.fold_in import fold_in_explicit, fold_in_implicit
 from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, RidgeFoldIn
+from recbench_spark.models.rating.kinds import AlsModel
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.model_adapter import make_adapter
+from tests.one_fold_in import fold_in_explicit, fold_in_implicit
 
 ITEMS, DIMS = 7, 3
 
@@ -80,7 +81,8 @@ def test_scores_without_vectors_fold_nobody_in(tmp_path: Path) -> None:
     ("model", "words"),
     [
         (TruthModel(name="t", kind="truth"), "model t: kind 'truth' cannot fold users in"),
-        (AlsModel(name="a", kind="als", regularization=0.0), "model a: a regulariser of 0"),
+        (AlsModel(name="a", kind="als", regularization=0.0), "model a: als: a regulariser of 0"),
+        (MllibAlsModel(name="a", kind="mllib_als", regularization=0.0), "model a: a regulariser of 0"),
     ],
 )
 def test_models_without_curves_are_named_before_spark(model: ModelConfig, words: str) -> None:
@@ -89,5 +91,9 @@ def test_models_without_curves_are_named_before_spark(model: ModelConfig, words:
 
 
 def test_models_with_curves_pass() -> None:
-    for model in (AlsModel(name="a", kind="als"), PopularModel(name="p", kind="popular")):
+    for model in (
+        AlsModel(name="a", kind="als"),
+        MllibAlsModel(name="m", kind="mllib_als"),
+        PopularModel(name="p", kind="popular"),
+    ):
         make_adapter(model).check_prefixes()

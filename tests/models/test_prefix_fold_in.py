@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
 from recbench_spark.errors import DataError
-from recbench_spark.models.fold_in import fold_in_explicit, fold_in_implicit
 from recbench_spark.models.prefix_fold_in import (
     decompose_items,
     fold_in_ials_prefixes,
@@ -19,6 +18,7 @@ from recbench_spark.models.prefix_fold_in import (
     ridge_per_rating,
 )
 from recbench_spark.models.prefix_vectors import ConfidenceFolder, PairFolder, PrefixFolder, RatingFolder
+from tests.one_fold_in import fold_in_explicit, fold_in_implicit
 
 LONGEST = 9
 

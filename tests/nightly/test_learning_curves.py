@@ -18,7 +18,6 @@ from recbench_spark.evaluation.batched.curves import HeldOutUsers
 from recbench_spark.evaluation.metrics.curve_batches import CurveMember
 from recbench_spark.kernels.comparison.curve_crossings import choose_pair, find_place
 from recbench_spark.kernels.resampling import mean_and_error, moments
-from recbench_spark.models.fold_in import fold_in_explicit, fold_in_implicit
 from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
 from recbench_spark.nightly.curve_context import make_curve_plan
 from recbench_spark.nightly.night_status import find_finished_night
@@ -40,6 +39,7 @@ from recbench_spark.schemas import (
 from recbench_spark.storage.store import Store
 from recbench_spark.training.model_adapter import make_adapter
 from tests.nights import DATE, Ran, run
+from tests.one_fold_in import fold_in_explicit, fold_in_implicit
 
 CURVES: dict[str, Any] = {
     "name": "curves",

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recbench_spark.evaluation.ranking.rank import select_part_users
 from recbench_spark.kernels.ranking.scorers import DotScorer
 from recbench_spark.models.fold_in_settings import FoldInSettings, RidgeFoldIn
-from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, RUNS, SPLITS
+from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, RUNS, SPLITS, USER_BLOCKS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.given_rows import fold_given_rows
 from recbench_spark.training.model_adapter import make_adapter
@@ -24,6 +25,10 @@ FIT = {"epochs": 1, "batch": 64, "validation": 0.2, "dims": 4}
 KINDS: dict[str, dict[str, Any]] = {
     "als": {"kind": "als", "rank": 3, "iterations": 2},
     "explicit": {"kind": "als", "rank": 3, "iterations": 2, "implicit": False},
+    "half": {"kind": "als", "rank": 3, "iterations": 2, "frequency": 0.5},
+    "half_stars": {"kind": "als", "rank": 3, "iterations": 2, "frequency": 0.5, "implicit": False},
+    "mllib_als": {"kind": "mllib_als", "rank": 3, "iterations": 2},
+    "mllib_stars": {"kind": "mllib_als", "rank": 3, "iterations": 2, "implicit": False},
     "als_wr": {"kind": "als_wr", "dims": 3, "sweeps": 2},
     "implicit_als": {"kind": "implicit_als", "dims": 3, "sweeps": 2},
     "sgd_mf": {"kind": "sgd_mf", "dims": 3, "epochs": 2},
@@ -96,6 +101,33 @@ def test_stored_models_fold_in_as_refits(night: Ran, name: str) -> None:
     exact_pd, expected_p = RefittingFolder(fold_in, model).solve(*rows)
     assert known_p.tolist() == expected_p.tolist() and known_p.any()
     np.testing.assert_allclose(solved_pd, exact_pd, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["explicit", "mllib_stars"])
+def test_ratings_of_held_out_users_are_predicted_by_their_given_rows(night: Ran, name: str) -> None:
+    """Unknown are pairs with an item that training does not know, and no user who has given rows."""
+    data = night.night.data
+    (model,) = (model for model in night.benchmark.models if model.name == name)
+    adapter = make_adapter(model)
+    users = select_part_users(data.table(USER_BLOCKS), ["test"], None, False)
+    predicted = adapter.predict(users, data).toPandas()
+    trained = adapter.load(data)
+    ranked = adapter.rank_users(trained, adapter.open_source(trained, data), data)
+    assert ranked is not None and trained.items is not None
+    vectors = {row.user_id: row.vector for row in ranked.collect()}
+    items = {row.item_id: row.vector for row in trained.items.collect()}
+    index = {row.item_index: row.item_id for row in data.items.collect()}
+    low, high = data.rating_log.scale if name == "explicit" else (-np.inf, np.inf)
+    items_of = {row.user_id: row["items"] for row in users.collect()}
+    assert len(predicted) > 5 and set(predicted.user_id) <= set(vectors)
+    for row in predicted.itertuples():
+        known = [items.get(index[item]) for item in items_of[row.user_id]]
+        assert row.unknown == sum(vector is None for vector in known)
+        wanted = [
+            data.mean_rating if vector is None else np.clip(np.dot(vectors[row.user_id], vector), low, high)
+            for vector in known
+        ]
+        assert row.prediction == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", WITHOUT_VECTORS)

@@ -33,6 +33,7 @@ FOLD_INS: dict[str, tuple[dict[str, Any], FoldInSettings | None]] = {
     "means": ({}, None),
     "item_knn": ({}, None),
     "als": ({}, ConfidenceFoldIn(0.05, 1.0, 4.0)),
+    "mllib_als": ({}, ConfidenceFoldIn(0.05, 1.0, 4.0)),
     "mf_bpr": ({"fold_in": LIKES}, PairFoldIn(0.2, 0.03, threshold=4.0)),
     "lightgcn": ({"fold_in": {**LIKES, "frequency": 0.5}}, PairFoldIn(0.2, 0.03, 0.5, threshold=4.0)),
     "embeddings": ({**VECTORS, "fold_in": {"targets": "ratings", "regulariser": 0.3}}, RidgeFoldIn(0.3)),

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recbench_spark.config import AlsModel, ItemKnnModel
+from recbench_spark.config import ItemKnnModel, MllibAlsModel
 from recbench_spark.errors import DataError
-from recbench_spark.training import als, baselines, item_knn
+from recbench_spark.training import baselines, item_knn, mllib_als
 
 N_ITEMS = 30
 
@@ -51,8 +51,8 @@ def test_popularity_is_the_count_as_a_bias(items) -> None:
 def test_als_gives_a_vector_to_each_user_and_item_it_saw(
     train, items, tmp_path: Path, implicit: bool
 ) -> None:
-    model = AlsModel(name="m", kind="als", rank=3, iterations=2, implicit=implicit)
-    trained = als.train_als(train, items, model, 4.0, str(tmp_path))
+    model = MllibAlsModel(name="m", kind="mllib_als", rank=3, iterations=2, implicit=implicit)
+    trained = mllib_als.train_als(train, items, model, 4.0, str(tmp_path))
     rows = [row for row in ratings() if row[2] >= 4 or not implicit]
     for side, place in (("user", 0), ("item", 1)):
         result = getattr(trained, f"{side}s").collect()
@@ -66,8 +66,10 @@ def test_explicit_als_learns_the_ratings(spark, items, tmp_path: Path) -> None:
     """Ratings of rank one are found again, up to regularisation; many iterations overflow no stack."""
     rows = [(f"u{u}", f"i{i:02}", (1 + u % 3) * (1 + i % 2) * 0.5) for u in range(12) for i in range(8)]
     frame = spark.createDataFrame(rows, "user_id string, item_id string, rating double")
-    model = AlsModel(name="m", kind="als", rank=2, iterations=20, regularization=0.001, implicit=False)
-    trained = als.train_als(frame, items, model, None, str(tmp_path))
+    model = MllibAlsModel(
+        name="m", kind="mllib_als", rank=2, iterations=20, regularization=0.001, implicit=False
+    )
+    trained = mllib_als.train_als(frame, items, model, None, str(tmp_path))
     users = {row.user_id: np.array(row.vector) for row in trained.users.collect()}
     vectors = {row.item_id: np.array(row.vector) for row in trained.items.collect()}
     assert max(abs(users[u] @ vectors[i] - r) for u, i, r in rows) < 0.05
@@ -75,7 +77,7 @@ def test_explicit_als_learns_the_ratings(spark, items, tmp_path: Path) -> None:
 
 def test_als_without_relevant_rows_is_refused(train, items, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="model m: no training rows"):
-        als.train_als(train, items, AlsModel(name="m", kind="als"), 99.0, str(tmp_path))
+        mllib_als.train_als(train, items, MllibAlsModel(name="m", kind="mllib_als"), 99.0, str(tmp_path))
 
 
 def cosine(matrix_ui: np.ndarray, k: int) -> dict[tuple[int, int], float]:

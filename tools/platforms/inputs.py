@@ -37,7 +37,7 @@ WIDE: dict[str, Any] = {
 }
 ALS: dict[str, Any] = {
     "name": "platforms_als",
-    "models": [{"name": "als_8", "kind": "als", "rank": 8}],
+    "models": [{"name": "als_8", "kind": "mllib_als", "rank": 8}],
     "evaluation": {"k": [10], "definition": {"threshold": 4}},
 }
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from recbench_spark import cli
 from recbench_spark.commands.dry_runs import check_log
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
-from recbench_spark.config import FOLD_HOLDOUTS, AlsModel, Benchmark, ModelConfig, load_benchmark
+from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, MllibAlsModel, ModelConfig, load_benchmark
 from recbench_spark.errors import FAILED, OK, ConfigError
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.leaderboard.fold_statistics import FoldSummary
-from recbench_spark.models.rating.registry import FAMILIES
+from recbench_spark.models.rating.registry import FAMILIES, gives_ratings
 from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.query.command_lines import query_command
@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
     write_log(store, journal, args.log, f"{benchmark.name}-fits")
     log = open_folded_log(store, benchmark, journal)
     fits = FitPlanner(store, benchmark, log, args.threads)
-    spread = [model for model in models if isinstance(model, AlsModel)]
-    single = [model for model in models if not isinstance(model, AlsModel)]
+    spread = [model for model in models if isinstance(model, MllibAlsModel)]
+    single = [model for model in models if not isinstance(model, MllibAlsModel)]
     plan = fits.over_folds(single, args.seeds, args.folds)
     rows = run_plan(store, plan, journal)
     rows += run_distributed(fits, spread, args.seeds, args.folds, journal)
@@ -84,7 +84,7 @@ def select_models(benchmark: Benchmark, names: str | None) -> list[ModelConfig]:
 
 def is_rating_model(model: ModelConfig) -> bool:
     """Return whether a model predicts ratings and can be fitted here, in one task or by Spark itself."""
-    return model.kind in FAMILIES or (isinstance(model, AlsModel) and not model.implicit)
+    return gives_ratings(model) or (isinstance(model, MllibAlsModel) and not model.implicit)
 
 
 def check_folds(benchmark: Benchmark, folds: Sequence[int]) -> None:

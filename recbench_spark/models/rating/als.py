@@ -1,17 +1,21 @@
 """Alternating least squares: each step solves all rows of one side exactly, while the other side is fixed.
 
-Both learners use the conditional mean of `blocks`, with different priors: a row a minimises
+All learners use the conditional mean of `blocks`, with different priors: a row a minimises
 sum_r (t_r - w_a - v_a . h_r)^2 + v_a' B v_a + c_a |v_a|^2.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from recbench_spark.errors import DivergedError
+from recbench_spark.kernels.arrays import Bools
 from recbench_spark.models.rating.blocks import (
     DrawKey,
     FactorSide,
@@ -67,6 +71,57 @@ class ImplicitAlsSettings(RatingSettings):
     """Standard deviation of the factors at the start."""
 
 
+class ProductAlsSettings(RatingSettings):
+    """Settings of ALS of products alone, by the names and the objective of Spark MLlib.
+
+    Attributes:
+        frequency: a row with n training pairs is regularised by `regularization` times n^frequency: 1 as in
+            MLlib (ALS-WR), 0 alike for all rows.
+    """
+
+    kind: Literal["als"] = "als"
+    rank: Annotated[int, Field(ge=1, le=2048)] = 32
+    """Factors of a user and of an item."""
+    iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
+    """Sweeps over items and users."""
+    regularization: Annotated[float, Field(ge=0)] = 0.05
+    """Weight of squared lengths (Spark's regParam)."""
+    frequency: Annotated[float, Field(ge=0, le=1)] = 1.0
+    alpha: Annotated[float, Field(ge=0)] = 1.0
+    """Growth of confidence with the rating, if `implicit`."""
+    implicit: bool = True
+    """Learn from confidence in pairs; false: predict ratings."""
+
+    @model_validator(mode="after")
+    def _check_alpha(self) -> Self:
+        if self.implicit and self.alpha == 0:
+            raise ValueError("alpha: 0 makes all pairs alike; set it above 0, or take kind: mllib_als")
+        return self
+
+
+@dataclass(frozen=True)
+class ProductModel(RatingFactorModel):
+    """Products of factors; a pair with a user or an item without training rows has a number of its own.
+
+    Attributes:
+        unknown: prediction of such a pair.
+        rated_u: (users,) true for users with training rows.
+        rated_i: (items,) likewise.
+    """
+
+    unknown: float
+    rated_u: Bools
+    rated_i: Bools
+
+    kind: ClassVar[str] = "products"
+
+    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+        """Return (p,) predictions in float64, within the scale."""
+        product_p = super().predict(users_p, items_p)
+        known_p = np.append(self.rated_u, np.False_)[users_p] & np.append(self.rated_i, np.False_)[items_p]
+        return np.where(known_p, product_p, np.clip(self.unknown, *self.scale))
+
+
 def fit_als(
     train: Ratings, settings: AlsSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
@@ -76,7 +131,9 @@ def fit_als(
     Netflix Prize" (AAIM 2008), with biases, which are solved together with the factors.
     """
     mean = float(train.ratings_r.mean())
-    sides, groups = _start(train, settings, seed, (train.ratings_r - mean).astype(np.float32))
+    sides, groups = _start(
+        train, settings.dims, settings.init_sd, seed, (train.ratings_r - mean).astype(np.float32)
+    )
     rmse_s: list[float] = []
     watched_p = np.zeros(0)
     for _ in range(settings.sweeps):
@@ -110,45 +167,83 @@ def fit_implicit_als(
     Source: Hu, Koren and Volinsky (ICDM 2008) in the form of Rendle, Krichene, Zhang and Koren, "Revisiting
     the performance of iALS on item recommendation benchmarks" (RecSys 2022), equations 1 and 6.
     """
-    sides, groups = _start(train, settings, seed, np.ones(len(train), np.float32))
-    for _ in range(settings.sweeps):
-        for at in (0, 1):
-            _solve_side(sides, groups, at, _implicit_prior(sides, groups, at, settings), threads)
+    weight, frequency = settings.unobserved_weight, settings.frequency
+    sides, groups = _start(train, settings.dims, settings.init_sd, seed, np.ones(len(train), np.float32))
+    sizes = train.n_items, train.n_users
+    ridges = [
+        settings.regulariser * (np.diff(side.starts_a) + weight * size) ** frequency
+        for side, size in zip(groups, sizes, strict=True)
+    ]
+    for at in (0, 1) * settings.sweeps:
+        _solve_side(sides, groups, at, _product_prior(sides, at, settings.dims, weight, ridges), threads)
     model = dataclasses.replace(_model(sides, settings.dims, 0.0, train), scale=np.array(REAL))
     watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
     return Fit(model, np.zeros(0), watched_p, settings.sweeps)
 
 
-def _implicit_prior(
-    sides: list[FactorSide], groups: list[Grouped], at: int, settings: ImplicitAlsSettings
+def fit_product_als(
+    train: Ratings,
+    settings: ProductAlsSettings,
+    seed: int,
+    watched: Ratings | None = None,
+    threads: int = 1,
+) -> Fit:
+    """Fit MLlib's objective: sum c (t - p q)^2 + reg sum_a n_a^frequency |v_a|^2, without biases.
+
+    Explicit: c = 1 and t the rating, over the rated pairs (Zhou et al., AAIM 2008). Implicit: t = 1 and
+    c = 1 + alpha for training pairs, else t = 0 and c = 1 (Hu, Koren and Volinsky, ICDM 2008), which is
+    alpha times iALS with alpha_0 = 1 / alpha and targets of 1 + 1 / alpha. Vectors start with a length of
+    about 1, and users are solved last, as in MLlib.
+
+    Raises:
+        DivergedError: vectors are not finite.
+    """
+    weight = 1 / settings.alpha if settings.implicit else 0.0
+    targets_r = np.full(len(train), 1 + weight) if settings.implicit else train.ratings_r
+    regulariser = settings.regularization * (weight or 1.0)
+    sides, groups = _start(train, settings.rank, settings.rank**-0.5, seed, targets_r.astype(np.float32))
+    counts = [np.diff(side.starts_a) for side in groups]
+    ridges = [regulariser * count_a**settings.frequency for count_a in counts]
+    for at in (1, 0) * settings.iterations:
+        _solve_side(sides, groups, at, _product_prior(sides, at, settings.rank, weight, ridges), threads)
+    if not all(np.isfinite(side.factors).all() for side in sides):
+        raise DivergedError("als: vectors are not finite", "regularization above 0")
+    mean, scale = (0.0, REAL) if settings.implicit else (float(train.ratings_r.mean()), train.scale)
+    b_u, b_i = (np.zeros(len(count_a)) for count_a in counts)
+    p, q = (side.factors[:-1, : settings.rank].copy() for side in sides)
+    rated_u, rated_i = (count_a > 0 for count_a in counts)
+    model = ProductModel(0.0, b_u, b_i, p, q, np.array(scale), mean, rated_u, rated_i)
+    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
+    return Fit(model, np.zeros(0), watched_p, settings.iterations)
+
+
+def _product_prior(
+    sides: list[FactorSide], at: int, dims: int, weight: float, ridges: Sequence[Floats]
 ) -> Prior:
-    """Return the prior with B = alpha_0 sum of v v' over the other side; it fixes the bias at 0."""
-    other, dims = sides[1 - at], settings.dims
-    rated = np.arange(len(other.biases) - 1)
-    products = row_sums(other.factors, other.biases, rated, dims)[1][1:, 1:]
+    """Return the prior with B = weight times sum of v v' over the other side; it fixes the bias at 0."""
     rows = _no_rows(dims)
-    rows[1 : 1 + dims, :dims] = settings.unobserved_weight * products
-    weight_a = np.diff(groups[at].starts_a) + settings.unobserved_weight * len(rated)
-    return Prior(
-        rows, dims, FIXING_RIDGE, 0.0, 0.0, _ridge(settings.regulariser * weight_a**settings.frequency)
-    )
+    if weight:
+        other = sides[1 - at]
+        products = row_sums(other.factors, other.biases, np.arange(len(other.biases) - 1), dims)[1][1:, 1:]
+        rows[1 : 1 + dims, :dims] = weight * products
+    return Prior(rows, dims, FIXING_RIDGE, 0.0, 0.0, _ridge(ridges[at]))
 
 
 def _start(
-    train: Ratings, settings: AlsSettings | ImplicitAlsSettings, seed: int, targets_r: Table
+    train: Ratings, dims: int, init_sd: float, seed: int, targets_r: Table
 ) -> tuple[list[FactorSide], list[Grouped]]:
     """Return factors by hash (zeros for rows without ratings) and the ratings in the order of each side."""
     keys, sizes = (train.users_r, train.items_r), (train.n_users, train.n_items)
-    sides = [_side(keys[at], sizes[at], settings, seed, at) for at in (0, 1)]
+    tables = [normal_table((sizes[at], dims), init_sd, seed, at) for at in (0, 1)]
+    sides = [_side(keys[at], tables[at]) for at in (0, 1)]
     groups = [group(keys[at], sizes[at], [keys[1 - at].astype(np.int32)], targets_r) for at in (0, 1)]
     return sides, groups
 
 
-def _side(
-    key_r: Indices, size: int, settings: AlsSettings | ImplicitAlsSettings, seed: int, at: int
-) -> FactorSide:
-    factors, rated = zero_rows(size + 1, pad_dims(settings.dims)), np.unique(key_r)
-    factors[rated, : settings.dims] = normal_table((size, settings.dims), settings.init_sd, seed, at)[rated]
+def _side(key_r: Indices, drawn: Table) -> FactorSide:
+    (size, dims), rated = drawn.shape, np.unique(key_r)
+    factors = zero_rows(size + 1, pad_dims(dims))
+    factors[rated, :dims] = drawn[rated]
     return FactorSide(factors, np.zeros(size + 1, np.float32))
 
 

@@ -6,13 +6,18 @@ import numpy as np
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.arrays import Bools
-from recbench_spark.models.fold_in_settings import FoldInSettings, PairFoldIn, RidgeFoldIn
+from recbench_spark.models.fold_in_settings import (
+    ConfidenceFoldIn,
+    FoldInSettings,
+    PairFoldIn,
+    RidgeFoldIn,
+)
 from recbench_spark.models.prefix_vectors import PrefixFolder
-from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings
+from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, ProductAlsSettings
 from recbench_spark.models.rating.interface import RatingModel, RatingSettings
 from recbench_spark.models.rating.sgd import RatingFactorModel, SgdSettings
 
-FOLDING_KINDS = ("als_wr", "implicit_als", "sgd_mf")
+FOLDING_KINDS = ("als", "als_wr", "implicit_als", "sgd_mf")
 """Kinds whose users follow from fixed items by one ridge regression."""
 
 
@@ -34,11 +39,25 @@ def choose_fold_in(
         return PairFoldIn(*strengths, items, threshold)
     if isinstance(settings, AlsSettings):
         return RidgeFoldIn(settings.regulariser, settings.regulariser)
+    if isinstance(settings, ProductAlsSettings):
+        return _choose_product_ridge(settings, threshold)
     if isinstance(settings, SgdSettings):
         return _choose_sgd_ridges(settings)
     raise ConfigError(
         f"a model of kind '{settings.kind}' cannot fold users in", f"kinds: {', '.join(FOLDING_KINDS)}"
     )
+
+
+def _choose_product_ridge(settings: ProductAlsSettings, threshold: float | None) -> FoldInSettings:
+    ridge = settings.regularization
+    if not ridge:
+        raise ConfigError(
+            "als: a regulariser of 0 leaves users with few ratings without a solution",
+            "regularization above 0",
+        )
+    if settings.implicit:
+        return ConfidenceFoldIn(ridge, settings.alpha, threshold, settings.frequency)
+    return RidgeFoldIn(ridge, frequency=settings.frequency)
 
 
 def make_prefix_folder(

@@ -13,7 +13,7 @@ from recbench_spark.config.models import LearntItems
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.means import MeansModel
 from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings
-from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings
+from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, ProductAlsSettings
 from recbench_spark.models.rating.bayesian import BayesianSettings
 from recbench_spark.models.rating.folding import choose_fold_in
 from recbench_spark.models.rating.interface import Ratings, RatingSettings
@@ -44,6 +44,17 @@ class RatingModelConfig(LearntItems):
         except ConfigError:
             return False
         return True
+
+
+class AlsModel(ProductAlsSettings, RatingModelConfig):
+    """Alternating least squares of products, with MLlib's objective: of confidence in pairs, or ratings.
+
+    With `implicit` it is the model of `implicit_als` with `unobserved_weight` 1 / alpha, up to the scale of
+    its scores; the regulariser counts the pairs of a row alone.
+    """
+
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
+    kind: Literal["als"]
 
 
 class AlsWrModel(AlsSettings, RatingModelConfig):

@@ -19,7 +19,15 @@ from recbench_spark.config.models import import_class
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.extras import explain_missing
 from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings, fit_gmf, fit_wmf
-from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, fit_als, fit_implicit_als
+from recbench_spark.models.rating.als import (
+    AlsSettings,
+    ImplicitAlsSettings,
+    ProductAlsSettings,
+    ProductModel,
+    fit_als,
+    fit_implicit_als,
+    fit_product_als,
+)
 from recbench_spark.models.rating.bayesian import (
     BayesianModel,
     BayesianSettings,
@@ -71,6 +79,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 IMPLICIT: dict[str, Family] = {
+    "als": Family(ProductAlsSettings, fit_product_als, ProductModel),
     "gmf": Family(GmfSettings, fit_gmf, RatingFactorModel),
     "implicit_als": Family(ImplicitAlsSettings, fit_implicit_als, RatingFactorModel),
     "logistic_mf": Family(LogisticSettings, fit_logistic, RatingFactorModel),
@@ -78,19 +87,27 @@ IMPLICIT: dict[str, Family] = {
     "neumf": Family(NeumfSettings, fit_network, NetworkModel),
     "wmf": Family(WmfSettings, fit_wmf, RatingFactorModel),
 }
-"""Learners of ranking scores: these are no ratings, also where a learner reads the ratings (wmf)."""
+"""Learners of ranking scores: these are no ratings, also where a learner reads the ratings (wmf).
+
+With `implicit: false`, `als` predicts ratings."""
 
 ALL_FAMILIES = FAMILIES | IMPLICIT
 
 
-def gives_scores(kind: str) -> bool:
+def gives_scores(settings: Mapping[str, Any]) -> bool:
     """Return true for a learner whose scores rank and are no ratings: of IMPLICIT, or `module:Class`."""
-    return kind in IMPLICIT or ":" in kind
+    kind = settings["kind"]
+    return ":" in kind or bool(settings.get("implicit", kind in IMPLICIT))
+
+
+def gives_ratings(model: Any) -> bool:
+    """Return true for settings, of a learner or a model, of a learner here that predicts ratings."""
+    return model.kind in ALL_FAMILIES and not gives_scores(model.model_dump())
 
 
 def learns_relevant(settings: Mapping[str, Any]) -> bool:
     """Return true for a learner of scores that takes only the relevant pairs."""
-    return gives_scores(settings["kind"]) and settings.get("positives", "relevant") == "relevant"
+    return gives_scores(settings) and settings.get("positives", "relevant") == "relevant"
 
 
 def check_ranking_model(settings: RatingSettings, model: str) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.config import AlsModel, Bootstrap
+from recbench_spark.config import Bootstrap, MllibAlsModel
 from recbench_spark.engine.sessions import count_cores
 from recbench_spark.errors import Interrupted, is_cancelled
 from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_metrics
@@ -18,14 +18,14 @@ from recbench_spark.indexing import add_dense_index
 from recbench_spark.runtime.session import cache_scope
 from recbench_spark.storage.shared_rows import load_parquet, scratch_folder
 from recbench_spark.storage.store import Store
-from recbench_spark.training.als import train_als
 from recbench_spark.training.fits.logs import SharedRatingLog
 from recbench_spark.training.fits.tasks import FitTask, Row
+from recbench_spark.training.mllib_als import train_als
 
 NO_BOOTSTRAP = Bootstrap(replicates=0)
 
 
-def fit_als(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog) -> Row:
+def fit_als(store: Store, model: MllibAlsModel, task: FitTask, files: SharedRatingLog) -> Row:
     """Fit with all executors and measure as a night does; a failure gives a row too.
 
     A pair with a user or item that training does not know is predicted as the mean rating; nothing is
@@ -54,7 +54,7 @@ def fit_als(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog
 
 
 @cache_scope()
-def _fit_and_measure(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog) -> Row:
+def _fit_and_measure(store: Store, model: MllibAlsModel, task: FitTask, files: SharedRatingLog) -> Row:
     rows = load_parquet(store.spark, *files.shared.files)
     train = rows.where(F.col("part").isin(*task.train)).select("user_id", "item_id", "rating")
     watched = rows.where(F.col("part").isin(*task.watched))

@@ -105,7 +105,7 @@ class FitTask:
     @property
     def dims(self) -> int | None:
         """Number of factors, if the learner has any."""
-        dims = self.settings.get("dims")
+        dims = self.settings.get("dims", self.settings.get("rank"))
         return None if dims is None else int(dims)
 
     def place(self, name: str) -> str:

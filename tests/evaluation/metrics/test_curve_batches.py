@@ -33,10 +33,10 @@ from recbench_spark.evaluation.metrics.learning_curves import CurveRequest
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.kernels.splits.prefixes import PrefixRule
-from recbench_spark.models.fold_in import fold_in_explicit
 from recbench_spark.models.fold_in_settings import RidgeFoldIn
 from recbench_spark.storage.shared_arrays import SharedRows
 from tests import oracles
+from tests.one_fold_in import fold_in_explicit
 
 ITEMS, DIMS, RIDGE = 14, 4, 0.2
 STARS = Definition(gain="linear", negative_grades="signed", grade_origin=3.0, ties="expected")

@@ -14,9 +14,9 @@ from recbench_spark.evaluation.metrics.learning_curves import CurveRequest, Curv
 from recbench_spark.kernels.metrics.learning_curves import average_draws
 from recbench_spark.kernels.ranking.scorers import DotScorer, HashScorer, NeighbourScorer
 from recbench_spark.kernels.splits.prefixes import PrefixRule, order_by_hash
-from recbench_spark.models.fold_in import fold_in_explicit
 from recbench_spark.models.prefix_vectors import RatingFolder
 from tests import oracles
+from tests.one_fold_in import fold_in_explicit
 
 ITEMS, DIMS, RIDGE = 14, 5, 0.2
 STARS = Definition(gain="linear", negative_grades="signed", grade_origin=3.0, ties="expected")

@@ -11,7 +11,8 @@ from recbench_spark.models.rating.interface import RatingModel
 from recbench_spark.models.rating.registry import IMPLICIT, fit, load, make_settings, save
 from tests.models.rating.worlds import plant_ratings
 
-SIZES = {kind: {"layers": [8, 4]} if kind == "mlp" else {"dims": 5} for kind in IMPLICIT}
+NAMES = {"mlp": {"layers": [8, 4]}, "als": {"rank": 5}}
+SIZES = {kind: NAMES.get(kind, {"dims": 5}) for kind in IMPLICIT}
 """Small settings of each kind."""
 
 

@@ -16,6 +16,7 @@ from recbench_spark.training.fits import tasks
 from tests.training.fits.test_tasks import log_files, task
 
 SHORT: dict[str, dict[str, Any]] = {
+    "als": {"rank": 3, "iterations": 2},
     "als_wr": {"dims": 3, "sweeps": 2},
     "bayesian_mf": {"features": "u,i,iu", "dims": 3, "samples": 3, "burn_in": 1, "keep": 2},
     "gmf": {"dims": 3, "epochs": 2},

@@ -68,9 +68,13 @@ def numbers(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", sorted(registry.FAMILIES))
+@pytest.mark.parametrize("kind", ["als", *sorted(registry.FAMILIES)])
 def test_files_and_their_order_change_no_bit(tmp_path, kind) -> None:
-    small = {"bayesian_mf": {"features": "u,i,t,iu,ii", "dims": 2, "samples": 4}, "rbm": {"epochs": 3}}
+    small = {
+        "als": {"implicit": False},
+        "bayesian_mf": {"features": "u,i,t,iu,ii", "dims": 2, "samples": 4},
+        "rbm": {"epochs": 3},
+    }
     requests = task({"kind": kind, **small.get(kind, {})})
     first, *others = (fit_one(requests, log_files(tmp_path, pieces)) for pieces in (1, 3, 17))
     assert first["status"] == "succeeded", first.get("error")
