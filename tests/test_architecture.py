@@ -74,6 +74,8 @@ MODULES_WITHOUT_SPARK = {
         "audit", "item_counts", "labels", "manifests", "pairs", "popularity", "positions", "time_facts",
         "user_blocks",
     )),
+    "evaluation.ranking.part_users",
+    "evaluation.estimators.exposure",
 }  # fmt: skip
 
 
@@ -119,7 +121,7 @@ def breaches(path: str, tree: ast.AST) -> list[str]:
     if own == "__init__":
         return []
     lines = []
-    without_spark = own in WITHOUT_SPARK or ".".join(parts[1:3]) in MODULES_WITHOUT_SPARK
+    without_spark = own in WITHOUT_SPARK or ".".join(parts[1:]) in MODULES_WITHOUT_SPARK
     for line, name in imports(tree):
         where = f"{path}:{line}"
         top, _, rest = name.partition(".")

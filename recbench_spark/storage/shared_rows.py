@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -166,6 +168,15 @@ def share_rows(base: str, rows: DataFrame) -> SharedRows:
     """Write rows to a new folder under a base that all workers can read."""
     folder = scratch_folder(base)
     return SharedRows(folder.rsplit("/", 1)[1], write_parquet(rows, folder))
+
+
+def share_table(base: str, rows: pa.Table) -> SharedRows:
+    """Write rows that the driver holds to a new folder under a base that all workers can read."""
+    folder, buffer = scratch_folder(base), pa.BufferOutputStream()
+    pq.write_table(rows, buffer)
+    file = join_uri(folder, "rows.parquet")
+    write_bytes(file, buffer.getvalue().to_pybytes())
+    return SharedRows(folder.rsplit("/", 1)[1], (file,))
 
 
 def write_parquet(rows: DataFrame, folder: str) -> tuple[str, ...]:

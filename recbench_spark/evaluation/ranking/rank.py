@@ -8,18 +8,16 @@ batches, without Spark.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.engine.versions import read_setting
 from recbench_spark.evaluation.ranking.candidates import Candidates, add_candidates
 from recbench_spark.evaluation.ranking.given import rank_batches
-from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
@@ -115,65 +113,6 @@ def task_device(gpu_share: float = 1.0) -> str:
         device = choose_device(resources["gpu"].addresses)
     limit_memory(device, gpu_share)
     return str(device)
-
-
-# ------------------------------------------------------------------------------- users
-
-
-def select_part_users(
-    blocks: DataFrame,
-    parts: Sequence[str],
-    threshold: float | None,
-    keep_empty: bool,
-    *,
-    masks: bool = True,
-) -> DataFrame:
-    """Select the users of the held-out parts with the arrays that ranking needs: one row per user and part.
-
-    Args:
-        blocks: rows of `user_blocks` of one split.
-        parts: valid, test, open_loop.
-        threshold: rating from which a training item belongs to a user's history.
-        keep_empty: keep users without truth (they count 0 under empty_users=zero).
-        masks: false where the split asks for items that training knows: then no item is masked, since a
-            mask of all others would tell which ones are asked.
-
-    Returns:
-        user_id, part, user_key, item_ids, items, relevance, slices, masked, history.
-    """
-    exploded = blocks.withColumn("part", F.explode(F.array(*(F.lit(part) for part in parts))))
-    truth = F.element_at("held_out", F.col("part"))
-    selected = exploded if keep_empty else exploded.where(truth.isNotNull())
-    # Validation items are known at the time of the test, so they are no candidates any more.
-    valid = F.coalesce(F.col("held_out")["valid"]["items"], F.array().cast("array<int>"))
-    # array_sort would call a comparator per pair. Users without validation items need no sort.
-    known = F.when(F.size(valid) == 0, F.col("train_items")).otherwise(
-        F.sort_array(F.concat("train_items", valid))
-    )
-    masked = F.when(F.col("part") == "valid", F.col("train_items")).otherwise(known)
-    return selected.select(
-        "user_id",
-        "part",
-        "user_key",
-        *(_or_empty(truth[name], kind).alias(name) for name, kind in _TRUTH.items()),
-        truth["slices"].alias("slices"),
-        (masked if masks else F.array().cast("array<int>")).alias("masked"),
-        _relevant_history(threshold).alias("history"),
-    )
-
-
-_TRUTH = {"item_ids": "array<string>", "items": "array<int>", "relevance": "array<double>"}
-
-
-def _or_empty(column: Column, kind: str) -> Column:
-    return F.coalesce(column, F.array().cast(kind))
-
-
-def _relevant_history(threshold: float | None) -> Column:
-    """Return the training items whose rating makes them relevant."""
-    return F.filter(
-        "train_items", lambda _, n: is_relevant(F.element_at("train_ratings", n + 1), threshold)
-    )
 
 
 # ------------------------------------------------------------------------------- lists of other systems
