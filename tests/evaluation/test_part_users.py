@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from recbench_spark.config import Strata
 from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.errors import DataError
+from recbench_spark.evaluation.batch_schemas import LISTED_USERS
 from recbench_spark.evaluation.estimators import exposure
 from recbench_spark.evaluation.estimators.exposure import EXPOSED_USERS, ExposedItems, item_chances
+from recbench_spark.evaluation.ranking.given import LISTS, group_lists
 from recbench_spark.evaluation.ranking.part_users import BLOCK_NAMES, PART_USERS, select_part_users
 from recbench_spark.kernels.estimators.strata import StratumEdges, round_propensities
 from recbench_spark.kernels.ranking.rankings import list_roundings
@@ -251,3 +253,32 @@ def check_weights(found: exposure.Weights, rows: list[Row], threshold: float | N
     assert found.grade == max((abs(grade) for grade, _ in pairs), default=0.0)
     assert found.weight_x.tolist() == sorted(set(relevant))
     assert found.rows_x.tolist() == [relevant.count(weight) for weight in sorted(set(relevant))]
+
+
+# ------------------------------------------------------------------------------------ lists
+
+LISTED = st.fixed_dictionaries({
+    "user_id": st.sampled_from(["a", "b", "é", "c"]),
+    "key": st.integers(0, 5) | st.just(1 << 40),
+    "item_id": st.sampled_from(["i", "j", "ü"]),
+    "rank": st.integers(1, 4),
+    "score": st.sampled_from([-1.5, 0.0, 2.25]),
+})  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.lists(LISTED, max_size=12), st.sets(st.sampled_from(["item_id", "rank", "score"])))
+def test_lists_of_users(rows: list[Row], dropped: set[str]) -> None:
+    kinds = {"user_id": pa.string(), "key": pa.int64(), "item_id": pa.string()}
+    kinds |= {"rank": pa.int64(), "score": pa.float64()}
+    names = [name for name in kinds if name not in dropped]
+    table = pa.Table.from_pylist(rows, pa.schema(kinds)).select(names)
+    found = {row.pop("user_id"): row for row in group_lists(table).to_pylist()}
+    expected: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: [row[name] for name in names]):
+        lists = expected.setdefault(row["user_id"], {LISTS[name]: [] for name in names[1:]})
+        for name in names[1:]:
+            lists[LISTS[name]].append(row[name])
+    assert found == expected
+    schema = group_lists(table).schema
+    assert schema == pa.schema([LISTED_USERS.field("user_id"), *map(LISTED_USERS.field, schema.names[1:])])

@@ -234,9 +234,9 @@ def list_weights(rows: pa.Table) -> dict[str, Weights]:
     weights = {}
     for part in sorted(rows.column("part").unique().to_pylist()):
         own = rows.filter(pc.equal(rows.column("part"), part))
-        bounds = [pc.max(own.column(name)).as_py() for name in _BOUNDS]
+        longest, largest, grade = (pc.max(own.column(name)).as_py() for name in _BOUNDS)
         weight_x, rows_x = (own.column(name).to_numpy()[1:] for name in ("weight", "n"))
-        weights[part] = Weights(*bounds, weight_x, rows_x)
+        weights[part] = Weights(longest, largest, grade, weight_x, rows_x)
     return weights
 
 

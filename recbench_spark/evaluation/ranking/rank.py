@@ -11,19 +11,22 @@ import warnings
 from dataclasses import dataclass
 from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.engine.versions import read_setting
+from recbench_spark.evaluation.batch_schemas import LISTED_USERS
 from recbench_spark.evaluation.ranking.candidates import Candidates, add_candidates
-from recbench_spark.evaluation.ranking.given import rank_batches
+from recbench_spark.evaluation.ranking.given import group_lists, rank_batches
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import RANKINGS
-from recbench_spark.storage.spark_types import spark_schema
+from recbench_spark.storage.blocks import Blocks, count_tasks, shuffle_blocks
+from recbench_spark.storage.spark_types import spark_columns, spark_schema
 
 RANKING = T.StructType([column for column in spark_schema(RANKINGS) if column.name != "run_id"])
 """Schema of the table `rankings` without the run."""
@@ -72,7 +75,7 @@ def rank(
         Rows of `rankings` without a run.
     """
     if isinstance(ranked, GivenRows):
-        lists = group_lists(ranked.rows, ranked.items)
+        lists = group_rows(ranked, request)
         return rank_listed(users.join(lists, "user_id", "left"), request, ranked.mask)
     users = add_candidates(users, candidates)
     if ranked.vectors is not None:
@@ -118,36 +121,36 @@ def task_device(gpu_share: float = 1.0) -> str:
 # ------------------------------------------------------------------------------- lists of other systems
 
 
-def group_lists(rows: DataFrame, items: DataFrame) -> DataFrame:
-    """Group rows (user_id, item_id, rank or score) into one row per user. Shuffles the rows by user.
+def key_lists(ranked: GivenRows, request: RankingRequest) -> DataFrame:
+    """Return the rows of lists with a number for each item, for `given.group_lists`.
 
     Items outside of the catalogue keep their place in the list; they are never truth items.
 
-    Args:
-        rows: user_id, item_id, and rank (from 1) or score, or both (rank comes first).
-        items: item_id, item_index.
-
     Returns:
-        user_id, list_items, list_ids, and list_ranks, list_scores where rows have a rank or score.
+        user_id, key, item_id where lists are requested, rank and score where the rows have them.
     """
-    index = items.select("item_id", F.col("item_index").cast("long").alias("index"))
+    index = ranked.items.select("item_id", F.col("item_index").cast("long").alias("index"))
     # Unknown items get keys beyond the catalogue, so that they stay distinct.
     unknown = F.shiftrightunsigned(F.xxhash64("item_id"), 2) + F.lit(1 << 32)
-    keyed = rows.join(index, "item_id", "left").withColumn("key", F.coalesce("index", unknown))
-    rank = F.col("rank").cast("long") if "rank" in rows.columns else F.lit(None).cast("long")
-    score = F.col("score").cast("double") if "score" in rows.columns else F.lit(None).cast("double")
-    entry = F.struct("key", F.col("item_id").alias("id"), rank.alias("rank"), score.alias("score"))
-    grouped = keyed.groupBy("user_id").agg(F.sort_array(F.collect_list(entry)).alias("entries"))
-    return grouped.select(
-        "user_id",
-        F.col("entries")["key"].alias("list_items"),
-        F.col("entries")["id"].alias("list_ids"),
-        *(
-            F.col("entries")[name].alias(f"list_{name}s")
-            for name in ("rank", "score")
-            if name in rows.columns
-        ),
-    )
+    keyed = ranked.rows.join(index, "item_id", "left").withColumn("key", F.coalesce("index", unknown))
+    casts = {"rank": "long", "score": "double"}
+    values = (F.col(name).cast(casts[name]).alias(name) for name in casts if name in keyed.columns)
+    return keyed.select("user_id", "key", *(["item_id"] if request.top else []), *values)
+
+
+def list_columns(ranked: GivenRows, request: RankingRequest) -> pa.Schema:
+    """Return the columns that `given.group_lists` makes of the rows of lists."""
+    names = {"list_items", *(["list_ids"] if request.top else [])}
+    names |= {f"list_{name}s" for name in ("rank", "score") if name in ranked.rows.columns}
+    return pa.schema([field for field in LISTED_USERS if field.name in names])
+
+
+def group_rows(ranked: GivenRows, request: RankingRequest) -> DataFrame:
+    """Return one row for each user with a list. Shuffles the rows by user, in blocks."""
+    rows = key_lists(ranked, request)
+    packed = shuffle_blocks(rows, F.xxhash64("user_id"), count_tasks(rows.sparkSession, 0))
+    schema = pa.schema([LISTED_USERS.field("user_id"), *list_columns(ranked, request)])
+    return Blocks(packed, group_lists, spark_columns(schema)).rows()
 
 
 def rank_listed(users: DataFrame, request: RankingRequest, mask: bool) -> DataFrame:
@@ -156,14 +159,13 @@ def rank_listed(users: DataFrame, request: RankingRequest, mask: bool) -> DataFr
     Only the required columns go to Python: ids of items take as much space as all other columns.
 
     Args:
-        users: rows of `select_part_users` with the columns of `group_lists`.
+        users: rows of `select_part_users` with the columns of `given.group_lists`.
         request: definition and length of lists.
         mask: drop a user's training items from the lists.
     """
-    return select_required(users, request, mask).mapInArrow(partial(rank_batches, request), RANKING)
+    return select_required(users, mask).mapInArrow(partial(rank_batches, request), RANKING)
 
 
-def select_required(users: DataFrame, request: RankingRequest, mask: bool) -> DataFrame:
+def select_required(users: DataFrame, mask: bool) -> DataFrame:
     """Select the columns that `rank_batches` reads."""
-    unused = ["history", *([] if mask else ["masked"]), *([] if request.top else ["list_ids"])]
-    return users.drop(*unused)
+    return users.drop("history", *([] if mask else ["masked"]))
