@@ -56,7 +56,6 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     from recbench_spark.definitions import make_definition
     from recbench_spark.engine.measures import reduce_frame
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan, rank_measure
-    from recbench_spark.evaluation.ranking import rank
     from recbench_spark.evaluation.ranking.given import rank_batches
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import METRICS as TABLE
@@ -73,7 +72,7 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     run_ids = iter(("first", "second"))
 
     def run() -> str:
-        run_id, users = next(run_ids), rank.select_required(spark.read.parquet(stored), mask=False)
+        run_id, users = next(run_ids), spark.read.parquet(stored).drop("history", "masked")
         rows = reduce_frame({"ranks": replace(ranked, needs=tuple(users.columns))}, users)["ranks"]
         store.append_rows(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), TABLE)
         return run_id

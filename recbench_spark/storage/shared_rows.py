@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -25,6 +24,7 @@ from recbench_spark.storage.objects import (
     read_bytes,
     remove_objects,
     write_bytes,
+    write_table,
 )
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
@@ -172,11 +172,9 @@ def share_rows(base: str, rows: DataFrame) -> SharedRows:
 
 def share_table(base: str, rows: pa.Table) -> SharedRows:
     """Write rows that the driver holds to a new folder under a base that all workers can read."""
-    folder, buffer = scratch_folder(base), pa.BufferOutputStream()
-    pq.write_table(rows, buffer)
-    file = join_uri(folder, "rows.parquet")
-    write_bytes(file, buffer.getvalue().to_pybytes())
-    return SharedRows(folder.rsplit("/", 1)[1], (file,))
+    folder = scratch_folder(base)
+    write_table(join_uri(folder, "rows.parquet"), rows)
+    return SharedRows(folder.rsplit("/", 1)[1], (join_uri(folder, "rows.parquet"),))
 
 
 def write_parquet(rows: DataFrame, folder: str) -> tuple[str, ...]:

@@ -75,8 +75,9 @@ def rank(
         Rows of `rankings` without a run.
     """
     if isinstance(ranked, GivenRows):
-        lists = group_rows(ranked, request)
-        return rank_listed(users.join(lists, "user_id", "left"), request, ranked.mask)
+        listed = users.join(group_rows(ranked, request), "user_id", "left")
+        unused = ["history", *([] if ranked.mask else ["masked"])]
+        return listed.drop(*unused).mapInArrow(partial(rank_batches, request), RANKING)
     users = add_candidates(users, candidates)
     if ranked.vectors is not None:
         users = users.join(ranked.vectors.select("user_id", "vector"), "user_id", "left")
@@ -151,21 +152,3 @@ def group_rows(ranked: GivenRows, request: RankingRequest) -> DataFrame:
     packed = shuffle_blocks(rows, F.xxhash64("user_id"), count_tasks(rows.sparkSession, 0))
     schema = pa.schema([LISTED_USERS.field("user_id"), *list_columns(ranked, request)])
     return Blocks(packed, group_lists, spark_columns(schema)).rows()
-
-
-def rank_listed(users: DataFrame, request: RankingRequest, mask: bool) -> DataFrame:
-    """Rank users whose row already holds the list. No shuffle; one batch in memory.
-
-    Only the required columns go to Python: ids of items take as much space as all other columns.
-
-    Args:
-        users: rows of `select_part_users` with the columns of `given.group_lists`.
-        request: definition and length of lists.
-        mask: drop a user's training items from the lists.
-    """
-    return select_required(users, mask).mapInArrow(partial(rank_batches, request), RANKING)
-
-
-def select_required(users: DataFrame, mask: bool) -> DataFrame:
-    """Select the columns that `rank_batches` reads."""
-    return users.drop("history", *([] if mask else ["masked"]))
