@@ -163,6 +163,8 @@ def test_how_many_rows_are_ranked_is_known_before(spark, tmp_path: Path) -> None
         )  # fmt: skip
         night = make_split(store, benchmark)
         assert night.n_rankings == night.select_users().count() == ranked
+        by_task, by_spark = (night.select_users(joined=joined).toArrow() for joined in (False, True))
+        assert sorted(map(repr, by_task.to_pylist())) == sorted(map(repr, by_spark.to_pylist()))
 
 
 def commits(store: Store, name: str) -> int:

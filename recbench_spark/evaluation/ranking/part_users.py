@@ -38,17 +38,15 @@ def select_part_users(
     slot_n = np.arange(len(entry_s)) if keep_empty else np.flatnonzero(entry_s >= 0)
     user_n, part_n = slot_n // len(parts), slot_n % len(parts)
     truth = _take_entries(held_out, entry_s[slot_n])
-    if masks:  # validation items are known at the time of the test, so they are no candidates any more
-        is_later_n = np.array([part != "valid" for part in parts])[part_n]
-        masked = pa.concat_arrays([train, _add_valid(train, held_out)])
-        masked = masked.take(pa.array(user_n + len(blocks) * is_later_n))
-    else:
-        masked = empty_nulls(pa.nulls(len(slot_n), PART_USERS.field("masked").type))
+    # Validation items are known at the time of the test, so they are no candidates any more.
+    known = pa.concat_arrays([train, _add_valid(train, held_out)])
+    is_later_n = np.array([part != "valid" for part in parts])[part_n]
+    masked_n = pa.array(user_n + len(blocks) * is_later_n, mask=np.full(len(user_n), not masks))
     columns = {
         "part": pa.array(parts, pa.string()).take(pa.array(part_n)),
         **{name: empty_nulls(pc.struct_field(truth, name)) for name in ("item_ids", "items", "relevance")},
         "slices": pc.struct_field(truth, "slices"),
-        "masked": masked,
+        "masked": empty_nulls(known.take(masked_n)),
     }
     whole = {
         "user_id": blocks.column("user_id"),

@@ -96,12 +96,8 @@ def map_user_blocks(
         schema: schema of the result.
         joined: the result is joined to other rows; then Spark reads, and knows how large it is.
     """
-    result = spark_columns(schema)
-    files = (
-        []
-        if joined
-        else store.list_partition_files(USER_BLOCKS, {"split_id": split_id}, max_bytes=math.inf)
-    )
+    result, partition = spark_columns(schema), {"split_id": split_id}
+    files = [] if joined else store.list_partition_files(USER_BLOCKS, partition, max_bytes=math.inf)
     if files and len(files) >= count_shuffle_tasks(store.spark):
         numbers = store.spark.range(0, len(files), 1, len(files))
         return Blocks(numbers, change, result, read=partial(_read_block_files, files=files))
