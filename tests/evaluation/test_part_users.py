@@ -116,9 +116,9 @@ def is_relevant(rating: float, threshold: float | None) -> bool:
 def test_users_of_parts(
     rows: list[Row], cuts: list[int], parts: list[str], threshold: float | None, keep: bool, masks: bool
 ) -> None:
-    found = select_part_users(to_table(rows, cuts), parts, threshold, keep, masks=masks)
-    assert found.schema == PART_USERS
-    assert found.to_pylist() == choose_by_hand(rows, parts, threshold, keep, masks)
+    selected = select_part_users(to_table(rows, cuts), parts, threshold, keep, masks=masks)
+    assert selected.schema == PART_USERS
+    assert selected.to_pylist() == choose_by_hand(rows, parts, threshold, keep, masks)
 
 
 # ------------------------------------------------------------------------------------ exposure
@@ -152,9 +152,9 @@ def test_chances_of_items(rows: list[tuple[int, float | None]], share: float) ->
     assert by_index == {n: (count, value or low) for n, (count, value) in enumerate(rows)}
     assert chances.unknown == sum(not value for _, value in rows)
     assert (chances.low, chances.high) == (low, max(value for _, value in rows if value))
-    found = exposure.popularity_threshold(items.column("n_train").to_numpy(), share)
+    popular_from = exposure.popularity_threshold(items.column("n_train").to_numpy(), share)
     counts = sorted((count for count, _ in rows), reverse=True)
-    assert found == (counts[max(0, int(np.ceil(share * len(counts))) - 1)] if share else None)
+    assert popular_from == (counts[max(0, int(np.ceil(share * len(counts))) - 1)] if share else None)
 
 
 @settings(deadline=None)
@@ -219,17 +219,17 @@ def test_exposure_of_users(
     shown = ByIndex(SharedRows("", ()), ITEMS, strata, popular)
     users = select_part_users(to_table(rows, []), ["test", "valid"], threshold, True)
     batches = pa.concat_tables(users.slice(a % (len(users) + 1), 3) for a in [*cuts, 0])
-    found = exposure.add_exposure(batches, shown)
-    assert found.schema == EXPOSED_USERS
+    exposed_users = exposure.add_exposure(batches, shown)
+    assert exposed_users.schema == EXPOSED_USERS
     expected = [expose_by_hand(row, edge, popular) for row in batches.to_pylist()]
-    assert found.to_pylist() == expected
+    assert exposed_users.to_pylist() == expected
     measure = exposure.weight_measure(threshold)
-    pieces = [found.slice(n, 2).to_batches() for n in range(0, len(found), 2)]
+    pieces = [exposed_users.slice(n, 2).to_batches() for n in range(0, len(exposed_users), 2)]
     results = reduce_pieces({"weights": measure}, pieces)
     weights = exposure.list_weights(results["weights"]) if results else {}
     assert list(weights) == sorted({row["part"] for row in expected})
-    for part, found_weights in weights.items():
-        check_weights(found_weights, [row for row in expected if row["part"] == part], threshold)
+    for part, part_weights in weights.items():
+        check_weights(part_weights, [row for row in expected if row["part"] == part], threshold)
 
 
 def expose_by_hand(row: Row, edge: float | None, popular: int | None) -> Row:
@@ -244,15 +244,15 @@ def expose_by_hand(row: Row, edge: float | None, popular: int | None) -> Row:
     return {**row, "slices": slices if changed else row["slices"], "propensity": propensity}
 
 
-def check_weights(found: exposure.Weights, rows: list[Row], threshold: float | None) -> None:
+def check_weights(weights: exposure.Weights, rows: list[Row], threshold: float | None) -> None:
     pairs = [pair for row in rows for pair in zip(row["relevance"], row["propensity"], strict=True)]
     rounded = [float(round_propensities(np.array([1.0 / value]))[0]) for _, value in pairs]
     relevant = [w for w, (grade, _) in zip(rounded, pairs, strict=True) if is_relevant(grade, threshold)]
-    assert found.longest == max(len(row["items"]) for row in rows)
-    assert found.largest == max(rounded, default=0.0)
-    assert found.grade == max((abs(grade) for grade, _ in pairs), default=0.0)
-    assert found.weight_x.tolist() == sorted(set(relevant))
-    assert found.rows_x.tolist() == [relevant.count(weight) for weight in sorted(set(relevant))]
+    assert weights.longest == max(len(row["items"]) for row in rows)
+    assert weights.largest == max(rounded, default=0.0)
+    assert weights.grade == max((abs(grade) for grade, _ in pairs), default=0.0)
+    assert weights.weight_x.tolist() == sorted(set(relevant))
+    assert weights.rows_x.tolist() == [relevant.count(weight) for weight in sorted(set(relevant))]
 
 
 # ------------------------------------------------------------------------------------ lists
@@ -273,12 +273,12 @@ def test_lists_of_users(rows: list[Row], dropped: set[str]) -> None:
     kinds |= {"rank": pa.int64(), "score": pa.float64()}
     names = [name for name in kinds if name not in dropped]
     table = pa.Table.from_pylist(rows, pa.schema(kinds)).select(names)
-    found = {row.pop("user_id"): row for row in group_lists(table).to_pylist()}
+    lists_by_user = {row.pop("user_id"): row for row in group_lists(table).to_pylist()}
     expected: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: [row[name] for name in names]):
         lists = expected.setdefault(row["user_id"], {LISTS[name]: [] for name in names[1:]})
         for name in names[1:]:
             lists[LISTS[name]].append(row[name])
-    assert found == expected
+    assert lists_by_user == expected
     schema = group_lists(table).schema
     assert schema == pa.schema([LISTED_USERS.field("user_id"), *map(LISTED_USERS.field, schema.names[1:])])
