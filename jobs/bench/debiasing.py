@@ -26,6 +26,7 @@ from recbench_spark import cli
 from recbench_spark.config import Bootstrap, Propensities, Strata
 from recbench_spark.definitions import Definition
 from recbench_spark.engine.measures import reduce_frame
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import OK
 from recbench_spark.evaluation.estimators import debiased, exposure
 from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, EstimationPlan
@@ -75,15 +76,17 @@ def measure_size(spark: SparkSession, folder: Path, n: int, replicates: int) -> 
     """Return the seconds of propensities, strata and estimates on a log of n rows."""
     rows = store_once(make_log(spark, n), folder / f"log-{n}")
     seconds, items = time_call(lambda: _fit(rows))
-    chances = exposure.item_chances(items.drop("propensity"), items)
+    table = collect_arrow(items)
+    chances = exposure.item_chances(table, table)
     cut_seconds, strata = time_call(lambda: exposure.cut_strata(chances, Strata(n=(2,))))
-    users = store_once(rankings(spark, n, chances.rows), folder / f"rankings-{n}")
-    weights = exposure.count_truth_weights(users, None)
+    users = store_once(rankings(spark, n, items), folder / f"rankings-{n}")
+    counted = reduce_frame({"weights": exposure.weight_measure(None)}, users)
+    weights = exposure.list_weights(counted["weights"])
     metrics = accuracy.MetricPlan(
         ("recall", "ndcg"), (10, 100), Definition(), Bootstrap(replicates=replicates)
     )
     names = (*WEIGHTED, STRATIFIED)
-    plan = EstimationPlan(metrics, names, EstimatorSettings(), "power_law", strata, weights, chances.items)
+    plan = EstimationPlan(metrics, names, EstimatorSettings(), "power_law", strata, weights, len(table))
     measures = {"estimates": debiased.estimation_measure(plan)}
     return [seconds, cut_seconds, time_call(lambda: reduce_frame(measures, users))[0]]
 

@@ -56,7 +56,6 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     from recbench_spark.definitions import make_definition
     from recbench_spark.engine.measures import reduce_frame
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan, rank_measure
-    from recbench_spark.evaluation.ranking import rank
     from recbench_spark.evaluation.ranking.given import rank_batches
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import METRICS as TABLE
@@ -73,7 +72,7 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     run_ids = iter(("first", "second"))
 
     def run() -> str:
-        run_id, users = next(run_ids), rank.select_required(spark.read.parquet(stored), request, mask=False)
+        run_id, users = next(run_ids), spark.read.parquet(stored).drop("history", "masked")
         rows = reduce_frame({"ranks": replace(ranked, needs=tuple(users.columns))}, users)["ranks"]
         store.append_rows(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), TABLE)
         return run_id
@@ -90,13 +89,15 @@ def _store_users(spark: Any, folder: str, definition: Any) -> str:
     from recbench_spark.adhoc.spark_engine import convert_log, make_truth_tables
     from recbench_spark.data.external_inputs import convert_rows
     from recbench_spark.evaluation.ranking import rank
+    from recbench_spark.evaluation.ranking.request import RankingRequest
 
     stored = f"{folder}/users"
     if not Path(stored, "_SUCCESS").exists():
         lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
         typed = convert_rows(lists, {"score": "double"}, "lists")
         world = make_truth_tables(convert_log(truth, None, definition), typed, definition, folder)
-        rows = rank.group_lists(typed, world.items)
+        listed = rank.GivenRows(typed, world.items, mask=False)
+        rows = rank.group_rows(listed, RankingRequest(definition))
         world.users.join(rows, "user_id", "left").write.parquet(stored)
         spark.catalog.clearCache()
     return stored

@@ -61,6 +61,8 @@ def run_own(folder: Path, k: int) -> System:
     from recbench_spark.config import Evaluation
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan
     from recbench_spark.evaluation.ranking import rank
+    from recbench_spark.evaluation.ranking.part_users import PART_USERS, select_part_users
+    from recbench_spark.evaluation.ranking.source_rows import map_user_blocks
     from recbench_spark.evaluation.ranking.sources import DotSource
     from recbench_spark.storage.shared_rows import share_rows
 
@@ -75,8 +77,8 @@ def run_own(folder: Path, k: int) -> System:
 
     def run(turn: int) -> float:
         started = time.perf_counter()
-        blocks = store.read(schemas.USER_BLOCKS).where("split_id = 'bench'")
-        users = rank.select_part_users(blocks, ("test",), None, keep_empty=True)
+        select = partial(select_part_users, parts=("test",), threshold=None, keep_empty=True)
+        users = map_user_blocks(store, "bench", select, PART_USERS).rows()
         vectors = store.read(schemas.EMBEDDINGS).where("model_id = 'bench' AND side = 'user'")
         known = vectors.select(F.col("id").alias("user_id"), "vector")
         ranked = rank.rank(users, rank.ScoredModel(source, known), plan.request())

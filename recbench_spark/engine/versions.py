@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, reduce
@@ -92,28 +91,6 @@ def _change_keys(
         places.setdefault(key, []).append(place)
     for chosen in places.values():
         yield from change(table.take(pa.array(chosen))).combine_chunks().to_batches()
-
-
-def make_function(function: Callable[..., pa.Array], kind: str) -> Callable[..., Column]:
-    """Return a function of columns from one of Arrow's arrays. `arrow_udf` came with Spark 4.1.
-
-    Before, values cross pandas: the function gets arrays without NULL from numbers that have none.
-    """
-    from pyspark.sql.pandas import functions as pandas_functions  # noqa: PLC0415
-
-    functions: Any = pandas_functions
-    if hasattr(functions, "arrow_udf"):
-        return functions.arrow_udf(function, kind)  # type: ignore[no-any-return]
-    run = partial(_cross_pandas, function=function, as_struct=kind.upper().startswith("STRUCT"))
-    with warnings.catch_warnings():  # it asks for hints of pandas' types
-        warnings.simplefilter("ignore", UserWarning)
-        return functions.pandas_udf(run, kind, functions.PandasUDFType.SCALAR)  # type: ignore[no-any-return]
-
-
-def _cross_pandas(values: Any, function: Callable[..., pa.Array], as_struct: bool) -> Any:
-    """Return a series of the results of a function; of a structure a frame of its fields."""
-    result = function(pa.array(values))
-    return pa.Table.from_struct_array(result).to_pandas() if as_struct else result.to_pandas()
 
 
 def try_cast(column: Column, kind: str | T.DataType) -> Column:

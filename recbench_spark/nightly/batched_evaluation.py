@@ -25,7 +25,6 @@ from recbench_spark.evaluation.batched.task import BatchedWork
 from recbench_spark.evaluation.ranking.rank import GivenRows, RankingInput
 from recbench_spark.failures import is_java_gone
 from recbench_spark.nightly.candidates import select_candidates
-from recbench_spark.nightly.model_evaluation import select_users
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.run_rows import NightMeasures, RunRows, make_run_rows, write_run_rows
 from recbench_spark.runtime.journal import Journal
@@ -90,7 +89,7 @@ def read_models_per_pass(night: BenchmarkNight) -> int:
 
 def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> RankableModel:
     """Open a trained or external model and check its inputs."""
-    ranked, checks = make_adapter(model).prepare_ranking(select_users(night), night.data)
+    ranked, checks = make_adapter(model).prepare_ranking(night.select_users(joined=True), night.data)
     return RankableModel(run_id, model, ranked, checks, _item_bytes(ranked))
 
 
@@ -194,7 +193,6 @@ def _run_pass(
     night: BenchmarkNight, wanted: NightMeasures, group: Sequence[RankableModel], journal: Journal
 ) -> list[_PassResult]:
     started = time.monotonic()
-    users = select_users(night)
     needs_candidates = any(not make_adapter(ready.model).brings_candidates for ready in group)
     folders = (night.store.location(RANKINGS.name), night.store.location(USER_METRICS.name))
     members = tuple(shuffle.to_member(ready.run_id, ready.ranked, wanted.request) for ready in group)
@@ -204,11 +202,11 @@ def _run_pass(
     draw = journal.bar.move if journal.bar else None
     with watch_progress(notes, night.n_rankings * len(group), journal.say, draw):
         results = shuffle.evaluate(
-            users,
+            night.select_users(),
             [ready.ranked for ready in group],
             work,
             night.n_rankings,
-            select_candidates(night, users) if needs_candidates else None,
+            select_candidates(night) if needs_candidates else None,
         )
     wall = time.monotonic() - started
     total = sum(result.seconds for result in results) or 1.0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -14,32 +16,37 @@ from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Evaluation, Exposure
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.definitions import Definition
-from recbench_spark.engine.versions import try_cast
+from recbench_spark.engine.measures import Measure, reduce_pieces
+from recbench_spark.engine.versions import collect_arrow, try_cast
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.estimators import debiased
 from recbench_spark.evaluation.estimators.debiased import Proposal
 from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, EstimationPlan
 from recbench_spark.evaluation.estimators.exposure import (
+    EXPOSED_USERS,
     Chances,
     ExposedItems,
     Weights,
-    add_exposure,
-    count_truth_weights,
     cut_strata,
     item_chances,
+    list_weights,
     popularity_threshold,
+    select_exposed_users,
+    weight_measure,
 )
 from recbench_spark.evaluation.estimators.rewards import add_rewards, check_rewards
 from recbench_spark.evaluation.metrics import accuracy
-from recbench_spark.evaluation.ranking import rank
+from recbench_spark.evaluation.ranking.part_users import select_part_users
+from recbench_spark.evaluation.ranking.source_rows import map_user_blocks
 from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, EstimatorSettings
 from recbench_spark.kernels.estimators.propensities import CHANCES
 from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.nightly.propensity import ExposureLog, method_name, write_propensities
 from recbench_spark.nightly.split import read_split
 from recbench_spark.protocol.labels import HISTORY
-from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS, USER_BLOCKS
-from recbench_spark.storage.shared_rows import share_rows
+from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
+from recbench_spark.storage.packed_blocks import Change
+from recbench_spark.storage.shared_rows import share_table
 from recbench_spark.storage.store import Store
 
 FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
@@ -72,16 +79,32 @@ def build_exposure_context(
     """
     exposure = evaluation.exposure
     assert exposure is not None
-    items = read_split(store, ITEMS, split_id)
+    items = store.read_rows(ITEMS, [("split_id", "=", split_id)], ["item_id", "item_index", "n_train"])
     chances = item_chances(items, read_propensities(store, split_id, exposure))
-    shared = share_rows(store.scratch, chances.rows)
+    shared = share_table(store.scratch, chances.rows)
     strata = _choose_strata(chances, exposure)
-    popular = popularity_threshold(chances.rows, exposure.without_most_popular)
-    shown = ExposedItems(shared, chances.items, strata[0] if strata else None, popular)
-    blocks = read_split(store, USER_BLOCKS, split_id)
-    users = rank.select_part_users(blocks, evaluation.parts, definition.threshold, keep_empty=False)
-    weights = count_truth_weights(add_exposure(users, shown), definition.threshold)
+    popular = popularity_threshold(items.column("n_train").to_numpy(), exposure.without_most_popular)
+    shown = ExposedItems(shared, len(items), strata[0] if strata else None, popular)
+    select = partial(
+        select_part_users, parts=evaluation.parts, threshold=definition.threshold, keep_empty=False
+    )
+    weights = weigh_truth(
+        store, split_id, partial(select_exposed_users, select=select, exposed=shown), definition
+    )
     return ExposureContext(exposure, shown, strata, weights, chances.unknown)
+
+
+def weigh_truth(store: Store, split_id: str, select: Change, definition: Definition) -> dict[str, Weights]:
+    """Return the weights of each part; a task sums those of its users."""
+    measure = weight_measure(definition.threshold)
+    users = map_user_blocks(store, split_id, select, EXPOSED_USERS)
+    sums = users.each(partial(_sum_table, measure))
+    results = reduce_pieces({"weights": replace(measure, sums=iter)}, sums)
+    return list_weights(results["weights"]) if results else {}
+
+
+def _sum_table(measure: Measure, users: pa.Table) -> list[pa.RecordBatch]:
+    return list(measure.sums(iter(users.to_batches())))
 
 
 def _choose_strata(chances: Chances, exposure: Exposure) -> tuple[StratumEdges, ...]:
@@ -91,27 +114,31 @@ def _choose_strata(chances: Chances, exposure: Exposure) -> tuple[StratumEdges, 
     return cut_strata(chances, exposure.strata)
 
 
-def read_propensities(store: Store, split_id: str, exposure: Exposure) -> DataFrame:
+def read_propensities(store: Store, split_id: str, exposure: Exposure) -> pa.Table:
     """Return item_id and propensity: given ones from their file, others from the table.
 
     Propensities that the table lacks are fitted first.
     """
     settings = exposure.propensities
     if settings.method == "given":
-        return read_table(store.spark, str(settings.path), ["item_id", "propensity"], "propensities")
+        names = ["item_id", "propensity"]
+        return collect_arrow(
+            read_table(store.spark, str(settings.path), names, "propensities").select(*names)
+        )
     if settings.method != "true":
         training = read_split(store, SPLITS, split_id).where(F.col("part").isin(*HISTORY))
         exposed = ExposureLog(store, split_id, training, read_split(store, ITEMS, split_id))
-        if _read_stored(store, split_id, method_name(store, settings)).isEmpty():
+        if not len(_read_stored(store, split_id, method_name(store, settings))):
             write_propensities(exposed, settings)
     propensities = _read_stored(store, split_id, method_name(store, settings))
-    if propensities.isEmpty():
+    if not len(propensities):
         raise DataError(f"no propensities '{settings.name}' of split {split_id}", "jobs/propensity.py")
     return propensities
 
 
-def _read_stored(store: Store, split_id: str, name: str) -> DataFrame:
-    return read_split(store, PROPENSITIES, split_id).where(F.col("method") == name)
+def _read_stored(store: Store, split_id: str, name: str) -> pa.Table:
+    filters = [("split_id", "=", split_id), ("method", "=", name)]
+    return store.read_rows(PROPENSITIES, filters, ["item_id", "propensity"])
 
 
 # ------------------------------------------------------------------------------- estimates of a model

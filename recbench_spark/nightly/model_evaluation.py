@@ -17,7 +17,6 @@ from recbench_spark.config.base import shorten
 from recbench_spark.engine.measures import reduce_frame
 from recbench_spark.errors import is_cancelled
 from recbench_spark.evaluation.batched.run_measures import map_frame
-from recbench_spark.evaluation.estimators.exposure import add_exposure
 from recbench_spark.evaluation.ranking import rank as ranking
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.failures import describe_error, is_java_gone
@@ -157,12 +156,7 @@ def rank_model(
     night: BenchmarkNight, model: ModelConfig, request: RankingRequest
 ) -> tuple[DataFrame, list[Check]]:
     """Return the rankings by a model of any kind, and checks on its inputs."""
-    adapter, users = make_adapter(model), select_users(night)
-    candidates = None if adapter.brings_candidates else select_candidates(night, users)
-    ranked, checks = adapter.prepare_ranking(users, night.data)
-    return ranking.rank(users, ranked, request, candidates), checks
-
-
-def select_users(night: BenchmarkNight) -> DataFrame:
-    """Return the users of the night's parts, with data on exposure if estimates need it."""
-    return add_exposure(night.users, night.exposure.shown) if night.exposure else night.users
+    adapter = make_adapter(model)
+    candidates = None if adapter.brings_candidates else select_candidates(night)
+    ranked, checks = adapter.prepare_ranking(night.select_users(joined=True), night.data)
+    return ranking.rank(night.select_users(), ranked, request, candidates), checks

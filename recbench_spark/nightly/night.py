@@ -27,10 +27,12 @@ from recbench_spark.data.identity import identity
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.definitions import VERSION, Definition
 from recbench_spark.errors import DataError, StoreError
+from recbench_spark.evaluation.estimators.exposure import EXPOSED_USERS, select_exposed_users
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS, Facts
 from recbench_spark.evaluation.metrics.listed import ListedCatalogue
-from recbench_spark.evaluation.ranking.rank import select_part_users
+from recbench_spark.evaluation.ranking.part_users import PART_USERS, select_part_users
+from recbench_spark.evaluation.ranking.source_rows import map_user_blocks
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
@@ -59,6 +61,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import MARKS_FOLDER
+from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.warehouse import require_jars
 from recbench_spark.training.item_features import share_features
@@ -103,18 +106,31 @@ class BenchmarkNight:
             n_users = self.table(schemas.USER_BLOCKS).where(F.size("train_items") > 0).count()
         return ListedCatalogue(self.data.known_items, self.n_items, Facts(n_users, features))
 
-    @property
-    def users(self) -> DataFrame:
-        """Users that models rank for; see `select_part_users`."""
-        definition, blocks = self.definition, self.table(schemas.USER_BLOCKS)
-        keep_empty, parts = definition.empty_users == "zero", self.benchmark.evaluation.parts
-        masks = not self.benchmark.split.asks_repeats
-        return select_part_users(blocks, parts, definition.threshold, keep_empty, masks=masks)
+    def select_users(self, *, joined: bool = False) -> DataFrame:
+        """Return the users that models rank for, with data on exposure if estimates need it.
+
+        `joined`: they are looked up for other rows, as checks do (`map_user_blocks`).
+        """
+        select, schema = self._select, PART_USERS
+        if self.exposure:
+            select = partial(select_exposed_users, select=select, exposed=self.exposure.shown)
+            schema = EXPOSED_USERS
+        return map_user_blocks(self.store, self.split_id, select, schema, joined=joined).rows()
 
     @cached_property
     def n_rankings(self) -> int:
-        """Number of rows of `users`."""
-        return self.users.count()
+        """Number of rows of `select_users`."""
+        return sum(map_user_blocks(self.store, self.split_id, self._select, PART_USERS).each(len))
+
+    @property
+    def _select(self) -> Change:
+        return partial(
+            select_part_users,
+            parts=self.benchmark.evaluation.parts,
+            threshold=self.definition.threshold,
+            keep_empty=self.definition.empty_users == "zero",
+            masks=not self.benchmark.split.asks_repeats,
+        )
 
     @cached_property
     def exposure(self) -> ExposureContext | None:

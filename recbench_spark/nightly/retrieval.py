@@ -31,7 +31,6 @@ from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock, count_rank
 from recbench_spark.kernels.retrieval.candidates import measure_recall
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.nightly.batched_evaluation import RankableModel
-from recbench_spark.nightly.model_evaluation import select_users
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RETRIEVAL_RUNS
@@ -117,7 +116,7 @@ def _measure_base(night: BenchmarkNight, group: Sequence[RankableModel]) -> list
     task = RetrievalTask(
         tuple(sources), night.definition.candidates == "unseen", _settings(group[0]).length
     )
-    users = _join_vectors(select_users(night), vectors)
+    users = _join_vectors(night.select_users(), vectors)
     batches = users.mapInArrow(partial(compare_batches, task), to_ddl(BATCH_ROWS))
     return summarise_batches(collect_arrow(add_batches(batches)), models)
 

@@ -27,8 +27,8 @@ from recbench_spark.storage.packed_blocks import (
     Result,
     buffer_rows,
     partition_batches,
+    read_block_batches,
     select_batches,
-    unpack_batches,
 )
 
 RESULT_SCHEMA = "found BINARY"
@@ -43,9 +43,10 @@ class FrameBlocks:
     """Rows for each task by a shuffle of a frame, and the function that it applies to them.
 
     Attributes:
-        packed: blocks (BLOCK_SCHEMA), those of one task in one partition.
+        packed: blocks (BLOCK_SCHEMA), those of one task in one partition; or what `read` takes.
         change, names, whole: as in `Blocks`.
         schema: schema of the result, if no table gives it.
+        read: function from a task's batches to tables.
     """
 
     packed: DataFrame
@@ -53,10 +54,11 @@ class FrameBlocks:
     names: tuple[str, ...] = ()
     whole: str = ""
     schema: T.StructType | None = None
+    read: Callable[[Batches], Iterable[pa.Table]] = read_block_batches
 
     def rows(self, schema: T.StructType | None = None) -> DataFrame:
         """Return the results of all tasks as rows of Spark; a dictionary is returned as its values."""
-        work = partial(_change_blocks, change=self.change, names=self.names)
+        work = partial(_change_batches, read=self.read, change=self.change, names=self.names)
         return self.packed.mapInArrow(work, schema or self.schema or T.StructType())
 
     def then(self, change: Change, names: tuple[str, ...]) -> FrameBlocks:
@@ -65,7 +67,7 @@ class FrameBlocks:
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
-        work = partial(_finish_blocks, change=self.change, finish=finish)
+        work = partial(_finish_batches, read=self.read, change=self.change, finish=finish)
         return _collect_results(self.packed.mapInArrow(work, RESULT_SCHEMA))
 
 
@@ -114,15 +116,23 @@ def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
 # ------------------------------------------------------------------------- what tasks do
 
 
-def _change_blocks(batches: Batches, change: Change, names: Sequence[str]) -> Batches:
-    table = unpack_batches(batches)
-    if table is not None:
+def _change_batches(
+    batches: Batches,
+    read: Callable[[Batches], Iterable[pa.Table]],
+    change: Change,
+    names: Sequence[str],
+) -> Batches:
+    for table in read(batches):
         yield from select_batches(change(table), names)
 
 
-def _finish_blocks(batches: Batches, change: Change, finish: Callable[[pa.Table], Any]) -> Batches:
-    table = unpack_batches(batches)
-    if table is not None:
+def _finish_batches(
+    batches: Batches,
+    read: Callable[[Batches], Iterable[pa.Table]],
+    change: Change,
+    finish: Callable[[pa.Table], Any],
+) -> Batches:
+    for table in read(batches):
         yield _pickle_result(finish(change(table)))
 
 

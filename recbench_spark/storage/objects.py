@@ -81,6 +81,13 @@ def write_bytes(place: str, content: bytes) -> None:
         stream.write(content)
 
 
+def write_table(place: str, rows: pa.Table) -> None:
+    """Write a Parquet file as `write_bytes`."""
+    buffer = pa.BufferOutputStream()
+    pq.write_table(rows, buffer)
+    write_bytes(place, buffer.getvalue().to_pybytes())
+
+
 def write_text(place: str | Path, text: str) -> None:
     """Write a text file in UTF-8 atomically; an existing one is replaced."""
     if is_remote(place):

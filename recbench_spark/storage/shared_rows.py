@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -23,6 +24,7 @@ from recbench_spark.storage.objects import (
     read_bytes,
     remove_objects,
     write_bytes,
+    write_table,
 )
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
@@ -166,6 +168,13 @@ def share_rows(base: str, rows: DataFrame) -> SharedRows:
     """Write rows to a new folder under a base that all workers can read."""
     folder = scratch_folder(base)
     return SharedRows(folder.rsplit("/", 1)[1], write_parquet(rows, folder))
+
+
+def share_table(base: str, rows: pa.Table) -> SharedRows:
+    """Write rows that the driver holds to a new folder under a base that all workers can read."""
+    folder = scratch_folder(base)
+    write_table(join_uri(folder, "rows.parquet"), rows)
+    return SharedRows(folder.rsplit("/", 1)[1], (join_uri(folder, "rows.parquet"),))
 
 
 def write_parquet(rows: DataFrame, folder: str) -> tuple[str, ...]:

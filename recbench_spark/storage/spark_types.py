@@ -23,6 +23,11 @@ def spark_type(kind: pa.DataType) -> T.DataType:
     return T.StructField.fromJson(field_json("column", kind, True, {})).dataType
 
 
+def spark_columns(schema: pa.Schema) -> T.StructType:
+    """Return the Spark schema of rows of our own."""
+    return T.StructType([T.StructField(field.name, spark_type(field.type)) for field in schema])
+
+
 def require(frame: DataFrame, columns: list[str], what: str) -> None:
     """Check that a frame has columns.
 

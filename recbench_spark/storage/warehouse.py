@@ -333,6 +333,12 @@ class WarehouseTables(FileTables):
     def rows(
         self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
+        """Return rows that fulfil all filters as objects; arguments as `read_rows`."""
+        return cast(list[dict[str, Any]], self.read_rows(table, filters, columns).to_pylist())
+
+    def read_rows(
+        self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
+    ) -> pa.Table:
         """Return rows that fulfil all filters; few, since the driver holds them. No Spark job if possible.
 
         Args:
@@ -341,16 +347,14 @@ class WarehouseTables(FileTables):
             columns: the wanted columns; None: all.
         """
         if not self.exists(table.name):
-            return []
+            return table.arrow_schema.empty_table().select(columns or table.names)
         if self._uses_deltalake(table):
             with explain_lost(self.location(table.name)):
-                matches = delta_files.read_rows(self.location(table.name), filters, columns)
-            return cast(list[dict[str, Any]], matches.to_pylist())
+                return delta_files.read_rows(self.location(table.name), filters, columns)
         frame = self.read(table)
         for column, operator, value in filters:
             frame = frame.where(filter_condition(column, operator, value))
-        matches = collect_arrow(frame.select(*(columns or table.names)))
-        return cast(list[dict[str, Any]], matches.to_pylist())
+        return collect_arrow(frame.select(*(columns or table.names)))
 
     def count_rows(self, table: Table, column: str, value: str) -> int:
         """Return the number of rows of a partition: from the log alone if its files have statistics."""

@@ -24,7 +24,7 @@ from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, t
 from recbench_spark.evaluation.batched.run_measures import map_user_values
 from recbench_spark.evaluation.estimators.debiased import estimation_measure
 from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
-from recbench_spark.evaluation.estimators.exposure import Weights
+from recbench_spark.evaluation.estimators.exposure import Weights, weight_measure
 from recbench_spark.evaluation.estimators.sampled import correction_measures
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, rank_measure
 from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
@@ -86,6 +86,7 @@ MAKERS: dict[str, Callable[[Path], dict[str, Measure]]] = {
     ),
     "multiverse.multiverse_measure": lambda _: {"multiverse": multiverse_measure(plan(*NAMES))},
     "debiased.estimation_measure": lambda _: {"estimates": estimation_measure(estimation())},
+    "exposure.weight_measure": lambda _: {"weights": weight_measure(3.0)},
     "pairs.pair_measure": lambda _: {"pairs": pair_measure((2, 5))},
 }
 """Every function of the package that makes measures, by module and name."""

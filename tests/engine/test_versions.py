@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -70,26 +69,3 @@ def test_texts_that_are_no_utf8(spark, monkeypatch) -> None:
         rows = frame.select(versions.is_utf8(F.col("word")).alias("fine")).collect()
         assert [row.fine for row in rows] == [True, True, None, False]
     spark.conf.unset("spark.sql.legacy.codingErrorAction")
-
-
-def test_functions_of_arrays_cross_pandas(spark, monkeypatch) -> None:
-    frame = versions.make_frame(spark, ROWS.drop_columns("value")).coalesce(1)
-
-    def describe(keys: pa.Array) -> pa.Array:
-        doubled = pa.array(np.asarray(keys) * 2.0)
-        return pa.StructArray.from_arrays(
-            [doubled, pa.array(map(str, keys.to_pylist()))], ["twice", "text"]
-        )
-
-    def halve(keys: pa.Array) -> pa.Array:
-        return pc.divide(keys.cast(pa.float64()), 2.0)
-
-    rows = []
-    for lacks in (False, True):
-        if lacks:
-            monkeypatch.delattr("pyspark.sql.pandas.functions.arrow_udf")
-        both = versions.make_function(describe, "STRUCT<twice: DOUBLE, text: STRING>")
-        half = versions.make_function(halve, "double")
-        rows.append(frame.select(both("key").alias("both"), half("key").alias("half")).collect())
-    assert rows[0] == rows[1]
-    assert rows[0][1].both.twice == 2.0 and rows[0][1].both.text == "1" and rows[0][1].half == 0.5

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -69,7 +70,11 @@ def result(tmp_path: Path) -> dict[tuple[int, str], list[pa.Table]]:
         Member("again", source, columns=VECTOR),
     )
     vectors = every.select(["user_id", "vector"]).filter(every.column("vector").is_valid())
-    lists = every.select(["user_id", "list_items", "list_scores"])
+    flat = {"key": every.column("list_items"), "score": every.column("list_scores")}
+    owners = pc.list_parent_indices(every.column("list_items"))
+    lists = pa.table({name: pc.list_flatten(column) for name, column in flat.items()})
+    lists = lists.append_column("user_id", every.column("user_id").take(owners))
+    lists = lists.take(pa.array(np.random.default_rng(3).permutation(len(lists))))
     mine = every.drop_columns(["vector", "list_items", "list_ids", "list_scores"])
     tables = {
         3: [vectors],

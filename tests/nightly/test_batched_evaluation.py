@@ -17,7 +17,6 @@ from recbench_spark.evaluation.ranking.sources import HashSource, Strings
 from recbench_spark.kernels.ranking.scorers import Scorer
 from recbench_spark.nightly import batched_evaluation
 from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING, RankableModel, group_models
-from recbench_spark.nightly.model_evaluation import select_users
 from recbench_spark.schemas import METRICS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.baselines import RandomAdapter
@@ -163,7 +162,9 @@ def test_how_many_rows_are_ranked_is_known_before(spark, tmp_path: Path) -> None
             evaluation={"metrics": ["ndcg"], "k": [5], "definition": {"empty_users": empty}},
         )  # fmt: skip
         night = make_split(store, benchmark)
-        assert night.n_rankings == select_users(night).count() == ranked
+        assert night.n_rankings == night.select_users().count() == ranked
+        by_task, by_spark = (night.select_users(joined=joined).toArrow() for joined in (False, True))
+        assert sorted(map(repr, by_task.to_pylist())) == sorted(map(repr, by_spark.to_pylist()))
 
 
 def commits(store: Store, name: str) -> int:

@@ -32,7 +32,8 @@ from recbench_spark.evaluation.ranking.candidates import Candidates, add_candida
 from recbench_spark.evaluation.ranking.rank import (
     GivenRows,
     RankingInput,
-    group_lists,
+    key_lists,
+    list_columns,
     read_gpu_share,
     task_device,
 )
@@ -49,19 +50,13 @@ PAIRS_PER_TASK = 1 << 12
 TASK_BYTES = 1 << 28
 """Bytes of users, with their vectors and lists, that a task should hold: a quarter of a GiB."""
 
-USER_BYTES, LIST_BYTES = 1 << 11, 1 << 12
-"""Estimated bytes of a user: of the row, and of a list of one model."""
+USER_BYTES, LIST_BYTES, LIST_ROW_BYTES = 1 << 11, 1 << 12, 1 << 6
+"""Estimated bytes of a user: of the row, and of a list of one model; and of a row of such a list."""
 
 PARTITION_BYTES = 1 << 26
 """Bytes of rows that a task holds while it partitions them."""
 
 VECTOR = pa.schema({"vector": pa.list_(pa.float32())})
-LIST_TYPES = {
-    "list_items": pa.list_(pa.int64()),
-    "list_ids": pa.list_(pa.string()),
-    "list_ranks": pa.list_(pa.int64()),
-    "list_scores": pa.list_(pa.float64()),
-}
 
 
 @dataclass(frozen=True)
@@ -85,10 +80,7 @@ class BatchedResult:
 def to_member(run_id: str, ranked: RankingInput, request: RankingRequest) -> Member:
     """Describe a model for tasks."""
     if isinstance(ranked, GivenRows):
-        names = {"list_items", *(["list_ids"] if request.top else [])}
-        names |= {f"list_{name}s" for name in ("rank", "score") if name in ranked.rows.columns}
-        schema = pa.schema({name: kind for name, kind in LIST_TYPES.items() if name in names})
-        return Member(run_id, None, ranked.mask, schema)
+        return Member(run_id, None, ranked.mask, list_columns(ranked, request))
     return Member(run_id, ranked.source, columns=VECTOR if ranked.vectors is not None else pa.schema({}))
 
 
@@ -116,8 +108,8 @@ def evaluate(
     blocks = [_partition_rows(add_candidates(users, candidates), USERS_MEMBER, tasks, USER_BYTES)]
     blocks += _vector_blocks(ranked, tasks)
     blocks += [
-        _partition_rows(_list_rows(model, member), number, tasks, LIST_BYTES)
-        for number, (model, member) in enumerate(zip(ranked, work.members, strict=True))
+        _partition_rows(key_lists(model, work.request), number, tasks, LIST_ROW_BYTES)
+        for number, model in enumerate(ranked)
         if isinstance(model, GivenRows)
     ]
     partitioned = send_to_tasks(union_rows(blocks), tasks, F.col("task"))
@@ -151,11 +143,6 @@ def _vector_blocks(ranked: Sequence[RankingInput], tasks: int) -> list[DataFrame
         return []
     dims = max(one.source.dims for one in ranked if not isinstance(one, GivenRows))
     return [_partition_rows(union_rows(frames), None, tasks, 64 + 4 * dims)]
-
-
-def _list_rows(rows: RankingInput, member: Member) -> DataFrame:
-    assert isinstance(rows, GivenRows)
-    return group_lists(rows.rows, rows.items).select("user_id", *member.columns.names)
 
 
 def _partition_rows(rows: DataFrame, member: int | None, tasks: int, row_bytes: int) -> DataFrame:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from recbench_spark.engine.measures import CELLS, Measure, Measures, pack_cells, pack_rows
 from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, USERS
 from recbench_spark.evaluation.batched import progress
-from recbench_spark.evaluation.ranking.given import rank_batches
+from recbench_spark.evaluation.ranking.given import group_lists, rank_batches
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
@@ -175,6 +175,8 @@ def _evaluate_member(
 def _rank_users(
     request: RankingRequest, member: Member, users: pa.Table, member_rows: pa.Table | None, device: str
 ) -> Batches:
+    if member.source is None and member_rows is not None:
+        member_rows = group_lists(member_rows)
     batches = _user_batches(users.select(_ranking_columns(member, users)), member, member_rows)
     if member.source is None:
         return rank_batches(request, batches)

@@ -1,4 +1,4 @@
-"""Exposure of the truth items: the propensity, stratum and popularity of each item.
+"""Exposure of the truth items: the propensity, stratum and popularity of each item. Without Spark.
 
 Workers of a host share files with the propensities of all items, so that truth items get theirs by item
 index, without a shuffle. Strata, and all but the most popular items, then become slices.
@@ -7,22 +7,22 @@ index, without a shuffle. Strata, and all but the most popular items, then becom
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.config import EXPOSURE_SLICES
 from recbench_spark.config import Strata as Wanted
-from recbench_spark.engine.versions import collect_arrow, make_function
+from recbench_spark.engine.measures import Measure
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.ranking.batches import split_by_part
+from recbench_spark.evaluation.ranking.part_users import PART_USERS, empty_nulls
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import strata
 from recbench_spark.kernels.estimators.exposure import Diagnostics, diagnostics
@@ -30,7 +30,7 @@ from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage import shared_arrays
-from recbench_spark.storage.shared_arrays import Arrays, SharedRows, flatten_lists
+from recbench_spark.storage.shared_arrays import Arrays, SharedRows, bound_lists, flatten_lists
 
 # ------------------------------------------------------------------------------- items
 
@@ -39,21 +39,18 @@ from recbench_spark.storage.shared_arrays import Arrays, SharedRows, flatten_lis
 class Chances:
     """Every item of the catalogue with its propensity (its chance to be shown), and their range.
 
-    rows: item_index, n_train, propensity (all above 0); items: their number; low, high: the smallest and
-    largest propensity; unknown: number of items that had none, or 0.
+    rows: item_index, n_train, propensity (all above 0); low, high: the smallest and largest propensity;
+    unknown: number of items that had none, or 0.
     """
 
-    rows: DataFrame
-    items: int
+    rows: pa.Table
     low: float
     high: float
     unknown: int
 
 
-def item_chances(items: DataFrame, propensities: DataFrame) -> Chances:
+def item_chances(items: pa.Table, propensities: pa.Table) -> Chances:
     """Assign a propensity to each item; items without one, or with 0, get the smallest of the others.
-
-    Shuffles both by item where they are too large to broadcast; the driver receives one row.
 
     Args:
         items: item_id, item_index, n_train of the catalogue.
@@ -62,73 +59,54 @@ def item_chances(items: DataFrame, propensities: DataFrame) -> Chances:
     Raises:
         DataError: propensities below 0, NaN or infinite, none above 0, or an item twice.
     """
-    known = propensities.select("item_id", "propensity")
-    joined = items.select("item_id", "item_index", "n_train").join(known, "item_id", "left")
-    value = F.col("propensity")
-    wrong = F.isnan(value) | (value < 0) | (value == float("inf"))
-    (summary,) = joined.agg(
-        F.min(F.when(value > 0, value)).alias("low"),
-        F.max(value).alias("high"),
-        F.count_if(value.isNull() | (value == 0)).alias("unknown"),
-        F.count_if(wrong).alias("wrong"),
-        F.count("*").alias("items"),
-        (F.count("*") - F.count_distinct("item_index")).alias("twice"),
-    ).collect()
-    if summary.wrong or summary.twice or summary.low is None or math.isinf(1 / summary.low):
+    place_r = pc.index_in(propensities.column("item_id"), value_set=items.column("item_id"))
+    known = propensities.column("propensity").filter(place_r.is_valid()).fill_null(0.0).to_numpy()
+    at = place_r.drop_null().to_numpy()
+    propensity_i = np.zeros(len(items))
+    propensity_i[at] = known
+    shown = known[known > 0]
+    wrong = len(known) - np.count_nonzero((known >= 0) & (known < np.inf))
+    twice, unknown = len(at) - len(np.unique(at)), np.count_nonzero(propensity_i == 0)
+    if wrong or twice or not len(shown) or math.isinf(1 / float(shown.min())):
         raise DataError(
-            f"propensities: {summary.wrong} below 0 or not a number, {summary.twice} items twice, "
-            f"{summary.unknown} without one",
+            f"propensities: {wrong} below 0 or not a number, {twice} items twice, {unknown} without one",
             "one finite number above 0 per item",
         )
-    filled = F.when(value > 0, value).otherwise(summary.low).alias("propensity")
-    rows = joined.select("item_index", "n_train", filled)
-    return Chances(rows, summary.items, summary.low, summary.high, summary.unknown)
+    filled = np.where(propensity_i > 0, propensity_i, shown.min())
+    rows = items.select(["item_index", "n_train"]).append_column("propensity", pa.array(filled))
+    return Chances(rows, float(shown.min()), float(shown.max()), int(unknown))
 
 
 def cut_strata(chances: Chances, wanted: Wanted) -> tuple[StratumEdges, ...]:
-    """Cut strata for each requested number of strata.
-
-    Shuffles, and sends to the driver, one row per distinct propensity of 11 significant bits.
+    """Cut strata for each requested number of strata, by propensities of 11 significant bits.
 
     Raises:
         DataError: all items have the same propensity.
     """
-    counts = chances.rows.groupBy(_round_column("propensity").alias("propensity")).agg(
-        F.count("*").alias("items"), F.sum("n_train").alias("n_train")
-    )
-    table = collect_arrow(counts.orderBy("propensity"))
-    value_x, items_x, mass_x = (
-        table.column(name).to_numpy().copy() for name in ("propensity", "items", "n_train")
-    )
+    rounded_i = strata.round_propensities(chances.rows.column("propensity").to_numpy())
+    value_x, place_i = np.unique(rounded_i, return_inverse=True)
+    mass_x = np.zeros(len(value_x), np.int64)
+    np.add.at(mass_x, place_i, chances.rows.column("n_train").to_numpy())
     if wanted.kind == "equal_width":  # the edges depend on the smallest and largest value alone
         value_x[0], value_x[-1] = chances.low, chances.high
-    return tuple(strata.cut(wanted.kind, n, value_x, items_x, mass_x) for n in wanted.n)
+    return tuple(strata.cut(wanted.kind, n, value_x, np.bincount(place_i), mass_x) for n in wanted.n)
 
 
-def _round_column(name: str) -> Any:
-    return make_function(_round_values, "double")(name)
-
-
-def _round_values(values: pa.Array) -> pa.Array:
-    return pa.array(strata.round_propensities(values.to_numpy(zero_copy_only=False)))
-
-
-def popularity_threshold(rows: DataFrame, share: float) -> int | None:
+def popularity_threshold(n_train_i: Ints, share: float) -> int | None:
     """Return the training count from which an item belongs to the most popular share; None for share 0.
 
-    Items with equal counts stay together, so the share can be larger. One row per distinct count is
-    shuffled.
+    Items with equal counts stay together, so the share can be larger.
 
     Args:
-        rows: n_train of every item.
+        n_train_i: training rows of each item.
         share: share of the items, rounded up.
     """
     if share == 0:
         return None
-    counts = collect_arrow(rows.groupBy("n_train").count().orderBy(F.col("n_train").desc()))
-    items_x = np.cumsum(counts.column("count").to_numpy())
-    place = int(np.searchsorted(items_x, math.ceil(share * items_x[-1])))
-    return int(counts.column("n_train")[place].as_py())
+    n_train_x, items_x = np.unique(n_train_i, return_counts=True)
+    running_x = np.cumsum(items_x[::-1])
+    place = int(np.searchsorted(running_x, math.ceil(share * running_x[-1])))
+    return int(n_train_x[::-1][place])
 
 
 # ------------------------------------------------------------------------------- truth items
@@ -161,53 +139,62 @@ def _save(n_items: int, rows: ds.Dataset, folder: Path) -> None:
         n_train[index] = batch.column("n_train").to_numpy()
 
 
-_TRUTH_EXPOSURE = "STRUCT<propensity: ARRAY<DOUBLE>, stratum: ARRAY<STRING>, most_popular: ARRAY<STRING>>"
+EXPOSED_USERS = pa.schema([*PART_USERS, pa.field("propensity", pa.list_(pa.float64()))])
+"""`PART_USERS` with the propensity of each truth item."""
 
 
-def add_exposure(users: DataFrame, exposed: ExposedItems) -> DataFrame:
-    """Add `propensity` of the truth, and its stratum and popularity in `slices`. No shuffle.
+def add_exposure(users: pa.Table, exposed: ExposedItems) -> pa.Table:
+    """Add `propensity` of the truth, and its stratum and popularity in `slices`: rows of `EXPOSED_USERS`.
 
     Slice `stratum` is Q1, Q2 ... in ascending order of propensity; `most_popular` is `only` for the most
     popular items and `without` for all others.
 
     Args:
-        users: rows of `select_part_users`.
+        users: rows of `PART_USERS`.
         exposed: exposure of all items.
     """
+    arrays, labels_by_key = exposed.arrays(), {}
+    offsets, item_p = flatten_lists(users.column("items"))
+    propensity = arrays["propensity"][item_p]
+    if exposed.strata is not None:
+        labels = pa.array(exposed.strata.labels, pa.string())
+        labels_by_key["stratum"] = labels.take(pa.array(exposed.strata.assign(propensity)))
+    if exposed.popular_from is not None:
+        popular = pa.array(arrays["n_train"][item_p] >= exposed.popular_from)
+        labels_by_key["most_popular"] = pc.if_else(popular, "only", "without")
+    bounds = pa.array(offsets, pa.int32())
+    added = {
+        key: pa.ListArray.from_arrays(bounds, labels_by_key[key])
+        for key in EXPOSURE_SLICES
+        if key in labels_by_key
+    }
+    slices = _add_slices(users.column("slices").combine_chunks(), added)
+    users = users.set_column(users.column_names.index("slices"), EXPOSED_USERS.field("slices"), slices)
+    lists = pa.ListArray.from_arrays(bounds, pa.array(propensity))
+    return users.append_column(EXPOSED_USERS.field("propensity"), lists)
 
-    # Spark reads the kind of the function from these annotations; a partial does not show them.
-    def truth_exposure(items: pa.Array) -> pa.Array:
-        return _truth_exposure(exposed, items)
 
-    udf = make_function(truth_exposure, _TRUTH_EXPOSURE)
-    exposed_users = users.withColumn("_shown", udf("items"))
-    available = {"stratum": exposed.strata is not None, "most_popular": exposed.popular_from is not None}
-    keys = [key for key in EXPOSURE_SLICES if available[key]]
-    labels = [entry for key in keys for entry in (F.lit(key), F.col(f"_shown.{key}"))]
-    given_slices = F.coalesce("slices", F.create_map().cast("map<string,array<string>>"))
-    slices = F.map_concat(given_slices, F.create_map(*labels)) if labels else F.col("slices")
-    return exposed_users.withColumns({"propensity": F.col("_shown.propensity"), "slices": slices}).drop(
-        "_shown"
+def _add_slices(slices: pa.MapArray, added: dict[str, pa.ListArray]) -> pa.MapArray:
+    """Add keys to each user's slices, behind those that are there; NULL has none."""
+    if not added:
+        return slices
+    own, n = empty_nulls(slices), len(slices)
+    offsets = own.offsets.to_numpy()
+    there = slice(offsets[0], offsets[-1])
+    keys = [own.keys[there], *(pa.repeat(key, n) for key in added)]
+    lists = [own.items[there], *added.values()]
+    user_e = np.concatenate([np.repeat(np.arange(n), np.diff(offsets)), np.tile(np.arange(n), len(added))])
+    order = pa.array(np.argsort(user_e, kind="stable"))
+    return pa.MapArray.from_arrays(
+        bound_lists(user_e, n), pa.concat_arrays(keys).take(order), pa.concat_arrays(lists).take(order)
     )
 
 
-def _truth_exposure(exposed: ExposedItems, items: pa.Array) -> pa.Array:
-    arrays = exposed.arrays()
-    offsets, item_p = flatten_lists(items)
-    propensity = arrays["propensity"][item_p]
-    stratum = np.zeros(len(item_p), dtype=np.int64)
-    labels = ["Q1"]
-    if exposed.strata:
-        stratum, labels = exposed.strata.assign(propensity), exposed.strata.labels
-    popular = arrays["n_train"][item_p] >= (exposed.popular_from or 0)
-    values = {
-        "propensity": pa.array(propensity),
-        "stratum": pa.array(np.array(labels, dtype=object)[stratum], pa.string()),
-        "most_popular": pa.array(np.where(popular, "only", "without").astype(object), pa.string()),
-    }
-    bounds = pa.array(offsets, pa.int32())
-    lists = [pa.ListArray.from_arrays(bounds, column) for column in values.values()]
-    return pa.StructArray.from_arrays(lists, list(values))
+def select_exposed_users(
+    blocks: pa.Table, select: Callable[[pa.Table], pa.Table], exposed: ExposedItems
+) -> pa.Table:
+    """Select users of held-out parts by `select_part_users` and add the exposure of their truth."""
+    return add_exposure(select(blocks), exposed)
 
 
 # ------------------------------------------------------------------------------- weights of a part
@@ -232,35 +219,38 @@ class Weights:
         return diagnostics(np.minimum(self.weight_x, clip), self.rows_x)
 
 
-WEIGHTS = "part STRING, weight DOUBLE, n LONG, longest LONG, largest DOUBLE, grade DOUBLE"
-
-
-def count_truth_weights(users: DataFrame, threshold: float | None) -> dict[str, Weights]:
-    """Count the weights of each part. One row per task and distinct weight is shuffled.
+def weight_measure(threshold: float | None) -> Measure:
+    """Return the measure that counts the weights of each part, for `list_weights`.
 
     Args:
-        users: part, relevance, propensity of each user.
         threshold: relevance from which an item is relevant; None: above 0.
     """
-    narrow = users.select("part", "relevance", "propensity")
-    rows = narrow.mapInArrow(partial(_task_weights, threshold), WEIGHTS)
-    summed = rows.groupBy("part", "weight").agg(
-        F.sum("n").alias("n"), *(F.max(name).alias(name) for name in ("longest", "largest", "grade"))
-    )
-    table = summed.orderBy("part", "weight").toPandas()
-    return {
-        str(part): Weights(
-            int(part_rows.longest.max()),
-            float(part_rows.largest.max()),
-            float(part_rows.grade.max()),
-            part_rows.weight.to_numpy()[1:],
-            part_rows.n.to_numpy()[1:],
-        )
-        for part, part_rows in table.groupby("part")
-    }
+    needs = ("part", "relevance", "propensity")
+    return Measure(partial(_sum_weights, threshold), ("part",), _add_weights, needs)
 
 
-def _task_weights(threshold: float | None, batches: Batches) -> Batches:
+def list_weights(rows: pa.Table) -> dict[str, Weights]:
+    """Return the weights of each part from the results of `weight_measure`."""
+    weights = {}
+    for part in sorted(rows.column("part").unique().to_pylist()):
+        own = rows.filter(pc.equal(rows.column("part"), part))
+        longest, largest, grade = (pc.max(own.column(name)).as_py() for name in _BOUNDS)
+        weight_x, rows_x = (own.column(name).to_numpy()[1:] for name in ("weight", "n"))
+        weights[part] = Weights(longest, largest, grade, weight_x, rows_x)
+    return weights
+
+
+_BOUNDS = ("longest", "largest", "grade")
+
+
+def _add_weights(rows: pa.Table) -> pa.Table:
+    """Add up the histograms of one part."""
+    wanted = [("n", "sum"), *((name, "max") for name in _BOUNDS)]
+    added = rows.group_by(["part", "weight"]).aggregate(wanted).sort_by("weight")
+    return added.rename_columns({f"{name}_{how}": name for name, how in wanted})
+
+
+def _sum_weights(threshold: float | None, batches: Batches) -> Batches:
     for batch in batches:
         for part, users in split_by_part(batch):
             yield _part_weights(part, users, threshold)

@@ -14,7 +14,7 @@ from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking import lists as list_kernel
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.shared_arrays import flatten_lists
+from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
 
 
 def rank_batches(request: RankingRequest, batches: Batches) -> Batches:
@@ -73,6 +73,25 @@ def add_lists(
         lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), column)
         users = users.append_column(name, lists)
     return users
+
+
+LISTS = {"key": "list_items", "item_id": "list_ids", "rank": "list_ranks", "score": "list_scores"}
+"""Columns of rows of lists, in the order that sorts a list, and the columns of their lists."""
+
+
+def group_lists(rows: pa.Table) -> pa.Table:
+    """Group rows of lists by user: user_id, and a column of LISTS for each that the rows have.
+
+    Args:
+        rows: user_id, key, and item_id, rank (from 1) or score: all rows of some users.
+    """
+    names = [name for name in LISTS if name in rows.column_names]
+    keys: Any = [(name, "ascending") for name in ("user_id", *names)]
+    ordered = rows.take(pc.sort_indices(rows, keys))
+    users = ordered.column("user_id").combine_chunks().dictionary_encode()
+    bounds = bound_lists(users.indices.to_numpy(), len(users.dictionary))
+    lists = [pa.ListArray.from_arrays(bounds, _combine_chunks(ordered.column(name))) for name in names]
+    return pa.table([users.dictionary, *lists], ["user_id", *(LISTS[name] for name in names)])
 
 
 def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:

@@ -8,24 +8,26 @@ batches, without Spark.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import read_setting
+from recbench_spark.evaluation.batch_schemas import LISTED_USERS
 from recbench_spark.evaluation.ranking.candidates import Candidates, add_candidates
-from recbench_spark.evaluation.ranking.given import rank_batches
-from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
+from recbench_spark.evaluation.ranking.given import group_lists, rank_batches
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import RANKINGS
-from recbench_spark.storage.spark_types import spark_schema
+from recbench_spark.storage.frame_blocks import FrameBlocks, shuffle_blocks
+from recbench_spark.storage.spark_types import spark_columns, spark_schema
 
 RANKING = T.StructType([column for column in spark_schema(RANKINGS) if column.name != "run_id"])
 """Schema of the table `rankings` without the run."""
@@ -74,8 +76,9 @@ def rank(
         Rows of `rankings` without a run.
     """
     if isinstance(ranked, GivenRows):
-        lists = group_lists(ranked.rows, ranked.items)
-        return rank_listed(users.join(lists, "user_id", "left"), request, ranked.mask)
+        listed = users.join(group_rows(ranked, request), "user_id", "left")
+        unused = ["history", *([] if ranked.mask else ["masked"])]
+        return listed.drop(*unused).mapInArrow(partial(rank_batches, request), RANKING)
     users = add_candidates(users, candidates)
     if ranked.vectors is not None:
         users = users.join(ranked.vectors.select("user_id", "vector"), "user_id", "left")
@@ -117,114 +120,36 @@ def task_device(gpu_share: float = 1.0) -> str:
     return str(device)
 
 
-# ------------------------------------------------------------------------------- users
-
-
-def select_part_users(
-    blocks: DataFrame,
-    parts: Sequence[str],
-    threshold: float | None,
-    keep_empty: bool,
-    *,
-    masks: bool = True,
-) -> DataFrame:
-    """Select the users of the held-out parts with the arrays that ranking needs: one row per user and part.
-
-    Args:
-        blocks: rows of `user_blocks` of one split.
-        parts: valid, test, open_loop.
-        threshold: rating from which a training item belongs to a user's history.
-        keep_empty: keep users without truth (they count 0 under empty_users=zero).
-        masks: false where the split asks for items that training knows: then no item is masked, since a
-            mask of all others would tell which ones are asked.
-
-    Returns:
-        user_id, part, user_key, item_ids, items, relevance, slices, masked, history.
-    """
-    exploded = blocks.withColumn("part", F.explode(F.array(*(F.lit(part) for part in parts))))
-    truth = F.element_at("held_out", F.col("part"))
-    selected = exploded if keep_empty else exploded.where(truth.isNotNull())
-    # Validation items are known at the time of the test, so they are no candidates any more.
-    valid = F.coalesce(F.col("held_out")["valid"]["items"], F.array().cast("array<int>"))
-    # array_sort would call a comparator per pair. Users without validation items need no sort.
-    known = F.when(F.size(valid) == 0, F.col("train_items")).otherwise(
-        F.sort_array(F.concat("train_items", valid))
-    )
-    masked = F.when(F.col("part") == "valid", F.col("train_items")).otherwise(known)
-    return selected.select(
-        "user_id",
-        "part",
-        "user_key",
-        *(_or_empty(truth[name], kind).alias(name) for name, kind in _TRUTH.items()),
-        truth["slices"].alias("slices"),
-        (masked if masks else F.array().cast("array<int>")).alias("masked"),
-        _relevant_history(threshold).alias("history"),
-    )
-
-
-_TRUTH = {"item_ids": "array<string>", "items": "array<int>", "relevance": "array<double>"}
-
-
-def _or_empty(column: Column, kind: str) -> Column:
-    return F.coalesce(column, F.array().cast(kind))
-
-
-def _relevant_history(threshold: float | None) -> Column:
-    """Return the training items whose rating makes them relevant."""
-    return F.filter(
-        "train_items", lambda _, n: is_relevant(F.element_at("train_ratings", n + 1), threshold)
-    )
-
-
 # ------------------------------------------------------------------------------- lists of other systems
 
 
-def group_lists(rows: DataFrame, items: DataFrame) -> DataFrame:
-    """Group rows (user_id, item_id, rank or score) into one row per user. Shuffles the rows by user.
+def key_lists(ranked: GivenRows, request: RankingRequest) -> DataFrame:
+    """Return the rows of lists with a number for each item, for `given.group_lists`.
 
     Items outside of the catalogue keep their place in the list; they are never truth items.
 
-    Args:
-        rows: user_id, item_id, and rank (from 1) or score, or both (rank comes first).
-        items: item_id, item_index.
-
     Returns:
-        user_id, list_items, list_ids, and list_ranks, list_scores where rows have a rank or score.
+        user_id, key, item_id where lists are requested, rank and score where the rows have them.
     """
-    index = items.select("item_id", F.col("item_index").cast("long").alias("index"))
+    index = ranked.items.select("item_id", F.col("item_index").cast("long").alias("index"))
     # Unknown items get keys beyond the catalogue, so that they stay distinct.
     unknown = F.shiftrightunsigned(F.xxhash64("item_id"), 2) + F.lit(1 << 32)
-    keyed = rows.join(index, "item_id", "left").withColumn("key", F.coalesce("index", unknown))
-    rank = F.col("rank").cast("long") if "rank" in rows.columns else F.lit(None).cast("long")
-    score = F.col("score").cast("double") if "score" in rows.columns else F.lit(None).cast("double")
-    entry = F.struct("key", F.col("item_id").alias("id"), rank.alias("rank"), score.alias("score"))
-    grouped = keyed.groupBy("user_id").agg(F.sort_array(F.collect_list(entry)).alias("entries"))
-    return grouped.select(
-        "user_id",
-        F.col("entries")["key"].alias("list_items"),
-        F.col("entries")["id"].alias("list_ids"),
-        *(
-            F.col("entries")[name].alias(f"list_{name}s")
-            for name in ("rank", "score")
-            if name in rows.columns
-        ),
-    )
+    keyed = ranked.rows.join(index, "item_id", "left").withColumn("key", F.coalesce("index", unknown))
+    casts = {"rank": "long", "score": "double"}
+    values = (F.col(name).cast(casts[name]).alias(name) for name in casts if name in keyed.columns)
+    return keyed.select("user_id", "key", *(["item_id"] if request.top else []), *values)
 
 
-def rank_listed(users: DataFrame, request: RankingRequest, mask: bool) -> DataFrame:
-    """Rank users whose row already holds the list. No shuffle; one batch in memory.
-
-    Only the required columns go to Python: ids of items take as much space as all other columns.
-
-    Args:
-        users: rows of `select_part_users` with the columns of `group_lists`.
-        request: definition and length of lists.
-        mask: drop a user's training items from the lists.
-    """
-    return select_required(users, request, mask).mapInArrow(partial(rank_batches, request), RANKING)
+def list_columns(ranked: GivenRows, request: RankingRequest) -> pa.Schema:
+    """Return the columns that `given.group_lists` makes of the rows of lists."""
+    names = {"list_items", *(["list_ids"] if request.top else [])}
+    names |= {f"list_{name}s" for name in ("rank", "score") if name in ranked.rows.columns}
+    return pa.schema([field for field in LISTED_USERS if field.name in names])
 
 
-def select_required(users: DataFrame, request: RankingRequest, mask: bool) -> DataFrame:
-    """Select the columns that `rank_batches` reads."""
-    unused = ["history", *([] if mask else ["masked"]), *([] if request.top else ["list_ids"])]
-    return users.drop(*unused)
+def group_rows(ranked: GivenRows, request: RankingRequest) -> DataFrame:
+    """Return one row for each user with a list. Shuffles the rows by user, in blocks."""
+    rows = key_lists(ranked, request)
+    packed = shuffle_blocks(rows, F.xxhash64("user_id"), SparkEngine(rows.sparkSession).count_tasks(0))
+    schema = pa.schema([LISTED_USERS.field("user_id"), *list_columns(ranked, request)])
+    return FrameBlocks(packed, group_lists, tuple(schema.names), schema=spark_columns(schema)).rows()

@@ -7,7 +7,6 @@ attempt reads the row there and does nothing.
 
 from __future__ import annotations
 
-import io
 import json
 import resource
 import socket
@@ -23,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.failures import describe_with_trace
@@ -35,7 +33,7 @@ from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import draw_held_out
 from recbench_spark.storage.leases import hold_lease
-from recbench_spark.storage.objects import read_bytes, write_bytes
+from recbench_spark.storage.objects import read_bytes, write_bytes, write_table
 from recbench_spark.training.fits.logs import KnownIds, RatingLog, SharedRatingLog, as_text
 
 Row = dict[str, Any]
@@ -258,13 +256,6 @@ def _vectors(
     offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
     vectors = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(rows).ravel()))
     return pa.table({name: as_text(ids), "vector": vectors, "bias": pa.array(biases)})
-
-
-def write_table(place: str, table: pa.Table) -> None:
-    """Write a Parquet file, whole or not at all."""
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer)
-    write_bytes(place, buffer.getvalue())
 
 
 def read_earlier_row(task: FitTask) -> Row | None:

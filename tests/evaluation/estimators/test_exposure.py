@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,6 +32,7 @@ from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.evaluation.ranking import rank as ranking_stage
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.evaluation.ranking.known_items import KnownItems
+from recbench_spark.evaluation.ranking.part_users import select_part_users
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.kernels import resampling
@@ -46,15 +46,14 @@ from recbench_spark.nightly.exposure import (
     read_propensities,
     weight_checks,
 )
-from recbench_spark.nightly.split import BLOCK_COLUMNS
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks
-from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS, USER_BLOCKS
-from recbench_spark.storage.frame_blocks import FrameBlocks, make_frame_rows, shuffle_blocks
-from recbench_spark.storage.shared_rows import share_rows
-from recbench_spark.storage.spark_types import spark_schema
+from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
+from recbench_spark.storage.frame_blocks import FrameBlocks, shuffle_blocks
+from recbench_spark.storage.shared_rows import share_rows, share_table
+from recbench_spark.storage.spark_types import spark_columns
 from recbench_spark.training.baselines import train_popular
 from tests.nights import SMALL, Ran, models, run, small
 
@@ -347,7 +346,7 @@ def test_what_has_no_value_says_why() -> None:
 
 
 def test_items_shown_alike_have_no_strata_and_no_stratified_value() -> None:
-    alike = Chances(None, 3, 0.5, 0.5, 0)  # type: ignore[arg-type]
+    alike = Chances(None, 0.5, 0.5, 0)  # type: ignore[arg-type]
     assert _choose_strata(alike, Exposure()) == ()
     estimation_plan = plan("recall", "map", estimators=("ips", "stratified"), strata=())
     why = {(column.estimator, column.metric): text for column, text in missing_estimates(estimation_plan)}
@@ -533,10 +532,10 @@ def test_propensities_are_fitted_to_the_training_part_once(small_night: Ran) -> 
     store, split_id = small_night.store, small_night.night.split_id
     wanted = parse(Exposure, {"propensities": {"method": "relative_frequency"}}, "test")
     for _ in range(2):
-        propensities = read_propensities(store, split_id, wanted).collect()
+        propensities = read_propensities(store, split_id, wanted).to_pylist()
     items = small_night.night.table(ITEMS).collect()
     users = small_night.night.table(SPLITS).where("part = 'train'").select("user_id").distinct().count()
-    assert {row.item_id: row.propensity for row in propensities} == {
+    assert {row["item_id"]: row["propensity"] for row in propensities} == {
         row.item_id: pytest.approx(row.n_train / users) for row in items
     }
     assert len(propensities) == len(items)
@@ -555,20 +554,7 @@ def test_few_effective_rows_are_a_warning() -> None:
     assert checks["test: clipped weights: effective rows"].passed
 
 
-def test_propensities_that_cannot_be_used(spark: Any) -> None:
-    counted = [("a", 0, 3), ("b", 1, 2), ("c", 2, 1)]
-    items = spark.createDataFrame(counted, "item_id string, item_index int, n_train long")
-    good = spark.createDataFrame([("a", 0.5), ("b", 0.0)], "item_id string, propensity double")
-    chances = exposure.item_chances(items, good)
-    assert {row.item_index: row.propensity for row in chances.rows.collect()} == {0: 0.5, 1: 0.5, 2: 0.5}
-    assert (chances.unknown, chances.low, chances.high) == (2, 0.5, 0.5)
-    assert (
-        exposure.popularity_threshold(chances.rows, 0.4) == 2
-        and exposure.popularity_threshold(chances.rows, 0.0) is None
-    )
-    wrong = spark.createDataFrame([("a", -0.5), ("b", math.nan), ("c", 1.0), ("c", 1.0)], good.schema)
-    with pytest.raises(DataError, match="2 below 0 or not a number, 1 items twice"):
-        exposure.item_chances(items, wrong)
+def test_rewards_that_cannot_be_used(spark: Any) -> None:
     rewards = spark.createDataFrame([("a", 0.5), ("a", 1.5), ("b", None)], "item_id string, reward double")
     with pytest.raises(DataError, match=r"2 rows are not a probability .* 1 occur twice"):
         check_rewards(rewards)
@@ -591,7 +577,8 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     counts = fitting.count_items(train, items)
     shown = fitting.make_histogram(counts, train)
     fitted = fitting.fit_propensities(shown, Propensities(method="power_above_xmin"))
-    chances = exposure.item_chances(items, fitting.item_propensities(counts, shown, fitted))
+    propensities = fitting.item_propensities(counts, shown, fitted)
+    chances = exposure.item_chances(items.toArrow(), propensities.toArrow())
     (cut,) = exposure.cut_strata(chances, Strata(kind="equal_width"))
     assert cut.items.tolist() == [295, 5]
 
@@ -599,18 +586,21 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
         "ndcg", ks=(5, 10, 20, 30, 100), replicates=0,
         axes={"threshold": 4.0, "candidates": "all", "ties": "expected"},
     ).measured  # fmt: skip
-    facts = exposure.ExposedItems(share_rows(str(tmp_path), chances.rows), chances.items, cut, None)
+    facts = exposure.ExposedItems(share_table(str(tmp_path), chances.rows), catalogue.n, cut, None)
     known = KnownItems(share_rows(str(tmp_path), items), catalogue.n)
     block_plan = BlockPlan(known.find, catalogue.bounds, ("open_loop",))
     shuffled = shuffle_blocks(log.select(*block_plan.columns), functions.xxhash64("user_id"), 2)
-    build = partial(build_user_blocks, plan=block_plan)
-    made = FrameBlocks(shuffled, build, BLOCK_COLUMNS)
-    blocks = make_frame_rows(spark, made, spark_schema(USER_BLOCKS))
-    users = ranking_stage.select_part_users(blocks, ("open_loop",), 4.0, keep_empty=False)
+
+    def select(rows: pa.Table) -> pa.Table:
+        users = select_part_users(build_user_blocks(rows, block_plan), ["open_loop"], 4.0, keep_empty=False)
+        return exposure.add_exposure(users, facts)
+
+    schema = exposure.EXPOSED_USERS
+    users = FrameBlocks(shuffled, select, tuple(schema.names), schema=spark_columns(schema))
     vectors = share_rows(str(tmp_path), vector_rows(items, train_popular(items).items))
     rankings = ranking_stage.rank(
-        exposure.add_exposure(users, facts),
-        ranking_stage.ScoredModel(DotSource(vectors, chances.items, 0)),
+        users.rows(),
+        ranking_stage.ScoredModel(DotSource(vectors, catalogue.n, 0)),
         metric_plan.request(),
     )
     values = reduce_frame({"ranks": accuracy.rank_measure(metric_plan)}, rankings)["ranks"].to_pandas()
