@@ -24,8 +24,8 @@ def read_world(spark: SparkSession, world: WorldSettings) -> DataFrame:
 
 def true_factors(spark: SparkSession, world: WorldSettings) -> tuple[DataFrame, DataFrame]:
     """Return the true factors of users and of items (`worlds.read_factors`)."""
-    items = worlds.cut_range(world.items, 1 + world.items // 100_000)
-    pieces = {"user": worlds.list_pieces(world), "item": items}
+    items_in_pieces = worlds.cut_range(world.items, 1 + world.items // 100_000)
+    pieces = {"user": worlds.list_pieces(world), "item": items_in_pieces}
     users, items = (
         _open_pieces(spark, pieces[side], partial(worlds.read_factors, world=world, side=side), schema)
         for side, schema in worlds.SIDES.items()

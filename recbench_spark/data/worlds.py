@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -141,8 +141,8 @@ def read_piece(piece: range, world: WorldSettings, loop: Loop) -> Batches:
         yield from pa.Table.from_arrays(columns, schema=INTERACTIONS).to_batches(max_chunksize=1 << 16)
 
 
-def read_factors(piece: range, world: WorldSettings, side: Literal["user", "item"]) -> Batches:
-    """Yield id, vector, bias of some users or items; dot product plus biases is the affinity, exactly."""
+def read_factors(piece: range, world: WorldSettings, side: str) -> Batches:
+    """Yield id, vector, bias of some users or items (`side`); product plus biases is the exact affinity."""
     ids = np.arange(piece.start, piece.stop)
     if side == "user":
         names, factors, bias = name_users(ids, world), user_factors(ids, world), np.zeros(len(ids))
