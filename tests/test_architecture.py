@@ -69,7 +69,7 @@ MODULES_WITHOUT_SPARK = {
         "ages", "arrow_store", "leases", "makers", "marks", "paths", "process_caches", "publish", "retries",
         "packed_blocks", "seals", "shared_arrays", "table_scans", "table_sql",
     )),
-    "data.columnar",
+    *(f"data.{name}" for name in ("columnar", "world_hashes", "world_loop", "worlds")),
     *(f"protocol.{name}" for name in (
         "audit", "item_counts", "labels", "manifests", "pairs", "popularity", "positions", "time_facts",
         "user_blocks",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +47,5 @@ def _open_pieces(
 
 
 def _read_pieces(batches: Batches, pieces: Sequence[range], read: Callable[[range], Batches]) -> Batches:
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            yield from read(pieces[number])
+    numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+    return chain.from_iterable(read(pieces[number]) for number in numbers)

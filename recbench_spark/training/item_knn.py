@@ -39,7 +39,7 @@ class ItemKnnAdapter(ModelAdapter[ItemKnnModel]):
 
     def fit(self, data: SplitData) -> Trained:
         """Compute the neighbours of all items; see `train_item_knn`."""
-        known, longest = data.known_training_items, self.settings.max_history
+        known, longest = data.training_catalogue, self.settings.max_history
         cut = partial(item_knn.cut_histories, find=known.find, threshold=data.threshold, longest=longest)
         histories = data.open_by_user(item_knn.COLUMNS, cut, HISTORIES).rows()
         return train_item_knn(histories, known, self.settings, data.scratch_folder())

@@ -147,7 +147,7 @@ class SplitData:
         return KnownItems(share_items(self.store, self.split_id), self.n_items)
 
     @cached_property
-    def known_training_items(self) -> KnownItems:
+    def training_catalogue(self) -> KnownItems:
         """`training_items` in the form in which tasks look up ids."""
         rows, size = self.training_items
         if size == self.n_items:

@@ -15,7 +15,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.models.item_knn import COLUMNS, count_item_users, cut_histories
 from recbench_spark.storage.blocks import Blocks, shuffle_blocks
-from recbench_spark.storage.shared_rows import share_rows
+from recbench_spark.storage.shared_rows import scratch_folder, share_rows
 from recbench_spark.training import als, baselines, item_knn, model_adapter
 
 N_ITEMS = 30
@@ -114,7 +114,7 @@ def test_item_knn_equals_numpy(
     known = KnownItems(share_rows(str(tmp_path), items), N_ITEMS)
     cut = partial(cut_histories, find=known.find, threshold=threshold, longest=1000)
     histories = open_training(train, cut, item_knn.HISTORIES).rows()
-    trained = item_knn.train_item_knn(histories, known, model, str(tmp_path / "histories"))
+    trained = item_knn.train_item_knn(histories, known, model, scratch_folder(str(tmp_path)))
     result = {(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()}
     relevant = [(user, item) for user, item, rating in ratings() if rating >= threshold]
     users = sorted({user for user, _ in relevant})
@@ -138,7 +138,7 @@ def test_item_knn_equals_numpy(
 def test_files_and_a_shuffle_give_the_same_histories(small_night, monkeypatch) -> None:
     """Files are opened where they are whole by user; others are shuffled."""
     data, lists = small_night.night.data, []
-    cut = partial(cut_histories, find=data.known_training_items.find, threshold=4.0, longest=5)
+    cut = partial(cut_histories, find=data.training_catalogue.find, threshold=4.0, longest=5)
     for whole in (True, False):
         if not whole:
             monkeypatch.setattr(model_adapter, "are_whole", lambda files, key: False)
