@@ -72,7 +72,7 @@ MODULES_WITHOUT_SPARK = {
         "paths", "process_caches", "publish", "retries", "seals", "shared_arrays", "table_scans",
         "table_sql",
     )),
-    "data.columnar",
+    *(f"data.{name}" for name in ("columnar", "world_hashes", "world_loop", "worlds")),
     *(f"protocol.{name}" for name in (
         "audit", "audit_passes", "item_counts", "labels", "manifests", "pairs", "popularity", "positions",
         "rules", "time_facts", "user_blocks", "windows",

@@ -172,11 +172,11 @@ class SplitWorld:
 def split_world(world: WorldSettings) -> SplitWorld:
     """Run the loop and hold out a share of what it showed; likes are known for every pair."""
     users, shape = np.arange(world.users), (world.users, world.items)
-    user_r, item_r, _ = worlds.draw_closed_loop(users, world, worlds.simulate_loop(None, world))
+    user_r, item_r, _ = worlds.draw_closed_loop(users, world, worlds.simulate_loop(world))
     shown_ui = np.zeros(shape, bool)
     shown_ui[user_r, item_r] = True
     held_ui = np.random.default_rng(world.seed).random(shape) < TEST_SHARE
-    exposed = worlds.exposure_chances(None, world)
+    exposed = worlds.exposure_chances(world)
     return SplitWorld(world, exposed, shown_ui & ~held_ui, shown_ui & held_ui, draw_likes(world))
 
 

@@ -38,10 +38,12 @@ class Loop:
     Attributes:
         draws_tl: items drawn for a user of an activity level.
         cumulative_tgi: running sum over items of the integer exposure weights.
+        counts_gl: users of a taste and activity level.
     """
 
     draws_tl: Ints
     cumulative_tgi: Ints
+    counts_gl: Ints
 
 
 def exposure_weights(feedback_gi: Ints, world: WorldSettings) -> Ints:
@@ -57,13 +59,13 @@ def exposure_weights(feedback_gi: Ints, world: WorldSettings) -> Ints:
     return weights
 
 
-def choose_draws(loop: Loop, counts_gl: Ints, rows: int) -> Ints:
+def choose_draws(loop: Loop, rows: int) -> Ints:
     """Choose the fewest draws of each level in the latest period that make `rows` rows expected.
 
     `loop` has the weights of the latest period but not yet its draws.
     """
     activity_l = 1000 * LEVELS // (LEVELS - np.arange(LEVELS))
-    _, tastes, items = loop.cumulative_tgi.shape
+    counts_gl, (_, tastes, items) = loop.counts_gl, loop.cumulative_tgi.shape
     before = [survival(loop, g, len(loop.draws_tl)) for g in range(tastes)]
     draw_gi = [draw_probability(loop, g, -1) for g in range(tastes)]
 

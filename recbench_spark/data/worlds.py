@@ -8,9 +8,10 @@ exposure and the users' true preferences are known exactly, so that models and e
 compared with the truth.
 
 All rows are computed from `xxhash64` and integers, user by user, so they are the same for a seed
-with any partitioning, cluster or platform. Workers make the rows of their users in blocks of at
-most about half a million; the driver (and each task's closure) holds one integer array of
-periods x tastes x items, 8 bytes each: 77 KB by default, 26 MB for 100,000 items.
+with any partitioning, cluster or platform. The log is a list of pieces, ranges of users. A task makes one
+by itself, in blocks of at most about half a million rows. It needs the loop: one integer array of
+periods x tastes x items, 8 bytes each: 77 KB by default, 26 MB for 100,000 items. This module has no Spark;
+`world_frames` makes frames of its rows.
 
 The equations are, all in integers (u users, i items, g tastes, t periods, d dimensions):
 
@@ -23,14 +24,14 @@ The equations are, all in integers (u users, i items, g tastes, t periods, d dim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
 from recbench_spark.config import WorldSettings
 from recbench_spark.data.world_hashes import (
@@ -56,12 +57,13 @@ from recbench_spark.data.world_loop import (
     exposure_weights,
     survival,
 )
-from recbench_spark.engine.versions import collect_arrow, make_frame
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.schemas import INTERACTIONS
 
-Cells = Callable[[Ints], Ints]
+Run = Callable[[Callable[[range], Any], Sequence[range]], Iterable[Any]]
+"""Calls a function for each piece: `map` in this process, or tasks. The order of results is free."""
 
 DIMS = 12
 """Length of a factor where `world.tastes` is at most 8; see `factor_length` for more tastes."""
@@ -87,100 +89,156 @@ START, PERIOD = 1_577_836_800_000_000, 30 * 86_400_000_000
 BLOCK_ROWS = 500_000
 """Draws that a worker holds at once: about 100 MB."""
 
-PARTITION_ROWS = 500_000
-"""Rows that a task makes: a second or two of work, against some 50 ms that a Python task costs."""
+PIECE_ROWS = 500_000
+"""Rows of a piece: a second or two of work, against some 50 ms that a Python task costs."""
+
+ATTRIBUTES = ("taste", "genre")
+"""Attributes of a row: the user's taste and the item's genre."""
+
+SIDES = {
+    side: pa.schema({f"{side}_id": pa.string(), "vector": pa.list_(pa.float32()), "bias": pa.float64()})
+    for side in ("user", "item")
+}
+"""Columns of true factors."""
 
 
-def read_world(spark: SparkSession, world: WorldSettings) -> DataFrame:
-    """Return the log in `INTERACTIONS`: closed loop (`part` NULL) and open loop (`part` 'open_loop').
+def list_pieces(world: WorldSettings) -> list[range]:
+    """List the pieces of the log: users whose rows one task makes."""
+    return cut_range(world.users, 1 + (world.interactions + world.open_loop) // PIECE_ROWS)
+
+
+def cut_range(n: int, pieces: int) -> list[range]:
+    """Cut 0..n-1 into ranges of equal length, give or take one."""
+    pieces = min(pieces, n)
+    return [range(n * i // pieces, n * (i + 1) // pieces) for i in range(pieces)]
+
+
+def read_piece(piece: range, world: WorldSettings, loop: Loop) -> Batches:
+    """Yield the rows of some users in `INTERACTIONS`: `part` NULL (closed loop) or 'open_loop'.
 
     The number of closed-loop rows is `world.interactions` within about a per cent: a user gets an
-    item once, so the draws are chosen to leave that many. One small job per period computes the
-    feedback; the rows themselves are lazy. Attributes: the user's `taste`, the item's `genre`.
+    item once, so the draws are chosen to leave that many.
+
+    Args:
+        piece: one of `list_pieces`.
+        world: the world.
+        loop: its loop (`simulate_loop`).
     """
-    rows = _user_frame(spark, world).mapInArrow(
-        partial(_write_rows, world=world, loop=simulate_loop(spark, world)),
-        "user long, item long, rating tinyint, event_time long, open boolean, taste long, genre long",
-    )
-    attributes = F.create_map(
-        F.lit("taste"),
-        F.concat(F.lit("taste"), F.col("taste").cast("string")),
-        F.lit("genre"),
-        F.concat(F.lit("genre"), F.col("genre").cast("string")),
-    )
-    return rows.select(
-        _user_id(F.col("user"), world).alias("user_id"),
-        _item_id(F.col("item"), world).alias("item_id"),
-        F.col("rating").cast("double").alias("rating"),
-        "event_time",
-        F.when(F.col("open"), F.lit("open_loop")).alias("part"),
-        attributes.alias("attributes"),
-    )
+    items = np.arange(world.items)
+    names, genres = name_items(items, world), item_genres(items, world)
+    for users in _split_blocks(piece, world, loop):
+        user_r, item_r, time_r, opened_r = _draw_rows(users, world, loop)
+        taste_r = user_tastes(users, world)[user_r]
+        columns = [
+            name_users(users, world).take(pa.array(user_r)),
+            names.take(pa.array(item_r)),
+            pa.array(draw_ratings(users, user_r, item_r, world).astype(np.float64)),
+            pa.array(time_r),
+            pc.if_else(pa.array(opened_r), "open_loop", pa.scalar(None, pa.string())),
+            _map_attributes(np.stack([taste_r, genres[item_r]], axis=1), world),
+        ]
+        yield from pa.Table.from_arrays(columns, schema=INTERACTIONS).to_batches(max_chunksize=1 << 16)
 
 
-def true_factors(spark: SparkSession, world: WorldSettings) -> tuple[DataFrame, DataFrame]:
-    """Return users and items as (id, vector, bias); dot product plus biases is the affinity, exactly."""
-    schema = "id long, vector array<float>, bias double"
-    users = _user_frame(spark, world).mapInArrow(partial(_write_factors, side="user", world=world), schema)
-    items = spark.range(0, world.items, 1, 1 + world.items // 100_000).mapInArrow(
-        partial(_write_factors, side="item", world=world), schema
-    )
-    return (
-        users.select(_user_id(F.col("id"), world).alias("user_id"), "vector", "bias"),
-        items.select(_item_id(F.col("id"), world).alias("item_id"), "vector", "bias"),
-    )
+def read_factors(piece: range, world: WorldSettings, side: str) -> Batches:
+    """Yield id, vector, bias of some users or items (`side`); product plus biases is the exact affinity."""
+    ids = np.arange(piece.start, piece.stop)
+    if side == "user":
+        names, factors, bias = name_users(ids, world), user_factors(ids, world), np.zeros(len(ids))
+    else:
+        names, factors = name_items(ids, world), item_factors(ids, world)
+        bias = item_qualities(ids, world.seed).astype(np.float64)
+    offsets = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * factor_length(world))
+    vectors = pa.ListArray.from_arrays(offsets, pa.array(factors.astype(np.float32).ravel()))
+    yield pa.RecordBatch.from_arrays([names, vectors, pa.array(bias)], schema=SIDES[side])
 
 
-def true_propensities(spark: SparkSession, world: WorldSettings, by_taste: bool = False) -> DataFrame:
+def list_propensities(world: WorldSettings, by_taste: bool = False, run: Run = map) -> pa.Table:
     """Return (item_id, propensity[, taste]): P(the closed loop exposes the item to a user).
 
     The user is drawn uniformly from all users, or from those of each taste. The exposure weights are those
     of the simulated loop; the result is computed in float64 from these integers.
     """
-    counts_gl = _count_users(spark, world)
-    chances_gli = exposure_chances(spark, world)
+    counts_gl, chances_gli = simulate_loop(world, run).counts_gl, exposure_chances(world, run)
     expected_gi = np.stack([counts_gl[g] @ chances_gli[g] for g in range(world.tastes)])
-    items, frames = np.arange(world.items), []
+    ids = name_items(np.arange(world.items), world)
     if not by_taste:
-        table = {"item": items, "propensity": expected_gi.sum(axis=0) / counts_gl.sum()}
-        frames.append(pa.table(table))
-    for g in np.flatnonzero(counts_gl.sum(axis=1)) if by_taste else ():
-        table = {"item": items, "propensity": expected_gi[g] / counts_gl[g].sum()}
-        frames.append(pa.table({**table, "taste": [f"taste{g}"] * world.items}))
-    columns = ["propensity", "taste"] if by_taste else ["propensity"]
-    frame = make_frame(spark, pa.concat_tables(frames))
-    return frame.select(_item_id(F.col("item"), world).alias("item_id"), *columns)
+        return pa.table({"item_id": ids, "propensity": expected_gi.sum(axis=0) / counts_gl.sum()})
+    tables = []
+    for g in np.flatnonzero(counts_gl.sum(axis=1)):
+        columns = {"item_id": ids, "propensity": expected_gi[g] / counts_gl[g].sum()}
+        tables.append(pa.table({**columns, "taste": pa.repeat(f"taste{g}", world.items)}))
+    return pa.concat_tables(tables)
 
 
-def exposure_chances(spark: SparkSession | None, world: WorldSettings) -> Floats:
+def exposure_chances(world: WorldSettings, run: Run = map) -> Floats:
     """Return (g, l, i) P(the closed loop exposes an item to a user of a taste and level)."""
-    loop = simulate_loop(spark, world)
+    loop = simulate_loop(world, run)
     return 1 - np.stack([survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
 
 
-@lru_cache(maxsize=4)
-def simulate_loop(spark: SparkSession | None, world: WorldSettings) -> Loop:
-    """Run the loop: per period choose the draws and aggregate the feedback on the cluster.
+def simulate_loop(world: WorldSettings, run: Run = map) -> Loop:
+    """Run the loop: per period choose the draws and count the feedback, piece by piece.
 
-    Without Spark (None) the feedback is counted in this process, all users at once, for small worlds.
+    A process keeps the loops of a few worlds. `run` gets 16 bytes for each good rating of a period at most.
     Raise ConfigError where the world has too few users and items for its interactions.
     """
-    counts_gl = _count_users(spark, world)
+    held = _hold_loop(world)
+    if not held:
+        held.append(_simulate_loop(world, run))
+    return held[0]
+
+
+@lru_cache(maxsize=4)
+def _hold_loop(world: WorldSettings) -> list[Loop]:
+    """Return the loop of a world, or a list to put it into."""
+    return []
+
+
+def _simulate_loop(world: WorldSettings, run: Run) -> Loop:
+    counts = _count_cells(partial(_user_cells, world=world), world.tastes * LEVELS, world, run)
     feedback_gi = np.zeros((world.tastes, world.items), dtype=np.int64)
-    draws = np.zeros((0, LEVELS), dtype=np.int64)
-    cumulative = np.zeros((0, world.tastes, world.items), dtype=np.int64)
+    draws, cumulative = np.zeros((0, LEVELS), np.int64), np.zeros((0, *feedback_gi.shape), np.int64)
+    loop = Loop(draws, cumulative, counts.reshape(world.tastes, LEVELS))
     for t in range(world.periods):
-        weights_gi = exposure_weights(feedback_gi, world)
-        cumulative = np.concatenate([cumulative, weights_gi.cumsum(axis=1)[None]])
-        rows = world.interactions * (t + 1) // world.periods
-        draws = np.concatenate([draws, choose_draws(Loop(draws, cumulative), counts_gl, rows)[None]])
+        weights_gi = exposure_weights(feedback_gi, world).cumsum(axis=1)
+        loop = replace(loop, cumulative_tgi=np.concatenate([loop.cumulative_tgi, weights_gi[None]]))
+        draws_l = choose_draws(loop, world.interactions * (t + 1) // world.periods)
+        loop = replace(loop, draws_tl=np.concatenate([loop.draws_tl, draws_l[None]]))
         if t + 1 < world.periods:
-            cells = partial(_feedback_cells, t=t, world=world, loop=Loop(draws, cumulative))
-            feedback_gi += _count_cells(spark, world, cells, feedback_gi.size).reshape(world.tastes, -1)
-    return Loop(draws, cumulative)
+            cells = partial(_feedback_cells, t=t, world=world, loop=loop)
+            feedback_gi += _count_cells(cells, feedback_gi.size, world, run).reshape(feedback_gi.shape)
+    return loop
+
+
+def _count_cells(cells: partial[Ints], size: int, world: WorldSettings, run: Run) -> Ints:
+    """Count each cell 0..size-1 over all users."""
+    counts = np.zeros(size, dtype=np.int64)
+    for cell_c, n_c in run(partial(_count_piece, cells=cells, world=world), list_pieces(world)):
+        counts[cell_c] += n_c
+    return counts
+
+
+def _count_piece(piece: range, cells: partial[Ints], world: WorldSettings) -> Any:
+    blocks = _split_blocks(piece, world, cells.keywords.get("loop"))
+    return np.unique(np.concatenate([cells(users) for users in blocks]), return_counts=True)
 
 
 # --- users and items, computed from their numbers ---
+
+
+def name_users(users: Ints, world: WorldSettings) -> pa.Array:
+    """Return the ids of users, whose order as text is that of their numbers."""
+    return _make_names("u", users, max(6, len(str(world.users - 1))))
+
+
+def name_items(items: Ints, world: WorldSettings) -> pa.Array:
+    """Return the ids of items, whose order as text is that of their numbers."""
+    return _make_names("i", items, max(5, len(str(world.items - 1))))
+
+
+def _make_names(letter: str, numbers: Ints, width: int) -> pa.Array:
+    return pa.array([f"{letter}{n:0{width}d}" for n in numbers.tolist()], pa.string())
 
 
 def user_tastes(users: Ints, world: WorldSettings) -> Ints:
@@ -316,43 +374,24 @@ def draw_ratings(users: Ints, user_r: Ints, item_r: Ints, world: WorldSettings) 
     return ratings
 
 
-# --- workers ---
+# --- pieces ---
 
 
-def _write_rows(batches: Batches, world: WorldSettings, loop: Loop) -> Batches:
-    for users in _split_blocks(batches, world, loop):
-        closed = draw_closed_loop(users, world, loop)
-        seen_r = closed[0] * world.items + closed[1]
-        opened = draw_open_loop(users, seen_r if world.open_items == "unseen" else seen_r[:0], world)
-        user_r, item_r, time_r = (np.concatenate(pair) for pair in zip(closed, opened, strict=True))
-        columns = {
-            "user": users[user_r],
-            "item": item_r,
-            "rating": draw_ratings(users, user_r, item_r, world).astype(np.int8),
-            "event_time": time_r,
-            "open": np.arange(len(user_r)) >= len(closed[0]),
-            "taste": user_tastes(users, world)[user_r],
-            "genre": item_genres(np.arange(world.items), world)[item_r],
-        }
-        yield pa.RecordBatch.from_pydict(columns)
+def _draw_rows(users: Ints, world: WorldSettings, loop: Loop) -> tuple[Ints, Ints, Ints, Bools]:
+    """Draw both loops: user position, item and time of each row, and if the open loop exposed it."""
+    closed = draw_closed_loop(users, world, loop)
+    seen_r = closed[0] * world.items + closed[1]
+    opened = draw_open_loop(users, seen_r if world.open_items == "unseen" else seen_r[:0], world)
+    user_r, item_r, time_r = (np.concatenate(pair) for pair in zip(closed, opened, strict=True))
+    return user_r, item_r, time_r, np.arange(len(user_r)) >= len(closed[0])
 
 
-def _write_factors(batches: Batches, side: str, world: WorldSettings) -> Batches:
-    for batch in batches:
-        ids = batch.column(0).to_numpy()
-        factors = user_factors if side == "user" else item_factors
-        bias = np.zeros(len(ids)) if side == "user" else item_qualities(ids, world.seed)
-        values = pa.array(factors(ids, world).astype(np.float32).ravel())
-        offsets = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * factor_length(world))
-        vector = pa.ListArray.from_arrays(offsets, values)
-        columns = {"id": ids, "vector": vector, "bias": bias.astype(np.float64)}
-        yield pa.RecordBatch.from_pydict(columns)
-
-
-def _write_cells(batches: Batches, cells: Cells, world: WorldSettings, loop: Loop | None) -> Batches:
-    for users in _split_blocks(batches, world, loop):
-        cell, count = np.unique(cells(users), return_counts=True)
-        yield pa.RecordBatch.from_pydict({"cell": cell, "n": count})
+def _map_attributes(class_ra: Ints, world: WorldSettings) -> pa.MapArray:
+    """Return a map for each row of the number of its class in each of ATTRIBUTES, (r, 2)."""
+    names = pa.array([f"{key}{g}" for key in ATTRIBUTES for g in range(world.tastes)])
+    values = names.take(pa.array((class_ra + np.array([0, world.tastes])).ravel()))
+    keys = pa.array(ATTRIBUTES).take(pa.array(np.tile([0, 1], len(class_ra))))
+    return pa.MapArray.from_arrays(pa.array(2 * np.arange(len(class_ra) + 1), pa.int32()), keys, values)
 
 
 def _user_cells(users: Ints, world: WorldSettings) -> Ints:
@@ -366,48 +405,10 @@ def _feedback_cells(users: Ints, t: int, world: WorldSettings, loop: Loop) -> In
     return user_tastes(users, world)[user_r[good]] * world.items + item_r[good]
 
 
-def _split_blocks(batches: Batches, world: WorldSettings, loop: Loop | None) -> Iterator[Ints]:
-    """Split the users of the batches into blocks whose draws stay near BLOCK_ROWS."""
-    for batch in batches:
-        users = batch.column(0).to_numpy()
-        rows_u = np.full(len(users), 1 + 2 * world.open_loop // world.users)
-        if loop is not None:
-            rows_u += loop.draws_tl.sum(axis=0)[activity_levels(users, world.seed)]
-        yield from np.split(users, np.flatnonzero(np.diff(np.cumsum(rows_u) // BLOCK_ROWS)) + 1)
-
-
-# --- on the cluster ---
-
-
-def _user_frame(spark: SparkSession, world: WorldSettings) -> DataFrame:
-    partitions = 1 + (world.interactions + world.open_loop) // PARTITION_ROWS
-    return spark.range(0, world.users, 1, min(partitions, world.users))
-
-
-def _count_users(spark: SparkSession | None, world: WorldSettings) -> Ints:
-    cells = partial(_user_cells, world=world)
-    return _count_cells(spark, world, cells, world.tastes * LEVELS).reshape(world.tastes, LEVELS)
-
-
-def _count_cells(spark: SparkSession | None, world: WorldSettings, cells: Any, size: int) -> Ints:
-    """Count each cell 0..size-1 over all users."""
-    if spark is None:
-        return np.bincount(cells(np.arange(world.users)), minlength=size)
-    write = partial(_write_cells, cells=cells, world=world, loop=cells.keywords.get("loop"))
-    cell_counts = _user_frame(spark, world).mapInArrow(write, "cell long, n long")
-    table = collect_arrow(cell_counts.groupBy("cell").agg(F.sum("n").alias("n")))
-    counts = np.zeros(size, dtype=np.int64)
-    counts[table["cell"].to_numpy()] = table["n"].to_numpy()
-    return counts
-
-
-def _user_id(number: Column, world: WorldSettings) -> Column:
-    return _name("u", number, max(6, len(str(world.users - 1))))
-
-
-def _item_id(number: Column, world: WorldSettings) -> Column:
-    return _name("i", number, max(5, len(str(world.items - 1))))
-
-
-def _name(letter: str, number: Column, width: int) -> Column:
-    return F.concat(F.lit(letter), F.lpad(number.cast("string"), width, "0"))
+def _split_blocks(piece: range, world: WorldSettings, loop: Loop | None) -> Iterator[Ints]:
+    """Split the users of a piece into blocks whose draws stay near BLOCK_ROWS."""
+    users = np.arange(piece.start, piece.stop)
+    rows_u = np.full(len(users), 1 + 2 * world.open_loop // world.users)
+    if loop is not None:
+        rows_u += loop.draws_tl.sum(axis=0)[activity_levels(users, world.seed)]
+    yield from np.split(users, np.flatnonzero(np.diff(np.cumsum(rows_u) // BLOCK_ROWS)) + 1)

@@ -1,12 +1,31 @@
-"""Find item-based nearest neighbours (Deshpande and Karypis, TOIS 2004) on a user x item matrix."""
+"""Find item-based nearest neighbours (Deshpande and Karypis, TOIS 2004) on a user x item matrix.
+
+Histories are cut from labelled rows that are whole by user; neighbours are found by blocks of items.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.kernels.hashed_ids import hash_encoded
+from recbench_spark.kernels.ranking.rankings import mark_relevant
+from recbench_spark.storage.shared_arrays import Arrays, bound_lists, flatten_lists
+
+if TYPE_CHECKING:  # tasks that rank need no settings
+    from recbench_spark.config import ItemKnnModel
+
+COLUMNS = ("user_id", "item_id", "rating", "part")
+"""Columns of the labelled rows."""
+
+Find = Callable[[pa.Array], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+"""Maps ids to their index or -1, and to a second number (`KnownItems.find`)."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +41,93 @@ class SimilarItems:
     items: npt.NDArray[np.int64]
     neighbours: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float64]
+
+
+# ------------------------------------------------------------------------- labelled rows
+
+
+def cut_histories(rows: pa.Table, find: Find, threshold: float | None, longest: int) -> pa.Table:
+    """Return each user's relevant training items (items: ascending indices), cut by a hash of the pairs.
+
+    Args:
+        rows: all labelled rows of some users (COLUMNS).
+        find: finds items; unknown ones are left out.
+        threshold: lowest rating of a relevant row; None: every rating above 0 is relevant.
+        longest: items that a history keeps.
+    """
+    users, items = _select_pairs(rows, threshold)
+    item_r = find(items.dictionary)[0][items.indices.to_numpy()]
+    known_r = item_r >= 0
+    key_r = hash_encoded(items, hash_encoded(users)).view(np.int64)[known_r]
+    _, user_r = np.unique(users.indices.to_numpy()[known_r], return_inverse=True)
+    item_r = item_r[known_r]
+    order = np.lexsort((item_r, key_r, user_r))
+    user_o = user_r[order]
+    kept = order[np.arange(len(order)) - np.searchsorted(user_o, user_o) < longest]
+    kept = kept[np.lexsort((item_r[kept], user_r[kept]))]
+    bounds = bound_lists(user_r[kept], int(user_r.max(initial=-1)) + 1)
+    return pa.table({"items": pa.ListArray.from_arrays(bounds, pa.array(item_r[kept], pa.int32()))})
+
+
+def count_item_users(rows: pa.Table, threshold: float | None) -> pa.Table:
+    """Count the users with a relevant training row of each item (item_id, users); NULL: of any item.
+
+    Arguments as in `cut_histories`. Counts of different users can be added.
+    """
+    users, items = _select_pairs(rows, threshold)
+    user_r, item_r = users.indices.to_numpy().astype(np.int64), items.indices.to_numpy()
+    pairs = np.unique(user_r * len(items.dictionary) + item_r)
+    item_x, n_x = np.unique(pairs % max(len(items.dictionary), 1), return_counts=True)
+    ids = [items.dictionary.take(pa.array(item_x)), pa.nulls(1, pa.string())]
+    counts = np.append(n_x, len(np.unique(user_r))).astype(np.int64)
+    return pa.table({"item_id": pa.concat_arrays(ids), "users": pa.array(counts)})
+
+
+def _select_pairs(rows: pa.Table, threshold: float | None) -> tuple[pa.DictionaryArray, pa.DictionaryArray]:
+    """Return user and item of each relevant training row."""
+    grades = rows.column("rating").to_numpy()
+    of_train = pc.equal(rows.column("part").cast(pa.string()), "train")
+    chosen = rows.filter(pc.and_(of_train, pa.array(mark_relevant(grades, threshold))))
+    users, items = (_encode(chosen.column(name)) for name in COLUMNS[:2])
+    return users, items
+
+
+def _encode(ids: pa.ChunkedArray) -> pa.DictionaryArray:
+    codes = ids.combine_chunks().dictionary_encode()
+    return pa.DictionaryArray.from_arrays(codes.indices, codes.dictionary.cast(pa.string()))
+
+
+# ------------------------------------------------------------------------- matrix and neighbours
+
+
+def build_matrix(histories: pa.Array, n_items: int) -> Arrays:
+    """Return the user x item matrix and its transpose as CSR arrays: 4 bytes per interaction each."""
+    indptr, indices = flatten_lists(histories)
+    transposed = binary_matrix(indptr, indices.astype(np.int32), n_items).tocsc()
+    return {
+        "indptr": indptr,
+        "indices": indices.astype(np.int32),
+        "indptr_t": transposed.indptr.astype(np.int64),
+        "indices_t": transposed.indices.astype(np.int32),
+    }
+
+
+def find_neighbours(matrix: Arrays, n_items: int, block: range, model: ItemKnnModel) -> SimilarItems:
+    """Return the neighbours of a block of items, with weights as the model scales them."""
+    items_of_u = binary_matrix(matrix["indptr"], matrix["indices"], n_items)
+    users_of_i = binary_matrix(matrix["indptr_t"], matrix["indices_t"], len(matrix["indptr"]) - 1)
+    n_i = np.diff(matrix["indptr_t"])
+    similar = cosine_neighbours(users_of_i, items_of_u, n_i, block, model.neighbours)
+    return normalise_weights(similar) if model.scores == "centred_mean" else similar
+
+
+def name_neighbours(similar: SimilarItems, ids: npt.NDArray[np.bytes_]) -> pa.RecordBatch:
+    """Return item_id, neighbour_id, weight from the ids of items by index, (i,)."""
+    named = [
+        pa.array(ids[index], pa.binary()).cast(pa.string()) for index in (similar.items, similar.neighbours)
+    ]
+    columns = [*named, pa.array(similar.weights)]
+    return pa.RecordBatch.from_arrays(columns, ["item_id", "neighbour_id", "weight"])
 
 
 def cosine_neighbours(

@@ -19,6 +19,7 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.columnar import ColumnarLog, open_columnar_log
 from recbench_spark.data.paths import refuse_empty
 from recbench_spark.data.times import describe_units
+from recbench_spark.data.worlds import list_propensities
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, EmptyPartError, FallbackToSpark, StoreError
 from recbench_spark.evaluation.ranking.known_items import KnownItems, find_shared_items
@@ -40,9 +41,9 @@ from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks, label_slices
 from recbench_spark.protocol.windows import find_instants
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, TABLES, USER_BLOCKS, Table
+from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, SPLITS, TABLES, USER_BLOCKS, Table
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows
+from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
 from recbench_spark.storage.packed_blocks import are_whole
 
 if TYPE_CHECKING:
@@ -339,8 +340,10 @@ def _write_blocks(
     with journal.stage("items", "catalogue of items", split_id=split_id):
         catalogue = _write_catalogue(store, rows, split_id, numeric)
         if benchmark.dataset.reader == "world":
-            frames = _open_frames(store, "the simulated world needs Spark")
-            frames.append_propensities(store, benchmark, split_id)
+            true = list_propensities(benchmark.dataset.world, run=run_pieces(store.engine))
+            methods, names = pa.repeat("true", len(true)), pa.repeat(split_id, len(true))
+            named = true.append_column("method", methods).append_column("split_id", names)
+            store.append_rows(named, PROPENSITIES, split_id)
     with journal.stage("user_blocks", "blocks of users", split_id=split_id):
         shared = find_shared_items(store, split_id)
         if shared is None:

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark.config import Benchmark, Dataset, Slice, Split
-from recbench_spark.data import worlds
+from recbench_spark.config import Dataset, Slice, Split
 from recbench_spark.data.columnar import COLUMNAR_READERS
 from recbench_spark.data.readers.ids import id_order
 from recbench_spark.data.readers.logs import open_log
@@ -24,7 +23,7 @@ from recbench_spark.protocol.manifests import LogRows
 from recbench_spark.protocol.rules import make_rule
 from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.runtime.session import cache_scope, narrow_rows
-from recbench_spark.schemas import ITEMS, PROPENSITIES, REJECTS, SPLITS, Table
+from recbench_spark.schemas import ITEMS, REJECTS, SPLITS, Table
 from recbench_spark.storage.frame_blocks import FrameBlocks, FrameRows
 from recbench_spark.storage.store import Store
 
@@ -95,12 +94,6 @@ def append_catalogue(store: Store, split_id: str, numeric: bool) -> Catalogue:
         catalogue = build_catalogue(store.read_partition(SPLITS, "split_id", split_id), numeric)
         append_split(store, ITEMS, catalogue.rows, split_id)
     return catalogue
-
-
-def append_propensities(store: Store, benchmark: Benchmark, split_id: str) -> None:
-    """Write the true propensities of a simulated world."""
-    propensities = worlds.true_propensities(store.spark, benchmark.dataset.world)
-    append_split(store, PROPENSITIES, propensities.withColumn("method", F.lit("true")), split_id)
 
 
 def open_labelled(store: Store, split_id: str, joined: Sequence[tuple[Slice, str]] = ()) -> FrameRows:

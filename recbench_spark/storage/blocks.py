@@ -152,6 +152,11 @@ class PieceRows:
         return self.engine.parallelize(self.pieces, len(self.pieces)).mapPartitions(run)
 
 
+def run_pieces(engine: Engine) -> Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]:
+    """Return a function that calls another one for each piece, in a task of its own."""
+    return lambda work, pieces: list(engine.parallelize(pieces, len(pieces)).map(work).collect())
+
+
 def return_rows(rows: pa.Table) -> pa.Table:
     """Return a task's rows as they are."""
     return rows

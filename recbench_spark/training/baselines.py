@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.config import PopularModel, RandomModel, TruthModel
-from recbench_spark.data import worlds
+from recbench_spark.data.world_frames import true_factors
 from recbench_spark.evaluation.ranking.sources import HashSource
-from recbench_spark.storage.shared_rows import share_rows
+from recbench_spark.kernels.streams import Batches
+from recbench_spark.models.popular import popular_vectors
+from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 
@@ -29,9 +30,14 @@ class PopularAdapter(ModelAdapter[PopularModel]):
 
 def train_popular(items: DataFrame) -> Trained:
     """Return one row per item from the catalogue's counts (item_id, n_train)."""
-    empty = F.array().cast("array<float>")
-    bias = F.col("n_train").cast("double")
-    return Trained(items=items.select("item_id", empty.alias("vector"), bias.alias("bias")))
+    rows = items.select("item_id", "n_train")
+    return Trained(
+        items=rows.mapInArrow(_score_batches, "item_id string, vector array<float>, bias double")
+    )
+
+
+def _score_batches(batches: Batches) -> Batches:
+    return map(popular_vectors, batches)
 
 
 class RandomAdapter(ModelAdapter[RandomModel]):
@@ -46,8 +52,8 @@ class RandomAdapter(ModelAdapter[RandomModel]):
 
     def source(self, trained: Trained, data: SplitData) -> HashSource:
         """Return the source that hashes the ids of users and items."""
-        shared = share_rows(data.store.scratch, data.items.select("item_index", "item_id"))
-        return HashSource(shared, data.n_items, self.settings.seed)
+        rows = data.known_items.rows
+        return HashSource(SharedRows(f"{rows.key}-ids", rows.files), data.n_items, self.settings.seed)
 
 
 class TruthAdapter(ModelAdapter[TruthModel]):
@@ -55,5 +61,5 @@ class TruthAdapter(ModelAdapter[TruthModel]):
 
     def fit(self, data: SplitData) -> Trained:
         """Return the true factors of users and items."""
-        users, items = worlds.true_factors(data.spark, data.world)
+        users, items = true_factors(data.spark, data.world)
         return Trained(users=users, items=items)

@@ -7,6 +7,8 @@ workers open.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -15,6 +17,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar, cast
 import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from recbench_spark import revisions
 from recbench_spark.checks import Check
@@ -38,7 +41,9 @@ from recbench_spark.models.rating.interface import Scale
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
 from recbench_spark.storage.delta_tables import read_dataset
+from recbench_spark.storage.frame_blocks import FrameBlocks, open_files, shuffle_blocks
 from recbench_spark.storage.leases import Lease
+from recbench_spark.storage.packed_blocks import Change, are_whole
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import load_parquet, scratch_folder, share_rows
 from recbench_spark.storage.store import Store
@@ -124,7 +129,7 @@ class SplitData:
             return ItemTable(self.items, size)
         whole = not self.typed_ids and known.where(~F.col("item_id").rlike(CANONICAL_INTEGER)).isEmpty()
         order = F.col("item_id").cast("long") if whole else F.col("item_index")
-        placed = known.select("item_id", order.alias("place"))
+        placed = known.select("item_id", "n_train", order.alias("place"))
         numbered = add_dense_index(placed, F.col("place"), "item_index").drop("place")
         # Written, because the frame outlives the cache of the model that asks first.
         written = share_rows(self.store.scratch, numbered)
@@ -140,6 +145,26 @@ class SplitData:
     def known_items(self) -> KnownItems:
         """The catalogue in the form in which tasks look up ids."""
         return KnownItems(share_items(self.store, self.split_id), self.n_items)
+
+    @cached_property
+    def training_catalogue(self) -> KnownItems:
+        """`training_items` in the form in which tasks look up ids."""
+        rows, size = self.training_items
+        if size == self.n_items:
+            return self.known_items
+        return KnownItems(share_rows(self.store.scratch, rows), size)
+
+    def open_by_user(self, columns: Sequence[str], change: Change, schema: T.StructType) -> FrameBlocks:
+        """Let tasks change the labelled rows of some users each; they open files that are whole by user.
+
+        Other files (items are held out, or files were compacted) are shuffled once by user.
+        """
+        files = self.store.list_partition_files(SPLITS, {"split_id": self.split_id}, max_bytes=math.inf)
+        if are_whole(files, "user_id"):
+            return open_files(self.spark, files, columns, change, schema)
+        tasks = self.store.engine.count_tasks(self.store.count_rows(SPLITS, "split_id", self.split_id))
+        packed = shuffle_blocks(self.table(SPLITS).select(*columns), F.xxhash64("user_id"), tasks)
+        return FrameBlocks(packed, change, tuple(schema.names), schema=schema)
 
     @cached_property
     def rating_log(self) -> SharedRatingLog:

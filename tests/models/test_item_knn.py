@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from xxhash import xxh64
 
+from recbench_spark.config import ItemKnnModel
 from recbench_spark.kernels.ranking.scorers import NeighbourScorer, UserBlock
 from recbench_spark.models.item_knn import (
     SimilarItems,
     _divide_exactly,
     binary_matrix,
+    build_matrix,
     centring_bias,
     cosine_neighbours,
+    count_item_users,
+    cut_histories,
+    find_neighbours,
+    name_neighbours,
     normalise_weights,
 )
 from tests.kernels.ranking.test_counting import lists
@@ -175,3 +184,91 @@ def test_centred_scores_equal_the_oracle(histories: Histories, k: int) -> None:
     block = UserBlock(np.arange(len(histories)), histories=lists([sorted(h) for h in histories]))
     scores_ui = scorer.score_rows(block, 0, len(histories))
     assert scores_ui == pytest.approx(np.array(compute_centred(histories, n_items, k)), abs=1e-12)
+
+
+# ------------------------------------------------------------------------------------ labelled rows
+
+ITEMS = [f"i{n}" for n in range(9)]
+Row = tuple[str, str, float, str]
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["u", "v", "\u00fc", ""]),
+        st.sampled_from([*ITEMS, "elsewhere"]),
+        st.sampled_from([0.0, 1.0, 2.0]),
+        st.sampled_from(["train", "train", "test", "given"]),
+    ),
+    max_size=40,
+)
+
+
+def find(ids: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    index = [ITEMS.index(text) if text in ITEMS else -1 for text in ids.to_pylist()]
+    return np.array(index, np.int64), np.zeros(len(index), np.int64)
+
+
+def make_table(rows: list[Row], encoded: bool) -> pa.Table:
+    """Labelled rows; as a file gives them, ids are dictionaries, of a piece each, that name more ids."""
+    kinds = {"user_id": pa.string(), "item_id": pa.string(), "rating": pa.float64(), "part": pa.string()}
+    columns = [pa.array([row[n] for row in rows], kind) for n, kind in enumerate(kinds.values())]
+    table = pa.table(columns, names=list(kinds))
+    if not encoded:
+        return table
+    more = pa.table({"user_id": ["z"], "item_id": ["i0"], "rating": [2.0], "part": ["train"]})
+    pieces = []
+    for start in range(0, len(rows), 7):
+        piece = pa.concat_tables([more, table.slice(start, 7)]).combine_chunks()
+        for n, name in enumerate(kinds):
+            if name != "rating":
+                piece = piece.set_column(n, name, piece.column(n).combine_chunks().dictionary_encode())
+        pieces.append(piece.slice(1))
+    return pa.concat_tables(pieces) if pieces else table
+
+
+def list_relevant(rows: list[Row], threshold: float | None) -> list[tuple[str, str]]:
+    least = 0.5 if threshold is None else threshold
+    return [(user, item) for user, item, rating, part in rows if part == "train" and rating >= least]
+
+
+def slow_histories(rows: list[Row], threshold: float | None, longest: int) -> list[list[int]]:
+    """Sorted by a signed hash of the pair, by another library, then cut."""
+    keys = defaultdict(list)
+    for user, item in list_relevant(rows, threshold):
+        key = xxh64(item.encode(), seed=xxh64(user.encode(), seed=42).intdigest()).intdigest()
+        if item in ITEMS:
+            keys[user].append((key - 2**64 * (key >= 2**63), ITEMS.index(item)))
+    return sorted(sorted(i for _, i in sorted(history)[:longest]) for history in keys.values())
+
+
+@given(ROWS, st.sampled_from([None, 1.0, 2.0]), st.integers(1, 5), st.booleans())
+def test_histories_are_cut_by_the_hash_of_a_pair(rows, threshold, longest, encoded) -> None:
+    result = cut_histories(make_table(rows, encoded), find, threshold, longest)
+    assert result.schema.field("items").type == pa.list_(pa.int32())
+    assert sorted(result.column("items").to_pylist()) == slow_histories(rows, threshold, longest)
+
+
+@given(ROWS, st.sampled_from([None, 2.0]), st.booleans())
+def test_users_of_items_are_counted_once(rows, threshold, encoded) -> None:
+    pairs = set(list_relevant(rows, threshold))
+    expected = {item: sum(i == item for _, i in pairs) for _, item in pairs}
+    result = count_item_users(make_table(rows, encoded), threshold)
+    counts = dict(zip(*(column.to_pylist() for column in result.columns), strict=True))
+    assert counts == {**expected, None: len({user for user, _ in pairs})}
+
+
+@settings(max_examples=40)
+@given(ROWS, st.integers(1, 9), st.integers(1, 9), st.sampled_from(["sum", "centred_mean"]))
+def test_named_neighbours_of_labelled_rows(rows, k, step, scores) -> None:
+    model = ItemKnnModel(name="m", kind="item_knn", neighbours=k, scores=scores)
+    rows = list({row[:2]: row for row in rows}.values())  # a pair once
+    histories = cut_histories(make_table(rows, False), find, None, 100).column("items").combine_chunks()
+    matrix = build_matrix(histories, 9)
+    blocks = [range(start, min(start + step, 9)) for start in range(0, 9, step)]
+    named = [
+        name_neighbours(find_neighbours(matrix, 9, block, model), np.array(ITEMS, "S")) for block in blocks
+    ]
+    result = {tuple(row.values())[:2]: row["weight"] for one in named for row in one.to_pylist()}
+    wanted = {(ITEMS[i], ITEMS[j]): w for i, j, w in oracle([*map(set, histories.to_pylist())], 9, k)}
+    if scores == "centred_mean":
+        sums = {item: sum(w for (i, _), w in wanted.items() if i == item) for item in ITEMS}
+        wanted = {(i, j): w / sums[i] for (i, j), w in wanted.items()}
+    assert list(result) == list(wanted) and result == pytest.approx(wanted, rel=1e-14)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pyspark.sql import functions as F
 
 from recbench_spark.config import ItemKnnModel, MllibAlsModel
 from recbench_spark.errors import DataError
-from recbench_spark.training import baselines, item_knn, mllib_als
+from recbench_spark.evaluation.ranking.known_items import KnownItems
+from recbench_spark.models.item_knn import COLUMNS, count_item_users, cut_histories
+from recbench_spark.storage.frame_blocks import FrameBlocks, shuffle_blocks
+from recbench_spark.storage.shared_rows import scratch_folder, share_rows
+from recbench_spark.training import baselines, item_knn, mllib_als, model_adapter
 
 N_ITEMS = 30
 
@@ -91,23 +97,40 @@ def cosine(matrix_ui: np.ndarray, k: int) -> dict[tuple[int, int], float]:
     return result
 
 
-@pytest.mark.parametrize(("k", "block", "scores"), [(5, 512, "sum"), (4, 7, "centred_mean")])
+def open_training(train, change, schema) -> FrameBlocks:
+    """All rows of a user in one of three tasks."""
+    rows = train.withColumn("part", F.lit("train"))
+    packed = shuffle_blocks(rows, F.xxhash64("user_id"), 3)
+    return FrameBlocks(packed, change, tuple(schema.names), schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("k", "block", "scores", "threshold"),
+    [(5, 512, "sum", 3.0), (4, 7, "centred_mean", 3.0), (4, 512, "centred_mean", 99.0)],
+)
 def test_item_knn_equals_numpy(
-    train, items, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int, block: int, scores: str
+    train, items, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int, block: int, scores, threshold
 ) -> None:
+    """Also with no relevant row."""
     monkeypatch.setattr(item_knn, "ITEMS_A_TASK", block)
     model = ItemKnnModel(name="m", kind="item_knn", neighbours=k, scores=scores)
-    trained = item_knn.train_item_knn(train, items, model, 3.0, str(tmp_path / f"histories{k}"))
+    known = KnownItems(share_rows(str(tmp_path), items), N_ITEMS)
+    cut = partial(cut_histories, find=known.find, threshold=threshold, longest=1000)
+    histories = open_training(train, cut, item_knn.HISTORIES).rows()
+    trained = item_knn.train_item_knn(histories, known, model, scratch_folder(str(tmp_path)))
     result = {(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()}
-    relevant = [(user, item) for user, item, rating in ratings() if rating >= 3]
+    relevant = [(user, item) for user, item, rating in ratings() if rating >= threshold]
     users = sorted({user for user, _ in relevant})
     matrix = np.zeros((len(users), N_ITEMS))
     for user, item in relevant:
         matrix[users.index(user), int(item[1:])] = 1
     weights = cosine(matrix, k)
     if scores == "centred_mean":
-        means = {row.item_id: row.mean for row in item_knn.item_means(train, 3.0).collect()}
-        assert means == {f"i{i:02}": mean for i, mean in enumerate(matrix.mean(axis=0)) if mean}
+        count = partial(count_item_users, threshold=threshold)
+        rows = item_knn.item_means(open_training(train, count, item_knn.COUNTS)).collect()
+        counts = matrix.sum(axis=0)
+        means = {f"i{i:02}": n / len(users) for i, n in enumerate(counts) if n}
+        assert {row.item_id: row.mean for row in rows} == means
         sums = [sum(w for (i, _), w in weights.items() if i == item) for item in range(N_ITEMS)]
         weights = {(i, j): w / sums[i] for (i, j), w in weights.items()}
     wanted = {(f"i{i:02}", f"i{j:02}"): w for (i, j), w in weights.items()}
@@ -115,19 +138,14 @@ def test_item_knn_equals_numpy(
     assert result == pytest.approx(wanted, rel=1e-12)
 
 
-def test_a_long_history_is_cut_and_always_in_the_same_place(train, items, tmp_path: Path) -> None:
-    """With histories of two items, each user adds one pair at most; the order of rows does not matter."""
-    model = ItemKnnModel(name="m", kind="item_knn", max_history=2)
-    result = []
-    for n in (1, 3):
-        rows = train.orderBy("rating").repartition(n)
-        trained = item_knn.train_item_knn(rows, items, model, None, str(tmp_path / f"cut{n}"))
-        result.append({(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()})
-    assert result[0] == result[1]
-    assert 0 < len(result[0]) <= 2 * 50
-
-
-def test_item_knn_without_relevant_rows_knows_no_neighbours(train, items, tmp_path: Path) -> None:
-    model = ItemKnnModel(name="m", kind="item_knn")
-    trained = item_knn.train_item_knn(train, items, model, 99.0, str(tmp_path / "none"))
-    assert trained.similarities.collect() == []
+def test_files_and_a_shuffle_give_the_same_histories(small_night, monkeypatch) -> None:
+    """Files are opened where they are whole by user; others are shuffled."""
+    data, lists = small_night.night.data, []
+    cut = partial(cut_histories, find=data.training_catalogue.find, threshold=4.0, longest=5)
+    for whole in (True, False):
+        if not whole:
+            monkeypatch.setattr(model_adapter, "are_whole", lambda files, key: False)
+        blocks = data.open_by_user(COLUMNS, cut, item_knn.HISTORIES)
+        assert ("task" not in blocks.packed.columns) == whole
+        lists.append(sorted(row["items"] for row in blocks.rows().collect()))
+    assert lists[0] == lists[1] and max(map(len, lists[0])) == 5

@@ -33,7 +33,8 @@ from recbench_spark.data.readers.paths import explain_errors, is_table, local_pa
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import PARTS, Checks, Value
 from recbench_spark.data.text_layouts import IN_UTF8, MOVIELENS, Layout
-from recbench_spark.data.worlds import read_world
+from recbench_spark.data.world_frames import read_world
+from recbench_spark.data.worlds import ATTRIBUTES
 from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.inputs import Options
@@ -49,8 +50,6 @@ from recbench_spark.storage.local_files import (
 from recbench_spark.storage.spark_types import cast_ids_to_text, spark_type
 
 __all__ = ["PARTS", "Log", "open_log", "read_log"]
-
-WORLD_ATTRIBUTES = ("taste", "genre")
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,8 @@ def open_log(spark: SparkSession, dataset: Dataset) -> Log:
 
 def _read_world(spark: SparkSession, dataset: Dataset) -> DataFrame:
     for name in dataset.attributes:
-        if name not in WORLD_ATTRIBUTES:
-            raise ConfigError(
-                f"dataset.attributes: a world has no '{name}'", nearest(name, WORLD_ATTRIBUTES)
-            )
+        if name not in ATTRIBUTES:
+            raise ConfigError(f"dataset.attributes: a world has no '{name}'", nearest(name, ATTRIBUTES))
     return read_world(spark, dataset.world)
 
 
