@@ -21,7 +21,7 @@ from recbench_spark.evaluation.metrics.curve_batches import CurvePlan, merge_cou
 from recbench_spark.evaluation.metrics.learning_curves import CurveRequest
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.splits.prefixes import PrefixRule
-from recbench_spark.nightly.split import read_split
+from recbench_spark.nightly.split_frames import read_split
 from recbench_spark.runtime.session import cache_frame
 from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS
 from recbench_spark.storage.store import Store

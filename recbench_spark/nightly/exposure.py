@@ -42,7 +42,7 @@ from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, Estim
 from recbench_spark.kernels.estimators.propensities import CHANCES
 from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.nightly.propensity import ExposureLog, method_name, write_propensities
-from recbench_spark.nightly.split import read_split
+from recbench_spark.nightly.split_frames import read_split
 from recbench_spark.protocol.labels import HISTORY
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
 from recbench_spark.storage.packed_blocks import Change

@@ -47,11 +47,8 @@ from recbench_spark.nightly.exposure import ExposureContext, build_exposure_cont
 from recbench_spark.nightly.gates import GateCheck, gate_checks, select_gates
 from recbench_spark.nightly.measure_checks import make_metric_plan, parse_headline
 from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key, list_switched_models
-from recbench_spark.nightly.split import (
-    current_split_id,
-    identify_split,
-    read_split,
-)
+from recbench_spark.nightly.split import current_split_id, identify_split
+from recbench_spark.nightly.split_frames import read_split
 from recbench_spark.nightly.standalone_runs import STAMP_FORMAT
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.labels import UNORDERED

@@ -47,8 +47,6 @@ from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
 from recbench_spark.storage.packed_blocks import are_whole
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from recbench_spark.storage.store import Store
 
     AnyStore = ArrowStore | Store
@@ -400,8 +398,3 @@ def list_made_parts(split: Split) -> tuple[str, ...]:
     held_out = split.held_out.valid if split.held_out else 0.0
     is_ratio = split.holdout == "ratio" and split.ratio[1] > 0
     return (*split.parts, *(("valid",) if is_ratio or split.valid or held_out else ()))
-
-
-def read_split(store: Store, table: Table, split_id: str) -> DataFrame:
-    """Return the rows of one split."""
-    return store.read_partition(table, "split_id", split_id)

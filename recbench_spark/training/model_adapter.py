@@ -150,9 +150,8 @@ class SplitData:
     def training_catalogue(self) -> KnownItems:
         """`training_items` in the form in which tasks look up ids."""
         rows, size = self.training_items
-        if size == self.n_items:
-            return self.known_items
-        return KnownItems(share_rows(self.store.scratch, rows), size)
+        is_whole = size == self.n_items
+        return self.known_items if is_whole else KnownItems(share_rows(self.store.scratch, rows), size)
 
     def open_by_user(self, columns: Sequence[str], change: Change, schema: T.StructType) -> FrameBlocks:
         """Let tasks change the labelled rows of some users each; they open files that are whole by user.

@@ -29,7 +29,8 @@ from recbench_spark.nightly.night import (
     open_night,
     require_truth,
 )
-from recbench_spark.nightly.split import prepare_split, read_split
+from recbench_spark.nightly.split import prepare_split
+from recbench_spark.nightly.split_frames import read_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope
 from recbench_spark.schemas import METRICS, SPLITS

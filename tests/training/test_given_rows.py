@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.evaluation.ranking.rank import select_part_users
+from recbench_spark.evaluation.ranking.part_users import PART_USERS, select_part_users
+from recbench_spark.evaluation.ranking.source_rows import map_user_blocks
 from recbench_spark.kernels.ranking.scorers import DotScorer
 from recbench_spark.models.fold_in_settings import FoldInSettings, RidgeFoldIn
-from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, RUNS, SPLITS, USER_BLOCKS
+from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, RUNS, SPLITS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.given_rows import fold_given_rows
 from recbench_spark.training.model_adapter import make_adapter
@@ -109,7 +111,8 @@ def test_ratings_of_held_out_users_are_predicted_by_their_given_rows(night: Ran,
     data = night.night.data
     (model,) = (model for model in night.benchmark.models if model.name == name)
     adapter = make_adapter(model)
-    users = select_part_users(data.table(USER_BLOCKS), ["test"], None, False)
+    select = partial(select_part_users, parts=["test"], threshold=None, keep_empty=False)
+    users = map_user_blocks(data.store, data.split_id, select, PART_USERS).rows()
     predicted = adapter.predict(users, data).toPandas()
     trained = adapter.load(data)
     ranked = adapter.rank_users(trained, adapter.open_source(trained, data), data)

@@ -22,7 +22,7 @@ from recbench_spark.kernels.estimators.propensities import POWERS
 from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.propensity import ExposureLog, method_name, write_propensities
 from recbench_spark.nightly.run_keys import uses_file_names
-from recbench_spark.nightly.split import read_split
+from recbench_spark.nightly.split_frames import read_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import ITEMS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
