@@ -21,6 +21,7 @@ from tests.nights import Ran, run, small
 from tests.training.test_unknown import OTHERS
 
 LEARNERS = {
+    "als",
     "als_wr",
     "bayesian_mf",
     "gmf",
