@@ -21,6 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 DATE = ("--logical-date", "2026-01-31")
+SPLIT = ("--engine", "spark", *DATE)
 QUESTION = """SELECT part, estimator, model, metric, k, value FROM leaderboard
     ORDER BY part, estimator, model, metric, k, value"""
 
@@ -32,8 +33,8 @@ JOBS: Mapping[str, tuple[str, ...]] = {
         *("evaluate", "--engine", "spark", "--model", "m", "--k", "1,3,10", *DATE),
         *("--lists", "{inputs}/lists.parquet", "--truth", "{inputs}/truth.parquet"),
     ),
-    "split_csv": ("split", "--log", "{inputs}/log.csv", "--protocol", "TO_LS", *DATE),
-    "split_parquet": ("split", "--log", "{inputs}/log.parquet", "--protocol", "RO_LS", *DATE),
+    "split_csv": ("split", "--log", "{inputs}/log.csv", "--protocol", "TO_LS", *SPLIT),
+    "split_parquet": ("split", "--log", "{inputs}/log.parquet", "--protocol", "RO_LS", *SPLIT),
     "embed": (
         *("embed", "--edges", "{inputs}/edges.csv", "--undirected", "--widths", "8,8"),
         *("--blocks", "2", "--seed", "1", "--nearest", "5"),
