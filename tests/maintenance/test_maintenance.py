@@ -232,7 +232,7 @@ def test_tables_of_users_are_laid_out_by_run(
     assert store.migrate() == [] and not (folder / "_migrating").exists()
     assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
     assert store.can_add_files(RANKINGS, USER_METRICS), "tasks write their files"
-    assert sorted(store._values(USER_METRICS, "run_id")) == ["r1", "r2"]
+    assert sorted(store.list_values(USER_METRICS, "run_id")) == ["r1", "r2"]
 
 
 def test_of_two_migrations_at_once_one_waits(spark, tmp_path: Path) -> None:
