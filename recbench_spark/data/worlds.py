@@ -57,6 +57,7 @@ from recbench_spark.data.world_loop import (
     exposure_weights,
     survival,
 )
+from recbench_spark.engine.pipes import cut_parts
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.kernels.streams import Batches
@@ -104,13 +105,7 @@ SIDES = {
 
 def list_pieces(world: WorldSettings) -> list[range]:
     """List the pieces of the log: users whose rows one task makes."""
-    return cut_range(world.users, 1 + (world.interactions + world.open_loop) // PIECE_ROWS)
-
-
-def cut_range(n: int, pieces: int) -> list[range]:
-    """Cut 0..n-1 into ranges of equal length, give or take one."""
-    pieces = min(pieces, n)
-    return [range(n * i // pieces, n * (i + 1) // pieces) for i in range(pieces)]
+    return cut_parts(range(world.users), 1 + (world.interactions + world.open_loop) // PIECE_ROWS)
 
 
 def read_piece(piece: range, world: WorldSettings, loop: Loop) -> Batches:

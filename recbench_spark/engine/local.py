@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from recbench_spark.engine.pipes import PipedTasks, decode_value, encode_value, run_pipes
+from recbench_spark.engine.pipes import PipedTasks, cut_parts, decode_value, encode_value, run_pipes
 from recbench_spark.errors import StoreError
 
 SENT_BYTES = 1 << 28
@@ -71,10 +71,7 @@ class LocalEngine:
 
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> LocalTasks:
         """Return tasks over parts of a list."""
-        held = list(items)
-        n = max(1, min(parts or self.workers, len(held) or 1))
-        cut = (held[len(held) * i // n : len(held) * (i + 1) // n] for i in range(n))
-        return LocalTasks(engine=self, parts=tuple(map(tuple, cut)))
+        return LocalTasks(engine=self, parts=tuple(cut_parts(tuple(items), parts or self.workers)))
 
     def run(self, work: Callable[[Any], Result], arguments: Sequence[Any]) -> Iterator[Result]:
         """Yield the result for each argument, in order.
@@ -131,7 +128,7 @@ class LocalTasks(PipedTasks):
     """
 
     engine: LocalEngine = field(kw_only=True)
-    parts: tuple[tuple[Any, ...], ...] = ()
+    parts: tuple[Sequence[Any], ...] = ()
     before: LocalTasks | None = None
     tasks: int = 0
 

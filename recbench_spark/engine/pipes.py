@@ -6,14 +6,15 @@ A runner supplies what runs them: `tasks` over frames of Spark, `local` in proce
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import pyarrow as pa
 
+S = TypeVar("S", bound=Sequence[Any])
 Pipe = Callable[[int, Iterator[Any]], Iterator[Any]]
 
 
@@ -67,6 +68,16 @@ class PipedTasks:
 
     def _then(self, pipe: Pipe) -> Self:
         return replace(self, pipes=(*self.pipes, pipe))
+
+
+def cut_parts(items: S, parts: int) -> list[S]:
+    """Cut a list, or a range, into parts of equal length, give or take one; none is empty but the only one.
+
+    >>> cut_parts(range(5), 2)
+    [range(0, 2), range(2, 5)]
+    """
+    n, parts = len(items), max(1, min(parts, len(items)))
+    return [cast(S, items[n * i // parts : n * (i + 1) // parts]) for i in range(parts)]
 
 
 def run_pipes(task: int, items: Iterator[Any], pipes: Iterable[Pipe]) -> Iterator[Any]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
-from recbench_spark.engine.pipes import PipedTasks, decode_value, encode_value, run_pipes
+from recbench_spark.engine.pipes import PipedTasks, cut_parts, decode_value, encode_value, run_pipes
 from recbench_spark.engine.versions import collect_arrow, read_setting, send_to_tasks
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ class FrameContext:
 
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Tasks:
         """Return tasks over parts of a list; the list goes to all of them."""
-        held = list(items)
-        n = max(1, min(parts or self.defaultParallelism, len(held) or 1))
-        cut = (held[len(held) * i // n : len(held) * (i + 1) // n] for i in range(n))
+        cut = cut_parts(list(items), parts or self.defaultParallelism)
         return Tasks(spark=self.spark, parts=tuple(map(cloudpickle.dumps, cut)))
 
     def runJob(  # noqa: N802

@@ -133,6 +133,13 @@ def as_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     raise SchemaError(f"{what} is {kind}, which holds no ids", IDS_AS_TEXT)
 
 
+def encode_texts(ids: pa.ChunkedArray) -> pa.DictionaryArray:
+    """Return ids as a dictionary of texts in one piece, so that each distinct id is handled once."""
+    codes = ids.combine_chunks().dictionary_encode()
+    codes = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
+    return pa.DictionaryArray.from_arrays(codes.indices, codes.dictionary.cast(pa.string()))
+
+
 def decode_dictionary(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Return the values of a dictionary column; text views (Categorical of polars) as text."""
     if isinstance(column, pa.ChunkedArray):

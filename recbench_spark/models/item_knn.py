@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.kernels.hashed_ids import hash_encoded
+from recbench_spark.kernels.ids import encode_texts
 from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.storage.shared_arrays import Arrays, bound_lists, flatten_lists
 
@@ -88,13 +89,8 @@ def _select_pairs(rows: pa.Table, threshold: float | None) -> tuple[pa.Dictionar
     grades = rows.column("rating").to_numpy()
     of_train = pc.equal(rows.column("part").cast(pa.string()), "train")
     chosen = rows.filter(pc.and_(of_train, pa.array(mark_relevant(grades, threshold))))
-    users, items = (_encode(chosen.column(name)) for name in COLUMNS[:2])
+    users, items = (encode_texts(chosen.column(name)) for name in COLUMNS[:2])
     return users, items
-
-
-def _encode(ids: pa.ChunkedArray) -> pa.DictionaryArray:
-    codes = ids.combine_chunks().dictionary_encode()
-    return pa.DictionaryArray.from_arrays(codes.indices, codes.dictionary.cast(pa.string()))
 
 
 # ------------------------------------------------------------------------- matrix and neighbours

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from recbench_spark.config import Benchmark
-from recbench_spark.data.columnar import COLUMNAR_READERS, open_columnar_log
 from recbench_spark.engine.choices import EngineChoice, require_spark
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.protocol.rules import labels_independently
+from recbench_spark.protocol.rules import open_task_log
 from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, USER_BLOCKS
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 
@@ -46,20 +45,11 @@ def _count_rows(benchmark: Benchmark, root: str) -> int:
     Raises:
         FallbackToSpark: the log, the split, a slice or the warehouse needs Spark.
     """
-    dataset, split = benchmark.dataset, benchmark.split
     if not needs_no_java(root):
         raise FallbackToSpark(f"warehouse {root} is no folder and no object storage")
-    if dataset.reader not in COLUMNAR_READERS:
-        raise FallbackToSpark(f"reader {dataset.reader} is Spark's; {', '.join(COLUMNAR_READERS)} are not")
-    if not labels_independently(split, has_times=True):
-        raise FallbackToSpark(f"the split takes its parts from the log ({split.describe()})")
     joined = [cut.key for cut in benchmark.evaluation.slices if cut.path]
     if joined:
         raise FallbackToSpark(f"slice {joined[0]} comes from a table")
-    files = open_columnar_log(dataset)
-    if files is None:
-        raise FallbackToSpark("columns, options or bad rows of the log need Spark's reader")
-    if not labels_independently(split, "event_time" in files.theirs):
-        raise FallbackToSpark("the log has no event_time, and Spark's reader says what that means")
+    n = open_task_log(benchmark.dataset, benchmark.split).n
     ArrowStore(root, read_only=True).check_appendable([SPLITS, ITEMS, USER_BLOCKS, MANIFESTS])
-    return files.n
+    return n

@@ -16,7 +16,6 @@ import pyarrow as pa
 from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, Slice, Split
 from recbench_spark.config.models import ListsModel
 from recbench_spark.data import arrow_files
-from recbench_spark.data.columnar import ColumnarLog, open_columnar_log
 from recbench_spark.data.paths import refuse_empty
 from recbench_spark.data.times import describe_units
 from recbench_spark.data.worlds import list_propensities
@@ -33,9 +32,9 @@ from recbench_spark.protocol.manifests import Fact, LogRows, Manifest, describe_
 from recbench_spark.protocol.rules import (
     label_log,
     label_method,
-    labels_independently,
     make_rule,
     open_log_rows,
+    open_task_log,
 )
 from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks, label_slices
@@ -265,15 +264,12 @@ def write_labelled_log(store: AnyStore, dataset: Dataset, split: Split, split_id
         ConfigError, SchemaError, DataError, ProtocolError: as `open_log` and `label_blocks`.
         FallbackToSpark: the warehouse has no Spark, which must read the log.
     """
-    files = open_columnar_log(dataset) if labels_independently(split, has_times=True) else None
-    why = f"reader {dataset.reader} with {split.describe()}, or the log's columns, need Spark's readers"
-    if files is not None and labels_independently(split, "event_time" in files.theirs):
-        try:
-            return _write_by_tasks(store, files, dataset, split, split_id)
-        except Exception as error:
-            why = str(error)  # of Spark's error the text names the worker's
-            if FallbackToSpark.__name__ not in f"{type(error).__name__} {why}":
-                raise
+    try:
+        return _write_by_tasks(store, dataset, split, split_id)
+    except Exception as error:
+        why = str(error)  # of Spark's error the text names the worker's
+        if FallbackToSpark.__name__ not in f"{type(error).__name__} {why}":
+            raise
     frames = _open_frames(store, why)
     open_loop = choose_open_loop(dataset, split)
     with frames.label_frame(store, dataset, split, split_id, open_loop) as (blocks, rows, numeric):
@@ -281,10 +277,9 @@ def write_labelled_log(store: AnyStore, dataset: Dataset, split: Split, split_id
     return LogCounts(replace(rows, dropped=dropped), numeric)
 
 
-def _write_by_tasks(
-    store: AnyStore, files: ColumnarLog, dataset: Dataset, split: Split, split_id: str
-) -> LogCounts:
-    rows, cut = open_log_rows(store.engine, files), None
+def _write_by_tasks(store: AnyStore, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
+    files, cut = open_task_log(dataset, split), None
+    rows = open_log_rows(store.engine, files)
     if label_method(split) == "instants":
         cut = find_instants(rows, split, dataset.zone)
     rule = make_rule(split, dataset.duplicates, cut)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.kernels.arrays import Ints
+from recbench_spark.kernels.ids import encode_texts
 from recbench_spark.kernels.splits.labels import Hashes
 from recbench_spark.kernels.splits.positions import mark_repeats, positions_from_end
 
@@ -21,10 +22,7 @@ IDS = ("user_id", "item_id")
 def encode_ids(rows: pa.Table) -> pa.Table:
     """Return the rows with their ids as dictionaries of texts, so that each distinct id is handled once."""
     for name in (name for name in IDS if name in rows.column_names):
-        encoded = rows.column(name).combine_chunks().dictionary_encode()
-        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-        texts = pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))
-        rows = rows.set_column(rows.column_names.index(name), name, texts)
+        rows = rows.set_column(rows.column_names.index(name), name, encode_texts(rows.column(name)))
     return rows
 
 

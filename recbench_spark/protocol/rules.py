@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from recbench_spark.config import Split
+from recbench_spark.config import Dataset, Split
 from recbench_spark.data import columnar
-from recbench_spark.data.columnar import COLUMNS, ColumnarLog
+from recbench_spark.data.columnar import COLUMNAR_READERS, COLUMNS, ColumnarLog
+from recbench_spark.errors import FallbackToSpark
 from recbench_spark.protocol.labels import HeldOutIds, LabelMethod, SplitRule, label_rows
 from recbench_spark.protocol.pairs import DuplicateRule
 from recbench_spark.storage.blocks import Blocks, Engine, PieceRows
@@ -69,14 +70,22 @@ def make_rule(
     )
 
 
-def labels_independently(split: Split, has_times: bool) -> bool:
-    """Check whether rows can be labelled without parts of the log's own.
+def open_task_log(dataset: Dataset, split: Split) -> ColumnarLog:
+    """Open a log that tasks read and label by themselves, without parts of its own.
 
-    Args:
-        split: the protocol.
-        has_times: true if each row is known to have a time.
+    Raises:
+        FallbackToSpark: the log or the split needs Spark's readers.
     """
-    return label_method(split) != "given" and (has_times or not split.temporal)
+    if dataset.reader not in COLUMNAR_READERS:
+        raise FallbackToSpark(f"reader {dataset.reader} is Spark's; {', '.join(COLUMNAR_READERS)} are not")
+    if label_method(split) == "given":
+        raise FallbackToSpark(f"the split takes its parts from the log ({split.describe()})")
+    files = columnar.open_columnar_log(dataset)
+    if files is None:
+        raise FallbackToSpark("columns, options or bad rows of the log need Spark's reader")
+    if split.temporal and "event_time" not in files.theirs:
+        raise FallbackToSpark("the log has no event_time, and Spark's reader says what that means")
+    return files
 
 
 def label_method(split: Split) -> LabelMethod:

@@ -122,7 +122,7 @@ class PieceRows:
 
     engine: Engine
     pieces: Sequence[Any]
-    read: Callable[[Iterable[Any], Sequence[str]], Iterable[pa.Table]]
+    read: Callable[..., Iterable[pa.Table]]
 
     def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
         """Return what `sums` makes of the tables of each task; the driver holds these values."""
@@ -148,8 +148,8 @@ class PieceRows:
         return Blocks(files, change, names, read=partial(read_files, columns=tuple(columns)))
 
     def _open(self, columns: Sequence[str], work: Callable[[Iterable[pa.Table]], Iterable[Any]]) -> Any:
-        run = partial(_work_on_pieces, read=self.read, columns=tuple(columns), work=work)
-        return self.engine.parallelize(self.pieces, len(self.pieces)).mapPartitions(run)
+        opened = self.engine.parallelize(self.pieces, len(self.pieces))
+        return opened.mapPartitions(partial(self.read, columns=tuple(columns))).mapPartitions(work)
 
 
 def run_pieces(engine: Engine) -> Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]:
@@ -160,15 +160,6 @@ def run_pieces(engine: Engine) -> Callable[[Callable[[Any], Any], Sequence[Any]]
 def return_rows(rows: pa.Table) -> pa.Table:
     """Return a task's rows as they are."""
     return rows
-
-
-def _work_on_pieces(
-    pieces: Iterable[Any],
-    read: Callable[[Iterable[Any], Sequence[str]], Iterable[pa.Table]],
-    columns: Sequence[str],
-    work: Callable[[Iterable[pa.Table]], Iterable[Any]],
-) -> Iterator[Any]:
-    yield from work(read(pieces, columns))
 
 
 def _sum_one(tables: Iterable[pa.Table], sums: Callable[[Iterable[pa.Table]], Result]) -> Iterator[Result]:

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +25,10 @@ from recbench_spark.storage.blocks import Blocks, Deal, TaskRows, return_rows
 from recbench_spark.storage.packed_blocks import (
     BLOCK_SCHEMA,
     Change,
+    Read,
     Result,
     buffer_rows,
+    finish_tables,
     partition_batches,
     read_block_batches,
     read_files,
@@ -55,7 +58,7 @@ class FrameBlocks:
     names: tuple[str, ...] = ()
     whole: str = ""
     schema: T.StructType | None = None
-    read: Callable[[Batches], Iterable[pa.Table]] = read_block_batches
+    read: Read = read_block_batches
 
     def rows(self, schema: T.StructType | None = None) -> DataFrame:
         """Return the results of all tasks as rows of Spark; a dictionary is returned as its values."""
@@ -84,13 +87,28 @@ def make_frame_rows(spark: SparkSession, blocks: TaskRows, schema: T.StructType)
     return FrameBlocks(frame, return_rows, blocks.names).rows(inside)
 
 
+def open_pieces(
+    spark: SparkSession, pieces: Sequence[Any], read: Read, change: Change, schema: T.StructType
+) -> FrameBlocks:
+    """Let each task read a piece and change its rows: none of them passes through Spark, nor a shuffle.
+
+    Args:
+        spark: the session.
+        pieces: files, or whatever `read` opens; all tasks get the list.
+        read: function from pieces to tables.
+        change: function from the rows of a table to a result.
+        schema: schema of the result.
+    """
+    numbers = spark.range(0, len(pieces), 1, len(pieces))
+    opened = partial(_read_numbered, pieces=pieces, read=read)
+    return FrameBlocks(numbers, change, tuple(schema.names), schema=schema, read=opened)
+
+
 def open_files(
     spark: SparkSession, files: Sequence[str], columns: Sequence[str], change: Change, schema: T.StructType
 ) -> FrameBlocks:
-    """Let each task open a file and change its rows: none of them passes through Spark, nor a shuffle."""
-    read = partial(_read_numbered, files=tuple(files), columns=tuple(columns))
-    numbers = spark.range(0, len(files), 1, len(files))
-    return FrameBlocks(numbers, change, tuple(schema.names), schema=schema, read=read)
+    """Let each task open a file, as `open_pieces`."""
+    return open_pieces(spark, files, partial(read_files, columns=tuple(columns)), change, schema)
 
 
 @dataclass(frozen=True)
@@ -126,29 +144,18 @@ def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
 # ------------------------------------------------------------------------- what tasks do
 
 
-def _read_numbered(batches: Batches, files: Sequence[str], columns: Sequence[str]) -> Iterable[pa.Table]:
-    numbers = (number for batch in batches for number in batch.column(0).to_pylist())
-    return read_files((files[number] for number in numbers), columns)
+def _read_numbered(batches: Batches, pieces: Sequence[Any], read: Read) -> Iterable[pa.Table]:
+    return read(pieces[number] for batch in batches for number in batch.column(0).to_pylist())
 
 
-def _change_batches(
-    batches: Batches,
-    read: Callable[[Batches], Iterable[pa.Table]],
-    change: Change,
-    names: Sequence[str],
-) -> Batches:
-    for table in read(batches):
-        yield from select_batches(change(table), names)
+def _change_batches(batches: Batches, read: Read, change: Change, names: Sequence[str]) -> Batches:
+    return chain.from_iterable(finish_tables(batches, read, change, partial(select_batches, names=names)))
 
 
 def _finish_batches(
-    batches: Batches,
-    read: Callable[[Batches], Iterable[pa.Table]],
-    change: Change,
-    finish: Callable[[pa.Table], Any],
+    batches: Batches, read: Read, change: Change, finish: Callable[[pa.Table], Any]
 ) -> Batches:
-    for table in read(batches):
-        yield _pickle_result(finish(change(table)))
+    return map(_pickle_result, finish_tables(batches, read, change, finish))
 
 
 def _sum_batches(batches: Batches, sums: Callable[[Iterable[pa.Table]], Any]) -> Batches:

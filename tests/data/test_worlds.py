@@ -18,6 +18,7 @@ from xxhash import xxh64
 from recbench_spark.config import Benchmark, Split, WorldSettings, parse
 from recbench_spark.data import world_frames, world_hashes, world_loop, worlds
 from recbench_spark.data.world_frames import read_world
+from recbench_spark.engine.pipes import cut_parts
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.run_keys import hash_split, world_settings
@@ -61,7 +62,7 @@ def make_factors(world: WorldSettings, pieces: int = 3) -> list[pd.DataFrame]:
     sides = {"user": world.users, "item": world.items}
     return [
         pa.Table.from_batches(
-            [b for piece in worlds.cut_range(n, pieces) for b in worlds.read_factors(piece, world, side)]
+            [b for piece in cut_parts(range(n), pieces) for b in worlds.read_factors(piece, world, side)]
         ).to_pandas()
         for side, n in sides.items()
     ]

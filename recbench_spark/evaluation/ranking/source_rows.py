@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import pyarrow as pa
@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from recbench_spark.engine.versions import count_shuffle_tasks
 from recbench_spark.evaluation.ranking.known_items import find_shared_items
 from recbench_spark.evaluation.ranking.part_users import BLOCK_NAMES
-from recbench_spark.kernels.streams import Batches, chunks
+from recbench_spark.kernels.streams import chunks
 from recbench_spark.schemas import ITEMS, USER_BLOCKS
-from recbench_spark.storage.frame_blocks import FrameBlocks
+from recbench_spark.storage.frame_blocks import FrameBlocks, open_pieces
 from recbench_spark.storage.objects import open_parquet
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.shared_arrays import SharedRows
@@ -96,17 +96,16 @@ def map_user_blocks(
         schema: schema of the result.
         joined: the result is joined to other rows; then Spark reads, and knows how large it is.
     """
-    partition = {"split_id": split_id}
-    made = partial(FrameBlocks, change=change, names=tuple(schema.names), schema=spark_columns(schema))
+    columns, partition = spark_columns(schema), {"split_id": split_id}
     files = [] if joined else store.list_partition_files(USER_BLOCKS, partition, max_bytes=math.inf)
     if files and len(files) >= count_shuffle_tasks(store.spark):
-        numbers = store.spark.range(0, len(files), 1, len(files))
-        return made(numbers, read=partial(_read_block_files, files=files))
+        return open_pieces(store.spark, files, _read_block_files, change, columns)
     rows = store.read_partition(USER_BLOCKS, "split_id", split_id).select(*BLOCK_NAMES)
-    return made(rows, read=partial(chunks, rows=BLOCK_USERS))
+    read = partial(chunks, rows=BLOCK_USERS)
+    return FrameBlocks(rows, change, tuple(schema.names), schema=columns, read=read)
 
 
-def _read_block_files(batches: Batches, files: Sequence[str]) -> Iterator[pa.Table]:
-    for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-        for rows in open_parquet(files[number]).iter_batches(BLOCK_USERS, columns=list(BLOCK_NAMES)):
+def _read_block_files(files: Iterable[str]) -> Iterator[pa.Table]:
+    for file in files:
+        for rows in open_parquet(file).iter_batches(BLOCK_USERS, columns=list(BLOCK_NAMES)):
             yield pa.Table.from_batches([rows])
