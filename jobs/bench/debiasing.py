@@ -25,7 +25,6 @@ from jobs.bench.harness import add_output_flag, append_rows, time_call
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap, Propensities, Strata
 from recbench_spark.definitions import Definition
-from recbench_spark.engine.measures import reduce_frame
 from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import OK
 from recbench_spark.evaluation.estimators import debiased, exposure
@@ -35,6 +34,7 @@ from recbench_spark.kernels.estimators.exposure import WEIGHTED, EstimatorSettin
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.randomness import uniform
 from recbench_spark.runtime.session import get_session
+from recbench_spark.storage.frame_blocks import reduce_frame
 
 ITEMS, USER_TRUTH_ITEMS, TRUTH_ROWS = 100_000, 10, 5
 WARM_UP = 200_000

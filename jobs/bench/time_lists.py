@@ -54,11 +54,11 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
 
     from recbench_spark import __version__
     from recbench_spark.definitions import make_definition
-    from recbench_spark.engine.measures import reduce_frame
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan, rank_measure
     from recbench_spark.evaluation.ranking.given import rank_batches
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import METRICS as TABLE
+    from recbench_spark.storage.frame_blocks import reduce_frame
     from recbench_spark.storage.store import Store
 
     spark, definition = get_session(), make_definition("replay")

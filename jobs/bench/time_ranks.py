@@ -97,8 +97,8 @@ def _write_metrics(store: Any, plan: Any, run_id: str) -> None:
     from pyspark.sql import functions as F
 
     from recbench_spark import schemas
-    from recbench_spark.engine.measures import reduce_frame
     from recbench_spark.evaluation.batched.run_measures import make_measures, map_frame
+    from recbench_spark.storage.frame_blocks import reduce_frame
 
     rankings = store.read_run("rankings", run_id)
     values = map_frame(rankings, plan, None)

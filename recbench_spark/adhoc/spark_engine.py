@@ -43,7 +43,6 @@ from recbench_spark.data.input_rules import (
 )
 from recbench_spark.data.readers.ids import convert_ids
 from recbench_spark.definitions import SAMPLED, Definition
-from recbench_spark.engine.measures import reduce_frame
 from recbench_spark.engine.versions import make_frame
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batched.run_measures import map_frame
@@ -69,6 +68,7 @@ from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.protocol.catalogue import find_class_bounds, index_items
 from recbench_spark.runtime.session import collect_cached
 from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table
+from recbench_spark.storage.frame_blocks import reduce_frame
 from recbench_spark.storage.shared_rows import base_folder, share_rows
 from recbench_spark.storage.spark_types import cast_ids_to_text, conform, require, spark_schema
 from recbench_spark.training.item_features import share_features

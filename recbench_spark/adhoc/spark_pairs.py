@@ -16,12 +16,12 @@ from pyspark.sql import functions as F
 from recbench_spark.adhoc.pair_checks import METRIC_OPTIONS, lost_queries_check, refuse_self_pairs
 from recbench_spark.adhoc.spark_engine import conform_result, evaluate
 from recbench_spark.data.external_inputs import convert_rows
-from recbench_spark.engine.measures import reduce_frame
 from recbench_spark.engine.versions import make_frame
 from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
 from recbench_spark.evaluation.metrics.pairs import pair_measure, value_batches
 from recbench_spark.evaluation.result import Result
 from recbench_spark.schemas import METRICS, USER_METRICS
+from recbench_spark.storage.frame_blocks import reduce_frame
 from recbench_spark.storage.spark_types import require
 
 

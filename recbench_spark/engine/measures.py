@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.engine.versions import change_groups, collect_arrow
-from recbench_spark.kernels.streams import Batches, chunks, serialize_table
+from recbench_spark.kernels.arrays import Ints
+from recbench_spark.kernels.streams import Batches, serialize_table
 from recbench_spark.schemas import Table
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ finished together."""
 CELL_COLUMNS = "member INT, kind STRING, cell STRING, rows BINARY"
 
 PIECE_ROWS = 1 << 17
-"""Rows that a task of `reduce_frame` holds at once: each measure reads them."""
+"""Rows that a task sums at once: each measure reads them."""
 
 
 @dataclass(frozen=True)
@@ -81,47 +82,95 @@ def reduce_pieces(measures: Measures, pieces: Pieces) -> dict[str, pa.Table]:
     """Reduce pieces of rows by each measure; a measure without sums has no result."""
     results = {}
     for name, measure in measures.items():
-        cells: dict[str, list[pa.RecordBatch]] = {}
-        for rows in (rows for piece in pieces for rows in measure.sums(iter(piece))):
-            for cell, cell_rows in split_cells(measure.key, rows):
-                cells.setdefault(cell, []).append(cell_rows)
-        if cells:
-            finished = [
-                measure.finish(pa.Table.from_batches(rows).combine_chunks()) for rows in cells.values()
-            ]
-            results[name] = measure.join_cells(finished)
+        sums = [rows for piece in pieces for rows in measure.sums(iter(piece)) if rows.num_rows]
+        if sums:
+            results[name] = measure.join_cells([finish_table(measure, pa.Table.from_batches(sums))])
     return results
 
 
 def split_cells(key: Sequence[str], rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield each cell's sums with its name."""
+    code_n = _number_cells(key, rows)
+    for code in np.unique(code_n):
+        cell_rows = rows.filter(pa.array(code_n == code))
+        yield _name_cell(key, cell_rows), cell_rows
+
+
+def _number_cells(key: Sequence[str], rows: pa.RecordBatch) -> Ints:
+    """Return a number for each row, (n,): equal ones are of one cell."""
     code_n = np.zeros(rows.num_rows, np.int64)
     for column in key:
         codes = rows.column(column).dictionary_encode(null_encoding="encode")
         code_n = code_n * len(codes.dictionary) + codes.indices.to_numpy()
-    for code in np.unique(code_n):
-        cell_rows = rows.filter(pa.array(code_n == code))
-        yield json.dumps([cell_rows.column(column)[0].as_py() for column in key]), cell_rows
+    return code_n
+
+
+def _name_cell(key: Sequence[str], rows: pa.RecordBatch) -> str:
+    return json.dumps([rows.column(column)[0].as_py() for column in key])
+
+
+# ------------------------------------------------------------------------------- in tasks
+
+
+def sum_rows(measures: Measures, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Yield the sums of each measure of some tables: rows of `CELLS` with all cells together."""
+    for table in tables:
+        for start in range(0, table.num_rows, PIECE_ROWS):
+            piece = table.slice(start, PIECE_ROWS).combine_chunks()
+            for name, measure in measures.items():
+                for rows in measure.sums(iter(piece.to_batches())):
+                    yield pack_rows(name, "", pa.Table.from_batches([rows]))
+
+
+def deal_sums(
+    sums: Iterable[pa.RecordBatch], measures: Measures, tasks: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield rows of `CELLS` with the task that finishes them: all sums of a cell go to one task."""
+    for packed in sums:
+        member, kind = (packed.column(name)[0].as_py() for name in ("member", "kind"))
+        measure = measures.get(kind)
+        if tasks == 1 or measure is None:
+            yield zlib.crc32(f"{member} {kind}".encode()) % tasks, packed
+            continue
+        rows = _deserialize_tables(packed.column("rows")).combine_chunks().to_batches()
+        for batch in rows:
+            code_n = _number_cells(measure.key, batch)
+            task_n = np.zeros(len(code_n), np.int64)
+            for code, place in zip(*np.unique(code_n, return_index=True), strict=True):
+                name = _name_cell(measure.key, batch.slice(int(place), 1))
+                task_n[code_n == code] = zlib.crc32(f"{member} {kind} {name}".encode()) % tasks
+            for task in np.unique(task_n).tolist():
+                part = pa.Table.from_batches([batch.filter(pa.array(task_n == task))])
+                yield task, pack_rows(kind, "", part, member)
+
+
+def finish_sums(measures: Measures, cells: pa.Table) -> pa.Table:
+    """Finish all cells of a task: a row of `CELLS` for each member and measure."""
+    finished: list[pa.RecordBatch] = []
+    groups = cells.group_by(["member", "kind"], use_threads=False).aggregate([("rows", "list")])
+    for member, kind, rows in zip(
+        *(groups.column(name) for name in ("member", "kind", "rows_list")), strict=True
+    ):
+        sums = _deserialize_tables(rows.values).combine_chunks()
+        results = finish_table(measures[kind.as_py()], sums) if kind.as_py() in measures else sums
+        finished.append(pack_rows(kind.as_py(), "", results, member.as_py()))
+    return pa.Table.from_batches(finished, CELLS)
+
+
+def finish_table(measure: Measure, sums: pa.Table) -> pa.Table:
+    """Finish each cell of all its sums."""
+    (rows,) = sums.combine_chunks().to_batches()
+    code_n = _number_cells(measure.key, rows)
+    order_n = np.argsort(code_n, kind="stable")
+    ordered, bounds = sums.take(pa.array(order_n)), np.flatnonzero(np.diff(code_n[order_n])) + 1
+    starts, ends = [0, *bounds.tolist()], [*bounds.tolist(), len(code_n)]
+    return pa.concat_tables(
+        measure.finish(ordered.slice(start, end - start).combine_chunks())
+        for start, end in zip(starts, ends, strict=True)
+    )
 
 
 # ------------------------------------------------------------------------------- on Spark
-
-
-def reduce_frame(measures: Measures, rows: DataFrame) -> dict[str, pa.Table]:
-    """Reduce a frame like `reduce_pieces`, by all measures in one pass.
-
-    A row per task, measure and cell is shuffled; the driver receives the results, which are small.
-    """
-    columns = dict.fromkeys(name for measure in measures.values() for name in measure.needs)
-    cells = rows.select(*columns).mapInArrow(partial(_sum_task, measures), CELL_COLUMNS)
-    return read_results(measures, finish_cells(measures, cells))
-
-
-def _sum_task(measures: Measures, batches: Batches) -> Batches:
-    for piece in chunks(batches, PIECE_ROWS):
-        for name, measure in measures.items():
-            for rows in measure.sums(iter(piece.to_batches())):
-                yield from pack_cells(name, measure.key, rows)
 
 
 def pack_cells(kind: str, key: Sequence[str], rows: pa.RecordBatch, member: int = 0) -> Batches:

@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig, digest
 from recbench_spark.config.base import shorten
-from recbench_spark.engine.measures import reduce_frame
 from recbench_spark.errors import is_cancelled
 from recbench_spark.evaluation.batched.run_measures import map_frame
 from recbench_spark.evaluation.ranking import rank as ranking
@@ -27,6 +26,7 @@ from recbench_spark.nightly.night import BenchmarkNight, check_model_gates
 from recbench_spark.nightly.run_rows import NightMeasures, make_run_rows, write_run_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RANKINGS, USER_METRICS
+from recbench_spark.storage.frame_blocks import reduce_frame
 from recbench_spark.storage.leases import Lease, Report, hold_lease
 from recbench_spark.storage.object_leases import hold_object_lease
 from recbench_spark.storage.shared_arrays import host_folder

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig
-from recbench_spark.engine.measures import Measures, list_results, reduce_frame
+from recbench_spark.engine.measures import Measures, list_results
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS
 from recbench_spark.evaluation.batched.run_measures import make_measures
 from recbench_spark.evaluation.estimators.debiased import estimation_measure
@@ -32,6 +32,7 @@ from recbench_spark.nightly.exposure import (
 from recbench_spark.nightly.night import BenchmarkNight, check_model_gates, check_night_gates
 from recbench_spark.nightly.standalone_runs import check_rows
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE
+from recbench_spark.storage.frame_blocks import reduce_frame
 from recbench_spark.training.model_adapter import make_adapter
 
 

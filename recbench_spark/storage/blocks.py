@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from recbench_spark.engine.measures import Measures, deal_sums, finish_sums, read_results, sum_rows
 from recbench_spark.kernels.streams import serialize_table
 from recbench_spark.storage.packed_blocks import (
     Block,
@@ -150,6 +151,27 @@ class PieceRows:
     def _open(self, columns: Sequence[str], work: Callable[[Iterable[pa.Table]], Iterable[Any]]) -> Any:
         opened = self.engine.parallelize(self.pieces, len(self.pieces))
         return opened.mapPartitions(partial(self.read, columns=tuple(columns))).mapPartitions(work)
+
+
+def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.Table]:
+    """Reduce rows by all measures in one pass; a measure without sums has no result.
+
+    The sums of tasks are shuffled by cell. The driver holds the results.
+
+    Args:
+        measures: measures by name.
+        rows: what the measures need.
+        tasks: number of tasks that finish cells.
+    """
+    columns = tuple(dict.fromkeys(name for measure in measures.values() for name in measure.needs))
+    sums = rows.deal(columns, partial(_deal_cells, measures=measures, tasks=tasks), tasks)
+    finished = sums.each(partial(finish_sums, measures))
+    return read_results(measures, pa.concat_tables(finished)) if finished else {}
+
+
+def _deal_cells(tables: Iterable[pa.Table], measures: Measures, tasks: int) -> Iterator[Block]:
+    for task, cells in deal_sums(sum_rows(measures, tables), measures, tasks):
+        yield task, serialize_table(pa.Table.from_batches([cells]))
 
 
 def run_pieces(engine: Engine) -> Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -9,10 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import Table
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.blocks import Engine, PieceRows, Rows, TaskRows
 from recbench_spark.storage.delta_tables import list_file_sizes
+from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
 
 MAX_DRIVER_BYTES = 1 << 28
@@ -27,6 +30,11 @@ class FileTables:
     """
 
     wait = 0.4
+
+    @property
+    def engine(self) -> Engine:
+        """Runner of tasks."""
+        raise NotImplementedError
 
     def location(self, name: str) -> str:
         """Return the folder or URI of a table."""
@@ -47,6 +55,29 @@ class FileTables:
             return []
         size_by_file = list_file_sizes(self.location(table.name), partition)
         return list(size_by_file) if sum(size_by_file.values()) <= max_bytes else []
+
+    def open_rows(self, table: Table, column: str, values: Sequence[str]) -> Rows:
+        """Return the rows of partitions, which tasks open by themselves.
+
+        Args:
+            table: a table whose first partition column is `column`.
+            column: a partition column; it can be read like the others.
+            values: the partitions.
+
+        Raises:
+            FallbackToSpark: Spark must read the table, and this warehouse has none.
+        """
+        if self.exists(table.name) and not self._uses_deltalake(table):
+            return self._open_frame(table, column, values)
+        pieces = [
+            (file, {column: value})
+            for value in values
+            for file in self.list_partition_files(table, {column: value}, max_bytes=math.inf)
+        ]
+        return PieceRows(self.engine, pieces, read_partition_files)
+
+    def _open_frame(self, table: Table, column: str, values: Sequence[str]) -> Rows:
+        raise FallbackToSpark(f"table {table.name} of the warehouse")
 
     def commit_files(self, files: Sequence[delta_files.File], table: Table, once: str) -> None:
         """Append files that tasks wrote to a table's folder, once per name, in one version."""

@@ -18,10 +18,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.engine.measures import PIECE_ROWS, Measures
 from recbench_spark.engine.tasks import Tasks
-from recbench_spark.engine.versions import send_to_tasks
+from recbench_spark.engine.versions import count_shuffle_tasks, send_to_tasks
 from recbench_spark.kernels.streams import Batches, chunks
-from recbench_spark.storage.blocks import Blocks, Deal, TaskRows, return_rows
+from recbench_spark.storage.blocks import Blocks, Deal, TaskRows, reduce_rows, return_rows
 from recbench_spark.storage.packed_blocks import (
     BLOCK_SCHEMA,
     Change,
@@ -113,19 +114,32 @@ def open_files(
 
 @dataclass(frozen=True)
 class FrameRows:
-    """Rows of a frame as pieces: the partitions that Spark makes."""
+    """Rows of a frame as pieces: the partitions that Spark makes.
+
+    `most`: rows that a task holds at once.
+    """
 
     frame: DataFrame
+    most: int = ROWS_PER_PIECE
 
     def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
         """Return what `sums` makes of the tables of each task; the driver holds these values."""
         rows = self.frame.select(*columns)
-        return _collect_results(rows.mapInArrow(partial(_sum_batches, sums=sums), RESULT_SCHEMA))
+        return _collect_results(
+            rows.mapInArrow(partial(_sum_batches, sums=sums, most=self.most), RESULT_SCHEMA)
+        )
 
     def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> FrameBlocks:
         """Send blocks to tasks: the only shuffle."""
-        blocks = self.frame.select(*columns).mapInArrow(partial(_deal_batches, deal=deal), BLOCK_SCHEMA)
+        blocks = self.frame.select(*columns).mapInArrow(
+            partial(_deal_batches, deal=deal, most=self.most), BLOCK_SCHEMA
+        )
         return FrameBlocks(send_to_tasks(blocks, tasks, F.col("task")), return_rows)
+
+
+def reduce_frame(measures: Measures, rows: DataFrame) -> dict[str, pa.Table]:
+    """Reduce a frame by all measures in one pass, as `blocks.reduce_rows`."""
+    return reduce_rows(measures, FrameRows(rows, PIECE_ROWS), count_shuffle_tasks(rows.sparkSession))
 
 
 def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
@@ -158,12 +172,12 @@ def _finish_batches(
     return map(_pickle_result, finish_tables(batches, read, change, finish))
 
 
-def _sum_batches(batches: Batches, sums: Callable[[Iterable[pa.Table]], Any]) -> Batches:
-    yield _pickle_result(sums(chunks(batches, ROWS_PER_PIECE)))
+def _sum_batches(batches: Batches, sums: Callable[[Iterable[pa.Table]], Any], most: int) -> Batches:
+    yield _pickle_result(sums(chunks(batches, most)))
 
 
-def _deal_batches(batches: Batches, deal: Deal) -> Batches:
-    for task, rows in deal(chunks(batches, ROWS_PER_PIECE)):
+def _deal_batches(batches: Batches, deal: Deal, most: int) -> Batches:
+    for task, rows in deal(chunks(batches, most)):
         columns = [pa.array([task], pa.int32()), pa.array([rows], pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, ["task", "rows"])
 

@@ -5,7 +5,7 @@ Where Python processes rows before and after a shuffle, blocks take the place of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.kernels.streams import Batches, chunks, serialize_table
 from recbench_spark.storage.objects import open_parquet
 
@@ -155,6 +156,20 @@ def read_files(files: Iterable[str], columns: Sequence[str]) -> Iterator[pa.Tabl
     texts = [name for name in DICTIONARIES if name in columns]
     for file in files:
         yield open_parquet(file, read_dictionary=texts).read(columns=list(columns))
+
+
+def read_partition_files(
+    pieces: Iterable[tuple[str, Mapping[str, str]]], columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Yield the rows of files, some at a time, with the values of their partition."""
+    for file, partition in pieces:
+        names = [name for name in columns if name not in partition]
+        for batch in open_parquet(file).iter_batches(PIECE_ROWS, columns=names):
+            rows = pa.Table.from_batches([batch])
+            for name in columns:
+                if name in partition:
+                    rows = rows.append_column(name, pa.repeat(partition[name], len(rows)))
+            yield rows.select(list(columns))
 
 
 def finish_tables(

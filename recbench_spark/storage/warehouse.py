@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
+from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.engine.sessions import (
     Py4JJavaError,
     SparkEngine,
@@ -34,6 +35,7 @@ from recbench_spark.storage.catalogs import (
 )
 from recbench_spark.storage.delta_tables import count_rows, hold_table, measure_table_files
 from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.lost_files import explain_lost
 from recbench_spark.storage.object_access import (
     HADOOP_ADDRESS,
@@ -320,6 +322,9 @@ class WarehouseTables(FileTables):
             self._small_partitions.pop(next(iter(self._small_partitions)), None)  # or a thread was faster
         self._small_partitions[key] = self.spark.createDataFrame(rows, spark_schema(table))
         return self._small_partitions[key]
+
+    def _open_frame(self, table: Table, column: str, values: Sequence[str]) -> FrameRows:
+        return FrameRows(self.read(table).where(F.col(column).isin(list(values))), PIECE_ROWS)
 
     def visible(self, table: Table) -> DataFrame:
         """Return the rows of a result table whose run has succeeded."""

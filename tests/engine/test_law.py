@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,8 @@ import recbench_spark
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
 from recbench_spark.engine import measures as law
-from recbench_spark.engine.measures import CELLS, Measure, Pieces
+from recbench_spark.engine.local import LocalEngine
+from recbench_spark.engine.measures import Measure, Pieces
 from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, to_ddl
 from recbench_spark.evaluation.batched.run_measures import map_user_values
 from recbench_spark.evaluation.estimators.debiased import estimation_measure
@@ -35,6 +36,8 @@ from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking_counts import count_measure
 from recbench_spark.kernels.estimators import exposure, strata
 from recbench_spark.kernels.estimators.exposure import EstimatorSettings
+from recbench_spark.storage.blocks import PieceRows, reduce_rows
+from recbench_spark.storage.frame_blocks import reduce_frame
 from recbench_spark.storage.shared_arrays import SharedRows
 from tests import oracles
 
@@ -163,14 +166,9 @@ def bits(results: dict[str, pa.Table]) -> dict[str, list[str]]:
 # ------------------------------------------------------------------------------------- runners
 
 
-def reduce_packed(measures: law.Measures, pieces: Pieces) -> dict[str, pa.Table]:
-    """Reduce like Spark: tasks, then the rows of each cell together, then the end of each cell."""
-    cells: dict[str, list[pa.RecordBatch]] = {}
-    for piece in pieces:
-        for row in law._sum_task(measures, iter(piece)):
-            cells.setdefault(repr(row.select(CELLS.names[:3]).to_pylist()), []).append(row)
-    finished = [law.finish_cell(measures, pa.Table.from_batches(rows)) for rows in cells.values()]
-    return law.read_results(measures, pa.concat_tables(finished))
+def open_tables(pieces: list[pa.Table], columns: tuple[str, ...]) -> Iterator[pa.Table]:
+    """Rows of pieces that are tables."""
+    return (piece.select(columns) for piece in pieces)
 
 
 def reduce_grouped(measures: law.Measures, pieces: Pieces) -> dict[str, pa.Table]:
@@ -213,9 +211,14 @@ def test_in_this_process(measures: Any, whole: Any, pieces: int) -> None:
     assert bits(law.reduce_pieces(measures, cut(make_rows(), pieces))) == whole
 
 
-def test_packed_for_a_shuffle(measures: Any, whole: Any, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("pieces", PIECES)
+def test_in_tasks_of_this_machine(
+    measures: Any, whole: Any, pieces: int, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(law, "PIECE_ROWS", 40)
-    assert bits(reduce_packed(measures, cut(make_rows(), 3))) == whole
+    tables = [pa.Table.from_batches(piece, make_rows().schema) for piece in cut(make_rows(), pieces)]
+    rows = PieceRows(LocalEngine(str(tmp_path)), tables, open_tables)
+    assert bits(reduce_rows(measures, rows, tasks=pieces)) == whole
 
 
 @pytest.mark.parametrize("pieces", PIECES)
@@ -232,7 +235,7 @@ def test_on_spark(spark: Any, measures: Any, whole: Any) -> None:
     for pieces in PIECES:
         spark.conf.set(batch_rows, str(200 // pieces))
         frame = spark.createDataFrame(rows).repartition(pieces)
-        assert bits(law.reduce_frame(measures, frame)) == whole, pieces
+        assert bits(reduce_frame(measures, frame)) == whole, pieces
         there = frame.mapInArrow(partial(map_user_values, metric_plan, None), to_ddl(USER_VALUES))
         assert bits({"values": there.toArrow()}) == bits(values)
     spark.conf.set(batch_rows, before)

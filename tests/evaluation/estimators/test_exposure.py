@@ -21,7 +21,7 @@ from pyspark.sql import functions
 from recbench_spark.config import Benchmark, Bootstrap, Dataset, Exposure, Propensities, Strata, parse
 from recbench_spark.data.readers.logs import read_log
 from recbench_spark.definitions import Definition
-from recbench_spark.engine.measures import reduce_frame, reduce_pieces
+from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.estimators import debiased, exposure
 from recbench_spark.evaluation.estimators.debiased import missing_estimates, propose_strata
@@ -51,7 +51,7 @@ from recbench_spark.protocol import propensities as fitting
 from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
-from recbench_spark.storage.frame_blocks import FrameBlocks, shuffle_blocks
+from recbench_spark.storage.frame_blocks import FrameBlocks, reduce_frame, shuffle_blocks
 from recbench_spark.storage.shared_rows import share_rows, share_table
 from recbench_spark.storage.spark_types import spark_columns
 from recbench_spark.training.baselines import train_popular
