@@ -44,8 +44,9 @@ from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.frame_blocks import FrameBlocks, open_files, shuffle_blocks
 from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.packed_blocks import Change, are_whole
+from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import load_parquet, scratch_folder, share_rows
+from recbench_spark.storage.shared_rows import load_parquet, share_rows
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import SharedRatingLog, share_log
 from recbench_spark.training.given_rows import fold_given_rows
@@ -320,8 +321,7 @@ class ModelAdapter(Generic[Settings]):
 
     def saved(self, data: SplitData) -> bool:
         """Return true if the model was trained on this split before."""
-        key = self.key(data)
-        return any(data.store.has(table, "model_id", key) for table in (EMBEDDINGS, SIMILARITIES))
+        return any(data.store.has(one, "model_id", self.key(data)) for one in (EMBEDDINGS, SIMILARITIES))
 
     def load(self, data: SplitData) -> Trained:
         """Read the model from the tables of trained models, or from external inputs."""

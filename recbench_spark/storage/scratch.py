@@ -1,0 +1,47 @@
+"""Rows that tasks map, in a scratch folder that all of them can read; removed at the end of a night."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.marks import keep_fresh
+from recbench_spark.storage.objects import remove_objects, write_table
+from recbench_spark.storage.shared_arrays import SharedRows, remove_old
+from recbench_spark.storage.uris import join_uri
+
+SCRATCH = f"_scratch/{uuid.uuid4().hex}"
+"""A folder of this process, so that two nights at once do not remove each other's rows."""
+
+
+def scratch_folder(base: str) -> str:
+    """Return a new folder under a base, for rows that workers map; `drop_scratch` removes it."""
+    if "://" not in base:  # a night may be longer than a day, after which others remove old files
+        keep_fresh(Path(base) / SCRATCH)
+    return join_uri(base, SCRATCH, uuid.uuid4().hex)
+
+
+def share_table(base: str, rows: pa.Table) -> SharedRows:
+    """Write rows that the driver holds to a new folder under a base that all workers can read."""
+    folder = scratch_folder(base)
+    write_table(join_uri(folder, "rows.parquet"), rows)
+    return SharedRows(folder.rsplit("/", 1)[1], (join_uri(folder, "rows.parquet"),))
+
+
+def drop_scratch(base: str) -> None:
+    """Remove this process's scratch, and in a local folder scratch older than a day of killed jobs.
+
+    Args:
+        base: a folder, or a URI of object storage.
+    """
+    if "://" in base:
+        with suppress(StoreError):
+            remove_objects(join_uri(base, SCRATCH))
+        return
+    shutil.rmtree(Path(base) / SCRATCH, ignore_errors=True)
+    remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])
