@@ -67,10 +67,14 @@ MODULES_WITHOUT_SPARK = {
     "runtime.journal",
     *(f"engine.{name}" for name in ("choices", "local", "pipes")),
     *(f"nightly.{name}" for name in (
-        "code_provenance", "lost_rows", "measure_checks", "mending", "night_status", "report",
-        "report_history", "result_files", "runners", "split",
+        "code_provenance", "comparisons", "crossings", "lost_rows", "measure_checks", "mending",
+        "night_status", "paradoxes", "report", "report_history", "result_files", "runners", "split",
     )),
     "query.answers",
+    *(f"evaluation.comparison.{name}" for name in (
+        "comparison", "comparisons", "counted", "curve_crossings", "differences", "flips",
+        "local_comparisons", "paired_values", "paradoxes",
+    )),
     *(f"storage.{name}" for name in (
         "ages", "arrow_store", "blocks", "file_tables", "leases", "makers", "marks", "packed_blocks",
         "paths", "process_caches", "publish", "retries", "scratch", "seals", "shared_arrays", "table_scans",

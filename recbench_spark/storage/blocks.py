@@ -7,23 +7,35 @@ same two classes in `frame_blocks`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from recbench_spark.engine.measures import Measures, deal_sums, finish_sums, read_results, sum_rows
+from recbench_spark.engine.measures import (
+    PIECE_ROWS,
+    Measures,
+    deal_sums,
+    finish_sums,
+    read_results,
+    sum_rows,
+)
 from recbench_spark.kernels.streams import serialize_table
 from recbench_spark.storage.packed_blocks import (
     Block,
     Change,
     Read,
     Result,
+    deal_tables,
     finish_tables,
     read_blocks,
     read_files,
 )
+
+WHOLE = 1 << 62
+"""More rows than a task can hold."""
 
 Deal = Callable[[Iterable[pa.Table]], Iterator[Block]]
 """Partitions some tables into blocks, each with the number of its task."""
@@ -59,6 +71,12 @@ class TaskRows(Protocol):
 
     def then(self, change: Change, names: tuple[str, ...]) -> TaskRows:
         """Return the same rows with another function."""
+
+    def deal(self, deal: Deal, tasks: int) -> TaskRows:
+        """Send blocks of the results to tasks: another shuffle."""
+
+    def keep(self) -> AbstractContextManager[TaskRows]:
+        """Keep what was sent to tasks, which then can read it several times."""
 
 
 class Rows(Protocol):
@@ -98,6 +116,18 @@ class Blocks:
     def then(self, change: Change, names: tuple[str, ...]) -> Blocks:
         """Return the same rows with another function."""
         return replace(self, change=change, names=names)
+
+    def deal(self, deal: Deal, tasks: int) -> Blocks:
+        """Send blocks of the results to tasks: another shuffle."""
+        run = partial(deal_tables, read=self.read, change=self.change, deal=deal)
+        return Blocks(self.tasks.mapPartitions(run).partitionBy(tasks, int).values(), return_rows)
+
+    @contextmanager
+    def keep(self) -> Iterator[Blocks]:
+        """Keep what was sent to tasks, which then can read it several times; RDDs do so by themselves."""
+        hold = getattr(self.tasks, "hold", None)
+        with hold() if hold else nullcontext(self.tasks) as tasks:
+            yield replace(self, tasks=tasks)
 
     def pack(self) -> Any:
         """Return the results of all tasks as blocks of task 0."""
@@ -164,13 +194,26 @@ def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.
         tasks: number of tasks that finish cells.
     """
     columns = tuple(dict.fromkeys(name for measure in measures.values() for name in measure.needs))
-    sums = rows.deal(columns, partial(_deal_cells, measures=measures, tasks=tasks), tasks)
+    return _finish_measures(
+        measures, rows.deal(columns, partial(_deal_cells, measures=measures, tasks=tasks), tasks)
+    )
+
+
+def reduce_tasks(measures: Measures, rows: TaskRows, tasks: int = 1) -> dict[str, pa.Table]:
+    """Reduce what tasks hold by all measures, as `reduce_rows`; a measure gets all rows of a task."""
+    deal = partial(_deal_cells, measures=measures, tasks=tasks, most=WHOLE)
+    return _finish_measures(measures, rows.deal(deal, tasks))
+
+
+def _finish_measures(measures: Measures, sums: TaskRows) -> dict[str, pa.Table]:
     finished = sums.each(partial(finish_sums, measures))
     return read_results(measures, pa.concat_tables(finished)) if finished else {}
 
 
-def _deal_cells(tables: Iterable[pa.Table], measures: Measures, tasks: int) -> Iterator[Block]:
-    for task, cells in deal_sums(sum_rows(measures, tables), measures, tasks):
+def _deal_cells(
+    tables: Iterable[pa.Table], measures: Measures, tasks: int, most: int = PIECE_ROWS
+) -> Iterator[Block]:
+    for task, cells in deal_sums(sum_rows(measures, tables, most), measures, tasks):
         yield task, serialize_table(pa.Table.from_batches([cells]))
 
 

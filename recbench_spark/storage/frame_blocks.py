@@ -7,7 +7,8 @@ anyway, it partitions them into blocks before the shuffle and unpacks them after
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -25,10 +26,12 @@ from recbench_spark.kernels.streams import Batches, chunks
 from recbench_spark.storage.blocks import Blocks, Deal, TaskRows, reduce_rows, return_rows
 from recbench_spark.storage.packed_blocks import (
     BLOCK_SCHEMA,
+    Block,
     Change,
     Read,
     Result,
     buffer_rows,
+    deal_tables,
     finish_tables,
     partition_batches,
     read_block_batches,
@@ -69,6 +72,21 @@ class FrameBlocks:
     def then(self, change: Change, names: tuple[str, ...]) -> FrameBlocks:
         """Return the same rows with another function."""
         return replace(self, change=change, names=names, schema=None)
+
+    def deal(self, deal: Deal, tasks: int) -> FrameBlocks:
+        """Send blocks of the results to tasks: another shuffle."""
+        run = partial(deal_tables, read=self.read, change=self.change, deal=deal)
+        packed = self.packed.mapInArrow(partial(_pack_blocks, work=run), BLOCK_SCHEMA)
+        return FrameBlocks(send_to_tasks(packed, tasks, F.col("task")), return_rows)
+
+    @contextmanager
+    def keep(self) -> Iterator[FrameBlocks]:
+        """Keep what was sent to tasks, which then can read it several times."""
+        packed = self.packed.cache()
+        try:
+            yield replace(self, packed=packed)
+        finally:
+            packed.unpersist()
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
@@ -131,9 +149,8 @@ class FrameRows:
 
     def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> FrameBlocks:
         """Send blocks to tasks: the only shuffle."""
-        blocks = self.frame.select(*columns).mapInArrow(
-            partial(_deal_batches, deal=deal, most=self.most), BLOCK_SCHEMA
-        )
+        work = partial(_deal_chunks, deal=deal, most=self.most)
+        blocks = self.frame.select(*columns).mapInArrow(partial(_pack_blocks, work=work), BLOCK_SCHEMA)
         return FrameBlocks(send_to_tasks(blocks, tasks, F.col("task")), return_rows)
 
 
@@ -176,8 +193,12 @@ def _sum_batches(batches: Batches, sums: Callable[[Iterable[pa.Table]], Any], mo
     yield _pickle_result(sums(chunks(batches, most)))
 
 
-def _deal_batches(batches: Batches, deal: Deal, most: int) -> Batches:
-    for task, rows in deal(chunks(batches, most)):
+def _deal_chunks(batches: Batches, deal: Callable[..., Iterator[Any]], most: int) -> Iterator[Any]:
+    return deal(chunks(batches, most))
+
+
+def _pack_blocks(batches: Batches, work: Callable[[Batches], Iterator[Block]]) -> Batches:
+    for task, rows in work(batches):
         columns = [pa.array([task], pa.int32()), pa.array([rows], pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, ["task", "rows"])
 

@@ -180,6 +180,13 @@ def finish_tables(
         yield finish(change(table))
 
 
+def deal_tables(
+    items: Iterable[Any], read: Read, change: Change, deal: Callable[[Iterable[pa.Table]], Iterator[Block]]
+) -> Iterator[Block]:
+    """Change each table that a task reads, and yield the blocks that `deal` makes of them."""
+    return deal(map(change, read(items)))
+
+
 def select_batches(rows: pa.Table, names: Sequence[str]) -> Batches:
     """Yield some columns in batches; a dictionary is returned as its values."""
     for batch in rows.select(names).to_batches(max_chunksize=1 << 16):
