@@ -19,7 +19,7 @@ from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.models.graph import GraphNet
 from recbench_spark.nightly.measure_checks import parse_headline
-from recbench_spark.nightly.night import BenchmarkNight, describe_metric, headline_filter
+from recbench_spark.nightly.night import BenchmarkNight, describe_metric
 from recbench_spark.nightly.night_status import report_file
 from recbench_spark.nightly.report_history import (
     Ask,
@@ -172,7 +172,9 @@ def read_disagreements(store: Store, selected: Column) -> tuple[pd.DataFrame, pd
 
 def read_changes(store: Store, benchmark: Benchmark, selected: Column) -> pd.DataFrame:
     """Return rows of `current_changes` of these runs at the headline, by model, part and group."""
-    return store.spark.table("current_changes").where(selected & headline_filter(benchmark)).toPandas()
+    metric, k = parse_headline(benchmark)
+    at_headline = (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(k))
+    return store.spark.table("current_changes").where(selected & at_headline).toPandas()
 
 
 def read_multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:

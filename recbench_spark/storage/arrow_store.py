@@ -60,6 +60,7 @@ class ArrowStore(FileTables):
         workers: processes that run tasks.
     """
 
+    in_catalog = False
     wait = 0.1  # an append takes some milliseconds
 
     def __init__(self, root: str, *, read_only: bool = False, workers: int = 1) -> None:

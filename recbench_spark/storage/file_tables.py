@@ -25,6 +25,7 @@ from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
+from recbench_spark.storage.scratch import drop_scratch
 from recbench_spark.storage.uris import is_object_storage
 
 T = TypeVar("T")
@@ -44,10 +45,12 @@ class FileTables:
 
     Attributes:
         root: folder, URI, or `catalog.schema`.
+        in_catalog: true if the root is a `catalog.schema`, where Spark writes.
         wait: seconds before the second attempt at a write.
     """
 
     root: str
+    in_catalog: bool
     wait = 0.4
 
     @property
@@ -69,6 +72,13 @@ class FileTables:
     def scratch(self) -> str:
         """Folder for rows that tasks map."""
         raise NotImplementedError
+
+    def require_access(self) -> None:
+        """Check that tasks can read what they need. Raises ConfigError, StoreError."""
+
+    def drop_scratch(self) -> None:
+        """Remove the rows that this process shared with tasks, and those of killed jobs."""
+        drop_scratch(self.scratch)
 
     def location(self, name: str) -> str:
         """Return the folder or URI of a table."""

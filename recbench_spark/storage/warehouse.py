@@ -198,6 +198,15 @@ class WarehouseTables(FileTables):
         """Return a path below `files_root` as tables store it, with a prefix if that root is scratch."""
         return f"{IN_SCRATCH if self.in_catalog else ''}{relative}"
 
+    def require_access(self) -> None:
+        """Check that tasks can read scratch, and Spark the warehouse. Raises ConfigError, StoreError."""
+        _ = self.scratch
+        require_jars(self.spark, self.root)
+
+    def drop_scratch(self) -> None:
+        """Remove the rows that this process shared with tasks, and those of killed jobs."""
+        shared_rows.drop_scratch(self.spark, self.scratch)
+
     def location(self, name: str) -> str:
         """Return the directory of a table, or its name in the catalog."""
         return f"{self.root}.{name}" if self.in_catalog else f"{self.root}/{name}"

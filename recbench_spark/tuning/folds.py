@@ -87,20 +87,6 @@ def open_folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> Fol
     return log
 
 
-def compute_credited_log_id(store: Store, benchmark: Benchmark) -> str:
-    """Return the id of log and protocol whose results a search may be credited to.
-
-    It is the same for all folds and for any slices of the evaluation, which hold nothing out. Models that
-    rate and models that rank share it.
-    """
-    split = benchmark.split
-    if split.holdout in FOLD_HOLDOUTS:
-        split = split.model_copy(update={"fold": 0, "valid": False})
-    evaluation = benchmark.evaluation.model_copy(update={"slices": ()})
-    reduced = benchmark.model_copy(update={"split": split, "evaluation": evaluation})
-    return digest("fits", identify_split(store, reduced)[0].partition(".")[0])
-
-
 def _describe_protocol(benchmark: Benchmark) -> str:
     split = benchmark.split
     if split.holdout not in FOLD_HOLDOUTS:
