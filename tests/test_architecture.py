@@ -66,7 +66,11 @@ WITHOUT_SPARK = {*set().union(*LEVELS[: LEVELS.index({"models"}) + 1]), "reports
 MODULES_WITHOUT_SPARK = {
     "runtime.journal",
     *(f"engine.{name}" for name in ("choices", "local", "pipes")),
-    *(f"nightly.{name}" for name in ("measure_checks", "runners", "split")),
+    *(f"nightly.{name}" for name in (
+        "code_provenance", "lost_rows", "measure_checks", "mending", "night_status", "report",
+        "report_history", "result_files", "runners", "split",
+    )),
+    "query.answers",
     *(f"storage.{name}" for name in (
         "ages", "arrow_store", "blocks", "file_tables", "leases", "makers", "marks", "packed_blocks",
         "paths", "process_caches", "publish", "retries", "scratch", "seals", "shared_arrays", "table_scans",
