@@ -83,7 +83,8 @@ class BenchmarkNight:
         """The warehouse, for steps that Spark alone can do. Raises FallbackToSpark."""
         if isinstance(self.store, ArrowStore):
             raise FallbackToSpark("a step of this night")
-        return self.store
+        store: Store = self.store
+        return store
 
     def table(self, table: schemas.Table) -> DataFrame:
         """Return the rows of this night's split, for steps that Spark alone can do."""
@@ -92,7 +93,8 @@ class BenchmarkNight:
     @property
     def manifest(self) -> list[dict[str, Any]]:
         """Facts of this night's split; empty if the split has not been made."""
-        return self.store.rows(schemas.MANIFESTS, [("split_id", "=", self.split_id)])
+        facts: list[dict[str, Any]] = self.store.rows(schemas.MANIFESTS, [("split_id", "=", self.split_id)])
+        return facts
 
     @cached_property
     def catalogue(self) -> ListedCatalogue:

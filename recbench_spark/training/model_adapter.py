@@ -272,6 +272,7 @@ class ModelAdapter(Generic[Settings]):
     """
 
     learns: ClassVar[bool] = True
+    runs_local: ClassVar[bool] = False
     leased: ClassVar[bool] = True
     needs_folder: ClassVar[bool] = False
     needs_files: ClassVar[bool] = False
