@@ -14,7 +14,8 @@ from recbench_spark.simulation.replay import LOGGED
 from recbench_spark.simulation.spark_layout import open_layout
 from recbench_spark.simulation.spark_parts import SparkParts, match_model, open_counts
 from recbench_spark.storage.leases import Report
-from recbench_spark.storage.shared_rows import drop_scratch, scratch_folder
+from recbench_spark.storage.scratch import scratch_folder
+from recbench_spark.storage.shared_rows import drop_scratch
 
 
 def replay_on_spark(

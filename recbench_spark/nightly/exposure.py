@@ -46,7 +46,7 @@ from recbench_spark.nightly.split_frames import read_split
 from recbench_spark.protocol.labels import HISTORY
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
 from recbench_spark.storage.packed_blocks import Change
-from recbench_spark.storage.shared_rows import share_table
+from recbench_spark.storage.scratch import share_table
 from recbench_spark.storage.store import Store
 
 FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1

@@ -56,7 +56,8 @@ from recbench_spark.simulation.piece_shuffle import (
 from recbench_spark.storage.leases import Report, hold_lease
 from recbench_spark.storage.marks import mark_used
 from recbench_spark.storage.packed_blocks import Block, partition_rows, unpack_blocks
-from recbench_spark.storage.shared_rows import drop_folder, scratch_folder
+from recbench_spark.storage.scratch import scratch_folder
+from recbench_spark.storage.shared_rows import drop_folder
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -6,9 +6,8 @@ import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -17,22 +16,18 @@ from recbench_spark.engine.versions import read_setting
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.frame_files import write_parts
-from recbench_spark.storage.marks import keep_fresh
 from recbench_spark.storage.objects import (
     copy_object,
     put_if_absent,
     read_bytes,
     remove_objects,
     write_bytes,
-    write_table,
 )
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
-from recbench_spark.storage.shared_arrays import SharedRows, remove_old
+from recbench_spark.storage.scratch import SCRATCH, drop_local, scratch_folder
+from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.uris import is_object_storage, join_uri
-
-SCRATCH = f"_scratch/{uuid.uuid4().hex}"
-"""A folder of this process, so that two nights at once do not remove each other's rows."""
 
 SETTING = "spark.recbench.scratch"
 """The Spark setting (`--conf`, or a line of a properties file) with the place of scratch."""
@@ -70,20 +65,12 @@ def local_scratch(master: str) -> str:
     return str(shared_arrays.host_folder())
 
 
-def scratch_folder(base: str) -> str:
-    """Return a new folder under a base, for rows that workers map; `drop_scratch` removes it."""
-    if "://" not in base:  # a night may be longer than a day, after which others remove old files
-        keep_fresh(Path(base) / SCRATCH)
-    return join_uri(base, SCRATCH, uuid.uuid4().hex)
-
-
 def drop_scratch(spark: SparkSession, base: str) -> None:
     """Remove this process's scratch, and in a local folder scratch older than a day of killed jobs."""
     if "://" in base:
         _remove_remote(spark, join_uri(base, SCRATCH))
         return
-    shutil.rmtree(Path(base) / SCRATCH, ignore_errors=True)
-    remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])
+    drop_local(base)
 
 
 def drop_folder(spark: SparkSession, folder: str) -> None:
@@ -170,11 +157,9 @@ def share_rows(base: str, rows: DataFrame) -> SharedRows:
     return SharedRows(folder.rsplit("/", 1)[1], write_parquet(rows, folder))
 
 
-def share_table(base: str, rows: pa.Table) -> SharedRows:
-    """Write rows that the driver holds to a new folder under a base that all workers can read."""
-    folder = scratch_folder(base)
-    write_table(join_uri(folder, "rows.parquet"), rows)
-    return SharedRows(folder.rsplit("/", 1)[1], (join_uri(folder, "rows.parquet"),))
+def share_frame(rows: Any, columns: Sequence[str], base: str) -> SharedRows:
+    """Write the rows of a frame (`frame_blocks.FrameRows`), as `share_rows`."""
+    return share_rows(base, rows.frame.select(*columns))
 
 
 def write_parquet(rows: DataFrame, folder: str) -> tuple[str, ...]:

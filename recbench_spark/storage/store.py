@@ -23,11 +23,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
-from recbench_spark.engine.versions import change_setting, make_frame
+from recbench_spark.engine.versions import change_setting, make_frame, union_rows
 from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.file_tables import Part
 from recbench_spark.storage.frame_blocks import make_frame_rows
 from recbench_spark.storage.frame_files import write_frame
 from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
@@ -86,8 +86,8 @@ class Store(WarehouseTables):
             if self.has(table, column, name) or frame.isEmpty():
                 return
 
-    def append_blocks(self, blocks: TaskRows, table: Table, once: str) -> list[delta_files.File]:
-        """Append the results of blocks to a table's partition `once`; a second call does nothing.
+    def append_parts(self, parts: Sequence[Part], table: Table, once: str) -> list[delta_files.File]:
+        """Append the results of tasks to partitions of a table; a second call does nothing.
 
         Tasks write the files themselves (`delta_files`) in a folder that all of them see and in object
         storage; else the rows go through Spark's writer. It returns the files that tasks wrote now, with
@@ -95,10 +95,14 @@ class Store(WarehouseTables):
         """
         self.create(table)
         if self.is_file_storage and delta_files.can_commit(self.location(table.name)):
-            return self._write_blocks(blocks, table, once)
-        (column,) = table.partition_by
-        rows = make_frame_rows(self.spark, blocks, spark_schema(table))
-        self.append(rows.withColumn(column, F.lit(once)), table, once)
+            return super().append_parts(parts, table, once)
+        frames = [
+            make_frame_rows(self.spark, blocks, spark_schema(table)).withColumns(
+                {column: F.lit(value) for column, value in partition.items()}
+            )
+            for blocks, partition in parts
+        ]
+        self.append(union_rows(frames, by_name=True), table, once)
         return []
 
     def append_rows(

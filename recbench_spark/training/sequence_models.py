@@ -41,8 +41,9 @@ from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
 from recbench_spark.storage.shared_rows import load_parquet, share_rows
 from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.factor_models import find_journal, fit_folder, with_vectors
+from recbench_spark.training.frames import ItemTable
 from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
-from recbench_spark.training.model_adapter import ItemTable, ModelAdapter, SplitData, Trained
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.training.sequence_fold_in import FittedNetwork, HistoryFoldIn, find_network
 from recbench_spark.training.sequences import count_order, order_items, require_times
 

@@ -66,14 +66,9 @@ from recbench_spark.training.factor_models import (
     read_test_pairs,
     with_vectors,
 )
+from recbench_spark.training.frames import ItemTable, keep_relevant
 from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
-from recbench_spark.training.model_adapter import (
-    ItemTable,
-    ModelAdapter,
-    SplitData,
-    Trained,
-    keep_relevant,
-)
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.training.multiprocess_fit import fit_as_configured
 
 EXAMPLES_FOLDER = "examples"

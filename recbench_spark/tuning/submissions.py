@@ -29,7 +29,8 @@ from recbench_spark.randomness import hash_keys
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
 from recbench_spark.storage.objects import holds_files, open_parquet
 from recbench_spark.storage.publish import private_path, rename_folder
-from recbench_spark.storage.shared_rows import drop_folder, load_parquet, scratch_folder, write_parquet
+from recbench_spark.storage.scratch import scratch_folder
+from recbench_spark.storage.shared_rows import drop_folder, load_parquet, write_parquet
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.table import find_place

@@ -26,7 +26,7 @@ from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError, Interrupted
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
-from recbench_spark.storage.shared_rows import SCRATCH
+from recbench_spark.storage.scratch import SCRATCH
 from tests.conftest import forbid_spark
 from tests.nights import DATE, RANKED, SMALL, Ran, small
 

@@ -15,7 +15,8 @@ from recbench_spark.errors import DataError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.models.item_knn import COLUMNS, count_item_users, cut_histories
 from recbench_spark.storage.frame_blocks import FrameBlocks, shuffle_blocks
-from recbench_spark.storage.shared_rows import scratch_folder, share_rows
+from recbench_spark.storage.scratch import scratch_folder
+from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.training import baselines, item_knn, mllib_als, model_adapter
 
 N_ITEMS = 30

@@ -16,7 +16,8 @@ from recbench_spark.evaluation.ranking.predict import mean_rating
 from recbench_spark.failures import describe_with_trace, is_java_gone
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.runtime.session import cache_scope
-from recbench_spark.storage.shared_rows import load_parquet, scratch_folder
+from recbench_spark.storage.scratch import scratch_folder
+from recbench_spark.storage.shared_rows import load_parquet
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import SharedRatingLog
 from recbench_spark.training.fits.tasks import FitTask, Row

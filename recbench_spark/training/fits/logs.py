@@ -6,6 +6,7 @@ else by UTF-8 bytes). So the arrays depend on the log alone, not on its files an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,15 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation.ranking.known_items import share_rows
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.models.rating.interface import UNSEEN, Ratings, RatingSettings, Scale, check_ratings
 from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.blocks import Rows
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import share_rows
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 MICROSECONDS = 1_000_000
@@ -35,7 +35,7 @@ class SharedRatingLog:
     """A labelled log in shared files, with the few facts that the driver knows; sent with every task.
 
     Attributes:
-        shared: Parquet of `COLUMNS`.
+        shared: Parquet with `COLUMNS`.
         parts: names of the parts; the code of a row's part is its place here.
         scale: lowest and highest possible rating.
         has_times: true if every row has a time.
@@ -139,8 +139,8 @@ class RatingLog:
         }
 
 
-def share_log(rows: DataFrame, given: Scale | None, scratch: str) -> SharedRatingLog:
-    """Write labelled rows once for all tasks of a host.
+def share_log(rows: Rows, given: Scale | None, scratch: str) -> SharedRatingLog:
+    """Share labelled rows with all tasks of a host: the files of the split, if tasks can read them.
 
     Args:
         rows: rows with `COLUMNS`.
@@ -150,25 +150,39 @@ def share_log(rows: DataFrame, given: Scale | None, scratch: str) -> SharedRatin
     Raises:
         DataError: a rating outside the given scale.
     """
-    rows = rows.select(*COLUMNS)
     facts = collect_facts(rows)
     scale = find_scale(facts, given)
     has_times = facts["timed"] == facts["rows"]
-    return SharedRatingLog(
-        share_rows(scratch, rows), tuple(facts["parts"]), scale, has_times, facts["rows"]
-    )
+    shared = share_rows(rows, COLUMNS, scratch)
+    return SharedRatingLog(shared, tuple(facts["parts"]), scale, has_times, facts["rows"])
 
 
-def collect_facts(rows: DataFrame) -> dict[str, Any]:
+def collect_facts(rows: Rows) -> dict[str, Any]:
     """Return `rows`, `timed` (rows with a time), `low` and `high` rating, and `parts`, by one pass."""
-    (facts,) = rows.agg(
-        F.count("*").alias("rows"),
-        F.count("event_time").alias("timed"),
-        F.min("rating").alias("low"),
-        F.max("rating").alias("high"),
-        F.sort_array(F.collect_set("part")).alias("parts"),
-    ).collect()
-    return facts.asDict()
+    found = [facts for facts in rows.each(("rating", "event_time", "part"), _find_facts) if facts["rows"]]
+    return {
+        "rows": sum(facts["rows"] for facts in found),
+        "timed": sum(facts["timed"] for facts in found),
+        "low": min((facts["low"] for facts in found), default=None),
+        "high": max((facts["high"] for facts in found), default=None),
+        "parts": sorted(set().union(*(facts["parts"] for facts in found))),
+    }
+
+
+def _find_facts(tables: Iterable[pa.Table]) -> dict[str, Any]:
+    lows, highs, parts, rows, timed = list[float](), list[float](), set[str](), 0, 0
+    for table in tables:
+        bounds = pc.min_max(table.column("rating")).as_py()
+        if len(table):
+            lows.append(bounds["min"])
+            highs.append(bounds["max"])
+        parts.update(table.column("part").unique().to_pylist())
+        rows += len(table)
+        timed += len(table) - table.column("event_time").null_count
+    return {
+        "rows": rows, "timed": timed, "low": min(lows, default=None), "high": max(highs, default=None),
+        "parts": parts,
+    }  # fmt: skip
 
 
 def find_scale(facts: dict[str, Any], given: Scale | None) -> Scale:

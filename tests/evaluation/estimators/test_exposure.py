@@ -52,7 +52,8 @@ from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
 from recbench_spark.storage.frame_blocks import FrameBlocks, reduce_frame, shuffle_blocks
-from recbench_spark.storage.shared_rows import share_rows, share_table
+from recbench_spark.storage.scratch import share_table
+from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.storage.spark_types import spark_columns
 from recbench_spark.training.baselines import train_popular
 from tests.nights import SMALL, Ran, models, run, small

@@ -1,0 +1,53 @@
+"""Rows that workers map, in a scratch folder that all of them can read; without Spark."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+
+from recbench_spark.storage.blocks import Engine, PieceRows, TaskRows
+from recbench_spark.storage.delta_files import write_files
+from recbench_spark.storage.marks import keep_fresh
+from recbench_spark.storage.objects import write_table
+from recbench_spark.storage.packed_blocks import read_partition_files
+from recbench_spark.storage.shared_arrays import SharedRows, remove_old
+from recbench_spark.storage.uris import join_uri
+
+SCRATCH = f"_scratch/{uuid.uuid4().hex}"
+"""A folder of this process, so that two nights at once do not remove each other's rows."""
+
+
+def scratch_folder(base: str) -> str:
+    """Return a new folder under a base, for rows that workers map; `drop_local` removes it."""
+    if "://" not in base:  # a night may be longer than a day, after which others remove old files
+        keep_fresh(Path(base) / SCRATCH)
+    return join_uri(base, SCRATCH, uuid.uuid4().hex)
+
+
+def drop_local(base: str) -> None:
+    """Remove this process's scratch in a local folder, and scratch older than a day of killed jobs."""
+    shutil.rmtree(Path(base) / SCRATCH, ignore_errors=True)
+    remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])
+
+
+def share_table(base: str, rows: pa.Table) -> SharedRows:
+    """Write rows that the driver holds to a new folder under a base that all workers can read."""
+    folder = scratch_folder(base)
+    write_table(join_uri(folder, "rows.parquet"), rows)
+    return SharedRows(folder.rsplit("/", 1)[1], (join_uri(folder, "rows.parquet"),))
+
+
+def share_results(base: str, results: TaskRows) -> SharedRows:
+    """Let tasks write their results to a new folder under a base that all workers can read."""
+    folder = scratch_folder(base)
+    files = [join_uri(folder, file.path) for file in write_files(results, folder, {})]
+    return SharedRows(folder.rsplit("/", 1)[1], tuple(files))
+
+
+def keep_results(base: str, results: TaskRows, engine: Engine) -> PieceRows:
+    """Return the results of tasks as rows, computed once and kept in files."""
+    files = share_results(base, results).files
+    return PieceRows(engine, [(file, {}) for file in files], read_partition_files)
