@@ -69,7 +69,7 @@ MODULES_WITHOUT_SPARK = {
     *(f"nightly.{name}" for name in ("measure_checks", "runners", "split")),
     *(f"storage.{name}" for name in (
         "ages", "arrow_store", "blocks", "file_tables", "leases", "makers", "marks", "packed_blocks",
-        "paths", "process_caches", "publish", "retries", "seals", "shared_arrays", "table_scans",
+        "paths", "process_caches", "publish", "retries", "scratch", "seals", "shared_arrays", "table_scans",
         "table_sql",
     )),
     *(f"data.{name}" for name in ("columnar", "world_hashes", "world_loop", "worlds")),

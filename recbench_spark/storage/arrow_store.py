@@ -7,7 +7,7 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,10 +24,8 @@ from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import count_rows, hold_table, read_dataset
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.lost_files import explain_lost
-from recbench_spark.storage.marks import end_runs, note_run
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
-from recbench_spark.storage.retries import is_delta_conflict, retry_while
 from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.table_folders import (
     check_writable,
@@ -62,13 +60,11 @@ class ArrowStore(FileTables):
     """Tables by name below one local folder, or one URI of an object storage.
 
     Attributes:
-        folder: the local folder; None: the warehouse is in an object storage.
         root: path of the folder, or the URI.
         workers: processes that run tasks.
     """
 
     wait = 0.1  # an append takes some milliseconds
-    is_file_storage = True
 
     def __init__(self, root: str, *, read_only: bool = False, workers: int = 1) -> None:
         """Open a warehouse.
@@ -77,8 +73,8 @@ class ArrowStore(FileTables):
             StoreError: the folder cannot be written to, or has another schema version; the object storage
                 does not answer, refuses, or has no conditional write.
         """
-        self.folder = None if is_object_storage(root) else Path(root).resolve()
-        self.root = str(self.folder or arrow_uri(trim_uri(root)))
+        is_object = is_object_storage(root)
+        self.root = arrow_uri(trim_uri(root)) if is_object else str(Path(root).resolve())
         self.workers = workers
         self._existing: set[str] = set()
         if self.folder is None:
@@ -90,14 +86,19 @@ class ArrowStore(FileTables):
                 check_version(self.root, table.metadata().configuration)
 
     @property
-    def engine(self) -> LocalEngine:
-        """Runner of tasks."""
-        return LocalEngine(str(host_folder()), self.workers)
+    def folder(self) -> Path | None:
+        """The root as a local folder; None: the warehouse is in an object storage."""
+        return None if is_object_storage(self.root) else Path(self.root)
 
     @property
     def scratch(self) -> str:
-        """Folder for rows that tasks map: they are all on this host."""
-        return str(host_folder())
+        """Folder for rows that tasks map."""
+        return self.root if self.folder else str(host_folder())
+
+    @property
+    def engine(self) -> LocalEngine:
+        """Runner of tasks."""
+        return LocalEngine(str(host_folder()), self.workers)
 
     def location(self, name: str) -> str:
         """Return the folder or the URI of a table."""
@@ -114,7 +115,9 @@ class ArrowStore(FileTables):
 
     # ------------------------------------------------------------------------------- reading
 
-    def read(self, table: Table, filters: Filters = (), columns: Iterable[str] | None = None) -> pa.Table:
+    def read_rows(
+        self, table: Table, filters: Filters = (), columns: Iterable[str] | None = None
+    ) -> pa.Table:
         """Read the rows of a table that fulfil all filters; none if the table does not exist yet.
 
         Raises:
@@ -129,7 +132,7 @@ class ArrowStore(FileTables):
             return self.dataset(table).to_table(columns=names, filter=condition)
 
     def dataset(self, table: Table) -> Dataset:
-        """Open a table that exists, without reading rows yet; errors as `read`."""
+        """Open a table that exists, without reading rows yet; errors as `read_rows`."""
         from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
         try:
@@ -145,39 +148,24 @@ class ArrowStore(FileTables):
     def _open_existing(self, name: str) -> Dataset | None:
         return self.dataset(TABLES[name]) if self.exists(name) else None
 
-    def rows(
-        self, table: Table, filters: Filters = (), columns: Iterable[str] | None = None
-    ) -> list[dict[str, Any]]:
-        """Read rows as `read`, one dictionary per row."""
-        rows: list[dict[str, Any]] = self.read(table, filters, columns).to_pylist()
-        return rows
-
     def read_run(self, name: str, run_id: str) -> pa.Table:
         """Read the rows of one run in a result table."""
-        return self.read(TABLES[name], [("run_id", "=", run_id)])
+        return self.read_rows(TABLES[name], [("run_id", "=", run_id)])
 
     def count_rows(self, table: Table, column: str, value: str) -> int:
         """Return the number of rows of a partition: from the log alone if its files have statistics."""
         if not self.exists(table.name):
             return 0
         counted = count_rows(self.location(table.name), {column: value})
-        return self.read(table, [(column, "=", value)], [column]).num_rows if counted is None else counted
+        return (
+            self.read_rows(table, [(column, "=", value)], [column]).num_rows if counted is None else counted
+        )
 
     def has(self, table: Table, column: str, value: str) -> bool:
         """Return whether any row has this value."""
         return self.exists(table.name) and value in self.list_values(table, column)
 
     # ------------------------------------------------------------------------------- writing
-
-    def note_run(self, run_id: str) -> None:
-        """Mark a run of this process as at work, so that cleaning keeps its rows."""
-        if self.folder is not None:
-            note_run(self.folder, run_id)
-
-    def end_runs(self) -> None:
-        """Remove the marks of this process: its runs have ended."""
-        if self.folder is not None:
-            end_runs(self.folder)
 
     def check_appendable(self, tables: Iterable[Table]) -> None:
         """Check, before any work, that rows can be appended to those tables that exist.
@@ -199,13 +187,6 @@ class ArrowStore(FileTables):
         for rows, table in frames:
             self.append(rows, table)
 
-    def append_rows(
-        self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, once: str = ""
-    ) -> None:
-        """Append rows, as `Store.append_rows`; a missing column is NULL."""
-        if len(rows):
-            self.append(arrow_rows(rows, table), table, once)
-
     def append(self, rows: pa.Table, table: Table, once: str = "") -> None:
         """Append rows; the table is created if it does not exist yet. `once`: as `Store.append`.
 
@@ -217,8 +198,7 @@ class ArrowStore(FileTables):
 
     def delete(self, name: str, column: str, values: Sequence[str]) -> None:
         """Delete the rows whose column has one of the values."""
-        delete = partial(delta_files.delete_rows, self.location(name), column, values)
-        retry_while(is_delta_conflict, f"clean {name}", delete, self.wait)
+        self._retry(f"clean {name}", partial(delta_files.delete_rows, self.location(name), column, values))
 
     def create(self, *tables: Table) -> None:
         """Create those tables that do not exist yet, with the first commit that Spark would write."""

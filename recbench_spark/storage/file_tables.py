@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import math
+import re
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.schemas import Table
+from recbench_spark.schemas import RESULT_TABLES, RUNS, TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files
+from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Engine, PieceRows, Rows, TaskRows
+from recbench_spark.storage.delta_files import Filters, Since
 from recbench_spark.storage.delta_tables import list_file_sizes
+from recbench_spark.storage.marks import end_runs, note_run, runs_at_work
+from recbench_spark.storage.object_access import map_together
+from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
+from recbench_spark.storage.uris import is_object_storage
+
+T = TypeVar("T")
+
+MAX_DELETIONS = 10
+"""Number of times that the rows of one name can be deleted and appended again."""
+
+RUN_ID_START = re.compile(r"\d{8}T")
+"""Start of a run id: its day. Checks of graphs and models have other names."""
 
 Part = tuple[TaskRows, Mapping[str, str]]
 """Results of tasks, and their partition of a table."""
@@ -29,7 +46,7 @@ class FileTables:
     """Reading and writing of files, for warehouses that say where tables are.
 
     Attributes:
-        root: folder, URI or name of the warehouse.
+        root: folder, URI, or `catalog.schema`.
         wait: seconds before the second attempt at a write.
     """
 
@@ -50,13 +67,170 @@ class FileTables:
         """Runner of tasks."""
         raise NotImplementedError
 
+    @property
+    def is_file_storage(self) -> bool:
+        """True if tasks and driver write files without Java: in a folder, or in an object storage."""
+        return self.folder is not None or is_object_storage(self.root)
+
+    @property
+    def folder(self) -> Path | None:
+        """The root as a local folder; None: it is elsewhere."""
+        raise NotImplementedError
+
+    @property
+    def scratch(self) -> str:
+        """Folder for rows that tasks map."""
+        raise NotImplementedError
+
     def location(self, name: str) -> str:
         """Return the folder or URI of a table."""
+        raise NotImplementedError
+
+    def create(self, *tables: Table) -> None:
+        """Create those tables that do not exist yet, with comments, layout and constraints."""
+        raise NotImplementedError
+
+    def read_rows(
+        self, table: Table, filters: Filters = (), columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Return rows that fulfil all filters; few, since the driver holds them."""
+        raise NotImplementedError
+
+    def has(self, table: Table, column: str, value: str) -> bool:
+        """Return whether any row has this value."""
+        raise NotImplementedError
+
+    def delete(self, name: str, column: str, values: Sequence[str]) -> None:
+        """Delete the rows whose column has one of the values."""
         raise NotImplementedError
 
     def exists(self, name: str) -> bool:
         """Return whether the table has been created."""
         raise NotImplementedError
+
+    def rows(
+        self, table: Table, filters: Filters = (), columns: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return rows that fulfil all filters as objects; arguments as `read_rows`."""
+        return cast(list[dict[str, Any]], self.read_rows(table, filters, columns).to_pylist())
+
+    # ------------------------------------------------------------------------------- small rows
+
+    def append_rows(
+        self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, once: str = ""
+    ) -> None:
+        """Append rows that the driver holds; with `once`, a second append under the same name does nothing.
+
+        Args:
+            rows: column -> value, or an Arrow table; missing columns are NULL.
+            table: a table of small rows, such as `runs`, `metrics`, `checks`.
+            once: name of the append; empty: a new one.
+
+        Raises:
+            StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
+        """
+        arrow_table = arrow_rows(rows, table)
+        if arrow_table.num_rows:
+            self.create(table)
+            self._append_arrow(arrow_table, table, once)
+
+    def append_named(self, rows: pa.Table, table: Table, column: str, name: str) -> None:
+        """Append rows that carry `name` in `column`, unless such rows exist.
+
+        The table's log remembers the name of an append whose rows somebody deleted, and would not accept
+        them again under this name. They are appended under the next one.
+        """
+        for n in range(MAX_DELETIONS):
+            self.append_rows(rows, table, once=f"{name}-{n}" if n else name)
+            if not len(rows) or self.has(table, column, name):
+                return
+
+    def append_missing(
+        self, rows: Sequence[Mapping[str, Any]], table: Table, key: Sequence[str], since: Since = None
+    ) -> None:
+        """Append rows that the driver holds, except those whose key a row of the table has.
+
+        Of two jobs that append equal rows at the same moment, one reads the table again and leaves them
+        out.
+
+        Args:
+            rows: column -> value.
+            table: a table of small rows.
+            key: columns whose values together identify a row; the first is never NULL.
+            since: a column and a moment; only later rows of the table count. None: all count.
+        """
+        new = delta_files.drop_repeated_keys(arrow_rows(rows, table), key)
+        if new.num_rows:
+            self.create(table)
+            self._retry(f"write {table.name}", partial(self._append_missing, new, table, key, since))
+
+    def replace_rows(
+        self, rows: Sequence[Mapping[str, Any]], table: Table, column: str, value: str
+    ) -> None:
+        """Replace all rows that have a value in a column, in one version."""
+        self.create(table)
+        new = arrow_rows(rows, table)
+        self._retry(f"write {table.name}", partial(self._replace_rows, new, table, column, value))
+
+    def _append_arrow(self, rows: pa.Table, table: Table, once: str) -> None:
+        self._write_rows(rows, table, once)
+
+    def _append_missing(self, rows: pa.Table, table: Table, key: Sequence[str], since: Since) -> None:
+        delta_files.append_missing(self.location(table.name), rows, key, since)
+
+    def _replace_rows(self, rows: pa.Table, table: Table, column: str, value: str) -> None:
+        delta_files.replace_rows(self.location(table.name), rows, column, value)
+
+    def _retry(self, what: str, action: Callable[[], T]) -> T:
+        """Run an action again while another writer is first."""
+        return retry_while(is_delta_conflict, what, action, self.wait)
+
+    def run_together(self, actions: Sequence[Callable[[], object]]) -> None:
+        """Run actions on different tables or files, as `object_access.map_together`."""
+        map_together(self.root, lambda action: action(), actions)
+
+    def can_add_files(self, *tables: Table) -> bool:
+        """Create the tables, and return whether tasks may write their files."""
+        if not self.is_file_storage:
+            return False
+        self.create(*tables)
+        return all(delta_files.can_commit(self.location(table.name)) for table in tables)
+
+    def note_run(self, run_id: str) -> None:
+        """Mark a run of this process as at work, so that cleaning keeps its rows."""
+        if self.folder is not None:
+            note_run(self.folder, run_id)
+
+    def end_runs(self) -> None:
+        """Remove the marks of this process: its runs have ended."""
+        if self.folder is not None:
+            end_runs(self.folder)
+
+    def read_clock(self) -> float:
+        """Return the present time (seconds since 1970): by the storage's clock, else by this host's."""
+        if self.folder is not None:
+            return read_clock(self.folder)
+        return read_object_clock(self.root) if is_object_storage(self.root) else time.time()
+
+    def delete_orphans(self, older_than: str) -> None:
+        """Delete rows of runs that never succeeded, began before a time stamp, and are not at work.
+
+        The time stamps in run ids come from the clock of the run's host. A living process names its runs at
+        work.
+        """
+        at_work = set() if self.folder is None else runs_at_work(self.folder)
+        known = map_together(self.root, self.exists, RESULT_TABLES)
+        names = [name for name, exists in zip(RESULT_TABLES, known, strict=True) if exists]
+        values = map_together(self.root, lambda name: self.list_values(TABLES[name], "run_id"), names)
+        ids_by_table = dict(zip(names, values, strict=True))
+        succeeded = {row["run_id"] for row in self.rows(RUNS, [("status", "=", "succeeded")], ["run_id"])}
+        for name, run_ids in ids_by_table.items():
+            unknown = filter(RUN_ID_START.match, run_ids - succeeded - at_work)
+            lost = sorted(name for name in unknown if name < older_than)
+            if lost:
+                self.delete(name, "run_id", lost)
+
+    # ------------------------------------------------------------------------------- files
 
     def list_partition_files(
         self, table: Table, partition: Mapping[str, str], *, max_bytes: float = MAX_DRIVER_BYTES
@@ -128,18 +302,13 @@ class FileTables:
         self._commit(table, partial(delta_files.commit, files=files, partition=names, once=name))
         return files
 
-    def create(self, *tables: Table) -> None:
-        """Create those tables that do not exist yet."""
-        raise NotImplementedError
-
     def _write_rows(self, rows: pa.Table, table: Table, once: str = "") -> None:
         """Append rows that the driver holds. A repeated attempt has the same name, and appends once."""
         name = f"{table.name}/{once or uuid.uuid4().hex}"
         self._commit(table, partial(delta_files.append_rows, rows=rows, once=name))
 
     def _commit(self, table: Table, write: Any) -> None:
-        action = partial(write, self.location(table.name))
-        retry_while(is_delta_conflict, f"write {table.name}", action, self.wait)
+        self._retry(f"write {table.name}", partial(write, self.location(table.name)))
 
     def list_values(self, table: Table, column: str) -> set[str]:
         """Return the distinct values of a text column; of a partition column from the log alone."""

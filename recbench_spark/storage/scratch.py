@@ -1,17 +1,19 @@
-"""Rows that workers map, in a scratch folder that all of them can read; without Spark."""
+"""Rows that tasks map, in a scratch folder that all of them can read; removed at the end of a night."""
 
 from __future__ import annotations
 
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 
+from recbench_spark.errors import StoreError
 from recbench_spark.storage.blocks import Engine, PieceRows, TaskRows
 from recbench_spark.storage.delta_files import write_files
 from recbench_spark.storage.marks import keep_fresh
-from recbench_spark.storage.objects import write_table
+from recbench_spark.storage.objects import remove_objects, write_table
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.shared_arrays import SharedRows, remove_old
 from recbench_spark.storage.uris import join_uri
@@ -21,16 +23,10 @@ SCRATCH = f"_scratch/{uuid.uuid4().hex}"
 
 
 def scratch_folder(base: str) -> str:
-    """Return a new folder under a base, for rows that workers map; `drop_local` removes it."""
+    """Return a new folder under a base, for rows that workers map; `drop_scratch` removes it."""
     if "://" not in base:  # a night may be longer than a day, after which others remove old files
         keep_fresh(Path(base) / SCRATCH)
     return join_uri(base, SCRATCH, uuid.uuid4().hex)
-
-
-def drop_local(base: str) -> None:
-    """Remove this process's scratch in a local folder, and scratch older than a day of killed jobs."""
-    shutil.rmtree(Path(base) / SCRATCH, ignore_errors=True)
-    remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])
 
 
 def share_table(base: str, rows: pa.Table) -> SharedRows:
@@ -51,3 +47,17 @@ def keep_results(base: str, results: TaskRows, engine: Engine) -> PieceRows:
     """Return the results of tasks as rows, computed once and kept in files."""
     files = share_results(base, results).files
     return PieceRows(engine, [(file, {}) for file in files], read_partition_files)
+
+
+def drop_scratch(base: str) -> None:
+    """Remove this process's scratch, and in a local folder scratch older than a day of killed jobs.
+
+    Args:
+        base: a folder, or a URI of object storage.
+    """
+    if "://" in base:
+        with suppress(StoreError):
+            remove_objects(join_uri(base, SCRATCH))
+        return
+    shutil.rmtree(Path(base) / SCRATCH, ignore_errors=True)
+    remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from recbench_spark.engine.sessions import Py4JError, open_hadoop
 from recbench_spark.engine.versions import read_setting
 from recbench_spark.errors import ConfigError, StoreError
-from recbench_spark.storage import shared_arrays
+from recbench_spark.storage import scratch, shared_arrays
 from recbench_spark.storage.frame_files import write_parts
 from recbench_spark.storage.objects import (
     copy_object,
@@ -25,7 +25,7 @@ from recbench_spark.storage.objects import (
 )
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
-from recbench_spark.storage.scratch import SCRATCH, drop_local, scratch_folder
+from recbench_spark.storage.scratch import SCRATCH, scratch_folder
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.uris import is_object_storage, join_uri
 
@@ -66,11 +66,11 @@ def local_scratch(master: str) -> str:
 
 
 def drop_scratch(spark: SparkSession, base: str) -> None:
-    """Remove this process's scratch, and in a local folder scratch older than a day of killed jobs."""
-    if "://" in base:
+    """Remove this process's scratch on any storage, as `scratch.drop_scratch`."""
+    if "://" in base and not is_object_storage(base):
         _remove_remote(spark, join_uri(base, SCRATCH))
-        return
-    drop_local(base)
+    else:
+        scratch.drop_scratch(base)
 
 
 def drop_folder(spark: SparkSession, folder: str) -> None:

@@ -9,40 +9,33 @@ append them twice.
 from __future__ import annotations
 
 import math
-import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark import schemas
-from recbench_spark.engine.versions import change_setting, make_frame, union_rows
-from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, arrow_rows
+from recbench_spark.engine.versions import change_setting, collect_arrow, make_frame, union_rows
+from recbench_spark.schemas import Table
 from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.file_tables import Part
 from recbench_spark.storage.frame_blocks import make_frame_rows
 from recbench_spark.storage.frame_files import write_frame
-from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
-from recbench_spark.storage.object_access import map_together
-from recbench_spark.storage.objects import read_object_clock
+from recbench_spark.storage.marks import oldest_work
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.spark_types import conform, spark_schema
 from recbench_spark.storage.table_sql import equality_condition, quote_text, timestamp_literal
 from recbench_spark.storage.uris import is_object_storage
 from recbench_spark.storage.warehouse import WarehouseTables
 
-MAX_DELETIONS = 10
-"""Number of times that the rows of one name can be deleted and appended again."""
-RUN_ID_START = re.compile(r"\d{8}T")
-"""Start of a run id: its day. Checks of graphs and models have other names."""
+T = TypeVar("T")
 
 
 class Store(WarehouseTables):
@@ -75,16 +68,11 @@ class Store(WarehouseTables):
             commit = partial(delta_files.commit, place, files, {}, name)
             retry_conflicts(f"write {table.name}", commit)
 
-    def append_named(self, frame: DataFrame, table: Table, column: str, name: str) -> None:
-        """Append rows that carry `name` in `column`, unless such rows exist.
-
-        The table's log remembers the name of an append whose rows somebody deleted, and would not accept
-        them again under this name. They are appended under the next one.
-        """
-        for n in range(MAX_DELETIONS):
-            self.append(frame, table, once=f"{name}-{n}" if n else name)
-            if self.has(table, column, name) or frame.isEmpty():
-                return
+    def append_named(self, rows: Any, table: Table, column: str, name: str) -> None:
+        """Append rows as `FileTables.append_named`; a frame is collected."""
+        super().append_named(
+            rows if isinstance(rows, pa.Table) else collect_arrow(rows), table, column, name
+        )
 
     def append_parts(self, parts: Sequence[Part], table: Table, once: str) -> list[delta_files.File]:
         """Append the results of tasks to partitions of a table; a second call does nothing.
@@ -105,72 +93,25 @@ class Store(WarehouseTables):
         self.append(union_rows(frames, by_name=True), table, once)
         return []
 
-    def append_rows(
-        self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, once: str = ""
-    ) -> None:
-        """Append rows that the driver holds, as `append`; without a Spark job if the warehouse is a folder.
-
-        Args:
-            rows: column -> value, or an Arrow table; missing columns are NULL.
-            table: a table of small rows, such as `runs`, `metrics`, `checks`.
-            once: see `append`.
-        """
-        arrow_table = arrow_rows(rows, table)
-        if not arrow_table.num_rows:
-            return
-        self.create(table)
-        if self._uses_deltalake(table):
-            self._write_rows(arrow_table, table, once)
-        else:
-            self.append(make_frame(self.spark, arrow_table), table, once)
-
-    def run_together(self, actions: Sequence[Callable[[], object]]) -> None:
-        """Run actions on different tables or files, as `object_access.map_together`."""
-        map_together(self.root, lambda action: action(), actions)
-
-    def can_add_files(self, *tables: Table) -> bool:
-        """Create the tables, and return whether tasks may write their files."""
-        if not self.is_file_storage:
-            return False
-        self.create(*tables)
-        return all(delta_files.can_commit(self.location(table.name)) for table in tables)
-
     def append_all(self, frames: Sequence[tuple[DataFrame, Table]]) -> None:
         """Append to several tables at once: the driver plans one while executors work on another."""
         self.create(*{table.name: table for _, table in frames}.values())
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda pair: self.append(*pair), frames))
 
-    def append_missing(
-        self,
-        rows: Sequence[Mapping[str, Any]],
-        table: Table,
-        key: Sequence[str],
-        since: delta_files.Since = None,
+    def _append_arrow(self, rows: pa.Table, table: Table, once: str) -> None:
+        if self._uses_deltalake(table):
+            self._write_rows(rows, table, once)
+        else:
+            self.append(make_frame(self.spark, rows), table, once)
+
+    def _append_missing(
+        self, rows: pa.Table, table: Table, key: Sequence[str], since: delta_files.Since
     ) -> None:
-        """Append rows that the driver holds, except those whose key a row of the table has.
-
-        Of two jobs that append equal rows at the same moment, one reads the table again and leaves them
-        out.
-
-        Args:
-            rows: column -> value.
-            table: a table of small rows.
-            key: columns whose values together identify a row; the first is never NULL.
-            since: a column and a moment; only later rows of the table count. None: all count.
-        """
-        new = delta_files.drop_repeated_keys(arrow_rows(rows, table), key)
-        if not new.num_rows:
+        """Append rows by MERGE where Spark commits: it reads the table, so Delta sees other writers."""
+        if self._uses_deltalake(table):
+            super()._append_missing(rows, table, key, since)
             return
-        self.create(table)
-        merge = partial(self._merge, new, table, key, since)
-        append = partial(delta_files.append_missing, self.location(table.name), new, key, since)
-        retry_conflicts(f"write {table.name}", append if self._uses_deltalake(table) else merge)
-
-    def _merge(
-        self, rows: pa.Table, table: Table, key: Sequence[str], since: delta_files.Since = None
-    ) -> None:
-        """Append rows by MERGE: it reads the table, so Delta refuses it if another writer was first."""
         view = f"missing_{uuid.uuid4().hex}"
         conform(self.spark.createDataFrame(rows), table).createOrReplaceTempView(view)
         same = [equality_condition(table, name) for name in key]
@@ -183,57 +124,16 @@ class Store(WarehouseTables):
         finally:
             self.spark.catalog.dropTempView(view)
 
-    def replace_rows(
-        self, rows: Sequence[Mapping[str, Any]], table: Table, column: str, value: str
-    ) -> None:
-        """Replace all rows that have a value in a column, in one version."""
-        new = arrow_rows(rows, table)
-        self.create(table)
-        location = self.location(table.name)
+    def _replace_rows(self, rows: pa.Table, table: Table, column: str, value: str) -> None:
         if self._uses_deltalake(table):
-            action = partial(delta_files.replace_rows, location, new, column, value)
-        else:
-            frame = conform(self.spark.createDataFrame(new), table)
-            writer = frame.write.format("delta").mode("overwrite")
-            writer = writer.option("replaceWhere", f"{column} = {quote_text(value)}")
-            action = partial(writer.saveAsTable if self.in_catalog else writer.save, location)
-        retry_conflicts(f"write {table.name}", action)
+            super()._replace_rows(rows, table, column, value)
+            return
+        writer = conform(self.spark.createDataFrame(rows), table).write.format("delta").mode("overwrite")
+        writer = writer.option("replaceWhere", f"{column} = {quote_text(value)}")
+        (writer.saveAsTable if self.in_catalog else writer.save)(self.location(table.name))
 
-    def note_run(self, run_id: str) -> None:
-        """Mark a run of this process as at work, so that cleaning keeps its rows."""
-        if self.folder is not None:
-            note_run(self.folder, run_id)
-
-    def end_runs(self) -> None:
-        """Remove the marks of this process: its runs have ended."""
-        if self.folder is not None:
-            end_runs(self.folder)
-
-    def read_clock(self) -> float:
-        """Return the present time (seconds since 1970): by the storage's clock, else by this host's."""
-        if self.folder is not None:
-            return read_clock(self.folder)
-        return read_object_clock(self.root) if is_object_storage(self.root) else time.time()
-
-    def delete_orphans(self, older_than: str) -> None:
-        """Delete rows of runs that never succeeded, began before a time stamp, and are not at work.
-
-        The time stamps in run ids come from the clock of the run's host. A living process names its runs at
-        work.
-        """
-        at_work = set() if self.folder is None else runs_at_work(self.folder)
-        known = map_together(self.root, self.exists, RESULT_TABLES)
-        names = [name for name, exists in zip(RESULT_TABLES, known, strict=True) if exists]
-        values = map_together(self.root, lambda name: self.list_values(TABLES[name], "run_id"), names)
-        ids_by_table = dict(zip(names, values, strict=True))
-        succeeded = {
-            row["run_id"] for row in self.rows(schemas.RUNS, [("status", "=", "succeeded")], ["run_id"])
-        }
-        for name, run_ids in ids_by_table.items():
-            unknown = filter(RUN_ID_START.match, run_ids - succeeded - at_work)
-            lost = sorted(name for name in unknown if name < older_than)
-            if lost:
-                self.delete(name, "run_id", lost)
+    def _retry(self, what: str, action: Callable[[], T]) -> T:
+        return retry_conflicts(what, action)
 
     def delete(self, name: str, column: str, values: Sequence[str]) -> None:
         """Delete the rows whose column has one of the values."""

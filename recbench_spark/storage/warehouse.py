@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -183,11 +182,6 @@ class WarehouseTables(FileTables):
         return bool(self.schema) and not self.in_catalog
 
     @property
-    def is_file_storage(self) -> bool:
-        """True if tasks and driver write files without Java: in a folder, or in an object storage."""
-        return self.folder is not None or is_object_storage(self.root)
-
-    @property
     def scratch(self) -> str:
         """Folder for rows that workers map (see `shared_rows.base_folder`)."""
         return shared_rows.base_folder(self.spark, None if self.in_catalog else self.root)
@@ -339,12 +333,6 @@ class WarehouseTables(FileTables):
     def read_run(self, name: str, run_id: str) -> DataFrame:
         """Return the rows of one run in a result table."""
         return self.read_partition(TABLES[name], "run_id", run_id)
-
-    def rows(
-        self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
-    ) -> list[dict[str, Any]]:
-        """Return rows that fulfil all filters as objects; arguments as `read_rows`."""
-        return cast(list[dict[str, Any]], self.read_rows(table, filters, columns).to_pylist())
 
     def read_rows(
         self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None

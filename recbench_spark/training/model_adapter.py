@@ -120,8 +120,7 @@ class ModelAdapter(Generic[Settings]):
 
     def saved(self, data: SplitData) -> bool:
         """Return true if the model was trained on this split before."""
-        key = self.key(data)
-        return any(data.store.has(table, "model_id", key) for table in (EMBEDDINGS, SIMILARITIES))
+        return any(data.store.has(one, "model_id", self.key(data)) for one in (EMBEDDINGS, SIMILARITIES))
 
     def load(self, data: SplitData) -> Trained:
         """Read the model from the tables of trained models, or from external inputs."""

@@ -79,7 +79,7 @@ def test_the_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--warehouse", warehouse, "--model", "new", "--predictions", path, "--bootstrap", "0"]
     assert main(parser().parse_args([*flags, "--slice", "block", "--engine", "local"])) == 0
     assert "auc block main" in capsys.readouterr().out
-    stored = ArrowStore(warehouse).read(METRICS).to_pylist()
+    stored = ArrowStore(warehouse).read_rows(METRICS).to_pylist()
     auc = {row["slice_value"]: row["value"] for row in stored if row["metric"] == "auc"}
     assert auc["main"] == pytest.approx((4 * 8 * 0 + 4 * 6 / 2 + 2 * 6 + 2 * 8 / 2) / (6 * 14))
     with pytest.raises(SchemaError, match="blok"):

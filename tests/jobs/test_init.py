@@ -324,8 +324,8 @@ def test_the_file_runs(spark: object, place: Path) -> None:
         cli.run(nightly.main, nightly.parser(), [*words, "--logical-date", "2026-01-01"])
     assert end.value.code == 0
     tables = ArrowStore(str(place / "w"))
-    rows = tables.read(SPLITS).to_pandas()
+    rows = tables.read_rows(SPLITS).to_pandas()
     # A pair that occurs again has the same rating; the last of its rows stays.
     expected = {(f"u{user}", f"b{item}", rating) for user, item, rating, _ in make_rows()}
     assert sorted(zip(rows.user_id, rows.item_id, rows.rating, strict=True)) == sorted(expected)
-    assert set(rows.part) == {"train", "test"} and tables.read(REJECTS).num_rows == 2
+    assert set(rows.part) == {"train", "test"} and tables.read_rows(REJECTS).num_rows == 2

@@ -289,7 +289,7 @@ def test_tables_are_made_as_spark_makes_them(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="checks: column 'run_id' holds NULL"):
         store.append_rows([{"run_id": None, "check": "c", "severity": "info", "passed": True}], CHECKS)
     assert [row["run_id"] for row in store.rows(CHECKS)] == ["a"]
-    assert store.rows(CHECKS, [("run_id", "=", "b")]) == [] and store.read(METRICS).num_rows == 0
+    assert store.rows(CHECKS, [("run_id", "=", "b")]) == [] and store.read_rows(METRICS).num_rows == 0
     store.create(CHECKS)
     assert len(list((tmp_path / "checks" / "_delta_log").glob("*.json"))) == 2
 
@@ -334,7 +334,7 @@ def test_one_warehouse_written_by_both_engines_at_once(spark, files: Path, tmp_p
     assert len(runs) == 5 and len({row["run_key"] for row in runs.values()}) == 1
     for name in ("metrics", "user_metrics", "rankings", "checks"):
         by_run: dict[str, list[str]] = {run_id: [] for run_id in runs}
-        for row in store.read(TABLES[name]).to_pylist():
+        for row in store.read_rows(TABLES[name]).to_pylist():
             by_run[row.pop("run_id")].append(repr(sorted(row.items(), key=repr)))
         assert len({tuple(sorted(rows)) for rows in by_run.values()}) == 1, name
         assert spark.read.format("delta").load(str(tmp_path / "w" / name)).count() == 5 * len(

@@ -153,7 +153,7 @@ def test_a_value_and_a_catalogue_that_need_spark_leave_no_rows(tmp_path: Path, m
     store = ArrowStore(str(tmp_path / "w"))
     with pytest.raises(FallbackToSpark, match="a rating is not finite"):
         split_log(store, benchmark)
-    assert not store.exists("splits") or not store.read(TABLE).num_rows
+    assert not store.exists("splits") or not store.read_rows(TABLE).num_rows
     monkeypatch.setattr(item_counts, "MOST_ITEMS", 5)
     with pytest.raises(FallbackToSpark, match="items"):
         split_log(ArrowStore(str(tmp_path / "v")), make(write_log(tmp_path / "log", 6), SPLITS["last"]))

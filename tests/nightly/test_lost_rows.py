@@ -150,7 +150,7 @@ def test_lost_files_leave_the_log_and_the_other_rows_stay(store: ArrowStore, nam
     place = remove_file(store, name)
     forget_files(store.location(name), [place])
     assert not list_lost_files(store.location(name))
-    assert store.read(TABLES[name]).num_rows == 1
+    assert store.read_rows(TABLES[name]).num_rows == 1
     forget_files(store.location(name), [place])
 
 
@@ -160,7 +160,7 @@ def test_a_folder_with_an_odd_name_is_looked_at_and_mended(tmp_path: Path) -> No
     place = remove_file(store, "user_metrics")
     assert [one.path for one in list_lost_files(store.location("user_metrics"))] == [place]
     forget_files(store.location("user_metrics"), [place])
-    assert not look(store) and store.read(USER_METRICS).num_rows == 1
+    assert not look(store) and store.read_rows(USER_METRICS).num_rows == 1
 
 
 @pytest.mark.parametrize("lose", [remove_file, cut_file])
@@ -244,4 +244,4 @@ def test_objects_are_looked_at_and_mended(bucket: str) -> None:
     seen = look(store)
     assert set(seen.run_ids) == {RUN_B} and place in seen.describe()
     forget_files(store.location("user_metrics"), [place])
-    assert not look(store) and store.read(USER_METRICS).num_rows == 1
+    assert not look(store) and store.read_rows(USER_METRICS).num_rows == 1

@@ -137,7 +137,7 @@ def test_a_look_at_a_table_asks_for_its_next_versions_by_name(
 def test_tables_have_the_names_that_all_libraries_take_alike(hdfs_place: str) -> None:
     rows = arrow_rows([{"split_id": "s", "file": "a", "line": "1", "reason": "x"}], REJECTS)
     ArrowStore(f"{hdfs_place}/+=~@&'%").append(rows, REJECTS)
-    assert ArrowStore(f"{hdfs_place}/+=~@&'%").read(REJECTS) == rows
+    assert ArrowStore(f"{hdfs_place}/+=~@&'%").read_rows(REJECTS) == rows
     for name in ("a b", "a%20b", "é", "{x}", '"', "#h"):
         with pytest.raises(StoreError, match="which tables of Delta cannot have there"):
             ArrowStore(f"{hdfs_place}/{name}")

@@ -65,7 +65,7 @@ def test_tasks_write_no_row_that_the_table_forbids(spark: SparkSession, bucket: 
     with pytest.raises(PySparkException, match="column 'file' holds NULL"):
         store.append(bad, REJECTS)
     store.append_rows([trial(1)], TRIALS)
-    frame = spark.createDataFrame(ArrowStore(store.root).read(TRIALS))
+    frame = spark.createDataFrame(ArrowStore(store.root).read_rows(TRIALS))
     store.append(frame, TRIALS)
     with pytest.raises(PySparkException, match="breaks the constraint trial_status_known"):
         store.append(frame.selectExpr("* EXCEPT (status)", "'odd' AS status"), TRIALS)

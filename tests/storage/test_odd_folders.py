@@ -91,16 +91,16 @@ def test_rows_are_appended_once_and_checked(folder) -> None:
     store.append_rows([row | {"run_id": "s"}], CHECKS)
     again = ArrowStore(str(folder / "w"))
     assert sorted(check["run_id"] for check in again.rows(CHECKS)) == ["r", "s"]
-    place, rows = again.location("checks"), again.read(CHECKS)
+    place, rows = again.location("checks"), again.read_rows(CHECKS)
     assert delta_files.append_rows(place, rows, "once")
     assert not delta_files.append_rows(place, rows, "once")
     assert delta_files.append_missing(place, rows, ["run_id"]) == 0
     delta_files.replace_rows(place, rows.slice(0, 1), "run_id", str(rows["run_id"][0]))
-    assert again.read(CHECKS).num_rows == 3
+    assert again.read_rows(CHECKS).num_rows == 3
     names = rows.schema.get_field_index("run_id")
     others = rows.set_column(names, rows.schema.field(names), pa.array(["t", "u"]))
     assert delta_files.append_missing(place, others, ["run_id"]) == 2
-    assert again.read(CHECKS).num_rows == 5
+    assert again.read_rows(CHECKS).num_rows == 5
     assert {file.name for file in (folder / "w").iterdir()} == {"checks"}
     for file in list_files(place, {}):
         assert Path(file).is_file() and Path(file).is_relative_to(folder / "w" / "checks")
@@ -111,7 +111,7 @@ def test_a_row_that_a_constraint_forbids_is_refused(folder) -> None:
     store.create(RUNS)
     with pytest.raises(StoreError, match="cannot write"):
         store.append_rows([{"run_id": "r", "status": "nonsense"}], RUNS)
-    assert store.read(RUNS).num_rows == 0
+    assert store.read_rows(RUNS).num_rows == 0
     assert [entry.name for entry in (folder / "w" / "runs").iterdir()] == ["_delta_log"]
 
 
