@@ -22,7 +22,7 @@ def open_labelled(store: FileTables, split_id: str) -> Rows:
     rows = store.open_rows(SPLITS, "split_id", [split_id])
     if not isinstance(rows, PieceRows):
         return rows
-    return replace(rows, pieces=[file for file, _ in rows.pieces], read=read_labelled)
+    return replace(rows, pieces=rows.files, read=read_labelled)
 
 
 def open_by_user(

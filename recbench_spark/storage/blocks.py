@@ -144,6 +144,11 @@ class PieceRows:
     pieces: Sequence[Any]
     read: OpenPieces
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files, where pieces are files: alone, or before the values of their partition."""
+        return tuple(piece if isinstance(piece, str) else piece[0] for piece in self.pieces)
+
     def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
         """Return what `sums` makes of the tables of each task; the driver holds these values."""
         return list(self._open(columns, partial(_sum_one, sums=sums)).collect())

@@ -36,8 +36,7 @@ def train_popular(items: Rows) -> Trained:
 
 
 def _score_items(items: pa.Table) -> pa.Table:
-    trained = items.filter(pc.greater(items.column("n_train"), 0)).combine_chunks()
-    return pa.Table.from_batches([popular_vectors(trained)])
+    return popular_vectors(items.filter(pc.greater(items.column("n_train"), 0)))
 
 
 class RandomAdapter(ModelAdapter[RandomModel]):

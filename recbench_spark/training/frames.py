@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -18,6 +18,7 @@ from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
+from recbench_spark.models.rating.interface import Scale
 from recbench_spark.schemas import Table
 from recbench_spark.storage.blocks import PieceRows, Rows, return_rows
 from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows
@@ -124,3 +125,33 @@ def predict_products(users: DataFrame, vectors: Rows, source: Source, data: Any)
     frame = unwrap_side(vectors, "user", data.store, "vector").select("user_id", "vector")
     known = users.join(frame, "user_id", "left")
     return predict_scored(known, source, data.mean_rating)
+
+
+def predict_stored(users: DataFrame, place: str, data: Any) -> DataFrame:
+    """Return predictions of held-out pairs from a file; others get the mean. Shuffles the pairs by user."""
+    pairs = load_parquet(data.spark, place)
+    entry = F.struct("item_id", "prediction")
+    by_user = pairs.groupBy("user_id", "part").agg(
+        F.map_from_entries(F.collect_list(entry)).alias("predicted")
+    )
+    joined = users.join(by_user, ["user_id", "part"], "left")
+    mean = F.lit(data.mean_rating)
+
+    def prediction(item: Column) -> Column:
+        return F.coalesce(F.element_at("predicted", item), mean)
+
+    return joined.select(
+        "user_id",
+        "part",
+        "user_key",
+        F.transform("item_ids", prediction).alias("prediction"),
+        F.col("relevance").alias("outcome"),
+        F.expr("cast(size(filter(item_ids, x -> predicted[x] is null)) as int)").alias("unknown"),
+    )
+
+
+def clip(predicted: DataFrame, scale: Scale) -> DataFrame:
+    """Move predictions outside of the scale to its ends."""
+    low, high = map(F.lit, scale)
+    clipped = F.transform("prediction", lambda one: F.greatest(low, F.least(high, one)))
+    return predicted.withColumn("prediction", clipped)

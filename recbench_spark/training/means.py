@@ -11,7 +11,7 @@ from recbench_spark.evaluation.ranking import predict
 from recbench_spark.models.means import MeansModel
 from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.training.fits.logs import collect_facts, find_scale
-from recbench_spark.training.frames import unwrap_side
+from recbench_spark.training.frames import clip, unwrap_side
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 EXACT = "decimal(38,15)"
@@ -61,11 +61,7 @@ class MeansAdapter(ModelAdapter[MeansModel]):
         items = data.items.select("item_id").join(of_items.select("item_id", "bias"), "item_id", "left")
         whole = _without_vectors(items.fillna({"bias": data.mean_rating}))
         predictions = predict.predict_scored(known, self.share_vectors(whole, data), data.mean_rating)
-        if data.scale is None:
-            return predictions
-        low, high = (F.lit(end) for end in data.scale)
-        clipped = F.transform("prediction", lambda one: F.greatest(low, F.least(high, one)))
-        return predictions.withColumn("prediction", clipped)
+        return predictions if data.scale is None else clip(predictions, data.scale)
 
 
 def _deviations(rows: DataFrame, side: str, shrinkage: float) -> tuple[DataFrame, DataFrame]:

@@ -23,7 +23,7 @@ from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, SIMILARITIES
-from recbench_spark.storage.blocks import PieceRows, Rows, rename_results
+from recbench_spark.storage.blocks import PieceRows, Rows, rename_results, return_rows
 from recbench_spark.storage.file_tables import Part
 from recbench_spark.storage.scratch import keep_results
 from recbench_spark.training import given_rows
@@ -292,6 +292,9 @@ def _is_frame(rows: Side) -> bool:
 def _name_part(rows: Side, side: str, key: str) -> Part:
     """Return rows of a fit as a part of a table of trained models."""
     partition = {"model_id": key} | ({"side": side} if side else {})
+    if isinstance(rows, PieceRows):
+        columns = (f"{side}_id", "vector", "bias")
+        rows = rows.open(columns, return_rows, columns)
     return (rename_results(rows, {"id": f"{side}_id"}) if side else rows), partition
 
 

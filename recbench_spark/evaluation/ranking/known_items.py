@@ -38,8 +38,7 @@ def share_rows(rows: Rows, columns: Sequence[str], scratch: str) -> SharedRows:
     The key is of the files: another warehouse may hold other rows under the same name.
     """
     if isinstance(rows, PieceRows):
-        files = tuple(file for file, _ in rows.pieces)
-        return SharedRows(digest(files, length=32), files)
+        return SharedRows(digest(rows.files, length=32), rows.files)
     from recbench_spark.storage.shared_rows import share_frame  # noqa: PLC0415
 
     return share_frame(rows, columns, scratch)
