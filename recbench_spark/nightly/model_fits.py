@@ -35,6 +35,7 @@ def train_model(night: BenchmarkNight, model: ModelConfig, journal: Journal) -> 
     adapter, data = make_adapter(model), replace(night.data, journal=journal)
     if not adapter.learns:
         return False
+    adapter.require_runner(data)
     with hold_fit(adapter, data) as owned:
         trained = None if owned is None else adapter.fit(owned)
         if owned is not None and trained is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -28,7 +28,7 @@ from recbench_spark.storage.store import Store
 Frame: TypeAlias = DataFrame
 """The frame of Spark, for annotations of modules without Spark."""
 
-__all__ = ["mean_rating", "predict_scored"]
+__all__ = ["SparkSession", "mean_rating", "predict_scored"]
 
 SIDE = {
     "vector": T.StructField("vector", T.ArrayType(T.FloatType())),
@@ -108,7 +108,7 @@ def unwrap_side(rows: Any, side: str, store: Store, *columns: str) -> DataFrame:
     return make_frame_rows(store.spark, rows.open(names, return_rows, names), schema)
 
 
-def make_input(source: Source, vectors: Rows | None, store: Store) -> ScoredModel:
+def make_input(source: Source, vectors: Any, store: Store) -> ScoredModel:
     """Return a model that scores, with the vectors of its users as a frame."""
     return ScoredModel(source, None if vectors is None else unwrap_side(vectors, "user", store, "vector"))
 

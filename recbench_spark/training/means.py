@@ -55,7 +55,7 @@ class MeansAdapter(ModelAdapter[MeansModel]):
         """
         trained = self.load(data)
         sides = (trained.users, "user"), (trained.items, "item")
-        of_users, of_items = (unwrap_side(rows, side, data.store, "bias") for rows, side in sides)
+        of_users, of_items = (unwrap_side(rows, side, data.spark_store, "bias") for rows, side in sides)
         biases = of_users.select("user_id", F.col("bias").alias("user_bias"))
         known = users.join(biases, "user_id", "left").fillna({"user_bias": 0.0})
         items = data.items.select("item_id").join(of_items.select("item_id", "bias"), "item_id", "left")

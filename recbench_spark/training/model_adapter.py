@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
 from recbench_spark.config.models import ModelConfig
-from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark
 from recbench_spark.evaluation.ranking.known_items import share_rows
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, SIMILARITIES
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows, Rows, rename_results, return_rows
 from recbench_spark.storage.file_tables import Part
 from recbench_spark.storage.scratch import keep_results
@@ -33,6 +34,8 @@ from recbench_spark.training.split_data import SplitData
 if TYPE_CHECKING:
     from recbench_spark.evaluation.ranking.rank import RankingInput
     from recbench_spark.training.frames import Frame
+
+__all__ = ["Behaviour", "ModelAdapter", "SplitData", "Trained", "make_adapter"]
 
 Settings = TypeVar("Settings", bound=ModelConfig)
 
@@ -84,6 +87,15 @@ class ModelAdapter(Generic[Settings]):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+
+    def require_runner(self, data: SplitData) -> None:
+        """Check that this runner can fit and rank models of this kind.
+
+        Raises:
+            FallbackToSpark: it has no Spark, and the kind needs it.
+        """
+        if not self.runs_local and isinstance(data.store, ArrowStore):
+            raise FallbackToSpark(f"model {self.settings.name}: kind '{self.settings.kind}'")
 
     # -------------------------------------------------------------------------- fit, save, load
 
@@ -160,11 +172,11 @@ class ModelAdapter(Generic[Settings]):
         if not isinstance(items, PieceRows):
             return cast("DotSource", data.frames.share_frame_vectors(data, items, what))
         lengths = set().union(*items.each(("vector",), _find_lengths))
-        if len(lengths) != 1 or None in lengths:
-            found = ", ".join(sorted(map(str, lengths))) or "none"
-            raise DataError(f"{what}: vectors of several lengths, or none: {found}", "fit it again")
+        dims = lengths.pop() if len(lengths) == 1 else None
+        if dims is None:
+            raise DataError(f"{what}: no item has a vector, or they are of several lengths", "fit it again")
         rows = share_rows(items, (), data.store.scratch)
-        return DotSource(rows, data.n_items, lengths.pop(), catalogue=data.known_items)
+        return DotSource(rows, data.n_items, dims, catalogue=data.known_items)
 
     def open_source(self, trained: Trained, data: SplitData) -> Source:
         """Return the source of the model; it is made once for all that is done with this split."""
@@ -179,6 +191,7 @@ class ModelAdapter(Generic[Settings]):
 
     def prepare_ranking(self, users: Frame, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return input of the ranking and checks of it; calls `ranked`, the older name."""
+        self.require_runner(data)
         return self.ranked(users, data)
 
     def ranked(self, users: Frame, data: SplitData) -> tuple[RankingInput, list[Check]]:

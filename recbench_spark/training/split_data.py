@@ -33,7 +33,8 @@ from recbench_spark.training.fits.logs import SharedRatingLog, share_log
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
-    from recbench_spark.training.frames import Frame, ItemTable
+    from recbench_spark.storage.store import Store
+    from recbench_spark.training.frames import Frame, ItemTable, SparkSession
 
 MAX_EARLIER_SPLITS = 30
 """Largest number of splits of earlier nights that a model may read."""
@@ -139,6 +140,8 @@ class SplitData:
         Only splits of the same suite and dataset count.
         """
         same = {"suite": self.suite, "dataset": self.dataset, "model": model, "status": "succeeded"}
+        if self.logical_date is None:
+            return []
         filters: list[tuple[str, str, Any]] = [(column, "=", value) for column, value in same.items()]
         filters.append(("logical_date", "<", self.logical_date))
         newest = dict[str, date]()
@@ -163,23 +166,28 @@ class SplitData:
     # ------------------------------------------------------------------------- frames of Spark
 
     @property
-    def frames(self) -> Any:
-        """The module of frames; this runner has Spark."""
+    def spark_store(self) -> Store:
+        """The warehouse with Spark."""
         if isinstance(self.store, ArrowStore):
             raise FallbackToSpark("a model that reads frames")
+        return self.store
+
+    @property
+    def frames(self) -> Any:
+        """The module `training.frames`."""
+        _ = self.spark_store
         from recbench_spark.training import frames  # noqa: PLC0415
 
         return frames
 
     @property
-    def spark(self) -> Any:
+    def spark(self) -> SparkSession:
         """The Spark session."""
-        return self.frames and self.store.spark  # type: ignore[union-attr]
+        return self.spark_store.spark
 
     def table(self, table: Table) -> Frame:
         """Return the rows of a table that belong to the split."""
-        rows: Frame = self.frames and self.store.read_partition(table, "split_id", self.split_id)  # type: ignore[union-attr]
-        return rows
+        return self.spark_store.read_partition(table, "split_id", self.split_id)
 
     @property
     def items(self) -> Frame:
