@@ -29,6 +29,9 @@ from recbench_spark.storage.shared_arrays import SharedRows
 COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 MICROSECONDS = 1_000_000
 
+TIES = ("ratings", "times")
+"""Arrays that order the rows of a repeated pair, the last one first."""
+
 
 @dataclass(frozen=True)
 class SharedRatingLog:
@@ -224,15 +227,22 @@ def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times:
     users_r, user_ids = index_ids(table.column("user_id"))
     items_r, item_ids = index_ids(table.column("item_id"))
     parts_r = pc.index_in(table.column("part").combine_chunks(), pa.array(parts)).to_numpy()
-    order_r = np.lexsort((parts_r, items_r, users_r))
     columns = {"users": users_r, "items": items_r, "parts": parts_r.astype(np.int16)}
     columns["ratings"] = table.column("rating").to_numpy()
     if has_times:
         columns["times"] = table.column("event_time").to_numpy() // MICROSECONDS
+    order_r = _sort_rows([parts_r, items_r, users_r], [columns[name] for name in columns if name in TIES])
     for name, column in columns.items():
         shared_arrays.save_array(folder, name, column[order_r])
     shared_arrays.save_array(folder, "user_ids", user_ids)
     shared_arrays.save_array(folder, "item_ids", item_ids)
+
+
+def _sort_rows(keys: list[npt.NDArray[Any]], ties: list[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    """Sort rows by keys, the last one first; repeated pairs by further columns, not by their files."""
+    order_r = np.lexsort(keys)
+    repeated = [np.diff(key[order_r]) == 0 for key in keys]
+    return np.lexsort([*ties, *keys]) if np.logical_and.reduce(repeated).any() else order_r
 
 
 def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
