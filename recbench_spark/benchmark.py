@@ -32,7 +32,7 @@ from recbench_spark.nightly.comparisons import compare_night
 from recbench_spark.nightly.crossings import find_night_crossings
 from recbench_spark.nightly.gates import gate_error
 from recbench_spark.nightly.mending import mend_night
-from recbench_spark.nightly.model_evaluation import fit_models_in_tasks, train_model
+from recbench_spark.nightly.model_fits import fit_models_in_tasks, train_model
 from recbench_spark.nightly.night import (
     BenchmarkNight,
     check_night_gates,

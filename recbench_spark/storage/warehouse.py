@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -326,8 +326,13 @@ class WarehouseTables(FileTables):
         self._small_partitions[key] = self.spark.createDataFrame(rows, spark_schema(table))
         return self._small_partitions[key]
 
-    def _open_frame(self, table: Table, column: str, values: Sequence[str]) -> FrameRows:
-        return FrameRows(self.read(table).where(F.col(column).isin(list(values))), PIECE_ROWS)
+    def _open_frame(
+        self, table: Table, column: str, values: Sequence[str], others: Mapping[str, str]
+    ) -> FrameRows:
+        rows = self.read(table).where(F.col(column).isin(list(values)))
+        for name, value in others.items():
+            rows = rows.where(F.col(name) == value)
+        return FrameRows(rows, PIECE_ROWS)
 
     def visible(self, table: Table) -> DataFrame:
         """Return the rows of a result table whose run has succeeded."""

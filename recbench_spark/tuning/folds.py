@@ -18,6 +18,7 @@ from recbench_spark.protocol.pairs import read_fold_part
 from recbench_spark.protocol.rules import make_rule
 from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import load_parquet, publish_rows, write_parquet
@@ -105,7 +106,7 @@ def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool
     labelled = load_parquet(store.spark, *files)
     require_unchanged()
     names = sorted(file.rsplit("/", 1)[1] for file in files)
-    facts = {**collect_facts(labelled), "files": names}
+    facts = {**collect_facts(FrameRows(labelled)), "files": names}
     write_bytes(f"{folder}/{FACTS_FILE}", json.dumps(facts).encode())
     return int(facts["rows"])
 
