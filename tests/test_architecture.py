@@ -68,7 +68,8 @@ MODULES_WITHOUT_SPARK = {
     *(f"engine.{name}" for name in ("choices", "local", "pipes")),
     *(f"nightly.{name}" for name in (
         "code_provenance", "comparisons", "crossings", "lost_rows", "measure_checks", "mending",
-        "night_status", "paradoxes", "report", "report_history", "result_files", "runners", "split",
+        "model_fits", "night_status", "paradoxes", "report", "report_history", "result_files", "runners",
+        "split",
     )),
     "query.answers",
     *(f"evaluation.comparison.{name}" for name in (
@@ -82,10 +83,13 @@ MODULES_WITHOUT_SPARK = {
     )),
     *(f"data.{name}" for name in ("columnar", "world_hashes", "world_loop", "worlds")),
     *(f"protocol.{name}" for name in (
-        "audit", "audit_passes", "item_counts", "labels", "manifests", "pairs", "popularity", "positions",
-        "rules", "time_facts", "user_blocks", "windows",
+        "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "manifests", "pairs",
+        "popularity", "positions", "rules", "time_facts", "user_blocks", "windows",
     )),
-    "evaluation.ranking.part_users",
+    *(f"evaluation.ranking.{name}" for name in ("known_items", "part_users", "prefix_scorers", "sources")),
+    *(f"training.{name}" for name in (
+        "baselines", "given_rows", "item_knn", "model_adapter", "rating_models", "registry", "split_data",
+    )),
     "evaluation.estimators.exposure",
 }  # fmt: skip
 
@@ -278,6 +282,7 @@ LAZY_FILES = {
     "recbench_spark/data/delta_snapshots.py": "loads Spark for a frame that only Spark reads",
     "recbench_spark/evaluation/ranking/rank.py": "loads torch, in tasks that have a GPU",
     "recbench_spark/failures.py": "loads pyspark, to name its errors",
+    "recbench_spark/evaluation/ranking/known_items.py": "loads Spark for rows that it alone reads",
     "recbench_spark/kernels/ranking/devices.py": "loads triton, where there is a GPU",
     "recbench_spark/kernels/ranking/scorers.py": "loads torch, where scores are multiplied",
     "recbench_spark/models/networks/settings.py": "loads torch, when a device is chosen",
@@ -286,6 +291,7 @@ LAZY_FILES = {
     "recbench_spark/protocol/labels.py": "loads numba, in tasks",
     "recbench_spark/protocol/positions.py": "loads numba, in tasks whose rows have equal times",
     "recbench_spark/storage/table_folders.py": "loads Spark for folders that only Hadoop lists",
+    "recbench_spark/training/split_data.py": "loads Spark for models that read frames",
     "recbench_spark/runtime/journal.py": "loads rich, where the job writes to a terminal",
 }
 """Files whose functions import modules of this package, with the reason."""

@@ -62,6 +62,7 @@ from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import INTERACTIONS
+from recbench_spark.storage.blocks import Blocks, Engine, return_rows
 
 Run = Callable[[Callable[[range], Any], Sequence[range]], Iterable[Any]]
 """Calls a function for each piece: `map` in this process, or tasks. The order of results is free."""
@@ -146,6 +147,26 @@ def read_factors(piece: range, world: WorldSettings, side: str) -> Batches:
     offsets = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * factor_length(world))
     vectors = pa.ListArray.from_arrays(offsets, pa.array(factors.astype(np.float32).ravel()))
     yield pa.RecordBatch.from_arrays([names, vectors, pa.array(bias)], schema=SIDES[side])
+
+
+def true_factors(engine: Engine, world: WorldSettings) -> tuple[Blocks, Blocks]:
+    """Return the true factors of users and of items (`read_factors`), which tasks make."""
+    items = cut_parts(range(world.items), 1 + world.items // 100_000)
+    users, of_items = (
+        Blocks(
+            engine.parallelize(pieces, len(pieces)),
+            return_rows,
+            tuple(SIDES[side].names),
+            read=partial(_read_sides, world=world, side=side),
+        )
+        for side, pieces in (("user", list_pieces(world)), ("item", items))
+    )
+    return users, of_items
+
+
+def _read_sides(pieces: Iterable[range], world: WorldSettings, side: str) -> Iterator[pa.Table]:
+    for piece in pieces:
+        yield pa.Table.from_batches(read_factors(piece, world, side))
 
 
 def list_propensities(world: WorldSettings, by_taste: bool = False, run: Run = map) -> pa.Table:

@@ -73,6 +73,17 @@ class LocalEngine:
         """Return tasks over parts of a list."""
         return LocalTasks(engine=self, parts=tuple(cut_parts(tuple(items), parts or self.workers)))
 
+    def run_alone(self, work: Callable[[Any], Result], argument: Any) -> Result:
+        """Run one task in a process of its own, or in this one if it works alone.
+
+        Raises:
+            BrokenProcessPool: the process was killed; tasks beside it go on.
+        """
+        if self.workers == 1:
+            return work(argument)
+        with _make_pool(1) as pool:
+            return pool.submit(work, argument).result()
+
     def run(self, work: Callable[[Any], Result], arguments: Sequence[Any]) -> Iterator[Result]:
         """Yield the result for each argument, in order.
 
@@ -98,9 +109,11 @@ def choose_workers(n: int) -> int:
     return max(1, min(len(os.sched_getaffinity(0)), n // ROWS_PER_WORKER))
 
 
-@cache
-def _open_pool(workers: int) -> ProcessPoolExecutor:
+def _make_pool(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, get_context("forkserver"), _start_worker)
+
+
+_open_pool = cache(_make_pool)
 
 
 def _start_worker() -> None:

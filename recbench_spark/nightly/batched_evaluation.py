@@ -29,8 +29,8 @@ from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.run_rows import NightMeasures, RunRows, make_run_rows, write_run_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RANKINGS, USER_METRICS
-from recbench_spark.storage import scratch
 from recbench_spark.storage.objects import measure_files
+from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.training.model_adapter import make_adapter
 
 MODELS_AT_ONCE_SETTING = "spark.recbench.models_at_once"
@@ -221,7 +221,7 @@ def _run_pass(
 def _progress_folder(night: BenchmarkNight) -> Path | None:
     """Return the folder in which tasks note their progress; None: the warehouse is no folder."""
     folder = night.store.folder
-    return None if folder is None else Path(scratch.scratch_folder(str(folder)))
+    return None if folder is None else Path(scratch_folder(str(folder)))
 
 
 def _as_error(message: str | None) -> Exception | None:

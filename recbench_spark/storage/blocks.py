@@ -6,7 +6,7 @@ same two classes in `frame_blocks`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,6 @@ from recbench_spark.storage.packed_blocks import (
     deal_tables,
     finish_tables,
     read_blocks,
-    read_files,
 )
 
 WHOLE = 1 << 62
@@ -39,6 +38,10 @@ WHOLE = 1 << 62
 
 Deal = Callable[[Iterable[pa.Table]], Iterator[Block]]
 """Partitions some tables into blocks, each with the number of its task."""
+
+
+OpenPieces = Callable[..., Iterable[pa.Table]]
+"""Reads columns (`columns`) of some pieces."""
 
 
 class Engine(Protocol):
@@ -54,6 +57,9 @@ class Engine(Protocol):
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Any:
         """Return tasks over parts of a list, with the words of Spark's RDDs."""
 
+    def run_alone(self, work: Callable[[Any], Result], argument: Any) -> Result:
+        """Run one task apart from all others; an error that ends its process is raised here."""
+
 
 class TaskRows(Protocol):
     """Rows that each task holds: the results of a shuffle, or of a file."""
@@ -65,6 +71,10 @@ class TaskRows(Protocol):
     @property
     def whole(self) -> str:
         """The column of ids whose rows are all in one task; empty: none."""
+
+    @property
+    def change(self) -> Change:
+        """Function from the rows of a task to its result."""
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
@@ -87,6 +97,15 @@ class Rows(Protocol):
 
     def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> TaskRows:
         """Send blocks to tasks. This is the only shuffle; a task holds `tasks` blocks at least."""
+
+    def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> TaskRows:
+        """Let tasks change the tables that they read, without a shuffle."""
+
+    def rename(self, names: Mapping[str, str]) -> Rows:
+        """Return the rows with new names of columns (new -> old)."""
+
+    def unite(self, other: PieceRows, columns: Sequence[str]) -> Rows:
+        """Return some columns of these rows and of others."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +172,12 @@ class PieceRows:
 
     engine: Engine
     pieces: Sequence[Any]
-    read: Callable[..., Iterable[pa.Table]]
+    read: OpenPieces
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files, where pieces are files: alone, or before the values of their partition."""
+        return tuple(piece if isinstance(piece, str) else piece[0] for piece in self.pieces)
 
     def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
         """Return what `sums` makes of the tables of each task; the driver holds these values."""
@@ -174,13 +198,23 @@ class PieceRows:
         return Blocks(self._open(columns, deal).partitionBy(tasks, int).values(), return_rows)
 
     def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> Blocks:
-        """Let each task change the rows of its file, without a shuffle."""
-        files = self.engine.parallelize(self.pieces, len(self.pieces))
-        return Blocks(files, change, names, read=partial(read_files, columns=tuple(columns)))
+        """Let each task change the tables of its piece, without a shuffle."""
+        return Blocks(self._start(), change, names, read=partial(self.read, columns=tuple(columns)))
+
+    def rename(self, names: Mapping[str, str]) -> PieceRows:
+        """Return the rows with new names of columns (new -> old)."""
+        return replace(self, read=partial(_read_renamed, read=self.read, names=names))
+
+    def unite(self, other: PieceRows, columns: Sequence[str]) -> PieceRows:
+        """Return some columns of these rows and of others."""
+        pieces = [(rows.read, piece) for rows in (self, other) for piece in rows.pieces]
+        return PieceRows(self.engine, pieces, _read_each)
+
+    def _start(self) -> Any:
+        return self.engine.parallelize(self.pieces, max(len(self.pieces), 1))
 
     def _open(self, columns: Sequence[str], work: Callable[[Iterable[pa.Table]], Iterable[Any]]) -> Any:
-        opened = self.engine.parallelize(self.pieces, len(self.pieces))
-        return opened.mapPartitions(partial(self.read, columns=tuple(columns))).mapPartitions(work)
+        return self._start().mapPartitions(partial(self.read, columns=tuple(columns))).mapPartitions(work)
 
 
 def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.Table]:
@@ -225,6 +259,33 @@ def run_pieces(engine: Engine) -> Callable[[Callable[[Any], Any], Sequence[Any]]
 def return_rows(rows: pa.Table) -> pa.Table:
     """Return a task's rows as they are."""
     return rows
+
+
+def rename_results(rows: TaskRows, names: Mapping[str, str]) -> TaskRows:
+    """Return the results of tasks with new names of columns (new -> old)."""
+    old = {was: name for name, was in names.items()}
+    renamed = tuple(old.get(name, name) for name in rows.names)
+    return rows.then(partial(_rename, change=rows.change, names=old), renamed)
+
+
+def _rename(rows: pa.Table, change: Change, names: Mapping[str, str]) -> pa.Table:
+    changed = change(rows)
+    return changed.rename_columns([names.get(name, name) for name in changed.column_names])
+
+
+def _read_renamed(
+    pieces: Iterable[Any],
+    columns: Sequence[str],
+    read: OpenPieces,
+    names: Mapping[str, str],
+) -> Iterator[pa.Table]:
+    for rows in read(pieces, columns=[names.get(name, name) for name in columns]):
+        yield rows.rename_columns(list(columns))
+
+
+def _read_each(pieces: Iterable[tuple[OpenPieces, Any]], columns: Sequence[str]) -> Iterator[pa.Table]:
+    for read, piece in pieces:
+        yield from read([piece], columns=columns)
 
 
 def _sum_one(tables: Iterable[pa.Table], sums: Callable[[Iterable[pa.Table]], Result]) -> Iterator[Result]:

@@ -7,7 +7,7 @@ anyway, it partitions them into blocks before the shuffle and unpacks them after
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,7 @@ from recbench_spark.engine.measures import PIECE_ROWS, Measures
 from recbench_spark.engine.tasks import Tasks
 from recbench_spark.engine.versions import count_shuffle_tasks, send_to_tasks
 from recbench_spark.kernels.streams import Batches, chunks
-from recbench_spark.storage.blocks import Blocks, Deal, TaskRows, reduce_rows, return_rows
+from recbench_spark.storage.blocks import Blocks, Deal, PieceRows, TaskRows, reduce_rows, return_rows
 from recbench_spark.storage.packed_blocks import (
     BLOCK_SCHEMA,
     Block,
@@ -35,7 +35,6 @@ from recbench_spark.storage.packed_blocks import (
     finish_tables,
     partition_batches,
     read_block_batches,
-    read_files,
     select_batches,
 )
 
@@ -123,13 +122,6 @@ def open_pieces(
     return FrameBlocks(numbers, change, tuple(schema.names), schema=schema, read=opened)
 
 
-def open_files(
-    spark: SparkSession, files: Sequence[str], columns: Sequence[str], change: Change, schema: T.StructType
-) -> FrameBlocks:
-    """Let each task open a file, as `open_pieces`."""
-    return open_pieces(spark, files, partial(read_files, columns=tuple(columns)), change, schema)
-
-
 @dataclass(frozen=True)
 class FrameRows:
     """Rows of a frame as pieces: the partitions that Spark makes.
@@ -152,6 +144,22 @@ class FrameRows:
         work = partial(_deal_chunks, deal=deal, most=self.most)
         blocks = self.frame.select(*columns).mapInArrow(partial(_pack_blocks, work=work), BLOCK_SCHEMA)
         return FrameBlocks(send_to_tasks(blocks, tasks, F.col("task")), return_rows)
+
+    def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> FrameBlocks:
+        """Let each task change some rows of its partition at a time, without a shuffle."""
+        read = partial(chunks, rows=self.most)
+        return FrameBlocks(self.frame.select(*columns), change, names, read=read)
+
+    def rename(self, names: Mapping[str, str]) -> FrameRows:
+        """Return the rows with new names of columns (new -> old)."""
+        return replace(self, frame=self.frame.withColumnsRenamed({old: new for new, old in names.items()}))
+
+    def unite(self, other: PieceRows, columns: Sequence[str]) -> FrameRows:
+        """Return some columns of these rows and of others."""
+        mine = self.frame.select(*columns)
+        spark, names = self.frame.sparkSession, tuple(columns)
+        theirs = make_frame_rows(spark, other.open(columns, return_rows, names), mine.schema)
+        return replace(self, frame=mine.unionByName(theirs))
 
 
 def reduce_frame(measures: Measures, rows: DataFrame) -> dict[str, pa.Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -198,6 +198,15 @@ class WarehouseTables(FileTables):
         """Return a path below `files_root` as tables store it, with a prefix if that root is scratch."""
         return f"{IN_SCRATCH if self.in_catalog else ''}{relative}"
 
+    def require_access(self) -> None:
+        """Check that tasks can read scratch, and Spark the warehouse. Raises ConfigError, StoreError."""
+        _ = self.scratch
+        require_jars(self.spark, self.root)
+
+    def drop_scratch(self) -> None:
+        """Remove the rows that this process shared with tasks, and those of killed jobs."""
+        shared_rows.drop_scratch(self.spark, self.scratch)
+
     def location(self, name: str) -> str:
         """Return the directory of a table, or its name in the catalog."""
         return f"{self.root}.{name}" if self.in_catalog else f"{self.root}/{name}"
@@ -317,8 +326,13 @@ class WarehouseTables(FileTables):
         self._small_partitions[key] = self.spark.createDataFrame(rows, spark_schema(table))
         return self._small_partitions[key]
 
-    def _open_frame(self, table: Table, column: str, values: Sequence[str]) -> FrameRows:
-        return FrameRows(self.read(table).where(F.col(column).isin(list(values))), PIECE_ROWS)
+    def _open_frame(
+        self, table: Table, column: str, values: Sequence[str], others: Mapping[str, str]
+    ) -> FrameRows:
+        rows = self.read(table).where(F.col(column).isin(list(values)))
+        for name, value in others.items():
+            rows = rows.where(F.col(name) == value)
+        return FrameRows(rows, PIECE_ROWS)
 
     def visible(self, table: Table) -> DataFrame:
         """Return the rows of a result table whose run has succeeded."""
