@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
-from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.engine.sessions import (
     Py4JJavaError,
     SparkEngine,
@@ -317,8 +316,8 @@ class WarehouseTables(FileTables):
         self._small_partitions[key] = self.spark.createDataFrame(rows, spark_schema(table))
         return self._small_partitions[key]
 
-    def _open_frame(self, table: Table, column: str, values: Sequence[str]) -> FrameRows:
-        return FrameRows(self.read(table).where(F.col(column).isin(list(values))), PIECE_ROWS)
+    def _open_frame(self, table: Table, column: str, values: Sequence[str], most: int) -> FrameRows:
+        return FrameRows(self.read(table).where(F.col(column).isin(list(values))), most)
 
     def visible(self, table: Table) -> DataFrame:
         """Return the rows of a result table whose run has succeeded."""

@@ -27,10 +27,10 @@ from recbench_spark.data.external_inputs import count_dimensions
 from recbench_spark.definitions import Definition
 from recbench_spark.engine.versions import union_rows
 from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.ranking.inputs import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.predict import mean_rating, predict_scored
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
-from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.source_rows import share_items, vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
@@ -41,7 +41,7 @@ from recbench_spark.models.rating.interface import Scale
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
 from recbench_spark.storage.delta_tables import read_dataset
-from recbench_spark.storage.frame_blocks import FrameBlocks, open_files, shuffle_blocks
+from recbench_spark.storage.frame_blocks import FrameBlocks, as_rows, open_files, shuffle_blocks
 from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.packed_blocks import Change, are_whole
 from recbench_spark.storage.scratch import scratch_folder
@@ -400,7 +400,7 @@ class ModelAdapter(Generic[Settings]):
         return self.ranked(users, data)
 
     def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """Return the input of `evaluation.ranking.rank`, and checks that count unusable rows of the model.
+        """Return the input of `batched.rank`, and checks that count unusable rows of the model.
 
         Args:
             users: rows of `select_part_users`.
@@ -408,7 +408,7 @@ class ModelAdapter(Generic[Settings]):
         """
         trained = self.load(data)
         source = self.open_source(trained, data)
-        return ScoredModel(source, self.rank_users(trained, source, data)), []
+        return ScoredModel(source, as_rows(self.rank_users(trained, source, data))), []
 
     def rank_users(self, trained: Trained, source: Source, data: SplitData) -> DataFrame | None:
         """Return user_id, vector of the users of training, and of those folded in by their given rows."""

@@ -19,7 +19,7 @@ from recbench_spark.config import ModelConfig, RetrievedModel, digest
 from recbench_spark.config.retrieval import AnyIndexSettings
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, StoreError
-from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
+from recbench_spark.evaluation.ranking.inputs import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.request import USER_CANDIDATES
 from recbench_spark.evaluation.ranking.sources import OPEN_MODELS, DotSource, Strings
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32
