@@ -13,13 +13,21 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from recbench_spark.engine.measures import Measures, deal_sums, finish_sums, read_results, sum_rows
+from recbench_spark.engine.measures import (
+    CELLS,
+    Measures,
+    deal_sums,
+    finish_sums,
+    read_results,
+    sum_rows,
+)
 from recbench_spark.kernels.streams import serialize_table
 from recbench_spark.storage.packed_blocks import (
     Block,
     Change,
     Read,
     Result,
+    deal_tables,
     finish_tables,
     read_blocks,
 )
@@ -70,6 +78,9 @@ class TaskRows(Protocol):
     def then(self, change: Change, names: tuple[str, ...]) -> TaskRows:
         """Return the same rows with another function."""
 
+    def deal(self, deal: Deal, tasks: int) -> TaskRows:
+        """Send blocks of the results to tasks: another shuffle."""
+
 
 class Rows(Protocol):
     """Rows in pieces, read when one of these methods asks. Pieces have no order, nor have their rows."""
@@ -80,13 +91,17 @@ class Rows(Protocol):
     def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> TaskRows:
         """Send blocks to tasks. This is the only shuffle; a task holds `tasks` blocks at least."""
 
+
+class StoredRows(Rows, Protocol):
+    """Rows as they are stored: of a table, or a frame."""
+
     def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> TaskRows:
         """Let tasks change the tables that they read, without a shuffle."""
 
-    def rename(self, names: Mapping[str, str]) -> Rows:
+    def rename(self, names: Mapping[str, str]) -> StoredRows:
         """Return the rows with new names of columns (new -> old)."""
 
-    def unite(self, other: PieceRows, columns: Sequence[str]) -> Rows:
+    def unite(self, other: PieceRows, columns: Sequence[str]) -> StoredRows:
         """Return some columns of these rows and of others."""
 
 
@@ -117,6 +132,11 @@ class Blocks:
     def then(self, change: Change, names: tuple[str, ...]) -> Blocks:
         """Return the same rows with another function."""
         return replace(self, change=change, names=names)
+
+    def deal(self, deal: Deal, tasks: int) -> Blocks:
+        """Send blocks of the results to tasks: another shuffle."""
+        run = partial(deal_tables, read=self.read, change=self.change, deal=deal)
+        return Blocks(self.tasks.mapPartitions(run).partitionBy(tasks, int).values(), return_rows)
 
     def pack(self) -> Any:
         """Return the results of all tasks as blocks of task 0."""
@@ -199,18 +219,38 @@ def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.
     """
     columns = tuple(dict.fromkeys(name for measure in measures.values() for name in measure.needs))
     sums = rows.deal(columns, partial(_deal_cells, measures=measures, tasks=tasks), tasks)
-    finished = sums.each(partial(finish_sums, measures))
-    return read_results(measures, pa.concat_tables(finished)) if finished else {}
+    return read_results(measures, finish_dealt(measures, sums))
+
+
+def reduce_tasks(measures: Measures, rows: TaskRows, tasks: int = 1) -> dict[str, pa.Table]:
+    """Reduce rows that tasks hold, as `reduce_rows`; a task holds all of its rows."""
+    sums = rows.deal(partial(_deal_cells, measures=measures, tasks=tasks), tasks)
+    return read_results(measures, finish_dealt(measures, sums))
+
+
+def finish_dealt(measures: Measures, sums: TaskRows) -> pa.Table:
+    """Finish all cells whose sums `pack_sums` has dealt: rows of `CELLS`."""
+    return pa.concat_tables([CELLS.empty_table(), *sums.each(partial(finish_sums, measures))])
 
 
 def _deal_cells(tables: Iterable[pa.Table], measures: Measures, tasks: int) -> Iterator[Block]:
-    for task, cells in deal_sums(sum_rows(measures, tables), measures, tasks):
+    return pack_sums(sum_rows(measures, tables), measures, tasks)
+
+
+def pack_sums(sums: Iterable[pa.RecordBatch], measures: Measures, tasks: int) -> Iterator[Block]:
+    """Pack rows of `CELLS` in blocks for the tasks that finish them."""
+    for task, cells in deal_sums(sums, measures, tasks):
         yield task, serialize_table(pa.Table.from_batches([cells]))
 
 
 def run_pieces(engine: Engine) -> Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]:
     """Return a function that calls another one for each piece, in a task of its own."""
     return lambda work, pieces: list(engine.parallelize(pieces, len(pieces)).map(work).collect())
+
+
+def count_table_rows(tables: Iterable[pa.Table]) -> int:
+    """Count the rows of a task."""
+    return sum(map(len, tables))
 
 
 def return_rows(rows: pa.Table) -> pa.Table:
