@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 class BenchmarkNight:
     """One night of a benchmark: the data and settings that all its models share."""
 
-    store: Any
+    store: AnyStore
     benchmark: Benchmark
     definition: Definition
     split_id: str

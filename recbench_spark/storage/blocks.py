@@ -7,6 +7,7 @@ same two classes in `frame_blocks`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from recbench_spark.engine.measures import (
     CELLS,
+    PIECE_ROWS,
     Measures,
     deal_sums,
     finish_sums,
@@ -31,6 +33,9 @@ from recbench_spark.storage.packed_blocks import (
     finish_tables,
     read_blocks,
 )
+
+WHOLE = 1 << 62
+"""More rows than a task can hold."""
 
 Deal = Callable[[Iterable[pa.Table]], Iterator[Block]]
 """Partitions some tables into blocks, each with the number of its task."""
@@ -80,6 +85,9 @@ class TaskRows(Protocol):
 
     def deal(self, deal: Deal, tasks: int) -> TaskRows:
         """Send blocks of the results to tasks: another shuffle."""
+
+    def keep(self) -> AbstractContextManager[TaskRows]:
+        """Keep what was sent to tasks, which then can read it several times."""
 
 
 class Rows(Protocol):
@@ -137,6 +145,13 @@ class Blocks:
         """Send blocks of the results to tasks: another shuffle."""
         run = partial(deal_tables, read=self.read, change=self.change, deal=deal)
         return Blocks(self.tasks.mapPartitions(run).partitionBy(tasks, int).values(), return_rows)
+
+    @contextmanager
+    def keep(self) -> Iterator[Blocks]:
+        """Keep what was sent to tasks, which then can read it several times; RDDs do so by themselves."""
+        hold = getattr(self.tasks, "hold", None)
+        with hold() if hold else nullcontext(self.tasks) as tasks:
+            yield replace(self, tasks=tasks)
 
     def pack(self) -> Any:
         """Return the results of all tasks as blocks of task 0."""
@@ -223,9 +238,9 @@ def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.
 
 
 def reduce_tasks(measures: Measures, rows: TaskRows, tasks: int = 1) -> dict[str, pa.Table]:
-    """Reduce rows that tasks hold, as `reduce_rows`; a task holds all of its rows."""
-    sums = rows.deal(partial(_deal_cells, measures=measures, tasks=tasks), tasks)
-    return read_results(measures, finish_dealt(measures, sums))
+    """Reduce what tasks hold by all measures, as `reduce_rows`; a measure gets all rows of a task."""
+    deal = partial(_deal_cells, measures=measures, tasks=tasks, most=WHOLE)
+    return read_results(measures, finish_dealt(measures, rows.deal(deal, tasks)))
 
 
 def finish_dealt(measures: Measures, sums: TaskRows) -> pa.Table:
@@ -233,8 +248,10 @@ def finish_dealt(measures: Measures, sums: TaskRows) -> pa.Table:
     return pa.concat_tables([CELLS.empty_table(), *sums.each(partial(finish_sums, measures))])
 
 
-def _deal_cells(tables: Iterable[pa.Table], measures: Measures, tasks: int) -> Iterator[Block]:
-    return pack_sums(sum_rows(measures, tables), measures, tasks)
+def _deal_cells(
+    tables: Iterable[pa.Table], measures: Measures, tasks: int, most: int = PIECE_ROWS
+) -> Iterator[Block]:
+    return pack_sums(sum_rows(measures, tables, most), measures, tasks)
 
 
 def pack_sums(sums: Iterable[pa.RecordBatch], measures: Measures, tasks: int) -> Iterator[Block]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -85,6 +86,15 @@ class FrameBlocks:
         run = partial(deal_tables, read=self.read, change=self.change, deal=deal)
         packed = self.packed.mapInArrow(partial(_pack_blocks, work=run), BLOCK_SCHEMA)
         return FrameBlocks(send_to_tasks(packed, tasks, F.col("task")), return_rows)
+
+    @contextmanager
+    def keep(self) -> Iterator[FrameBlocks]:
+        """Keep what was sent to tasks, which then can read it several times."""
+        packed = self.packed.cache()
+        try:
+            yield replace(self, packed=packed)
+        finally:
+            packed.unpersist()
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
