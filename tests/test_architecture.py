@@ -65,11 +65,11 @@ WITH_SPARK = {"randomness", "storage", "engine"}
 WITHOUT_SPARK = {*set().union(*LEVELS[: LEVELS.index({"models"}) + 1]), "reports"} - WITH_SPARK
 MODULES_WITHOUT_SPARK = {
     "runtime.journal",
-    *(f"engine.{name}" for name in ("choices", "local", "pipes")),
+    *(f"engine.{name}" for name in ("choices", "local", "measures", "pipes")),
     *(f"nightly.{name}" for name in (
-        "code_provenance", "comparisons", "crossings", "lost_rows", "measure_checks", "mending",
-        "model_fits", "night_status", "paradoxes", "report", "report_history", "result_files", "runners",
-        "split",
+        "batched_evaluation", "candidates", "code_provenance", "comparisons", "crossings", "exposure",
+        "lost_rows", "measure_checks", "mending", "model_fits", "night_status", "paradoxes",
+        "propensity_names", "report", "report_history", "result_files", "run_rows", "runners", "split",
     )),
     "query.answers",
     *(f"evaluation.comparison.{name}" for name in (
@@ -78,19 +78,23 @@ MODULES_WITHOUT_SPARK = {
     )),
     *(f"storage.{name}" for name in (
         "ages", "arrow_store", "blocks", "file_tables", "leases", "makers", "marks", "packed_blocks",
-        "paths", "process_caches", "publish", "retries", "scratch", "seals", "shared_arrays", "table_scans",
-        "table_sql",
+        "paths", "process_caches", "publish", "retries", "scratch", "seals", "shared_arrays", "sides",
+        "table_scans", "table_sql",
     )),
     *(f"data.{name}" for name in ("columnar", "world_hashes", "world_loop", "worlds")),
     *(f"protocol.{name}" for name in (
         "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "manifests", "pairs",
         "popularity", "positions", "rules", "time_facts", "user_blocks", "windows",
     )),
-    *(f"evaluation.ranking.{name}" for name in ("known_items", "part_users", "prefix_scorers", "sources")),
     *(f"training.{name}" for name in (
         "baselines", "given_rows", "item_knn", "model_adapter", "rating_models", "registry", "split_data",
     )),
-    "evaluation.estimators.exposure",
+    *(f"evaluation.ranking.{name}" for name in (
+        "batches", "candidates", "drawn_batches", "given", "inputs", "known_items", "negatives",
+        "part_users", "prefix_scorers", "request", "scored", "sources",
+    )),
+    *(f"evaluation.batched.{name}" for name in ("progress", "shuffle", "task")),
+    *(f"evaluation.estimators.{name}" for name in ("exposure", "rewards")),
 }  # fmt: skip
 
 
@@ -228,9 +232,9 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         ("protocol/splits.py", "from recbench_spark.protocol import catalogue", True),
         ("simulation/replay.py", "from recbench_spark.evaluation import measure", False),
         ("kernels/simulation/yields.py", "from recbench_spark.simulation import replay", False),
-        ("evaluation/ranking/rank.py", "from recbench_spark.evaluation.metrics import accuracy", False),
+        ("evaluation/ranking/scored.py", "from recbench_spark.evaluation.metrics import accuracy", False),
         ("evaluation/comparison/flips.py", "from recbench_spark.evaluation.metrics import accuracy", True),
-        ("evaluation/ranking/rank.py", "from recbench_spark.protocol import splits", False),
+        ("evaluation/ranking/scored.py", "from recbench_spark.protocol import splits", False),
         ("storage/leases.py", "import pyspark", False),
         ("storage/store.py", "def f():\n    from recbench_spark.nightly import night", False),
         ("nightly/night.py", "from recbench_spark.data import identity", True),
@@ -280,16 +284,20 @@ LAZY_FILES = {
     "recbench_spark/cli.py": "loads Spark, to cancel its jobs",
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
     "recbench_spark/data/delta_snapshots.py": "loads Spark for a frame that only Spark reads",
-    "recbench_spark/evaluation/ranking/rank.py": "loads torch, in tasks that have a GPU",
+    "recbench_spark/evaluation/batched/task_devices.py": "loads torch, in tasks that have a GPU",
+    "recbench_spark/evaluation/ranking/inputs.py": "loads numba, in tasks",
     "recbench_spark/failures.py": "loads pyspark, to name its errors",
     "recbench_spark/evaluation/ranking/known_items.py": "loads Spark for rows that it alone reads",
     "recbench_spark/kernels/ranking/devices.py": "loads triton, where there is a GPU",
     "recbench_spark/kernels/ranking/scorers.py": "loads torch, where scores are multiplied",
     "recbench_spark/models/networks/settings.py": "loads torch, when a device is chosen",
+    "recbench_spark/nightly/candidates.py": "loads Spark for tables that it alone reads",
+    "recbench_spark/nightly/exposure.py": "loads Spark for tables that it alone reads",
     "recbench_spark/nightly/split.py": "loads Spark for what it alone can read",
     "recbench_spark/protocol/audit.py": "loads numba, in tasks",
     "recbench_spark/protocol/labels.py": "loads numba, in tasks",
     "recbench_spark/protocol/positions.py": "loads numba, in tasks whose rows have equal times",
+    "recbench_spark/storage/sides.py": "loads numba, in tasks",
     "recbench_spark/storage/table_folders.py": "loads Spark for folders that only Hadoop lists",
     "recbench_spark/training/split_data.py": "loads Spark for models that read frames",
     "recbench_spark/runtime/journal.py": "loads rich, where the job writes to a terminal",

@@ -86,18 +86,22 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
 
 def _store_users(spark: Any, folder: str, definition: Any) -> str:
     """Write one row per user with truth and list, once; return the place."""
+    from pyspark.sql import functions as F
+
     from recbench_spark.adhoc.spark_engine import convert_log, make_truth_tables
     from recbench_spark.data.external_inputs import convert_rows
-    from recbench_spark.evaluation.ranking import rank
-    from recbench_spark.evaluation.ranking.request import RankingRequest
 
     stored = f"{folder}/users"
     if not Path(stored, "_SUCCESS").exists():
         lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
         typed = convert_rows(lists, {"score": "double"}, "lists")
         world = make_truth_tables(convert_log(truth, None, definition), typed, definition, folder)
-        listed = rank.GivenRows(typed, world.items, mask=False)
-        rows = rank.group_rows(listed, RankingRequest(definition))
+        items = world.items.select("item_id", F.col("item_index").cast("long").alias("key"))
+        keyed = typed.join(items, "item_id")
+        entries = F.sort_array(F.collect_list(F.struct("key", "score")))
+        grouped = keyed.groupBy("user_id").agg(entries.alias("entries"))
+        columns = {"list_items": F.col("entries.key"), "list_scores": F.col("entries.score")}
+        rows = grouped.select("user_id", *(value.alias(name) for name, value in columns.items()))
         world.users.join(rows, "user_id", "left").write.parquet(stored)
         spark.catalog.clearCache()
     return stored

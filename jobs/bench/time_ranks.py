@@ -59,36 +59,38 @@ def run_own(folder: Path, k: int) -> System:
 
     from recbench_spark import schemas
     from recbench_spark.config import Evaluation
-    from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-    from recbench_spark.evaluation.ranking import rank
-    from recbench_spark.evaluation.ranking.part_users import PART_USERS, select_part_users
-    from recbench_spark.evaluation.ranking.source_rows import map_user_blocks
+    from recbench_spark.evaluation.batched.rank import rank
+    from recbench_spark.evaluation.batched.shuffle import PassInputs
+    from recbench_spark.evaluation.ranking import part_users
+    from recbench_spark.evaluation.ranking.inputs import ScoredModel
     from recbench_spark.evaluation.ranking.sources import DotSource
+    from recbench_spark.nightly.measure_checks import make_metric_plan
+    from recbench_spark.storage.frame_blocks import FrameRows
     from recbench_spark.storage.shared_rows import share_rows
 
     store, root, rows = _store_factors(folder)
+    n_users = rows.count()
     items = store.spark.read.parquet(f"{folder}/items.parquet")
     source = DotSource(share_rows(root, items), *np.load(folder / "items.npy", mmap_mode="r").shape)
     metrics = ("hit", "precision", "recall", "map", "mrr", "ndcg")
     evaluation = Evaluation(metrics=metrics, k=(10, k), uncut=False, slices=())
-    plan = MetricPlan(
-        evaluation.metrics, evaluation.cutoffs, evaluation.resolve(), evaluation.bootstrap, uncut=False
-    )
+    plan = make_metric_plan(evaluation, evaluation.resolve())
 
     def run(turn: int) -> float:
         started = time.perf_counter()
-        select = partial(select_part_users, parts=("test",), threshold=None, keep_empty=True)
-        users = map_user_blocks(store, "bench", select, PART_USERS).rows()
+        select = partial(part_users.select_part_users, parts=("test",), threshold=None, keep_empty=True)
+        users = part_users.map_user_blocks(store, "bench", select, part_users.PART_USERS.names)
         vectors = store.read(schemas.EMBEDDINGS).where("model_id = 'bench' AND side = 'user'")
         known = vectors.select(F.col("id").alias("user_id"), "vector")
-        ranked = rank.rank(users, rank.ScoredModel(source, known), plan.request())
+        inputs = PassInputs(users, [ScoredModel(source, FrameRows(known))], n_users)
+        ranked = rank(store.spark, inputs, plan.request())
         run_id = f"run-{turn}"
         store.append(ranked.withColumn("run_id", F.lit(run_id)), schemas.RANKINGS)
         ranked_after = time.perf_counter() - started
         _write_metrics(store, plan, run_id)
         return ranked_after
 
-    return run, rows.count()
+    return run, n_users
 
 
 def _write_metrics(store: Any, plan: Any, run_id: str) -> None:

@@ -47,13 +47,13 @@ from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES
 from recbench_spark.evaluation.batched.run_measures import map_user_values
 from recbench_spark.evaluation.metrics import beyond_accuracy
 from recbench_spark.evaluation.metrics.listed import ListedCatalogue
+from recbench_spark.evaluation.ranking.candidates import CandidateRule, add_candidates
 from recbench_spark.evaluation.ranking.drawn_batches import draw_batches
 from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.result import Result, ShownTable
-from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.scorers import NUMPY_TILES
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage import shared_arrays
@@ -258,7 +258,7 @@ def _add_candidates(tables: ArrowTruth, table: Any, plan: EvaluationPlan) -> pa.
     n_u = items.value_lengths().to_numpy()
     counts = (int(n_u.min()), float(n_u.mean()), int(n_u.max())) if len(n_u) else (0, 0.0, 0)
     tables.checks.extend(drawn_candidates_checks(mode, draw, n_items, counts))
-    return _add_drawn(tables, items, uniform=mode == "uniform")
+    return add_candidates(tables.users, drawn, CandidateRule(drawn=mode, n_items=n_items))
 
 
 def _add_given(tables: ArrowTruth, table: pa.Table) -> pa.Table:
@@ -277,41 +277,6 @@ def _add_given(tables: ArrowTruth, table: pa.Table) -> pa.Table:
     bounds = bound_lists(pairs[:, 0], len(tables.user_ids))
     items = pa.array(pairs[:, 1], pa.int32())
     return tables.users.append_column("candidates", pa.ListArray.from_arrays(bounds, items))
-
-
-def _add_drawn(tables: ArrowTruth, drawn: pa.ListArray, *, uniform: bool) -> pa.Table:
-    """Add truth and drawn items as candidates; for uniform draws also the sizes of draw and pool."""
-    (truth_offsets, truth), (drawn_offsets, drawn_items) = (
-        shared_arrays.flatten_lists(column)
-        for column in (combine_column(tables.users.column("items")), drawn)
-    )
-    users = np.arange(len(tables.user_ids))
-    user_c = np.concatenate(
-        [np.repeat(users, np.diff(truth_offsets)), np.repeat(users, np.diff(drawn_offsets))]
-    )
-    items = np.concatenate([truth, drawn_items])[np.argsort(user_c, kind="stable")]
-    bounds = pa.array(truth_offsets + drawn_offsets, pa.int32())
-    table = tables.users.append_column(
-        "candidates", pa.ListArray.from_arrays(bounds, pa.array(items, pa.int32()))
-    )
-    if not uniform:
-        return table
-    table = table.append_column("drawn", pa.array(np.diff(drawn_offsets), pa.int32()))
-    return table.append_column(
-        "pool", pa.array(len(tables.catalogue.ids) - _count_known_items(tables), pa.int64())
-    )
-
-
-def _count_known_items(tables: ArrowTruth) -> Ints:
-    """Count the distinct items of each user's truth and training part, (u,)."""
-    lists = [
-        shared_arrays.flatten_lists(combine_column(tables.users.column(name)))
-        for name in ("items", "masked")
-    ]
-    users = np.arange(len(tables.user_ids))
-    user_c = np.concatenate([np.repeat(users, np.diff(offsets)) for offsets, _ in lists])
-    pairs = np.unique(np.stack([user_c, np.concatenate([items for _, items in lists])], axis=1), axis=0)
-    return np.bincount(pairs[:, 0], minlength=len(users))
 
 
 # --------------------------------------------------------------------------------------- measuring

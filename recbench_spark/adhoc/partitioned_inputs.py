@@ -21,7 +21,7 @@ from recbench_spark.data.external_inputs import CheckedRows
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import send_to_tasks, union_rows
 from recbench_spark.evaluation.batch_schemas import USERS, to_ddl
-from recbench_spark.evaluation.ranking.rank import RANKING
+from recbench_spark.evaluation.batched.rank import RANKING
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, IdOverlap
 from recbench_spark.runtime.session import narrow_rows

@@ -43,17 +43,20 @@ from recbench_spark.data.input_rules import (
 )
 from recbench_spark.data.readers.ids import convert_ids
 from recbench_spark.definitions import SAMPLED, Definition
+from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.engine.versions import make_frame
 from recbench_spark.errors import DataError
+from recbench_spark.evaluation.batched.rank import rank
 from recbench_spark.evaluation.batched.run_measures import map_frame
+from recbench_spark.evaluation.batched.shuffle import PassInputs
 from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
 from recbench_spark.evaluation.metrics.listed import ListedCatalogue
 from recbench_spark.evaluation.metrics.predictions import MetricRow
-from recbench_spark.evaluation.ranking.candidates import Candidates
+from recbench_spark.evaluation.ranking.candidates import CandidateRule, Candidates
+from recbench_spark.evaluation.ranking.inputs import ScoredModel
 from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
-from recbench_spark.evaluation.ranking.rank import ScoredModel, rank
+from recbench_spark.evaluation.ranking.negatives import DRAWN, draw_candidates
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import (
@@ -68,9 +71,15 @@ from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.protocol.catalogue import find_class_bounds, index_items
 from recbench_spark.runtime.session import collect_cached
 from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table
-from recbench_spark.storage.frame_blocks import reduce_frame
+from recbench_spark.storage.frame_blocks import FrameRows, as_rows, open_frame, reduce_frame
 from recbench_spark.storage.shared_rows import base_folder, share_rows
-from recbench_spark.storage.spark_types import cast_ids_to_text, conform, require, spark_schema
+from recbench_spark.storage.spark_types import (
+    cast_ids_to_text,
+    conform,
+    require,
+    spark_columns,
+    spark_schema,
+)
 from recbench_spark.training.item_features import share_features
 
 
@@ -110,7 +119,9 @@ def evaluate(
         return replace(_result(tables, _rank_rows(tables, plan), plan, source), limits=limits)
     drawn = _make_candidates(tables, candidates, plan, folder)
     scored = _make_scored_model(tables, vectors, plan, folder)
-    rankings = rank(tables.users, scored, plan.metric_plan.request(), drawn)
+    users = FrameRows(tables.users, PIECE_ROWS)
+    pass_inputs = PassInputs(users, [scored], tables.users.count(), drawn)
+    rankings = rank(truth.sparkSession, pass_inputs, plan.metric_plan.request())
     return replace(_result(tables, rankings, plan, source), limits=limits)
 
 
@@ -322,7 +333,7 @@ def _make_scored_model(
     shared = share_rows(scratch, vector_rows(tables.items, items))
     dims = count_dimensions(items, "item embeddings")
     return ScoredModel(
-        DotSource(shared, tables.task_catalogue.lookup.n_items, dims, plan.similarity), users
+        DotSource(shared, tables.task_catalogue.lookup.n_items, dims, plan.similarity), as_rows(users)
     )
 
 
@@ -349,18 +360,19 @@ def _make_candidates(
 ) -> Candidates | None:
     """Return the candidates: a table, or drawn items, which a check records; None without either."""
     if table is not None:
-        return Candidates(group_candidates(table, tables.items, tables.users))
+        return Candidates(FrameRows(group_candidates(table, tables.items, tables.users)), CandidateRule())
     mode = plan.candidates
     if mode not in SAMPLED:
         return None
     n_items = tables.task_catalogue.lookup.n_items
-    weights = share_rows(scratch, weight_rows(tables.items, mode))
-    rows = draw_candidates(tables.users, weights, n_items, plan.draw)
+    catalogue = share_rows(scratch, tables.items.select("item_index", "n_train"))
+    drawn_rows = draw_candidates(FrameRows(tables.users, PIECE_ROWS), catalogue, n_items, mode, plan.draw)
+    rows = open_frame(tables.users.sparkSession, drawn_rows, spark_columns(DRAWN))
     size = F.size("items")
     (counts,) = rows.agg(F.min(size), F.avg(size), F.max(size)).collect()
     drawn = (counts[0] or 0, counts[1] or 0.0, counts[2] or 0)
     tables.checks.extend(drawn_candidates_checks(mode, plan.draw, n_items, drawn))
-    return Candidates(rows, drawn=mode, n_items=n_items)
+    return Candidates(FrameRows(rows, PIECE_ROWS), CandidateRule(drawn=mode, n_items=n_items))
 
 
 def _result(

@@ -181,7 +181,7 @@ class LocalTasks(PipedTasks):
 
     def _send(self, tasks: int, folder: Path) -> Sent:
         """Run the tasks before a shuffle, and return where their pairs are."""
-        memory = SENT_BYTES // max(len(self.parts), 1) if self.engine.workers == 1 else 0
+        memory = SENT_BYTES // max(len(self.parts), self.tasks, 1) if self.engine.workers == 1 else 0
         send = partial(_send_pairs, tasks=tasks, folder=folder, memory=memory)
         whole: Sent = {}
         for sent in self.mapPartitionsWithIndex(send).iterate():

@@ -1,4 +1,4 @@
-"""Measures: pieces of rows are summed and finished by cell, in this process and on Spark."""
+"""Measures: pieces of rows are summed, and finished by cell, in tasks of any runner. Without Spark."""
 
 from __future__ import annotations
 
@@ -6,27 +6,20 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.engine.versions import change_groups, collect_arrow
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.streams import Batches, serialize_table
 from recbench_spark.schemas import Table
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 Pieces = Sequence[Sequence[pa.RecordBatch]]
 
-CELLS = pa.schema({"member": pa.int32(), "kind": pa.string(), "cell": pa.string(), "rows": pa.binary()})
-"""One row per model, measure and cell: serialized rows. Rows that agree in the first three columns are
-finished together."""
-
-CELL_COLUMNS = "member INT, kind STRING, cell STRING, rows BINARY"
+CELLS = pa.schema({"member": pa.int32(), "kind": pa.string(), "rows": pa.binary()})
+"""One row per model and measure: serialized sums, or results, of any number of cells."""
 
 PIECE_ROWS = 1 << 17
 """Rows that a task sums at once: each measure reads them."""
@@ -88,14 +81,6 @@ def reduce_pieces(measures: Measures, pieces: Pieces) -> dict[str, pa.Table]:
     return results
 
 
-def split_cells(key: Sequence[str], rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield each cell's sums with its name."""
-    code_n = _number_cells(key, rows)
-    for code in np.unique(code_n):
-        cell_rows = rows.filter(pa.array(code_n == code))
-        yield _name_cell(key, cell_rows), cell_rows
-
-
 def _number_cells(key: Sequence[str], rows: pa.RecordBatch) -> Ints:
     """Return a number for each row, (n,): equal ones are of one cell."""
     code_n = np.zeros(rows.num_rows, np.int64)
@@ -124,7 +109,7 @@ def sum_rows(
             piece = table.slice(start, most).combine_chunks()
             for name, measure in measures.items():
                 for rows in measure.sums(iter(piece.to_batches())):
-                    yield pack_rows(name, "", pa.Table.from_batches([rows]))
+                    yield pack_rows(name, pa.Table.from_batches([rows]))
 
 
 def deal_sums(
@@ -146,7 +131,7 @@ def deal_sums(
                 task_n[code_n == code] = zlib.crc32(f"{member} {kind} {name}".encode()) % tasks
             for task in np.unique(task_n).tolist():
                 part = pa.Table.from_batches([batch.filter(pa.array(task_n == task))])
-                yield task, pack_rows(kind, "", part, member)
+                yield task, pack_rows(kind, part, member)
 
 
 def finish_sums(measures: Measures, cells: pa.Table) -> pa.Table:
@@ -158,7 +143,7 @@ def finish_sums(measures: Measures, cells: pa.Table) -> pa.Table:
     ):
         sums = _deserialize_tables(rows.values).combine_chunks()
         results = finish_table(measures[kind.as_py()], sums) if kind.as_py() in measures else sums
-        finished.append(pack_rows(kind.as_py(), "", results, member.as_py()))
+        finished.append(pack_rows(kind.as_py(), results, member.as_py()))
     return pa.Table.from_batches(finished, CELLS)
 
 
@@ -175,39 +160,11 @@ def finish_table(measure: Measure, sums: pa.Table) -> pa.Table:
     )
 
 
-# ------------------------------------------------------------------------------- on Spark
-
-
-def pack_cells(kind: str, key: Sequence[str], rows: pa.RecordBatch, member: int = 0) -> Batches:
-    """Yield one row of `CELLS` per cell."""
-    for cell, cell_rows in split_cells(key, rows):
-        yield pack_rows(kind, cell, pa.Table.from_batches([cell_rows]), member)
-
-
-def pack_rows(kind: str, cell: str, rows: pa.Table, member: int = 0) -> pa.RecordBatch:
+def pack_rows(kind: str, rows: pa.Table, member: int = 0) -> pa.RecordBatch:
     """Return one row of `CELLS`."""
-    values = [member, kind, cell, serialize_table(rows)]
+    values = [member, kind, serialize_table(rows)]
     columns = [pa.array([value], field.type) for value, field in zip(values, CELLS, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=CELLS)
-
-
-def finish_cells(measures: Measures, cells: DataFrame) -> pa.Table:
-    """Finish all tasks' cells for `read_results`; kinds without a measure stay as they are."""
-
-    # Spark reads the kind of the function from these annotations; a partial does not show them.
-    def finish(table: pa.Table) -> pa.Table:
-        return finish_cell(measures, table)
-
-    return collect_arrow(change_groups(cells, ("member", "kind", "cell"), finish, CELL_COLUMNS))
-
-
-def finish_cell(measures: Measures, cells: pa.Table) -> pa.Table:
-    """Finish one cell from all tasks: one row of `CELLS`."""
-    kind, rows = cells.column("kind")[0].as_py(), _deserialize_tables(cells.column("rows"))
-    finished = measures[kind].finish(rows.combine_chunks()) if kind in measures else rows
-    return cells.slice(0, 1).set_column(
-        3, CELLS.field(3), pa.array([serialize_table(finished)], pa.binary())
-    )
 
 
 def _deserialize_tables(rows: pa.ChunkedArray) -> pa.Table:

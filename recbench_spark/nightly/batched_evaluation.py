@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig, digest
@@ -20,15 +21,16 @@ from recbench_spark.errors import ConfigError, DataError, is_cancelled
 from recbench_spark.evaluation.batched import shuffle
 from recbench_spark.evaluation.batched.progress import watch_progress
 from recbench_spark.evaluation.batched.run_measures import map_user_values
-from recbench_spark.evaluation.batched.shuffle import BatchedResult
+from recbench_spark.evaluation.batched.shuffle import BatchedResult, PassInputs
 from recbench_spark.evaluation.batched.task import BatchedWork
-from recbench_spark.evaluation.ranking.rank import GivenRows, RankingInput
+from recbench_spark.evaluation.ranking.inputs import GivenRows, RankingInput
 from recbench_spark.failures import is_java_gone
 from recbench_spark.nightly.candidates import select_candidates
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.run_rows import NightMeasures, RunRows, make_run_rows, write_run_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RANKINGS, USER_METRICS
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.objects import measure_files
 from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.training.model_adapter import make_adapter
@@ -76,7 +78,8 @@ def read_models_per_pass(night: BenchmarkNight) -> int:
 
     0: each model is evaluated by itself (`nightly.model_evaluation`).
     """
-    text = str(read_setting(night.spark, MODELS_AT_ONCE_SETTING) or MAX_MODELS)
+    spark = getattr(night.store.engine, "spark", None)
+    text = str((spark and read_setting(spark, MODELS_AT_ONCE_SETTING)) or MAX_MODELS)
     if not text.isdecimal():
         raise ConfigError(
             f"{MODELS_AT_ONCE_SETTING} is '{text}', not a number of models", "0: each model by itself"
@@ -89,7 +92,8 @@ def read_models_per_pass(night: BenchmarkNight) -> int:
 
 def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> RankableModel:
     """Open a trained or external model and check its inputs."""
-    ranked, checks = make_adapter(model).prepare_ranking(night.select_users(joined=True), night.data)
+    users: Any = night.select_users() if isinstance(night.store, ArrowStore) else night.open_user_frame()
+    ranked, checks = make_adapter(model).prepare_ranking(users, night.data)
     return RankableModel(run_id, model, ranked, checks, _item_bytes(ranked))
 
 
@@ -198,16 +202,16 @@ def _run_pass(
     members = tuple(shuffle.to_member(ready.run_id, ready.ranked, wanted.request) for ready in group)
     notes = _progress_folder(night)
     values = partial(map_user_values, wanted.plan, wanted.catalogue) if wanted.has_values else None
-    work = BatchedWork(members, wanted.request, wanted.measures, values, folders, str(notes or ""))
+    candidates = select_candidates(night) if needs_candidates else None
+    work = BatchedWork(
+        members, wanted.request, wanted.measures, values, folders,
+        candidates=candidates and candidates.rule, progress=str(notes or ""),
+    )  # fmt: skip
+    ranked = [ready.ranked for ready in group]
+    inputs = PassInputs(night.select_users(), ranked, night.n_rankings, candidates)
     draw = journal.bar.move if journal.bar else None
     with watch_progress(notes, night.n_rankings * len(group), journal.say, draw):
-        results = shuffle.evaluate(
-            night.select_users(),
-            [ready.ranked for ready in group],
-            work,
-            night.n_rankings,
-            select_candidates(night) if needs_candidates else None,
-        )
+        results = shuffle.evaluate(night.store.engine, inputs, work)
     wall = time.monotonic() - started
     total = sum(result.seconds for result in results) or 1.0
     return [

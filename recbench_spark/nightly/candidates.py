@@ -2,65 +2,88 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from collections.abc import Collection, Iterable
+from functools import partial
 
-from recbench_spark.data.external_inputs import group_candidates
-from recbench_spark.data.readers.published import read_negatives
-from recbench_spark.data.readers.tables import read_table
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from recbench_spark.definitions import SAMPLED
-from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.ranking.candidates import Candidates
-from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows
+from recbench_spark.errors import FallbackToSpark
+from recbench_spark.evaluation.ranking.candidates import CandidateRule, Candidates
+from recbench_spark.evaluation.ranking.negatives import draw_candidates
 from recbench_spark.nightly.night import BenchmarkNight
-from recbench_spark.schemas import CANDIDATES, ITEMS
-from recbench_spark.storage.shared_rows import share_rows
+from recbench_spark.schemas import CANDIDATES
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.delta_files import File, write_file
+from recbench_spark.storage.sides import ChangedRows
+
+COLUMNS = tuple(name for name in CANDIDATES.names if name != "split_id")
 
 
 def select_candidates(night: BenchmarkNight) -> Candidates | None:
     """Return the candidates that the definition names for each user; None for all items."""
     mode, evaluation = night.definition.candidates, night.benchmark.evaluation
-    if mode == "given" and not evaluation.candidates_path and night.benchmark.dataset.lists_negatives:
-        return Candidates(_read_negative_lists(night), with_truth=True)
     if mode == "given":
-        return Candidates(_read_candidates(night))
+        if isinstance(night.store, ArrowStore):
+            raise FallbackToSpark("definition.candidates 'given'")
+        from recbench_spark.nightly import given_candidates  # noqa: PLC0415
+
+        with_truth = not evaluation.candidates_path and night.benchmark.dataset.lists_negatives
+        return Candidates(given_candidates.read_candidates(night), CandidateRule(with_truth))
     if mode in SAMPLED:
-        return Candidates(ensure_drawn_candidates(night), drawn=mode, n_items=night.n_items)
+        rule = CandidateRule(drawn=mode, n_items=night.n_items)
+        return Candidates(ensure_drawn_candidates(night), rule)
     return None
 
 
-def _read_candidates(night: BenchmarkNight) -> DataFrame:
-    path = night.benchmark.evaluation.candidates_path
-    if not path:
-        raise ConfigError(
-            "definition.candidates is 'given' and evaluation.candidates_path is missing",
-            "give a table of user_id, item_id",
-        )
-    rows = read_table(night.spark, path, ["user_id", "item_id"], "candidates")
-    return group_candidates(rows, night.table(ITEMS), night.select_users(joined=True))
-
-
-def _read_negative_lists(night: BenchmarkNight) -> DataFrame:
-    """Return the negatives that the files of the dataset list; the truth is added to them as candidates."""
-    rows = read_negatives(night.spark, str(night.benchmark.dataset.path))
-    return group_candidates(rows, night.table(ITEMS), night.select_users(joined=True))
-
-
-def ensure_drawn_candidates(night: BenchmarkNight) -> DataFrame:
+def ensure_drawn_candidates(night: BenchmarkNight) -> ChangedRows:
     """Return the drawn candidates of this split. They are drawn and stored once, and read afterwards."""
     mode, draw = night.definition.candidates, night.benchmark.evaluation.draw
     name = f"{mode} {draw.n} a {draw.per} seed {draw.seed}"
+    stored = _open_stored(night, name)
+    parts = set().union(*stored.each(["part"], _list_parts))
     for part in night.benchmark.evaluation.parts:
-        stored = _read_stored(night, name).where(F.col("part") == part)
-        if stored.isEmpty():
-            weights = share_rows(night.store.scratch, weight_rows(night.table(ITEMS), mode))
-            rows = draw_candidates(
-                night.select_users().where(F.col("part") == part), weights, night.n_items, draw
-            )
-            named = rows.withColumn("draw", F.lit(name)).withColumn("split_id", F.lit(night.split_id))
-            night.store.append(named, CANDIDATES, once=f"{night.split_id}/{part}/{name}")
-    return _read_stored(night, name)
+        if part not in parts:
+            users = night.select_users()
+            drawn = draw_candidates(users, night.data.known_items.rows, night.n_items, mode, draw)
+            named = ChangedRows(drawn, drawn.names, partial(_name_draw, part=part, name=name), COLUMNS)
+            _append_drawn(night, named, f"{night.split_id}/{part}/{name}")
+    return stored if parts.issuperset(night.benchmark.evaluation.parts) else _open_stored(night, name)
 
 
-def _read_stored(night: BenchmarkNight, name: str) -> DataFrame:
-    return night.table(CANDIDATES).where(F.col("draw") == name)
+def _open_stored(night: BenchmarkNight, name: str) -> ChangedRows:
+    rows = night.store.open_rows(CANDIDATES, "split_id", [night.split_id])
+    return ChangedRows(rows, COLUMNS, partial(_choose_draw, name=name), COLUMNS)
+
+
+def _append_drawn(night: BenchmarkNight, rows: ChangedRows, once: str) -> None:
+    if not night.store.can_add_files(CANDIDATES):
+        from recbench_spark.nightly import given_candidates  # noqa: PLC0415
+
+        given_candidates.append_drawn(night, rows, once)
+        return
+    write = partial(_write_rows, folder=night.store.location(CANDIDATES.name), split_id=night.split_id)
+    files = [file for file in rows.each(COLUMNS, write) if file is not None]
+    night.store.commit_files(files, CANDIDATES, once)
+
+
+# ------------------------------------------------------------------------------- what tasks do
+
+
+def _list_parts(tables: Iterable[pa.Table]) -> Collection[str]:
+    return {part for table in tables for part in table.column("part").unique().to_pylist()}
+
+
+def _choose_draw(rows: pa.Table, name: str) -> pa.Table:
+    return rows.filter(pc.equal(rows.column("draw"), name))
+
+
+def _name_draw(drawn: pa.Table, part: str, name: str) -> pa.Table:
+    rows = drawn.filter(pc.equal(drawn.column("part"), part))
+    return rows.append_column("draw", pa.repeat(pa.scalar(name), len(rows)))
+
+
+def _write_rows(tables: Iterable[pa.Table], folder: str, split_id: str) -> File | None:
+    held = [table for table in tables if len(table)]
+    return write_file(pa.concat_tables(held), folder, {"split_id": split_id}, COLUMNS) if held else None

@@ -43,7 +43,7 @@ def explain_changes(night: BenchmarkNight, journal: Journal) -> None:
         rows = add_code_changes(
             night.store,
             plan,
-            compute_changes(night.store.read(USER_METRICS), night.store.read(RANKINGS), plan),
+            compute_changes(night.spark_store.read(USER_METRICS), night.store.read(RANKINGS), plan),
         )
         facts = {
             "change_id": F.lit(name),

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Evaluation, Exposure
-from recbench_spark.data.readers.tables import read_table
 from recbench_spark.definitions import Definition
-from recbench_spark.engine.measures import Measure, reduce_pieces
-from recbench_spark.engine.versions import collect_arrow, try_cast
-from recbench_spark.errors import DataError
+from recbench_spark.engine.measures import Measures
+from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.evaluation.estimators import debiased
 from recbench_spark.evaluation.estimators.debiased import Proposal
 from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, EstimationPlan
@@ -34,20 +30,21 @@ from recbench_spark.evaluation.estimators.exposure import (
     select_exposed_users,
     weight_measure,
 )
-from recbench_spark.evaluation.estimators.rewards import add_rewards, check_rewards
+from recbench_spark.evaluation.estimators.rewards import reduce_rewarded
 from recbench_spark.evaluation.metrics import accuracy
-from recbench_spark.evaluation.ranking.part_users import select_part_users
-from recbench_spark.evaluation.ranking.source_rows import map_user_blocks
+from recbench_spark.evaluation.ranking.part_users import map_user_blocks, select_part_users
 from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, EstimatorSettings
 from recbench_spark.kernels.estimators.propensities import CHANCES
 from recbench_spark.kernels.estimators.strata import StratumEdges
-from recbench_spark.nightly.propensity import ExposureLog, method_name, write_propensities
-from recbench_spark.nightly.split_frames import read_split
-from recbench_spark.protocol.labels import HISTORY
-from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
+from recbench_spark.nightly.propensity_names import method_name
+from recbench_spark.schemas import ITEMS, PROPENSITIES, RANKINGS
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.blocks import reduce_rows
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
-from recbench_spark.storage.store import Store
+
+if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
 
 FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
 """An estimate gets a warning if its effective rows are fewer, or are a smaller share of all rows."""
@@ -70,7 +67,7 @@ class ExposureContext:
 
 
 def build_exposure_context(
-    store: Store, split_id: str, evaluation: Evaluation, definition: Definition
+    store: AnyStore, split_id: str, evaluation: Evaluation, definition: Definition
 ) -> ExposureContext:
     """Write the propensities of the split once for each name, and weigh the truth.
 
@@ -94,17 +91,13 @@ def build_exposure_context(
     return ExposureContext(exposure, shown, strata, weights, chances.unknown)
 
 
-def weigh_truth(store: Store, split_id: str, select: Change, definition: Definition) -> dict[str, Weights]:
+def weigh_truth(
+    store: AnyStore, split_id: str, select: Change, definition: Definition
+) -> dict[str, Weights]:
     """Return the weights of each part; a task sums those of its users."""
-    measure = weight_measure(definition.threshold)
-    users = map_user_blocks(store, split_id, select, EXPOSED_USERS)
-    sums = users.each(partial(_sum_table, measure))
-    results = reduce_pieces({"weights": replace(measure, sums=iter)}, sums)
+    users = map_user_blocks(store, split_id, select, EXPOSED_USERS.names)
+    results = reduce_rows({"weights": weight_measure(definition.threshold)}, users)
     return list_weights(results["weights"]) if results else {}
-
-
-def _sum_table(measure: Measure, users: pa.Table) -> list[pa.RecordBatch]:
-    return list(measure.sums(iter(users.to_batches())))
 
 
 def _choose_strata(chances: Chances, exposure: Exposure) -> tuple[StratumEdges, ...]:
@@ -114,29 +107,33 @@ def _choose_strata(chances: Chances, exposure: Exposure) -> tuple[StratumEdges, 
     return cut_strata(chances, exposure.strata)
 
 
-def read_propensities(store: Store, split_id: str, exposure: Exposure) -> pa.Table:
+def read_propensities(store: AnyStore, split_id: str, exposure: Exposure) -> pa.Table:
     """Return item_id and propensity: given ones from their file, others from the table.
 
     Propensities that the table lacks are fitted first.
     """
-    settings = exposure.propensities
+    settings, name = exposure.propensities, method_name(store, exposure.propensities)
     if settings.method == "given":
-        names = ["item_id", "propensity"]
-        return collect_arrow(
-            read_table(store.spark, str(settings.path), names, "propensities").select(*names)
-        )
-    if settings.method != "true":
-        training = read_split(store, SPLITS, split_id).where(F.col("part").isin(*HISTORY))
-        exposed = ExposureLog(store, split_id, training, read_split(store, ITEMS, split_id))
-        if not len(_read_stored(store, split_id, method_name(store, settings))):
-            write_propensities(exposed, settings)
-    propensities = _read_stored(store, split_id, method_name(store, settings))
+        return _open_frames(store, "propensities of a table").read_given(store, str(settings.path))
+    propensities = _read_stored(store, split_id, name)
+    if not len(propensities) and settings.method != "true":
+        _open_frames(store, f"propensities '{settings.name}'").fit_propensities(store, split_id, settings)
+        propensities = _read_stored(store, split_id, name)
     if not len(propensities):
         raise DataError(f"no propensities '{settings.name}' of split {split_id}", "jobs/propensity.py")
     return propensities
 
 
-def _read_stored(store: Store, split_id: str, name: str) -> pa.Table:
+def _open_frames(store: AnyStore, what: str) -> Any:
+    """Return the module of what Spark alone does. Raises FallbackToSpark: the warehouse has none."""
+    if isinstance(store, ArrowStore):
+        raise FallbackToSpark(what)
+    from recbench_spark.nightly import exposure_frames  # noqa: PLC0415
+
+    return exposure_frames
+
+
+def _read_stored(store: AnyStore, split_id: str, name: str) -> pa.Table:
     filters = [("split_id", "=", split_id), ("method", "=", name)]
     return store.read_rows(PROPENSITIES, filters, ["item_id", "propensity"])
 
@@ -200,15 +197,15 @@ def strata_checks(plan: EstimationPlan, rows: Sequence[Any]) -> list[Check]:
     return [strata_check(part, plan, proposal) for part, proposal in proposals]
 
 
-def join_rewards(store: Store, rankings: DataFrame, exposure: Exposure) -> tuple[DataFrame, Check]:
-    """Join the rewards of a model to rankings, and count the items without one."""
-    table = read_table(store.spark, str(exposure.rewards), ["item_id", "reward"], "rewards")
-    ids = [F.col(name).cast("string") for name in ("user_id", "item_id") if name in table.columns]
-    rewards = table.select(*ids, try_cast(F.col("reward"), "double").alias("reward"))
-    check_rewards(rewards)
-    joined = add_rewards(rankings, rewards)
-    missing = joined.agg(F.sum("unknown_rewards")).collect()[0][0]
-    return joined, warn_above_zero("exposure: items without a reward", missing, "they count 0")
+def estimate_with_rewards(
+    store: AnyStore, run_id: str, measures: Measures, exposure: Exposure
+) -> tuple[dict[str, pa.Table], Check]:
+    """Return results of measures that need the rewards of a model, and count the items without one."""
+    rewards = _open_frames(store, "exposure.rewards").open_rewards(store, str(exposure.rewards))
+    rankings = store.open_rows(RANKINGS, "run_id", [run_id])
+    results = reduce_rewarded(store.engine, measures, rankings, rewards, store.scratch)
+    missing = results.pop("unknown").column("n")[0].as_py()
+    return results, warn_above_zero("exposure: items without a reward", missing, "they count 0")
 
 
 def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:

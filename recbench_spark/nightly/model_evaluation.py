@@ -7,8 +7,9 @@ from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig
+from recbench_spark.evaluation.batched.rank import rank
 from recbench_spark.evaluation.batched.run_measures import map_frame
-from recbench_spark.evaluation.ranking import rank as ranking
+from recbench_spark.evaluation.batched.shuffle import PassInputs
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.nightly.candidates import select_candidates
 from recbench_spark.nightly.night import BenchmarkNight
@@ -44,5 +45,6 @@ def rank_model(
     """Return the rankings by a model of any kind, and checks on its inputs."""
     adapter = make_adapter(model)
     candidates = None if adapter.brings_candidates else select_candidates(night)
-    ranked, checks = adapter.prepare_ranking(night.select_users(joined=True), night.data)
-    return ranking.rank(night.select_users(), ranked, request, candidates), checks
+    ranked, checks = adapter.prepare_ranking(night.open_user_frame(), night.data)
+    inputs = PassInputs(night.select_users(), [ranked], night.n_rankings, candidates)
+    return rank(night.spark, inputs, request), checks

@@ -29,8 +29,13 @@ from recbench_spark.evaluation.estimators.exposure import EXPOSED_USERS, select_
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS, Facts
 from recbench_spark.evaluation.metrics.listed import ListedCatalogue
-from recbench_spark.evaluation.ranking.part_users import PART_USERS, select_part_users
-from recbench_spark.evaluation.ranking.source_rows import map_user_blocks
+from recbench_spark.evaluation.ranking.part_users import (
+    BLOCK_USERS,
+    PART_USERS,
+    count_trained_users,
+    map_user_blocks,
+    select_part_users,
+)
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
@@ -48,10 +53,12 @@ from recbench_spark.protocol.manifests import check_suspects
 from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.blocks import count_table_rows
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import MARKS_FOLDER
 from recbench_spark.storage.packed_blocks import Change
+from recbench_spark.storage.sides import ChangedRows
 from recbench_spark.training.model_adapter import SplitData, make_adapter
 
 if TYPE_CHECKING:
@@ -66,7 +73,7 @@ if TYPE_CHECKING:
 class BenchmarkNight:
     """One night of a benchmark: the data and settings that all its models share."""
 
-    store: Any
+    store: AnyStore
     benchmark: Benchmark
     definition: Definition
     split_id: str
@@ -109,25 +116,31 @@ class BenchmarkNight:
             items = self.table(schemas.ITEMS)
             features = share_features(self.store.scratch, items, rows, f"features {path}")
         if metrics & set(POPULARITY):
-            users = self.store.open_rows(schemas.USER_BLOCKS, "split_id", [self.split_id])
-            n_users = sum(users.each(["train_items"], _count_trained_users))
+            blocks = self.store.open_rows(schemas.USER_BLOCKS, "split_id", [self.split_id], BLOCK_USERS)
+            n_users = sum(blocks.each(["train_items"], count_trained_users))
         return ListedCatalogue(self.data.known_items, self.n_items, Facts(n_users, features))
 
-    def select_users(self, *, joined: bool = False) -> DataFrame:
-        """Return the users that models rank for, with data on exposure if estimates need it.
+    def open_user_frame(self) -> DataFrame:
+        """Return the rows of `select_users` as a frame of Spark."""
+        from recbench_spark.storage.frame_blocks import open_frame  # noqa: PLC0415
+        from recbench_spark.storage.spark_types import spark_columns  # noqa: PLC0415
 
-        `joined`: they are looked up for other rows, as checks do (`map_user_blocks`).
-        """
+        users = self.select_users()
+        return open_frame(self.spark, users, spark_columns(EXPOSED_USERS if self.exposure else PART_USERS))
+
+    def select_users(self) -> ChangedRows:
+        """Return the users that models rank for, with data on exposure if estimates need it."""
         select, schema = self._select, PART_USERS
         if self.exposure:
             select = partial(select_exposed_users, select=select, exposed=self.exposure.shown)
             schema = EXPOSED_USERS
-        return map_user_blocks(self.store, self.split_id, select, schema, joined=joined).rows()
+        return map_user_blocks(self.store, self.split_id, select, schema.names)
 
     @cached_property
     def n_rankings(self) -> int:
         """Number of rows of `select_users`."""
-        return sum(map_user_blocks(self.store, self.split_id, self._select, PART_USERS).each(len))
+        users = map_user_blocks(self.store, self.split_id, self._select, PART_USERS.names)
+        return sum(users.each(["user_id"], count_table_rows))
 
     @property
     def _select(self) -> Change:

@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.config import Propensities, digest
-from recbench_spark.data.identity import identity
+from recbench_spark.config import Propensities
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.estimators.power_law import PowerLaw, goodness
+from recbench_spark.nightly.propensity_names import method_name
 from recbench_spark.protocol import logistic
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.schemas import (
@@ -81,13 +81,6 @@ def write_propensities(
     if fitted.law:
         _append_rows(exposed, settings, POWER_LAWS, _law_row(exposed, observed, fitted, replicates))
     return fitted.law
-
-
-def method_name(store: Store, settings: Propensities) -> str:
-    """Return the value of the column `method`: the settings, and hashes of the tables that they name."""
-    paths = [settings.path, settings.item_features, settings.user_features]
-    identities = [identity(store.spark, path) for path in paths if path]
-    return f"{settings.name};content={digest(identities, length=8)}" if identities else settings.name
 
 
 def _append_rows(exposed: ExposureLog, settings: Propensities, table: Table, rows: DataFrame) -> None:

@@ -10,13 +10,13 @@ from pyspark.sql import functions as F
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import ModelConfig
 from recbench_spark.evaluation.metrics.predictions import rating_metrics, user_values
-from recbench_spark.evaluation.ranking.part_users import PART_USERS, select_part_users
-from recbench_spark.evaluation.ranking.source_rows import map_user_blocks
+from recbench_spark.evaluation.ranking.part_users import PART_USERS, map_user_blocks, select_part_users
 from recbench_spark.nightly.night import BenchmarkNight, check_night_gates
 from recbench_spark.nightly.results import write_checks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, USER_METRICS
-from recbench_spark.storage.spark_types import conform, spark_schema
+from recbench_spark.storage.frame_blocks import open_frame
+from recbench_spark.storage.spark_types import conform, spark_columns, spark_schema
 from recbench_spark.training.model_adapter import make_adapter
 
 
@@ -32,8 +32,9 @@ def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journa
             select = partial(
                 select_part_users, parts=[part], threshold=night.definition.threshold, keep_empty=False
             )
-            users = map_user_blocks(night.spark_store, night.split_id, select, PART_USERS)
-            predicted = make_adapter(model).predict(users.rows(), night.data).cache()
+            blocks = map_user_blocks(night.spark_store, night.split_id, select, PART_USERS.names)
+            users = open_frame(night.spark, blocks, spark_columns(PART_USERS))
+            predicted = make_adapter(model).predict(users, night.data).cache()
             part_checks = _prediction_checks(predicted, part)
             counts["pairs"] = int(part_checks[1].observed)
             _write_errors(night, predicted, part, run_id)

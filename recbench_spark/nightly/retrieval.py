@@ -22,7 +22,7 @@ from recbench_spark.config import RetrievedModel
 from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.evaluation.batch_schemas import to_ddl
 from recbench_spark.evaluation.ranking.batches import read_item_lists
-from recbench_spark.evaluation.ranking.rank import ScoredModel
+from recbench_spark.evaluation.ranking.inputs import VECTOR_ROWS, ScoredModel
 from recbench_spark.evaluation.ranking.scored import user_block
 from recbench_spark.kernels.arrays import Bools, Floats
 from recbench_spark.kernels.ranking.counting import CountingSettings
@@ -34,6 +34,9 @@ from recbench_spark.nightly.batched_evaluation import RankableModel
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RETRIEVAL_RUNS
+from recbench_spark.storage.blocks import Rows
+from recbench_spark.storage.frame_blocks import open_frame
+from recbench_spark.storage.spark_types import spark_columns
 from recbench_spark.training.retrieved import RetrievedScorer, RetrievedSource
 
 CUTOFFS = (10, 100)
@@ -116,16 +119,17 @@ def _measure_base(night: BenchmarkNight, group: Sequence[RankableModel]) -> list
     task = RetrievalTask(
         tuple(sources), night.definition.candidates == "unseen", _settings(group[0]).length
     )
-    users = _join_vectors(night.select_users(), vectors)
+    users = _join_vectors(night.open_user_frame(), vectors)
     batches = users.mapInArrow(partial(compare_batches, task), to_ddl(BATCH_ROWS))
     return summarise_batches(collect_arrow(add_batches(batches)), models)
 
 
-def _join_vectors(users: DataFrame, vectors: DataFrame | None) -> DataFrame:
+def _join_vectors(users: DataFrame, vectors: Rows | None) -> DataFrame:
     users = users.drop("history", "candidates", "slices", "relevance", "item_ids", "items")
     if vectors is None:
         return users
-    return users.join(vectors.select("user_id", "vector"), "user_id", "left")
+    known = open_frame(users.sparkSession, vectors, spark_columns(VECTOR_ROWS))
+    return users.join(known, "user_id", "left")
 
 
 # ------------------------------------------------------------------------------- batches

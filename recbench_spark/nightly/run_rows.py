@@ -24,7 +24,7 @@ from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking_counts import checks_from_counts
 from recbench_spark.nightly.exposure import (
     empty_rows,
-    join_rewards,
+    estimate_with_rewards,
     list_findings,
     make_plan,
     strata_checks,
@@ -32,7 +32,6 @@ from recbench_spark.nightly.exposure import (
 from recbench_spark.nightly.night import BenchmarkNight, check_model_gates, check_night_gates
 from recbench_spark.nightly.standalone_runs import check_rows
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE
-from recbench_spark.storage.frame_blocks import reduce_frame
 from recbench_spark.training.model_adapter import make_adapter
 
 
@@ -105,9 +104,8 @@ def make_run_rows(
     run_id, model = run
     evaluation, checks, joined = night.benchmark.evaluation, list(input_checks), []
     if wanted.later and night.exposure:
-        rankings = night.store.read_run("rankings", run_id)
-        rankings, unknown = join_rewards(night.store, rankings, night.exposure.settings)
-        results, joined = {**results, **reduce_frame(wanted.later, rankings)}, [unknown]
+        later, unknown = estimate_with_rewards(night.store, run_id, wanted.later, night.exposure.settings)
+        results, joined = {**results, **later}, [unknown]
     metrics = list_results({**wanted.measures, **wanted.later}, results, METRICS)
     if wanted.estimation and night.exposure:
         metrics.append(pa.Table.from_pylist(empty_rows(wanted.estimation), METRIC_ROWS))

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from recbench_spark.engine.measures import (
+    CELLS,
     PIECE_ROWS,
     Measures,
     deal_sums,
@@ -98,13 +99,17 @@ class Rows(Protocol):
     def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> TaskRows:
         """Send blocks to tasks. This is the only shuffle; a task holds `tasks` blocks at least."""
 
+
+class StoredRows(Rows, Protocol):
+    """Rows as they are stored: of a table, or a frame."""
+
     def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> TaskRows:
         """Let tasks change the tables that they read, without a shuffle."""
 
-    def rename(self, names: Mapping[str, str]) -> Rows:
+    def rename(self, names: Mapping[str, str]) -> StoredRows:
         """Return the rows with new names of columns (new -> old)."""
 
-    def unite(self, other: PieceRows, columns: Sequence[str]) -> Rows:
+    def unite(self, other: PieceRows, columns: Sequence[str]) -> StoredRows:
         """Return some columns of these rows and of others."""
 
 
@@ -228,32 +233,41 @@ def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.
         tasks: number of tasks that finish cells.
     """
     columns = tuple(dict.fromkeys(name for measure in measures.values() for name in measure.needs))
-    return _finish_measures(
-        measures, rows.deal(columns, partial(_deal_cells, measures=measures, tasks=tasks), tasks)
-    )
+    sums = rows.deal(columns, partial(_deal_cells, measures=measures, tasks=tasks), tasks)
+    return read_results(measures, finish_dealt(measures, sums))
 
 
 def reduce_tasks(measures: Measures, rows: TaskRows, tasks: int = 1) -> dict[str, pa.Table]:
     """Reduce what tasks hold by all measures, as `reduce_rows`; a measure gets all rows of a task."""
     deal = partial(_deal_cells, measures=measures, tasks=tasks, most=WHOLE)
-    return _finish_measures(measures, rows.deal(deal, tasks))
+    return read_results(measures, finish_dealt(measures, rows.deal(deal, tasks)))
 
 
-def _finish_measures(measures: Measures, sums: TaskRows) -> dict[str, pa.Table]:
-    finished = sums.each(partial(finish_sums, measures))
-    return read_results(measures, pa.concat_tables(finished)) if finished else {}
+def finish_dealt(measures: Measures, sums: TaskRows) -> pa.Table:
+    """Finish all cells whose sums `pack_sums` has dealt: rows of `CELLS`."""
+    return pa.concat_tables([CELLS.empty_table(), *sums.each(partial(finish_sums, measures))])
 
 
 def _deal_cells(
     tables: Iterable[pa.Table], measures: Measures, tasks: int, most: int = PIECE_ROWS
 ) -> Iterator[Block]:
-    for task, cells in deal_sums(sum_rows(measures, tables, most), measures, tasks):
+    return pack_sums(sum_rows(measures, tables, most), measures, tasks)
+
+
+def pack_sums(sums: Iterable[pa.RecordBatch], measures: Measures, tasks: int) -> Iterator[Block]:
+    """Pack rows of `CELLS` in blocks for the tasks that finish them."""
+    for task, cells in deal_sums(sums, measures, tasks):
         yield task, serialize_table(pa.Table.from_batches([cells]))
 
 
 def run_pieces(engine: Engine) -> Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]:
     """Return a function that calls another one for each piece, in a task of its own."""
     return lambda work, pieces: list(engine.parallelize(pieces, len(pieces)).map(work).collect())
+
+
+def count_table_rows(tables: Iterable[pa.Table]) -> int:
+    """Count the rows of a task."""
+    return sum(map(len, tables))
 
 
 def return_rows(rows: pa.Table) -> pa.Table:

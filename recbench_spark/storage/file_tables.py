@@ -13,11 +13,12 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
+from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import RESULT_TABLES, RUNS, TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.blocks import Engine, PieceRows, Rows, TaskRows
+from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
 from recbench_spark.storage.delta_files import Filters, Since
 from recbench_spark.storage.delta_tables import list_file_sizes
 from recbench_spark.storage.marks import end_runs, note_run, runs_at_work
@@ -254,30 +255,32 @@ class FileTables:
         size_by_file = list_file_sizes(self.location(table.name), partition)
         return list(size_by_file) if sum(size_by_file.values()) <= max_bytes else []
 
-    def open_rows(self, table: Table, column: str, values: Sequence[str], **others: str) -> Rows:
+    def open_rows(
+        self, table: Table, column: str, values: Sequence[str], most: int = PIECE_ROWS, **others: str
+    ) -> StoredRows:
         """Return the rows of partitions, which tasks open by themselves.
 
         Args:
             table: a table whose first partition column is `column`.
             column: a partition column; it can be read like the others.
             values: the partitions.
+            most: rows that a task reads at once.
             others: values of further partition columns.
 
         Raises:
             FallbackToSpark: Spark must read the table, and this warehouse has none.
         """
         if self.exists(table.name) and not self._uses_deltalake(table):
-            return self._open_frame(table, column, values, others)
+            wanted = {column: values, **{name: [value] for name, value in others.items()}}
+            return self._open_frame(table, wanted, most)
         pieces = [
             (file, partition)
             for partition in ({column: value, **others} for value in values)
             for file in self.list_partition_files(table, partition, max_bytes=math.inf)
         ]
-        return PieceRows(self.engine, pieces, read_partition_files)
+        return PieceRows(self.engine, pieces, partial(read_partition_files, most=most))
 
-    def _open_frame(
-        self, table: Table, column: str, values: Sequence[str], others: Mapping[str, str]
-    ) -> Rows:
+    def _open_frame(self, table: Table, values: Mapping[str, Sequence[str]], most: int) -> StoredRows:
         raise FallbackToSpark(f"table {table.name} of the warehouse")
 
     def commit_files(self, files: Sequence[delta_files.File], table: Table, once: str) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,9 +21,17 @@ from pyspark.sql import types as T
 
 from recbench_spark.engine.measures import PIECE_ROWS, Measures
 from recbench_spark.engine.tasks import Tasks
-from recbench_spark.engine.versions import count_shuffle_tasks, send_to_tasks
+from recbench_spark.engine.versions import count_shuffle_tasks, send_to_tasks, union_rows
 from recbench_spark.kernels.streams import Batches, chunks
-from recbench_spark.storage.blocks import Blocks, Deal, PieceRows, TaskRows, reduce_rows, return_rows
+from recbench_spark.storage.blocks import (
+    Blocks,
+    Deal,
+    PieceRows,
+    Rows,
+    TaskRows,
+    reduce_rows,
+    return_rows,
+)
 from recbench_spark.storage.packed_blocks import (
     BLOCK_SCHEMA,
     Block,
@@ -37,6 +45,7 @@ from recbench_spark.storage.packed_blocks import (
     read_block_batches,
     select_batches,
 )
+from recbench_spark.storage.sides import DealtSide, cut_pieces, flatten_changes, read_sides
 
 RESULT_SCHEMA = "found BINARY"
 """The pickled result of a task."""
@@ -132,6 +141,11 @@ class FrameRows:
     frame: DataFrame
     most: int = ROWS_PER_PIECE
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        return tuple(self.frame.columns)
+
     def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
         """Return what `sums` makes of the tables of each task; the driver holds these values."""
         rows = self.frame.select(*columns)
@@ -141,8 +155,7 @@ class FrameRows:
 
     def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> FrameBlocks:
         """Send blocks to tasks: the only shuffle."""
-        work = partial(_deal_chunks, deal=deal, most=self.most)
-        blocks = self.frame.select(*columns).mapInArrow(partial(_pack_blocks, work=work), BLOCK_SCHEMA)
+        blocks = self._pack(columns, deal)
         return FrameBlocks(send_to_tasks(blocks, tasks, F.col("task")), return_rows)
 
     def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> FrameBlocks:
@@ -160,6 +173,49 @@ class FrameRows:
         spark, names = self.frame.sparkSession, tuple(columns)
         theirs = make_frame_rows(spark, other.open(columns, return_rows, names), mine.schema)
         return replace(self, frame=mine.unionByName(theirs))
+
+    def deal_sides(self, sides: Sequence[DealtSide], tasks: int) -> FrameBlocks:
+        """Deal several sides in one shuffle of the union of their blocks (`sides.deal_sides`)."""
+        spark = self.frame.sparkSession
+        packed = [
+            _pack_pieces(spark, side.rows.pieces, cut_pieces(side))
+            if isinstance(side.rows, PieceRows)
+            else cast("FrameRows", side.rows)._pack(side.columns, side.deal)
+            for side in sides
+        ]
+        sent = send_to_tasks(union_rows(packed), tasks, F.col("task"))
+        return FrameBlocks(sent, return_rows, read=_read_side_batches)
+
+    def _pack(self, columns: Sequence[str], deal: Deal) -> DataFrame:
+        work = partial(_deal_chunks, deal=deal, most=self.most)
+        return self.frame.select(*columns).mapInArrow(partial(_pack_blocks, work=work), BLOCK_SCHEMA)
+
+
+def as_rows(rows: DataFrame | Rows | None) -> Rows | None:
+    """Return a frame as rows; rows, and None, as they are."""
+    return FrameRows(rows, PIECE_ROWS) if isinstance(rows, DataFrame) else rows
+
+
+def open_frame(spark: SparkSession, rows: Rows, schema: T.StructType) -> DataFrame:
+    """Return rows as a frame, for what only Spark does with them; tasks open pieces by themselves."""
+    work = partial(_list_batches, names=tuple(schema.names))
+    side = flatten_changes(rows, schema.names, work)
+    if isinstance(side.rows, PieceRows):
+        numbers = _number_pieces(spark, side.rows.pieces)
+        run = partial(_deal_numbered, pieces=side.rows.pieces, deal=cut_pieces(side))
+        return numbers.mapInArrow(run, schema)
+    stored = cast("FrameRows", side.rows)
+    run = partial(_deal_chunks, deal=side.deal, most=stored.most)
+    return stored.frame.select(*side.columns).mapInArrow(run, schema)
+
+
+def _number_pieces(spark: SparkSession, pieces: Sequence[Any]) -> DataFrame:
+    return spark.range(0, len(pieces), 1, max(len(pieces), 1))
+
+
+def _pack_pieces(spark: SparkSession, pieces: Sequence[Any], deal: Callable[[Any], Any]) -> DataFrame:
+    work = partial(_deal_numbered, pieces=pieces, deal=deal)
+    return _number_pieces(spark, pieces).mapInArrow(partial(_pack_blocks, work=work), BLOCK_SCHEMA)
 
 
 def reduce_frame(measures: Measures, rows: DataFrame) -> dict[str, pa.Table]:
@@ -201,14 +257,29 @@ def _sum_batches(batches: Batches, sums: Callable[[Iterable[pa.Table]], Any], mo
     yield _pickle_result(sums(chunks(batches, most)))
 
 
+def _list_batches(tables: Iterable[pa.Table], names: Sequence[str]) -> Batches:
+    return chain.from_iterable(select_batches(table, names) for table in tables)
+
+
 def _deal_chunks(batches: Batches, deal: Callable[..., Iterator[Any]], most: int) -> Iterator[Any]:
     return deal(chunks(batches, most))
+
+
+def _deal_numbered(
+    batches: Batches, pieces: Sequence[Any], deal: Callable[[Any], Iterator[Any]]
+) -> Iterator[Any]:
+    numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+    return chain.from_iterable(deal(pieces[number]) for number in numbers)
 
 
 def _pack_blocks(batches: Batches, work: Callable[[Batches], Iterator[Block]]) -> Batches:
     for task, rows in work(batches):
         columns = [pa.array([task], pa.int32()), pa.array([rows], pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, ["task", "rows"])
+
+
+def _read_side_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    return read_sides(block.as_buffer() for batch in batches for block in batch.column("rows"))
 
 
 def _pickle_result(result: Any) -> pa.RecordBatch:

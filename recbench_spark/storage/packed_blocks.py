@@ -159,12 +159,12 @@ def read_files(files: Iterable[str], columns: Sequence[str]) -> Iterator[pa.Tabl
 
 
 def read_partition_files(
-    pieces: Iterable[tuple[str, Mapping[str, str]]], columns: Sequence[str]
+    pieces: Iterable[tuple[str, Mapping[str, str]]], columns: Sequence[str], most: int = PIECE_ROWS
 ) -> Iterator[pa.Table]:
     """Yield the rows of files, some at a time, with the values of their partition."""
     for file, partition in pieces:
         names = [name for name in columns if name not in partition]
-        for batch in open_parquet(file).iter_batches(PIECE_ROWS, columns=names):
+        for batch in open_parquet(file).iter_batches(most, columns=names):
             rows = pa.Table.from_batches([batch])
             for name in columns:
                 if name in partition:

@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
-from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.engine.sessions import (
     Py4JJavaError,
     SparkEngine,
@@ -326,13 +325,11 @@ class WarehouseTables(FileTables):
         self._small_partitions[key] = self.spark.createDataFrame(rows, spark_schema(table))
         return self._small_partitions[key]
 
-    def _open_frame(
-        self, table: Table, column: str, values: Sequence[str], others: Mapping[str, str]
-    ) -> FrameRows:
-        rows = self.read(table).where(F.col(column).isin(list(values)))
-        for name, value in others.items():
-            rows = rows.where(F.col(name) == value)
-        return FrameRows(rows, PIECE_ROWS)
+    def _open_frame(self, table: Table, values: Mapping[str, Sequence[str]], most: int) -> FrameRows:
+        rows = self.read(table)
+        for name, wanted in values.items():
+            rows = rows.where(F.col(name).isin(list(wanted)))
+        return FrameRows(rows, most)
 
     def visible(self, table: Table) -> DataFrame:
         """Return the rows of a result table whose run has succeeded."""

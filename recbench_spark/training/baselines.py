@@ -14,7 +14,7 @@ from recbench_spark.config import PopularModel, RandomModel, TruthModel
 from recbench_spark.data.worlds import true_factors
 from recbench_spark.evaluation.ranking.sources import HashSource
 from recbench_spark.models.popular import popular_vectors
-from recbench_spark.storage.blocks import Rows
+from recbench_spark.storage.blocks import StoredRows
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
@@ -30,7 +30,7 @@ class PopularAdapter(ModelAdapter[PopularModel]):
         return train_popular(data.open_items())
 
 
-def train_popular(items: Rows) -> Trained:
+def train_popular(items: StoredRows) -> Trained:
     """Return one row per item with training rows from the catalogue's counts (item_id, n_train)."""
     return Trained(items=items.open(("item_id", "n_train"), _score_items, ("item_id", "vector", "bias")))
 

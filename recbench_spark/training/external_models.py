@@ -18,11 +18,11 @@ from recbench_spark.data.external_inputs import (
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation import checks
-from recbench_spark.evaluation.ranking.rank import GivenRows, RankingInput
+from recbench_spark.evaluation.ranking.inputs import GivenRows, RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import gap_checks, refuse_duplicates
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
-from recbench_spark.training.frames import make_input
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 Rows = TypeVar("Rows", ListsModel, ScoresModel)
@@ -136,10 +136,10 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
             results = check_common_ids(trained.items, data.items, "item_id", (what, "catalogue"))
             self._require_given_rows(data)
             source = self.open_source(trained, data)
-            return make_input(source, self.rank_users(trained, source, data), data.spark_store), results
+            return ScoredModel(source, self.rank_users(trained, source, data)), results
         known = ExpectedIds(users, data.items)
         results = overlap_checks(trained.users, trained.items, known, what)
-        return make_input(self.open_source(trained, data), trained.users, data.spark_store), results
+        return ScoredModel(self.open_source(trained, data), FrameRows(trained.users)), results
 
     def _require_given_rows(self, data: SplitData) -> None:
         """Raise ConfigError if users have training rows: nothing gives these users a vector."""
@@ -169,7 +169,8 @@ class _ExternalRowsAdapter(ModelAdapter[Rows]):
         recommends_again = self.lists and not self.masks and not data.asks_repeats
         train = data.train_rows if recommends_again else None
         results += row_checks(rows, users, data.items, data.definition, train=train)
-        return GivenRows(rows, data.items, self.masks), results
+        values = tuple(name for name in ("rank", "score") if name in rows.columns)
+        return GivenRows(FrameRows(rows), values, data.known_items, self.masks), results
 
 
 class ScoresAdapter(_ExternalRowsAdapter[ScoresModel]):

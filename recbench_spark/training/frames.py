@@ -12,7 +12,6 @@ from pyspark.sql import types as T
 from recbench_spark.data.external_inputs import count_dimensions
 from recbench_spark.engine.versions import union_rows
 from recbench_spark.evaluation.ranking.predict import mean_rating, predict_scored
-from recbench_spark.evaluation.ranking.rank import ScoredModel
 from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
@@ -106,11 +105,6 @@ def unwrap_side(rows: Any, side: str, store: Store, *columns: str) -> DataFrame:
     names = (f"{side}_id", *columns)
     schema = T.StructType([T.StructField(names[0], T.StringType()), *(SIDE[name] for name in columns)])
     return make_frame_rows(store.spark, rows.open(names, return_rows, names), schema)
-
-
-def make_input(source: Source, vectors: Any, store: Store) -> ScoredModel:
-    """Return a model that scores, with the vectors of its users as a frame."""
-    return ScoredModel(source, None if vectors is None else unwrap_side(vectors, "user", store, "vector"))
 
 
 def share_frame_vectors(data: Any, items: Any, what: str) -> DotSource:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from recbench_spark.checks import Check
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark
+from recbench_spark.evaluation.ranking.inputs import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.known_items import share_rows
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
@@ -32,7 +33,6 @@ from recbench_spark.training.registry import import_adapter
 from recbench_spark.training.split_data import SplitData
 
 if TYPE_CHECKING:
-    from recbench_spark.evaluation.ranking.rank import RankingInput
     from recbench_spark.training.frames import Frame
 
 __all__ = ["Behaviour", "ModelAdapter", "SplitData", "Trained", "make_adapter"]
@@ -195,7 +195,7 @@ class ModelAdapter(Generic[Settings]):
         return self.ranked(users, data)
 
     def ranked(self, users: Frame, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """Return the input of `evaluation.ranking.rank`, and checks that count unusable rows of the model.
+        """Return the input of `batched.rank`, and checks that count unusable rows of the model.
 
         Args:
             users: rows of `select_part_users`.
@@ -203,7 +203,7 @@ class ModelAdapter(Generic[Settings]):
         """
         trained = self.load(data)
         source = self.open_source(trained, data)
-        return data.frames.make_input(source, self.rank_users(trained, source, data), data.store), []
+        return ScoredModel(source, self.rank_users(trained, source, data)), []
 
     def rank_users(self, trained: Trained, source: Source, data: SplitData) -> Rows | None:
         """Return user_id, vector of the users of training, and of those folded in by their given rows."""

@@ -17,7 +17,7 @@ from recbench_spark.checks import Check
 from recbench_spark.config import RetrievedModel, digest
 from recbench_spark.config.retrieval import AnyIndexSettings
 from recbench_spark.errors import ConfigError, StoreError
-from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
+from recbench_spark.evaluation.ranking.inputs import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.sources import OPEN_MODELS, DotSource, Strings
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32
 from recbench_spark.kernels.ranking.positives import ItemLists, make_positives

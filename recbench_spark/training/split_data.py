@@ -24,7 +24,7 @@ from recbench_spark.protocol.labelled_rows import open_by_user, open_labelled
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, RUNS, SPLITS, Table
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.blocks import Rows, TaskRows
+from recbench_spark.storage.blocks import StoredRows, TaskRows
 from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import scratch_folder
@@ -75,7 +75,7 @@ class SplitData:
 
     # ------------------------------------------------------------------------- on any runner
 
-    def open_items(self) -> Rows:
+    def open_items(self) -> StoredRows:
         """Return the rows of the catalogue."""
         return self.store.open_rows(ITEMS, "split_id", [self.split_id])
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from recbench_spark.checks import Check
 from recbench_spark.config import SwitchModel
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.ranking.rank import RankingInput
+from recbench_spark.evaluation.ranking.inputs import RankingInput
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.definitions import Definition
-from recbench_spark.engine.measures import finish_cell, reduce_pieces, serialize_table
+from recbench_spark.engine.local import LocalEngine
+from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.evaluation.batch_schemas import RANKED_USERS, TOTALS, USER_VALUES
 from recbench_spark.evaluation.batched import shuffle, task
 from recbench_spark.evaluation.batched.task import USERS_MEMBER, BatchedWork, Member
@@ -24,11 +29,16 @@ from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
 from recbench_spark.evaluation.metrics.listed import ListedCatalogue
 from recbench_spark.evaluation.ranking.given import rank_batches
+from recbench_spark.evaluation.ranking.inputs import GivenRows, ScoredModel
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
+from recbench_spark.kernels.streams import serialize_table
+from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.sides import ChangedRows
 from tests.evaluation.test_batches import DIMS, ITEMS, PLAN, USERS, share_rows, users
 
 REQUEST = RankingRequest(PLAN.definition)
@@ -45,16 +55,8 @@ class Broken(DotSource):
         raise ValueError("half a file")
 
 
-def blocks(tables: dict[int, list[pa.Table]]) -> pa.RecordBatch:
-    rows = [(place, serialize_table(table)) for place, parts in tables.items() for table in parts]
-    members, packed = zip(*rows, strict=True)
-    return pa.RecordBatch.from_pydict(
-        {
-            "task": pa.array([0] * len(rows), pa.int32()),
-            "member": pa.array(members, pa.int32()),
-            "rows": pa.array(packed, pa.binary()),
-        }
-    )
+def blocks(tables: dict[int, list[pa.Table]]) -> dict[int, list[Any]]:
+    return {place: [serialize_table(table) for table in parts] for place, parts in tables.items()}
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def result(tmp_path: Path) -> dict[tuple[int, str], list[pa.Table]]:
     values = partial(accuracy.user_value_batches, PLAN)
     work = BatchedWork(members, REQUEST, {"ranks": RANKS, "once": ONCE}, values, folders)
     rows: dict[tuple[int, str], list[pa.Table]] = {}
-    for batch in task.run_task(work, lambda: "cpu", iter([blocks(tables)])):
+    for batch in task.run_task(work, lambda: "cpu", blocks(tables)):
         (row,) = batch.to_pylist()
         rows.setdefault((row["member"], row["kind"]), []).append(pa.ipc.open_stream(row["rows"]).read_all())
     return rows
@@ -110,47 +112,100 @@ def read(folder: Path, files: pa.Table, names: list[str]) -> list[str]:
     return sorted(repr(row) for row in table.select(names).to_pylist())
 
 
-def test_what_is_dealt_out_comes_back_whole(tmp_path: Path) -> None:
-    """Dealt to three tasks, ranked, measured and finished: the metrics of all users in one process."""
-    every = users()
-    task_r = np.arange(USERS) % 3
-    vectors = every.select(["user_id", "vector"])
-    dealt = [
-        mark(every.drop_columns(["vector", "list_items", "list_ids", "list_scores"]), USERS_MEMBER, task_r),
-        mark(
-            vectors.filter(every.column("vector").is_valid()), 0, task_r[every.column("vector").is_valid()]
-        ),
-    ]
-    blocks_of: dict[int, list[pa.RecordBatch]] = {0: [], 1: [], 2: []}
-    for table in dealt:
-        for batch in shuffle._partition_batches(iter(table.to_batches(max_chunksize=17)), rows=20):
-            for n, place in enumerate(batch.column("task").to_pylist()):
-                blocks_of[place].append(batch.slice(n, 1))
-    member = Member("vectors", DotSource(share_rows(tmp_path), ITEMS, DIMS), columns=VECTOR)
-    folders = (str(tmp_path / "rankings"), str(tmp_path / "values"))
-    work = BatchedWork(
-        (member,), REQUEST, {"ranks": ONCE}, partial(accuracy.user_value_batches, PLAN), folders
+class Kept(NamedTuple):
+    """Rows in a file, and how a task opens them."""
+
+    engine: LocalEngine
+    folder: Path
+
+    def rows(self, name: str, table: pa.Table, pieces: int = 3) -> PieceRows:
+        files = [str(self.folder / f"{name}-{n}.parquet") for n in range(pieces)]
+        for n, file in enumerate(files):
+            size = -(-len(table) // pieces)
+            pq.write_table(table.slice(n * size, size), file, row_group_size=7)
+        return PieceRows(self.engine, [(file, {}) for file in files], partial(read_partition_files, most=5))
+
+
+LISTED = ["vector", "list_items", "list_ids", "list_scores"]
+
+
+def evaluate_all(folder: Path, workers: int, sources: Sequence[Any]) -> list[shuffle.BatchedResult]:
+    """Rank vectors, and lists whose ids are looked up, on processes of this machine."""
+    every, engine = users(), LocalEngine(str(folder), workers)
+    kept = Kept(engine, folder)
+    vectors = every.select(["user_id", "vector"]).filter(every.column("vector").is_valid())
+    owners = pc.list_parent_indices(every.column("list_items"))
+    lists = pa.table(
+        {
+            "user_id": every.column("user_id").take(owners),
+            "item_id": pc.list_flatten(every.column("list_ids")),
+            "score": pc.list_flatten(every.column("list_scores")),
+        }
     )
-    rows = [row for some in blocks_of.values() for row in task.run_task(work, lambda: "cpu", iter(some))]
-    cells: dict[tuple[Any, ...], list[pa.RecordBatch]] = {}
-    for row in rows:
-        cells.setdefault(tuple(row.select(["member", "kind", "cell"]).to_pylist()[0].values()), []).append(
-            row
-        )
-    finished = [finish_cell(work.measures, pa.Table.from_batches(some)) for some in cells.values()]
-    result = shuffle._member_result(work.measures, pa.concat_tables(finished), 0)
-    assert (result.error, len(result.rankings), len(result.values)) == (None, 3, 3) and result.seconds > 0
-    assert sum(file.rows for file in result.rankings) == USERS
-    wanted = reduce_pieces({"ranks": RANKS}, [alone(tmp_path, "vectors")])["ranks"].to_pylist()
-    assert len(wanted) > 40
-    assert sorted(map(repr, result.measured["ranks"].to_pylist())) == sorted(map(repr, wanted))
+    catalogue = pa.table(
+        {
+            "item_index": pa.array(range(ITEMS), pa.int32()),
+            "item_id": [f"i{i}" for i in range(ITEMS)],
+            "n_train": [1] * ITEMS,
+        }
+    )
+    pq.write_table(catalogue, folder / "catalogue.parquet")
+    known = KnownItems(SharedRows(f"{folder.name}-known", (str(folder / "catalogue.parquet"),)), ITEMS)
+    whole = ChangedRows(
+        kept.rows("users", every),
+        every.column_names,
+        halve,
+        tuple(every.drop_columns(LISTED).column_names),
+        11,
+    )
+    ranked = [
+        *(ScoredModel(source, kept.rows("vectors", vectors)) for source in sources),
+        GivenRows(kept.rows("lists", lists), ("score",), known, mask=True),
+    ]
+    members = tuple(shuffle.to_member(f"run{n}", one, REQUEST) for n, one in enumerate(ranked))
+    folders = (str(folder / "rankings"), str(folder / "values"))
+    work = BatchedWork(
+        members, REQUEST, {"ranks": ONCE}, partial(accuracy.user_value_batches, PLAN), folders
+    )
+    return shuffle.evaluate(engine, shuffle.PassInputs(whole, ranked, USERS), work)
 
 
-def mark(table: pa.Table, member: int, task_r: Any) -> pa.Table:
-    marks = {"_task": pa.array(np.asarray(task_r), pa.int32()), "_member": pa.repeat(member, len(table))}
-    for name, column in marks.items():
-        table = table.append_column(name, column)
-    return table
+def halve(rows: pa.Table) -> pa.Table:
+    """A change that tasks apply to some users at a time."""
+    assert len(rows) <= 11
+    return rows.drop_columns(LISTED)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_dealt_out_comes_back_whole(tmp_path: Path, workers: int, monkeypatch) -> None:
+    """Dealt to tasks, ranked, measured and finished: the metrics of all users in one process."""
+    monkeypatch.setattr(shuffle, "PAIRS_PER_TASK", 30)
+    source = DotSource(share_rows(tmp_path), ITEMS, DIMS)
+    results = evaluate_all(tmp_path, workers, [source])
+    for result, kind in zip(results, ("vectors", "lists"), strict=True):
+        assert result.error is None and result.seconds > 0
+        assert len(result.rankings) == len(result.values) == workers
+        assert sum(file.rows for file in result.rankings) == USERS
+        wanted = reduce_pieces({"ranks": RANKS}, [alone(tmp_path, kind)])["ranks"].to_pylist()
+        assert len(wanted) > 40
+        assert sorted(map(repr, result.measured["ranks"].to_pylist())) == sorted(map(repr, wanted))
+    assert not list(tmp_path.glob("shuffle-*"))
+
+
+class Deadly(DotSource):
+    """A model that ends the process that opens it, as the system does where memory runs out."""
+
+    def scorer(self) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_dies_is_an_error_of_the_whole_pass(tmp_path: Path) -> None:
+    sources = [kind(share_rows(tmp_path), ITEMS, DIMS) for kind in (DotSource, Deadly)]
+    with pytest.raises(BrokenProcessPool):
+        evaluate_all(tmp_path, 2, sources)
+    assert not list(tmp_path.glob("shuffle-*"))
+    results = evaluate_all(tmp_path, 2, [sources[0], Broken(share_rows(tmp_path), ITEMS, DIMS)])
+    assert [result.error for result in results] == [None, "ValueError: half a file", None]
 
 
 @pytest.mark.parametrize(("place", "kind"), [(0, "vectors"), (2, "lists"), (3, "vectors")])
@@ -183,7 +238,7 @@ def test_the_only_model_raises_so_that_spark_tries_again(tmp_path: Path) -> None
     work = BatchedWork(members, REQUEST, {}, None, (str(tmp_path), str(tmp_path)))
     table = users().drop_columns(["vector", "list_items", "list_ids", "list_scores"])
     with pytest.raises(ValueError, match="half a file"):
-        list(task.run_task(work, lambda: "cpu", iter([blocks({USERS_MEMBER: [table]})])))
+        list(task.run_task(work, lambda: "cpu", blocks({USERS_MEMBER: [table]})))
 
 
 def test_models_of_other_users_have_weights_of_their_own() -> None:

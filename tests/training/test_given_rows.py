@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.evaluation.ranking.part_users import PART_USERS, select_part_users
-from recbench_spark.evaluation.ranking.source_rows import map_user_blocks
+from recbench_spark.evaluation.ranking.part_users import PART_USERS, map_user_blocks, select_part_users
 from recbench_spark.kernels.ranking.scorers import DotScorer
 from recbench_spark.models.fold_in_settings import FoldInSettings, RidgeFoldIn
 from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, RUNS, SPLITS
+from recbench_spark.storage.frame_blocks import open_frame
+from recbench_spark.storage.spark_types import spark_columns
 from recbench_spark.storage.store import Store
 from recbench_spark.training.given_rows import COLUMNS, VECTORS, fold_given_rows
 from recbench_spark.training.model_adapter import make_adapter
@@ -114,7 +115,8 @@ def test_ratings_of_held_out_users_are_predicted_by_their_given_rows(night: Ran,
     (model,) = (model for model in night.benchmark.models if model.name == name)
     adapter = make_adapter(model)
     select = partial(select_part_users, parts=["test"], threshold=None, keep_empty=False)
-    users = map_user_blocks(data.store, data.split_id, select, PART_USERS).rows()
+    blocks = map_user_blocks(data.store, data.split_id, select, PART_USERS.names)
+    users = open_frame(data.spark, blocks, spark_columns(PART_USERS))
     predicted = adapter.predict(users, data).toPandas()
     trained = adapter.load(data)
     ranked = adapter.rank_users(trained, adapter.open_source(trained, data), data)

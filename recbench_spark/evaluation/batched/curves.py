@@ -15,8 +15,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap, HeldOut
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import change_groups, count_shuffle_tasks
 from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
+from recbench_spark.evaluation.batched.task_devices import choose_device
 from recbench_spark.evaluation.metrics import curve_batches, curve_rankings
 from recbench_spark.evaluation.metrics.curve_batches import (
     CURVE_COUNTS,
@@ -29,7 +31,6 @@ from recbench_spark.evaluation.metrics.curve_batches import (
     CurvePlan,
 )
 from recbench_spark.evaluation.metrics.curve_rankings import CURVE_RANKED
-from recbench_spark.evaluation.ranking.rank import read_gpu_share, task_device
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.randomness import uniform
 
@@ -129,8 +130,8 @@ def measure_models(users: DataFrame, plan: CurvePlan, members: Sequence[CurveMem
         plan: points, metrics, definition, orders.
         members: the models.
     """
-    share = read_gpu_share(users.sparkSession)
-    run = partial(_measure_task, plan, tuple(members), partial(task_device, share))
+    device = choose_device(SparkEngine(users.sparkSession))
+    run = partial(_measure_task, plan, tuple(members), device)
     return users.select(*CURVE_USERS.names).mapInArrow(run, to_ddl(CURVE_ROWS))
 
 
@@ -139,8 +140,8 @@ def rank_models(users: DataFrame, plan: CurvePlan, members: Sequence[CurveMember
 
     Memory and arguments as `measure_models`. It ranks once more, because only few files ask for these rows.
     """
-    share = read_gpu_share(users.sparkSession)
-    run = partial(_rank_task, plan, tuple(members), partial(task_device, share))
+    device = choose_device(SparkEngine(users.sparkSession))
+    run = partial(_rank_task, plan, tuple(members), device)
     return users.select(*CURVE_USERS.names).mapInArrow(run, to_ddl(CURVE_RANKED))
 
 

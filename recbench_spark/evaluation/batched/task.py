@@ -3,32 +3,35 @@
 A task holds its users once, and the vectors (or lists) that the models have of these users. The item side
 (mapped) and the rankings are held for one model at a time. The task writes rows of users to Parquet files
 and returns sums. A model that fails leaves one row with its error and no other row. If it is the only model
-it raises, so that Spark tries the task again.
+it raises, so that a runner that repeats tasks tries again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.engine.measures import CELLS, Measure, Measures, pack_cells, pack_rows
+from recbench_spark.engine.measures import Measure, Measures, pack_rows
 from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, USERS
 from recbench_spark.evaluation.batched import progress
+from recbench_spark.evaluation.ranking.candidates import CandidateRule, add_candidates
 from recbench_spark.evaluation.ranking.given import group_lists, rank_batches
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.storage.blocks import pack_sums
 from recbench_spark.storage.delta_files import File, write_file
-from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.packed_blocks import Block, unpack_blocks
+from recbench_spark.storage.sides import Sides
 
-USERS_MEMBER = -1
-"""Number of the member whose blocks are the users themselves."""
+USERS_MEMBER, CANDIDATES_MEMBER = -1, -2
+"""Numbers of the sides that are the users themselves, and their candidates."""
 
 FAILED, RANKINGS, VALUES, SECONDS = "failed", "rankings", "user_metrics", "seconds"
 """Kinds beside the names of measures: an error, files of two tables, seconds of a task for a model."""
@@ -74,6 +77,7 @@ class BatchedWork:
         measures: measures by name.
         values: function from rankings to rows of `USER_VALUES`; None: such rows are not written.
         folders: folders of the tables `rankings` and `user_metrics`, whose partitions are runs.
+        candidates: what the rows of CANDIDATES_MEMBER are; None: there are none.
         progress: a folder where tasks record their progress (`progress.record_progress`); empty: none.
     """
 
@@ -82,40 +86,50 @@ class BatchedWork:
     measures: Measures
     values: Callable[[Batches], Batches] | None
     folders: tuple[str, str]
+    candidates: CandidateRule | None = None
     progress: str = ""
 
 
-def run_task(work: BatchedWork, device: Callable[[], str], batches: Batches) -> Batches:
-    """Evaluate all models on a task's blocks (member, rows), and yield rows of `CELLS`."""
-    blocks: dict[int, list[pa.Buffer]] = {}
-    task = 0
-    for batch in batches:
-        task = batch.column("task")[0].as_py() if batch.num_rows else task
-        for member, rows in zip(batch.column("member").to_pylist(), batch.column("rows"), strict=True):
-            blocks.setdefault(member, []).append(rows.as_buffer())
-    users = unpack_blocks(blocks.pop(USERS_MEMBER, []))
+@dataclass(frozen=True)
+class RankedAlone:
+    """Request, device and kind of candidates where one model is ranked, and not measured."""
+
+    request: RankingRequest
+    device: Callable[[], str]
+    candidates: CandidateRule | None = None
+
+
+def deal_results(
+    sides: Iterable[Sides], work: BatchedWork, device: Callable[[], str], tasks: int
+) -> Iterator[Block]:
+    """Evaluate all models on a task's users, and send the sums to the tasks that finish them."""
+    for task_sides in sides:
+        yield from pack_sums(run_task(work, device, task_sides), work.measures, tasks)
+
+
+def run_task(work: BatchedWork, device: Callable[[], str], sides: Sides) -> Batches:
+    """Evaluate all models on a task's blocks, and yield rows of `CELLS`."""
+    users = read_users(sides, work.candidates)
     if users is None:
         return
-    users, task_device = users.sort_by("user_id").combine_chunks(), device()
+    task, task_device = users.column("user_key")[0].as_py() % 2**63, device()
     values_by_measure: dict[str, dict[int, Any]] = {
         name: {} for name, measure in work.measures.items() if measure.grouped
     }
     for number, member in enumerate(work.members):
         started = time.perf_counter()
-        member_rows = unpack_blocks(blocks.pop(number, []))
+        member_rows = unpack_blocks(sides.pop(number, []))
         try:
-            result_rows, member_values = _evaluate_member(work, member, users, member_rows, task_device)
+            results, member_values = _evaluate_member(work, member, users, member_rows, task_device)
         # An error of one model must not stop the others; the driver tries this model again alone.
         except Exception as error:
             if len(work.members) == 1:
                 raise
             message = pa.table({"error": [f"{type(error).__name__}: {error}"]})
-            result_rows = [pack_rows(FAILED, "", message)]
-            member_values = {}
-        seconds = pa.table({"seconds": [time.perf_counter() - started]})
-        result_rows.append(pack_rows(SECONDS, "", seconds))
+            results, member_values = [(FAILED, message)], {}
+        results.append((SECONDS, pa.table({"seconds": [time.perf_counter() - started]})))
         progress.record_progress(work.progress, task, users.num_rows * (number + 1))
-        yield from (_set_member(number, row) for row in result_rows)
+        yield from (pack_rows(kind, rows, number) for kind, rows in results)
         for name, values in member_values.items():
             values_by_measure[name][number] = values
             if len(values_by_measure[name]) == MODELS_PER_SUM:
@@ -128,8 +142,13 @@ MODELS_PER_SUM = 64
 """Models whose values of users a task holds until they are added up: 100 bytes per user and model."""
 
 
-def _set_member(number: int, row: pa.RecordBatch) -> pa.RecordBatch:
-    return row.set_column(0, CELLS.field(0), pa.array([number], pa.int32()))
+def read_users(sides: Sides, candidates: CandidateRule | None) -> pa.Table | None:
+    """Take the users of a task out of its blocks, in order, with their candidates; None: it has none."""
+    users, rows = (unpack_blocks(sides.pop(number, [])) for number in (USERS_MEMBER, CANDIDATES_MEMBER))
+    if users is None:
+        return None
+    users = users.sort_by([("user_id", "ascending"), ("part", "ascending")])
+    return (users if candidates is None else add_candidates(users, rows, candidates)).combine_chunks()
 
 
 def _sum_models(name: str, measure: Measure, model_values: dict[int, Any]) -> Batches:
@@ -137,44 +156,61 @@ def _sum_models(name: str, measure: Measure, model_values: dict[int, Any]) -> Ba
     assert measure.grouped is not None
     totals = measure.grouped[1](list(model_values.values()))
     for number, batches in zip(model_values, totals, strict=True):
-        for rows in batches:
-            yield from pack_cells(name, measure.key, rows, number)
+        yield from (pack_rows(name, rows, number) for _, rows in _join_sums(name, batches))
     model_values.clear()
+
+
+Results = list[tuple[str, pa.Table]]
+"""Rows of results of one model, with their kind."""
+
+
+def _join_sums(name: str, batches: Iterable[pa.RecordBatch]) -> Results:
+    sums = [rows for rows in batches if rows.num_rows]
+    return [(name, pa.Table.from_batches(sums))] if sums else []
 
 
 def _evaluate_member(
     work: BatchedWork, member: Member, users: pa.Table, member_rows: pa.Table | None, device: str
-) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
+) -> tuple[Results, dict[str, Any]]:
     """Return all rows of results of one model, and values to add up with those of other models."""
-    ranked = list(_rank_users(work.request, member, users, member_rows, device))
-    result_rows: list[pa.RecordBatch] = []
+    ranked = list(rank_users(work.request, member, users, member_rows, device))
+    results: Results = []
     member_values: dict[str, Any] = {}
     for name, measure in work.measures.items():
         if measure.grouped:
             member_values[name] = measure.grouped[0](iter(ranked))
-            continue
-        for rows in measure.sums(iter(ranked)):
-            result_rows += pack_cells(name, measure.key, rows)
+        else:
+            results += _join_sums(name, measure.sums(iter(ranked)))
     partition = {"run_id": member.run_id}
     table = _to_stored_table(ranked, ("part",))
     file = write_file(table, work.folders[0], partition, RANKED_USERS.names, DICTIONARY_COLUMNS)
-    result_rows.append(pack_rows(RANKINGS, "", _file_row(file)))
+    results.append((RANKINGS, _file_row(file)))
     values = list(work.values(iter(ranked))) if work.values else []
     if values:
         # Rows of a metric are contiguous, so that readers of one metric skip the others.
         values.sort(key=lambda batch: (batch.column("metric")[0].as_py(), batch.column("part")[0].as_py()))
         table = _to_stored_table(values, ("part", "metric", "definition", "estimator"))
         file = write_file(table, work.folders[1], partition, USER_VALUES.names, ("ks.list.element",))
-        result_rows.append(pack_rows(VALUES, "", _file_row(file)))
-    return result_rows, member_values
+        results.append((VALUES, _file_row(file)))
+    return results, member_values
+
+
+def rank_sides(sides: Sides, member: Member, work: RankedAlone) -> pa.Table:
+    """Rank a task's users by one model: rows of `RANKED_USERS`."""
+    users = read_users(sides, work.candidates)
+    if users is None:
+        return RANKED_USERS.empty_table()
+    member_rows = unpack_blocks(sides.pop(0, []))
+    return pa.Table.from_batches(rank_users(work.request, member, users, member_rows, work.device()))
 
 
 # ------------------------------------------------------------------------------- ranking
 
 
-def _rank_users(
+def rank_users(
     request: RankingRequest, member: Member, users: pa.Table, member_rows: pa.Table | None, device: str
 ) -> Batches:
+    """Rank users by one model: rows of `RANKED_USERS`."""
     if member.source is None and member_rows is not None:
         member_rows = group_lists(member_rows)
     batches = _user_batches(users.select(_ranking_columns(member, users)), member, member_rows)

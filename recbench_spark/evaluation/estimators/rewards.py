@@ -1,65 +1,165 @@
-"""Rewards of a model beside the rankings of one run, joined and checked on Spark."""
+"""Rewards of a model beside the rankings of one run, joined and checked in tasks. Without Spark."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.engine.measures import Measure, Measures
 from recbench_spark.errors import DataError
+from recbench_spark.kernels.streams import Batches
+from recbench_spark.storage.blocks import Engine, Rows, reduce_rows, reduce_tasks
+from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.scratch import share_table
+from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
+from recbench_spark.storage.sides import ChangedRows, NamedRows, Side, deal_sides
+
+NO_REWARDS = pa.schema({"user_id": pa.string(), "item_id": pa.string(), "reward": pa.float64()})
+
+REWARD_COLUMNS = ("truth_rewards", "listed_rewards", "unknown_rewards")
+"""Columns that rankings get."""
 
 
-def add_rewards(rankings: DataFrame, rewards: DataFrame) -> DataFrame:
+class WrongRewards(NamedTuple):
+    """Numbers of rewards that are no probability, and of ids that occur again."""
+
+    wrong: int
+    twice: int
+
+
+def add_rewards(rankings: pa.Table, rewards: pa.Table) -> pa.Table:
     """Add `truth_rewards` and `listed_rewards`, and the number of items without a reward (they count 0).
-
-    Shuffles the (user, item) rows of truth and lists by item (or user and item), then by user; a task
-    holds the items of one user at a time.
 
     Args:
         rankings: rows of the table `rankings` with `top_items`.
         rewards: item_id[, user_id], reward: one row per item, or per user and item.
-
-    Returns:
-        The rankings with truth_rewards, listed_rewards, unknown_rewards.
     """
-    by: list[str] = [name for name in ("user_id", "item_id") if name in rewards.columns]
-    listed = F.coalesce("top_items", F.array().cast("array<string>"))
-    user = ("user_id", "part")
-    places = rankings.select(*user, F.posexplode(F.concat("item_ids", listed)).alias("place", "item_id"))
-    joined = places.join(rewards.select(*by, "reward"), by, "left")
-    entry = F.struct("place", F.coalesce("reward", F.lit(0.0)).alias("reward"))
-    grouped = joined.groupBy(*user).agg(
-        F.sort_array(F.collect_list(entry)).alias("entries"),
-        F.count_if(F.col("reward").isNull() & F.col("item_id").isNotNull()).alias("unknown_rewards"),
-    )
-    all_rewards = F.coalesce(F.col("entries")["reward"], F.array().cast("array<double>"))
-    n = F.size("item_ids")
-    return (
-        rankings.join(grouped, list(user), "left")
-        .withColumns(
-            {
-                "truth_rewards": F.slice(all_rewards, F.lit(1), n),
-                "listed_rewards": F.slice(all_rewards, n + 1, F.size(all_rewards)),
-                "unknown_rewards": F.coalesce("unknown_rewards", F.lit(0)),
-            }
-        )
-        .drop("entries")
-    )
+    keys, values = _key_rewards(rewards), rewards.column("reward").combine_chunks().cast(pa.float64())
+    users, by_user = rankings.column("user_id").combine_chunks(), "user_id" in rewards.column_names
+    unknown_n = np.zeros(len(rankings), np.int64)
+    for name, column in (("truth_rewards", "item_ids"), ("listed_rewards", "top_items")):
+        lists = rankings.column(column).combine_chunks()
+        offsets, _ = flatten_lists(lists)
+        items, row_e = lists.flatten(), np.repeat(np.arange(len(rankings)), np.diff(offsets))
+        wanted = _join_ids(users.take(pa.array(row_e)), items) if by_user else items
+        rewards_e = values.take(pc.index_in(wanted, keys))
+        missing_e = pc.and_(pc.is_null(rewards_e), pc.is_valid(items)).to_numpy(zero_copy_only=False)
+        unknown_n += np.bincount(row_e[missing_e], minlength=len(rankings))
+        bounds = pa.array(offsets, pa.int32())
+        rankings = rankings.append_column(name, pa.ListArray.from_arrays(bounds, rewards_e.fill_null(0.0)))
+    return rankings.append_column("unknown_rewards", pa.array(unknown_n))
 
 
-def check_rewards(rewards: DataFrame) -> None:
-    """Refuse a reward model with invalid or duplicate rows. One aggregation.
+def count_wrong(tables: Iterable[pa.Table]) -> WrongRewards:
+    """Count what `refuse_wrong` refuses, in all rows of some items, or of some users."""
+    rewards = pa.concat_tables(tables)
+    values = rewards.column("reward").cast(pa.float64())
+    is_chance = pc.and_(pc.greater_equal(values, 0), pc.less_equal(values, 1))
+    keys = _key_rewards(rewards)
+    wrong = len(rewards) - (pc.sum(is_chance).as_py() or 0)
+    return WrongRewards(wrong, len(keys) - len(keys.unique()))
+
+
+def _sum_unknown(batches: Batches) -> Batches:
+    for batch in batches:
+        n = pc.sum(batch.column("unknown_rewards")).as_py() or 0
+        yield pa.RecordBatch.from_pydict({"n": pa.array([n], pa.int64())})
+
+
+def _add_up(sums: pa.Table) -> pa.Table:
+    return pa.table({"n": [pc.sum(sums.column("n")).as_py()]})
+
+
+UNKNOWN = Measure(_sum_unknown, (), _add_up, ("unknown_rewards",))
+"""Number of items without a reward."""
+
+
+def reduce_rewarded(
+    engine: Engine, measures: Measures, rankings: Rows, rewards: NamedRows, base: str
+) -> dict[str, pa.Table]:
+    """Reduce rankings with the columns of `add_rewards`; the result of UNKNOWN is named "unknown".
+
+    Rewards of items are mapped by tasks, and the driver holds them once. Those of users and items are dealt
+    by user, beside the rankings.
+
+    Args:
+        engine: the runner.
+        measures: measures by name.
+        rankings: rows of the table `rankings` of one run.
+        rewards: item_id[, user_id], reward.
+        base: a folder that all tasks see.
+
+    Raises:
+        DataError: as `refuse_wrong`.
+    """
+    measures = {**measures, "unknown": UNKNOWN}
+    needs = [name for measure in measures.values() for name in measure.needs if name not in REWARD_COLUMNS]
+    columns = tuple(dict.fromkeys(["user_id", "item_ids", "top_items", *needs]))
+    tasks = engine.count_tasks(0)
+    if "user_id" not in rewards.names:
+        table = pa.concat_tables(rewards.each(rewards.names, pa.concat_tables))
+        refuse_wrong([count_wrong([table])])
+        add = partial(_add_shared, rewards=share_table(base, table))
+        joined = ChangedRows(rankings, columns, add, (*columns, *REWARD_COLUMNS))
+        return reduce_rows(measures, joined, tasks)
+    own = Side(1, rewards, rewards.names)
+    refuse_wrong(deal_sides(engine, [own], tasks).then(_unpack_rewards, ()).each(_count_table))
+    dealt = deal_sides(engine, [Side(0, rankings, columns), own], tasks)
+    return reduce_tasks(measures, dealt.then(_add_dealt, (*columns, *REWARD_COLUMNS)), tasks)
+
+
+# ------------------------------------------------------------------------------- what tasks do
+
+
+@lru_cache(maxsize=1)
+def _read_shared(rewards: SharedRows) -> pa.Table:
+    return rewards.dataset().to_table()
+
+
+def _add_shared(rankings: pa.Table, rewards: SharedRows) -> pa.Table:
+    return add_rewards(rankings, _read_shared(rewards))
+
+
+def _unpack_rewards(sides: Any) -> pa.Table:
+    return unpack_blocks(sides[1])
+
+
+def _count_table(rewards: pa.Table) -> WrongRewards:
+    return count_wrong([rewards])
+
+
+def _add_dealt(sides: Any) -> pa.Table:
+    rankings, rewards = (unpack_blocks(sides.get(number, [])) for number in (0, 1))
+    if rankings is None:
+        return pa.table({})
+    return add_rewards(rankings, NO_REWARDS.empty_table() if rewards is None else rewards)
+
+
+def refuse_wrong(counts: Sequence[WrongRewards]) -> None:
+    """Refuse a reward model with invalid or duplicate rows.
 
     Raises:
         DataError: rewards outside of 0..1, or items (of a user) that stand twice, with their numbers.
     """
-    by = [name for name in ("user_id", "item_id") if name in rewards.columns]
-    value = F.col("reward")
-    wrong = value.isNull() | F.isnan(value) | (value < 0) | (value > 1)
-    (summary,) = rewards.agg(
-        F.count_if(wrong).alias("wrong"), (F.count("*") - F.count_distinct(F.struct(*by))).alias("twice")
-    ).collect()
-    if summary.wrong or summary.twice:
+    wrong, twice = (sum(numbers) for numbers in zip((0, 0), *counts, strict=True))
+    if wrong or twice:
         raise DataError(
-            f"rewards: {summary.wrong} rows are not a probability within 0..1, {summary.twice} occur twice",
+            f"rewards: {wrong} rows are not a probability within 0..1, {twice} occur twice",
             "give one probability per item, or per item of a user",
         )
+
+
+def _key_rewards(rewards: pa.Table) -> pa.Array:
+    items = rewards.column("item_id").combine_chunks()
+    if "user_id" not in rewards.column_names:
+        return items
+    return _join_ids(rewards.column("user_id").combine_chunks(), items)
+
+
+def _join_ids(users: pa.Array, items: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(users, items, "\0")

@@ -1,60 +1,56 @@
-"""Draw of candidates for users on the cluster."""
+"""Draw of candidates for users by tasks. Without Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from recbench_spark.config import CandidateDraw
+from recbench_spark.config import CandidateDraw, digest
 from recbench_spark.evaluation.ranking.drawn_batches import draw_batches
 from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.blocks import Rows
 from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.sides import ChangedRows
 
-_DRAWN = "user_id STRING, part STRING, items ARRAY<INT>"
-
-
-def weight_rows(items: DataFrame, mode: str) -> DataFrame:
-    """Return item_index and weight: 1 for uniform draws, training interactions for draws by popularity."""
-    weight = F.lit(1).cast("long") if mode == "uniform" else F.col("n_train")
-    return items.select("item_index", weight.alias("weight"))
+DRAWN = pa.schema({"user_id": pa.string(), "part": pa.string(), "items": pa.list_(pa.int32())})
 
 
 def draw_candidates(
-    users: DataFrame, weights: SharedRows, n_items: int, settings: CandidateDraw
-) -> DataFrame:
+    users: Rows, catalogue: SharedRows, n_items: int, mode: str, settings: CandidateDraw
+) -> ChangedRows:
     """Draw items for each user among those in neither training nor truth. No shuffle.
 
     A task maps the running sum of the weights: 8 bytes per item, one copy per host.
 
     Args:
-        users: rows of `rank.select_part_users`.
-        weights: rows of `weight_rows`.
+        users: rows of `part_users.select_part_users`.
+        catalogue: item_index, n_train.
         n_items: items of the catalogue.
+        mode: uniform, or popularity: an item's weight is its number of training rows.
         settings: number of items, per user or per held-out item, and seed.
 
     Returns:
         user_id, part, items (item indices in the order drawn).
     """
-    narrow = users.select("user_id", "part", "user_key", "items", "masked")
-    return narrow.mapInArrow(partial(_draw_with_weights, weights, n_items, settings), _DRAWN)
+    weights = SharedRows(digest(catalogue.key, mode, length=32), catalogue.files)
+    draw = partial(_draw_table, weights=weights, n_items=n_items, mode=mode, settings=settings)
+    return ChangedRows(users, ("user_id", "part", "user_key", "items", "masked"), draw, tuple(DRAWN.names))
 
 
-def _draw_with_weights(
-    weights: SharedRows, n_items: int, settings: CandidateDraw, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    arrays = weights.arrays(lambda rows, folder: _running_sum(rows, folder, n_items))
-    yield from draw_batches(arrays["running"], settings, batches)
+def _draw_table(
+    users: pa.Table, weights: SharedRows, n_items: int, mode: str, settings: CandidateDraw
+) -> pa.Table:
+    arrays = weights.arrays(partial(_save_running_sum, n_items=n_items, mode=mode))
+    return pa.Table.from_batches(draw_batches(arrays["running"], settings, iter(users.to_batches())), DRAWN)
 
 
-def _running_sum(rows: ds.Dataset, folder: Path, n_items: int) -> None:
+def _save_running_sum(rows: ds.Dataset, folder: Path, n_items: int, mode: str) -> None:
     running = shared_arrays.create_array(folder, "running", (n_items + 1,), np.int64)
-    for batch in rows.to_batches():
-        running[batch.column("item_index").to_numpy() + 1] = batch.column("weight").to_numpy()
+    for batch in rows.to_batches(columns=["item_index", "n_train"]):
+        weight = 1 if mode == "uniform" else batch.column("n_train").to_numpy()
+        running[batch.column("item_index").to_numpy() + 1] = weight
     np.cumsum(running, out=running)

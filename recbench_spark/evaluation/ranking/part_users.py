@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +11,40 @@ import pyarrow.compute as pc
 from recbench_spark.evaluation.batch_schemas import USERS
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.rankings import mark_relevant
+from recbench_spark.schemas import USER_BLOCKS
+from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
+from recbench_spark.storage.sides import ChangedRows
 
 BLOCK_NAMES = ("user_id", "user_key", "train_items", "train_ratings", "held_out")
 """Columns of `user_blocks` that are read."""
 
 PART_USERS = pa.schema([*USERS, pa.field("history", pa.list_(pa.int32()))])
 """`USERS`, and `history`: the training items whose rating makes them relevant."""
+
+
+BLOCK_USERS = 1 << 12
+"""Users that a task changes at once."""
+
+
+def map_user_blocks(store: FileTables, split_id: str, change: Change, names: Sequence[str]) -> ChangedRows:
+    """Let tasks change a split's blocks of users, some at a time.
+
+    Args:
+        store: the warehouse.
+        split_id: the split.
+        change: function from rows of `user_blocks` to a result, such as `select_part_users`.
+        names: columns of the result.
+    """
+    rows = store.open_rows(USER_BLOCKS, "split_id", [split_id], BLOCK_USERS)
+    return ChangedRows(rows, BLOCK_NAMES, change, tuple(names), BLOCK_USERS)
+
+
+def count_trained_users(blocks: Iterable[pa.Table]) -> int:
+    """Count the users who have training items."""
+    lengths = (pc.list_value_length(table.column("train_items")) for table in blocks)
+    return sum(pc.sum(pc.greater(length, 0)).as_py() or 0 for length in lengths)
 
 
 def select_part_users(

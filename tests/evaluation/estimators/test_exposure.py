@@ -23,14 +23,16 @@ from recbench_spark.data.readers.logs import read_log
 from recbench_spark.definitions import Definition
 from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation.batched.rank import rank
+from recbench_spark.evaluation.batched.shuffle import PassInputs
 from recbench_spark.evaluation.estimators import debiased, exposure
 from recbench_spark.evaluation.estimators.debiased import missing_estimates, propose_strata
 from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
 from recbench_spark.evaluation.estimators.exposure import Chances, Weights
-from recbench_spark.evaluation.estimators.rewards import check_rewards
+from recbench_spark.evaluation.estimators.rewards import count_wrong, refuse_wrong
 from recbench_spark.evaluation.metrics import accuracy
-from recbench_spark.evaluation.ranking import rank as ranking_stage
 from recbench_spark.evaluation.ranking.batches import to_rankings
+from recbench_spark.evaluation.ranking.inputs import ScoredModel
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.part_users import select_part_users
 from recbench_spark.evaluation.ranking.sources import DotSource
@@ -554,10 +556,10 @@ def test_few_effective_rows_are_a_warning() -> None:
     assert checks["test: clipped weights: effective rows"].passed
 
 
-def test_rewards_that_cannot_be_used(spark: Any) -> None:
-    rewards = spark.createDataFrame([("a", 0.5), ("a", 1.5), ("b", None)], "item_id string, reward double")
+def test_rewards_that_cannot_be_used() -> None:
+    rewards = pa.table({"item_id": ["a", "a", "b"], "reward": [0.5, 1.5, None]})
     with pytest.raises(DataError, match=r"2 rows are not a probability .* 1 occur twice"):
-        check_rewards(rewards)
+        refuse_wrong([count_wrong([rewards])])
 
 
 # ------------------------------------------------------------------------------------ real data
@@ -598,11 +600,8 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     schema = exposure.EXPOSED_USERS
     users = FrameBlocks(shuffled, select, tuple(schema.names), schema=spark_columns(schema))
     vectors = share_results(str(tmp_path), train_popular(FrameRows(items)).items)
-    rankings = ranking_stage.rank(
-        users.rows(),
-        ranking_stage.ScoredModel(DotSource(vectors, catalogue.n, 0, catalogue=known)),
-        metric_plan.request(),
-    )
+    model = ScoredModel(DotSource(vectors, catalogue.n, 0, catalogue=known))
+    rankings = rank(spark, PassInputs(FrameRows(users.rows()), [model], 290), metric_plan.request())
     values = reduce_frame({"ranks": accuracy.rank_measure(metric_plan)}, rankings)["ranks"].to_pandas()
     whole = values[values.slice_key.isna()]
     assert {None if np.isnan(row.k) else row.k: round(row.value, 5) for row in whole.itertuples()} == {
