@@ -9,25 +9,31 @@ CONFIG ?= demo
 Q ?= leaderboard
 BENCH ?= warehouse/bench_runs
 STAMP := $(VENV)/.installed
+CORE := $(VENV)/.core
 # One worker runs all of the first group, which needs Spark; files without Spark fill the other. A third worker
 # was no faster on two cores.
 WORKERS = $(PY) -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: docs notebooks faults platforms bench bench-quick bench-gpu package package-env libraries demo demo-night test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
+.PHONY: docs notebooks faults platforms bench bench-quick bench-gpu package package-env libraries demo demo-night demo-spark test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-demo demo-night report: export STORED_AT = $(value WAREHOUSE)
-demo: $(STAMP) ## set up and run the main job on the generated world
+demo demo-night demo-spark report: export STORED_AT = $(value WAREHOUSE)
+demo: $(CORE) ## set up the core and run the main job on the generated world, without Java
 	$(PY) jobs/nightly.py --config $(CONFIG) --warehouse "$$STORED_AT" --logical-date $(DATE) $(ARGS)
 	@echo "next: make demo-night   # a second night, on which a model falls: see its report"
 
 # als_32 is random on this night. The job ends with 4, as it does for a regression.
-demo-night: $(STAMP) ## after make demo: a second night on which a model falls
+demo-night: $(CORE) ## after make demo: a second night on which a model falls
 	$(PY) jobs/nightly.py --config demo --warehouse "$$STORED_AT" --logical-date $(NIGHT) \
 		--set 'models.als_32={name: als_32, kind: random}' --set 'comparisons={baseline: popular}' \
 		--set 'regressions=[{metric: ndcg, k: 10, drop: 0.01}]' $(ARGS) || [ $$? -eq 4 ]
+
+demo-spark: $(STAMP) ## after make demo: the same night on Spark, and whether its tables are the same; needs Java 17
+	$(VENV)/bin/spark-submit --properties-file conf/spark/local.conf jobs/nightly.py --config $(CONFIG) \
+		--warehouse "$$STORED_AT-spark" --logical-date $(DATE) --engine spark $(ARGS)
+	$(PY) tools/compare_warehouses.py "$$STORED_AT" "$$STORED_AT-spark"
 
 test: $(STAMP) style ## style, types, tests without a JVM, one shared night and a test of each job: 5 minutes
 	@$(MAKE) --no-print-directory -j 2 types test-short
@@ -66,17 +72,21 @@ types: $(STAMP)
 unexport Q
 sql: export ASKED = $(value Q)
 sql: export ASKED_OF = $(value WAREHOUSE)
-sql: $(STAMP) ## ask in SQL: make sql Q="SELECT ..." or Q=which_model_is_best
+sql: $(CORE) ## ask in SQL: make sql Q="SELECT ..." or Q=which_model_is_best
 	@$(PY) jobs/query.py --warehouse "$$ASKED_OF" "$$ASKED"
 
-report: $(STAMP) ## write the HTML report again
+report: $(CORE) ## write the HTML report again
 	$(PY) jobs/report.py --config $(CONFIG) --warehouse "$$STORED_AT" --logical-date $(DATE)
 
 setup: $(STAMP) ## only install
 
-$(STAMP): requirements.txt pyproject.toml
-	./tools/setup.sh $(VENV)
+$(CORE): requirements.txt pyproject.toml
+	./tools/setup.sh $(VENV) core
 	@touch $@
+
+$(STAMP): requirements.txt pyproject.toml
+	./tools/setup.sh $(VENV) all
+	@touch $@ $(CORE)
 
 libraries: $(STAMP) ## one environment per library behind the presets, for tests/libraries
 	./tools/library_envs.sh

@@ -8,13 +8,15 @@ again. A run becomes visible with its row in `runs`, which is written last.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, date, datetime
 from itertools import islice
+from typing import TYPE_CHECKING
 
+from recbench_spark.checks import Check
 from recbench_spark.config import Benchmark, ModelConfig, PublishedModel, RetrievedModel, SwitchModel
-from recbench_spark.errors import FAILED, GATE, Interrupted, RecbenchError, is_cancelled
+from recbench_spark.errors import FAILED, GATE, FallbackToSpark, Interrupted, RecbenchError, is_cancelled
 from recbench_spark.failures import describe_with_trace, is_java_gone
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.batched_evaluation import (
@@ -29,9 +31,8 @@ from recbench_spark.nightly.changes import explain_changes
 from recbench_spark.nightly.comparisons import compare_night
 from recbench_spark.nightly.crossings import find_night_crossings
 from recbench_spark.nightly.gates import gate_error
-from recbench_spark.nightly.learning_curves import measure_curves
 from recbench_spark.nightly.mending import mend_night
-from recbench_spark.nightly.model_evaluation import evaluate_model, fit_models_in_tasks, train_model
+from recbench_spark.nightly.model_fits import fit_models_in_tasks, train_model
 from recbench_spark.nightly.night import (
     BenchmarkNight,
     check_night_gates,
@@ -45,7 +46,6 @@ from recbench_spark.nightly.night import (
 )
 from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.paradoxes import find_paradoxes
-from recbench_spark.nightly.rating_evaluation import predict_model
 from recbench_spark.nightly.report import report_night, sql_lines
 from recbench_spark.nightly.results import (
     Attempt,
@@ -54,22 +54,31 @@ from recbench_spark.nightly.results import (
     write_published_figures,
     write_results,
 )
-from recbench_spark.nightly.retrieval import measure_retrieval
 from recbench_spark.nightly.split import prepare_split
-from recbench_spark.nightly.switches import evaluate_switch
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import cache_scope
-from recbench_spark.storage.shared_rows import drop_scratch
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.arrow_store import ArrowStore
+
+if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
 
 
 @pin_inputs()
-@cache_scope()
 def run_night(
-    store: Store, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False
+    store: AnyStore, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False
 ) -> NightOutcome:
-    """Evaluate all models of a benchmark file for one night; a failing model does not stop the others."""
+    """Evaluate all models of a benchmark file for one night; a failing model does not stop the others.
+
+    Raises:
+        FallbackToSpark: the warehouse has no Spark, and a step needs it.
+    """
+    with hold_caches(store):
+        return _run_night(store, benchmark, logical_date, journal, force)
+
+
+def _run_night(
+    store: AnyStore, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool
+) -> NightOutcome:
     mend_night(store, fill_placeholders(benchmark, logical_date), logical_date, journal)
     night = open_night(store, benchmark, logical_date)
     check_ranking(night.benchmark)  # `open_night` has checked all else
@@ -80,6 +89,15 @@ def run_night(
     with hold_night(night, journal):
         attempts = count_attempts(night)  # another job may have completed some meanwhile
         return make_attempts(night, list_missing_models(night, attempts), attempts, journal)
+
+
+def hold_caches(store: AnyStore) -> AbstractContextManager[None]:
+    """Return what removes from Spark's memory, in the end, the frames that a night caches."""
+    if isinstance(store, ArrowStore):
+        return nullcontext()
+    from recbench_spark.runtime.session import cache_scope  # noqa: PLC0415
+
+    return cache_scope()
 
 
 def make_attempts(
@@ -173,7 +191,7 @@ def run_models(
             runs.append(run)
             run_switch(run, switch, journal)
     finally:
-        drop_scratch(night.spark, night.store.scratch)
+        night.store.drop_scratch()
         night.store.end_runs()
     failed = {run.model.name: run.error for run in runs if run.error}
     held = tuple(run.model.name for run in runs if run.error and run.exit_code == GATE)
@@ -204,8 +222,7 @@ def run_model(
         opened = open_model(night, model, run.run_id)
         run.seconds = (datetime.now(UTC) - run.started).total_seconds()
         return [opened]
-    measure = predict_model if night.benchmark.evaluation.task == "rating" else evaluate_model
-    run.checks = measure(night, model, run.run_id, journal)
+    run.checks = _import_measure(night)(night, model, run.run_id, journal)
     require_split(night)
     add_curves([run], journal)
     if isinstance(model, RetrievedModel):
@@ -213,10 +230,23 @@ def run_model(
     return []
 
 
+def _import_measure(night: BenchmarkNight) -> Callable[..., list[Check]]:
+    """Import the function that measures one model by itself, on Spark."""
+    if night.benchmark.evaluation.task == "rating":
+        from recbench_spark.nightly.rating_evaluation import predict_model  # noqa: PLC0415
+
+        return predict_model
+    from recbench_spark.nightly.model_evaluation import evaluate_model  # noqa: PLC0415
+
+    return evaluate_model
+
+
 def add_curves(runs: Sequence[Attempt], journal: Journal) -> None:
     """Measure the learning curves of runs whose models are ranked, if the file asks for curves."""
     if not runs or runs[0].night.curves is None:
         return
+    from recbench_spark.nightly.learning_curves import measure_curves  # noqa: PLC0415
+
     started = datetime.now(UTC)
     outcomes = measure_curves(runs[0].night, {run.run_id: run.model for run in runs}, journal)
     seconds = (datetime.now(UTC) - started).total_seconds() / len(runs)
@@ -234,6 +264,8 @@ def measure_indexes(runs: Sequence[Attempt], group: Sequence[RankableModel], jou
     retrieved = [run for run in runs if isinstance(run.model, RetrievedModel)]
     if not retrieved:
         return
+    from recbench_spark.nightly.retrieval import measure_retrieval  # noqa: PLC0415
+
     run_ids = {run.run_id for run in retrieved}
     with catch_failures(retrieved, journal):
         measure_retrieval(retrieved[0].night, [one for one in group if one.run_id in run_ids], journal)
@@ -241,6 +273,8 @@ def measure_indexes(runs: Sequence[Attempt], group: Sequence[RankableModel], jou
 
 def run_switch(run: Attempt, model: SwitchModel, journal: Journal) -> None:
     """Measure and publish a switch between two models, whose runs are published already."""
+    from recbench_spark.nightly.switches import evaluate_switch  # noqa: PLC0415
+
     with catch_failures(run, journal):
         run.checks, choice = evaluate_switch(run.night, model, run.run_id, journal)
         run.budget = choice.describe()
@@ -284,7 +318,8 @@ def catch_failures(runs: Attempt | Sequence[Attempt], journal: Journal) -> Itera
     except (Exception, SystemExit) as error:
         if is_cancelled(error):
             raise Interrupted from error
-        if is_java_gone(error):  # every other model would fail too, and no run can be written
+        # Every other model would fail too, and no run can be written; or Spark makes the night.
+        if is_java_gone(error) or isinstance(error, FallbackToSpark):
             raise
         for run in [runs] if isinstance(runs, Attempt) else runs:
             if not run.error:  # an earlier reason is the one to report

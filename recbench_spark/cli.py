@@ -305,6 +305,16 @@ def parse_days(text: str) -> tuple[date, ...]:
     return tuple(first + timedelta(days=n) for n in range((last - first).days + 1))
 
 
+def add_engine(flags: argparse.ArgumentParser) -> None:
+    """Add `--engine`, which chooses the runner."""
+    flags.add_argument(
+        "--engine",
+        choices=("auto", "local", "spark"),
+        default="auto",
+        help="runner: this machine's processes, Spark, or by size and kind of the work (default)",
+    )
+
+
 def parse_day(text: str) -> date:
     """Parse a date of the command line: `YYYY-MM-DD`, or `YYYY-MM-DD-1d` for the day before it.
 

@@ -67,8 +67,14 @@ MODULES_WITHOUT_SPARK = {
     "runtime.journal",
     *(f"engine.{name}" for name in ("choices", "local", "measures", "pipes")),
     *(f"nightly.{name}" for name in (
-        "batched_evaluation", "candidates", "exposure", "measure_checks", "propensity_names", "run_rows",
-        "runners", "split",
+        "batched_evaluation", "candidates", "code_provenance", "comparisons", "crossings", "exposure",
+        "lost_rows", "measure_checks", "mending", "model_fits", "night_status", "paradoxes",
+        "propensity_names", "report", "report_history", "result_files", "run_rows", "runners", "split",
+    )),
+    "query.answers",
+    *(f"evaluation.comparison.{name}" for name in (
+        "comparison", "comparisons", "counted", "curve_crossings", "differences", "flips",
+        "local_comparisons", "paired_values", "paradoxes",
     )),
     *(f"storage.{name}" for name in (
         "ages", "arrow_store", "blocks", "file_tables", "leases", "makers", "marks", "packed_blocks",
@@ -77,12 +83,15 @@ MODULES_WITHOUT_SPARK = {
     )),
     *(f"data.{name}" for name in ("columnar", "world_hashes", "world_loop", "worlds")),
     *(f"protocol.{name}" for name in (
-        "audit", "audit_passes", "item_counts", "labels", "manifests", "pairs", "popularity", "positions",
-        "rules", "time_facts", "user_blocks", "windows",
+        "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "manifests", "pairs",
+        "popularity", "positions", "rules", "time_facts", "user_blocks", "windows",
+    )),
+    *(f"training.{name}" for name in (
+        "baselines", "given_rows", "item_knn", "model_adapter", "rating_models", "registry", "split_data",
     )),
     *(f"evaluation.ranking.{name}" for name in (
         "batches", "candidates", "drawn_batches", "given", "inputs", "known_items", "negatives",
-        "part_users", "request", "scored", "sources",
+        "part_users", "prefix_scorers", "request", "scored", "sources",
     )),
     *(f"evaluation.batched.{name}" for name in ("progress", "shuffle", "task")),
     *(f"evaluation.estimators.{name}" for name in ("exposure", "rewards")),
@@ -278,6 +287,7 @@ LAZY_FILES = {
     "recbench_spark/evaluation/batched/task_devices.py": "loads torch, in tasks that have a GPU",
     "recbench_spark/evaluation/ranking/inputs.py": "loads numba, in tasks",
     "recbench_spark/failures.py": "loads pyspark, to name its errors",
+    "recbench_spark/evaluation/ranking/known_items.py": "loads Spark for rows that it alone reads",
     "recbench_spark/kernels/ranking/devices.py": "loads triton, where there is a GPU",
     "recbench_spark/kernels/ranking/scorers.py": "loads torch, where scores are multiplied",
     "recbench_spark/models/networks/settings.py": "loads torch, when a device is chosen",
@@ -289,6 +299,7 @@ LAZY_FILES = {
     "recbench_spark/protocol/positions.py": "loads numba, in tasks whose rows have equal times",
     "recbench_spark/storage/sides.py": "loads numba, in tasks",
     "recbench_spark/storage/table_folders.py": "loads Spark for folders that only Hadoop lists",
+    "recbench_spark/training/split_data.py": "loads Spark for models that read frames",
     "recbench_spark/runtime/journal.py": "loads rich, where the job writes to a terminal",
 }
 """Files whose functions import modules of this package, with the reason."""

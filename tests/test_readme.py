@@ -36,6 +36,7 @@ LINES = [
     if kind == "" and line.strip()
 ]
 NOT_RUN = {
+    "make demo-spark": "a JVM of its own; tests/nightly/test_local_nights.py compares both runners",
     "make demo ": "its night runs below, and CI runs its command dry (.ci/run)",
     "make test ": "these tests are it",
     "python3 -m venv": "it installs an environment, as tools/setup.sh does before these tests",

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from jobs.bench.harness import add_output_flag, append_rows, time_call
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap
+from recbench_spark.engine.versions import count_shuffle_tasks
 from recbench_spark.errors import OK
 from recbench_spark.evaluation.comparison.comparisons import compare
 from recbench_spark.evaluation.comparison.differences import (
@@ -32,8 +33,7 @@ from recbench_spark.evaluation.comparison.differences import (
 )
 from recbench_spark.randomness import uniform
 from recbench_spark.runtime.session import get_session
-from recbench_spark.schemas import COMPARISONS
-from recbench_spark.storage.spark_types import spark_schema
+from recbench_spark.storage.frame_blocks import FrameRows
 
 METRIC, K = "ndcg", 10
 
@@ -95,9 +95,9 @@ def time_comparison(values: DataFrame, models: int, replicates: int) -> tuple[in
     plan = ComparisonPlan(
         runs, (ComparisonGroup("pair", tuple(range(models))),), (METRIC,), (K,), baselines, boot
     )
-    earlier = values.sparkSession.createDataFrame([], spark_schema(COMPARISONS))
-    chosen = values.where(F.col("run_id") < f"run{models:04d}")
-    seconds, table = time_call(lambda: compare(chosen, plan, earlier).toArrow())
+    chosen = FrameRows(values.where(F.col("run_id") < f"run{models:04d}"))
+    tasks = count_shuffle_tasks(values.sparkSession)
+    seconds, table = time_call(lambda: compare(chosen, plan, {}, tasks))
     return table.num_rows, seconds
 
 

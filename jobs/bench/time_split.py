@@ -26,8 +26,9 @@ COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
 def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
     """Read, check and label the log, write one Delta table; time the manifest separately."""
     from recbench_spark.config import Dataset, Split
-    from recbench_spark.nightly.split import open_rows, write_labelled_log
+    from recbench_spark.nightly.split import write_labelled_log
     from recbench_spark.protocol.audit_passes import build_manifest
+    from recbench_spark.protocol.labelled_rows import open_labelled
     from recbench_spark.protocol.manifests import LogRows
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import MANIFESTS, SPLITS
@@ -43,7 +44,7 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
         return store
 
     def audit() -> None:
-        rows = open_rows(store, "timed")
+        rows = open_labelled(store, "timed")
         facts = build_manifest(rows, LogRows(1), split.model_dump_json(), store.engine).facts
         store.append_rows([{"split_id": "timed", **fact._asdict()} for fact in facts], MANIFESTS, "timed")
 

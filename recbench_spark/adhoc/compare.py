@@ -37,12 +37,12 @@ from recbench_spark.data.arrow_rows import as_table, encode_ids
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.errors import ConfigError, DataError, nearest, show_value
 from recbench_spark.evaluation.comparison.comparison import Comparison
+from recbench_spark.evaluation.comparison.comparisons import find_largest
 from recbench_spark.evaluation.comparison.differences import ComparedRun, ComparisonGroup, ComparisonPlan
 from recbench_spark.evaluation.comparison.local_comparisons import (
     COMMON,
     ComparedRows,
     compare_tables,
-    find_largest,
     find_scales,
     make_slices,
 )

@@ -23,8 +23,9 @@ from recbench_spark.config import Bootstrap
 from recbench_spark.data.arrow_rows import as_table, encode_ids
 from recbench_spark.definitions import SAMPLED
 from recbench_spark.errors import ConfigError, nearest, show_value
+from recbench_spark.evaluation.comparison.comparisons import find_largest
 from recbench_spark.evaluation.comparison.differences import HOLDOUT
-from recbench_spark.evaluation.comparison.local_comparisons import find_largest, leaves_unit
+from recbench_spark.evaluation.comparison.local_comparisons import leaves_unit
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL
 from recbench_spark.evaluation.result import MODEL, Result, to_arrow
 from recbench_spark.kernels.hashed_ids import hash_ids

@@ -41,6 +41,7 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--force", action="store_true", help="run again what has succeeded, as a new attempt"
     )
+    cli.add_engine(flags)
     flags.add_argument("--dry-run", action="store_true", help="check the file and say what would be done")
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument(

@@ -36,10 +36,7 @@ def parser() -> cli.Parser:
                        help="'FACT [of PART] above|below NUMBER [warn|fail]'")  # fmt: skip
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument("--logical-date", type=cli.parse_day, help="fills {logical_date} in, YYYY-MM-DD")
-    flags.add_argument(
-        "--engine", choices=("auto", "local", "spark"), default="auto",
-        help="runner: this machine's processes, Spark, or by size and kind of the log (default)",
-    )  # fmt: skip
+    cli.add_engine(flags)
     flags.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
     flags.add_argument(
         "--journal", help="JSON-lines log (default: WAREHOUSE/logs/split-ID.jsonl where local)"

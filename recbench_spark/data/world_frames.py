@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.config import WorldSettings
 from recbench_spark.data import worlds
-from recbench_spark.engine.pipes import cut_parts
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import INTERACTIONS
@@ -26,17 +25,6 @@ def read_world(spark: SparkSession, world: WorldSettings) -> DataFrame:
         worlds.read_piece, world=world, loop=worlds.simulate_loop(world, run_pieces(SparkEngine(spark)))
     )
     return _open_pieces(spark, worlds.list_pieces(world), read, INTERACTIONS)
-
-
-def true_factors(spark: SparkSession, world: WorldSettings) -> tuple[DataFrame, DataFrame]:
-    """Return the true factors of users and of items (`worlds.read_factors`)."""
-    items = cut_parts(range(world.items), 1 + world.items // 100_000)
-    pieces = {"user": worlds.list_pieces(world), "item": items}
-    of_users, of_items = (
-        _open_pieces(spark, pieces[side], partial(worlds.read_factors, world=world, side=side), schema)
-        for side, schema in worlds.SIDES.items()
-    )
-    return of_users, of_items
 
 
 def _open_pieces(

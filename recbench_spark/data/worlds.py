@@ -62,6 +62,7 @@ from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import INTERACTIONS
+from recbench_spark.storage.blocks import Blocks, Engine, return_rows, run_pieces
 
 Run = Callable[[Callable[[range], Any], Sequence[range]], Iterable[Any]]
 """Calls a function for each piece: `map` in this process, or tasks. The order of results is free."""
@@ -135,6 +136,19 @@ def read_piece(piece: range, world: WorldSettings, loop: Loop) -> Batches:
         yield from pa.Table.from_arrays(columns, schema=INTERACTIONS).to_batches(max_chunksize=1 << 16)
 
 
+def make_rows(engine: Engine, world: WorldSettings) -> Blocks:
+    """Return the log (`read_piece`), which tasks make. A small job per period counts the feedback."""
+    pieces = list_pieces(world)
+    read = partial(_read_rows, world=world, loop=simulate_loop(world, run_pieces(engine)))
+    opened = engine.parallelize(pieces, len(pieces))
+    return Blocks(opened, return_rows, tuple(INTERACTIONS.names), read=read)
+
+
+def _read_rows(pieces: Iterable[range], world: WorldSettings, loop: Loop) -> Iterator[pa.Table]:
+    for piece in pieces:
+        yield pa.Table.from_batches(read_piece(piece, world, loop), INTERACTIONS)
+
+
 def read_factors(piece: range, world: WorldSettings, side: str) -> Batches:
     """Yield id, vector, bias of some users or items (`side`); product plus biases is the exact affinity."""
     ids = np.arange(piece.start, piece.stop)
@@ -146,6 +160,26 @@ def read_factors(piece: range, world: WorldSettings, side: str) -> Batches:
     offsets = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * factor_length(world))
     vectors = pa.ListArray.from_arrays(offsets, pa.array(factors.astype(np.float32).ravel()))
     yield pa.RecordBatch.from_arrays([names, vectors, pa.array(bias)], schema=SIDES[side])
+
+
+def true_factors(engine: Engine, world: WorldSettings) -> tuple[Blocks, Blocks]:
+    """Return the true factors of users and of items (`read_factors`), which tasks make."""
+    items = cut_parts(range(world.items), 1 + world.items // 100_000)
+    users, of_items = (
+        Blocks(
+            engine.parallelize(pieces, len(pieces)),
+            return_rows,
+            tuple(SIDES[side].names),
+            read=partial(_read_sides, world=world, side=side),
+        )
+        for side, pieces in (("user", list_pieces(world)), ("item", items))
+    )
+    return users, of_items
+
+
+def _read_sides(pieces: Iterable[range], world: WorldSettings, side: str) -> Iterator[pa.Table]:
+    for piece in pieces:
+        yield pa.Table.from_batches(read_factors(piece, world, side))
 
 
 def list_propensities(world: WorldSettings, by_taste: bool = False, run: Run = map) -> pa.Table:

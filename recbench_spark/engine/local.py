@@ -12,8 +12,8 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
@@ -73,6 +73,17 @@ class LocalEngine:
         """Return tasks over parts of a list."""
         return LocalTasks(engine=self, parts=tuple(cut_parts(tuple(items), parts or self.workers)))
 
+    def run_alone(self, work: Callable[[Any], Result], argument: Any) -> Result:
+        """Run one task in a process of its own, or in this one if it works alone.
+
+        Raises:
+            BrokenProcessPool: the process was killed; tasks beside it go on.
+        """
+        if self.workers == 1:
+            return work(argument)
+        with _make_pool(1) as pool:
+            return pool.submit(work, argument).result()
+
     def run(self, work: Callable[[Any], Result], arguments: Sequence[Any]) -> Iterator[Result]:
         """Yield the result for each argument, in order.
 
@@ -98,9 +109,11 @@ def choose_workers(n: int) -> int:
     return max(1, min(len(os.sched_getaffinity(0)), n // ROWS_PER_WORKER))
 
 
-@cache
-def _open_pool(workers: int) -> ProcessPoolExecutor:
+def _make_pool(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, get_context("forkserver"), _start_worker)
+
+
+_open_pool = cache(_make_pool)
 
 
 def _start_worker() -> None:
@@ -125,12 +138,14 @@ class LocalTasks(PipedTasks):
         engine: runs the tasks.
         parts: the items of each task; empty after a shuffle.
         before, tasks: the tasks before a shuffle, and the number of those after it.
+        sent: the parts say where the blocks of a shuffle are.
     """
 
     engine: LocalEngine = field(kw_only=True)
     parts: tuple[Sequence[Any], ...] = ()
     before: LocalTasks | None = None
     tasks: int = 0
+    sent: bool = False
 
     def partitionBy(self, tasks: int, number: object = None) -> LocalTasks:  # noqa: N802
         """Shuffle pairs (task, value): each goes to the task of its number."""
@@ -138,13 +153,20 @@ class LocalTasks(PipedTasks):
 
     def iterate(self) -> Iterator[Any]:
         """Yield all items in the order of tasks."""
+        with self.hold() as held:
+            yield from held._run()
+
+    @contextmanager
+    def hold(self) -> Iterator[LocalTasks]:
+        """Run the tasks before a shuffle, and keep what they sent for several runs."""
         if self.before is None:
-            yield from self._run(self.parts)
+            yield self
             return
         folder = Path(self.engine.folder, f"shuffle-{uuid.uuid4().hex}")
         try:
             sent = self.before._send(self.tasks, folder)
-            yield from self._run([[(task, sent.pop(task, []))] for task in range(self.tasks)])
+            parts = tuple([(task, sent.pop(task, []))] for task in range(self.tasks))
+            yield replace(self, before=None, parts=parts, sent=True)
         finally:
             _remove_files(folder)
 
@@ -152,9 +174,9 @@ class LocalTasks(PipedTasks):
         """Return all items in the order of tasks."""
         return list(self.iterate())
 
-    def _run(self, parts: Sequence[Sequence[Any]]) -> Iterator[Any]:
-        work = partial(_run_task, pipes=self.pipes, sent=self.before is not None)
-        for items in self.engine.run(work, list(enumerate(parts))):
+    def _run(self) -> Iterator[Any]:
+        work = partial(_run_task, pipes=self.pipes, sent=self.sent)
+        for items in self.engine.run(work, list(enumerate(self.parts))):
             yield from items
 
     def _send(self, tasks: int, folder: Path) -> Sent:

@@ -97,11 +97,16 @@ def _name_cell(key: Sequence[str], rows: pa.RecordBatch) -> str:
 # ------------------------------------------------------------------------------- in tasks
 
 
-def sum_rows(measures: Measures, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """Yield the sums of each measure of some tables: rows of `CELLS` with all cells together."""
+def sum_rows(
+    measures: Measures, tables: Iterable[pa.Table], most: int = PIECE_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Yield the sums of each measure of some tables: rows of `CELLS` with all cells together.
+
+    `most`: rows that a measure gets at once.
+    """
     for table in tables:
-        for start in range(0, table.num_rows, PIECE_ROWS):
-            piece = table.slice(start, PIECE_ROWS).combine_chunks()
+        for start in range(0, table.num_rows, most):
+            piece = table.slice(start, most).combine_chunks()
             for name, measure in measures.items():
                 for rows in measure.sums(iter(piece.to_batches())):
                     yield pack_rows(name, pa.Table.from_batches([rows]))

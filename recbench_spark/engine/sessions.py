@@ -8,11 +8,11 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -38,6 +38,9 @@ except ImportError:  # a client of Spark Connect has no Java
 
 
 __all__ = ["Py4JError", "Py4JJavaError"]
+
+
+Result = TypeVar("Result")
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -137,6 +140,11 @@ class SparkEngine:
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Any:
         """Return tasks over parts of a list, with the words of Spark's RDDs."""
         return open_tasks(self.spark).parallelize(items, parts)
+
+    def run_alone(self, work: Callable[[Any], Result], argument: Any) -> Result:
+        """Run one task in a job of its own; its error ends no other task."""
+        result: Result = self.parallelize([argument], 1).map(work).collect()[0]
+        return result
 
 
 def require_classic(spark: SparkSession, what: str, hint: str) -> None:

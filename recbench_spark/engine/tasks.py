@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -98,6 +99,16 @@ class Tasks(PipedTasks):
         """Run the tasks of these numbers alone."""
         shuffled = self.shuffled.cache() if self.shuffled is not None else None
         return replace(self, kept=tuple(places), shuffled=shuffled)
+
+    @contextmanager
+    def hold(self) -> Iterator[Tasks]:
+        """Keep what a shuffle sent, for several runs."""
+        assert self.shuffled is not None
+        shuffled = self.shuffled.cache()
+        try:
+            yield replace(self, shuffled=shuffled)
+        finally:
+            shuffled.unpersist()
 
     def partitionBy(self, tasks: int, number: object = None) -> Tasks:  # noqa: N802
         """Shuffle pairs (task, value): each goes to the task of its number."""

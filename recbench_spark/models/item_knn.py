@@ -25,6 +25,9 @@ if TYPE_CHECKING:  # tasks that rank need no settings
 COLUMNS = ("user_id", "item_id", "rating", "part")
 """Columns of the labelled rows."""
 
+SIMILARITIES = ("item_id", "neighbour_id", "weight")
+"""Columns of a fitted model."""
+
 Find = Callable[[pa.Array], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 """Maps ids to their index or -1, and to a second number (`KnownItems.find`)."""
 
@@ -123,7 +126,7 @@ def name_neighbours(similar: SimilarItems, ids: npt.NDArray[np.bytes_]) -> pa.Re
         pa.array(ids[index], pa.binary()).cast(pa.string()) for index in (similar.items, similar.neighbours)
     ]
     columns = [*named, pa.array(similar.weights)]
-    return pa.RecordBatch.from_arrays(columns, ["item_id", "neighbour_id", "weight"])
+    return pa.RecordBatch.from_arrays(columns, list(SIMILARITIES))
 
 
 def cosine_neighbours(

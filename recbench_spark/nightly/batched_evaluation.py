@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig, digest
@@ -91,7 +92,7 @@ def read_models_per_pass(night: BenchmarkNight) -> int:
 
 def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> RankableModel:
     """Open a trained or external model and check its inputs."""
-    users = night.select_users() if isinstance(night.store, ArrowStore) else night.open_user_frame()
+    users: Any = night.select_users() if isinstance(night.store, ArrowStore) else night.open_user_frame()
     ranked, checks = make_adapter(model).prepare_ranking(users, night.data)
     return RankableModel(run_id, model, ranked, checks, _item_bytes(ranked))
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recbench_spark.config import TABLE_READERS, Benchmark
+from recbench_spark.config import TABLE_READERS, Benchmark, ModelConfig, RetrievedModel
 from recbench_spark.config.models import ListsModel, ScoresModel
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
-from recbench_spark.evaluation.ranking.request import refuse_hashed_ties
+from recbench_spark.evaluation.ranking.request import USER_CANDIDATES, refuse_hashed_ties
 from recbench_spark.models.rating.kinds import RatingModelConfig
-from recbench_spark.nightly.curve_context import make_curve_plan
-from recbench_spark.nightly.measure_checks import check_measures
+from recbench_spark.nightly.measure_checks import check_measures, make_curve_plan
 from recbench_spark.nightly.split import (
     HELD_OUT_PARTS,
     check_open_loop,
@@ -20,8 +19,11 @@ from recbench_spark.nightly.split import (
     list_held_out_parts,
     list_made_parts,
 )
+from recbench_spark.retrieval.faiss_indexes import load_faiss
 from recbench_spark.training.model_adapter import make_adapter
-from recbench_spark.training.retrieved import check_retrieval
+
+TIE_AXES = {"ties": "id", "ndcg_ties": "same", "ap_ties": "same"}
+"""Axes of ties, each with the one value that needs no items beyond the end of a list."""
 
 
 def list_model_facts(benchmark: Benchmark) -> set[str]:
@@ -67,6 +69,31 @@ def check_benchmark(benchmark: Benchmark) -> None:
         make_curve_plan(evaluation, definition)
         for model in benchmark.curve_models:
             make_adapter(model).check_prefixes()
+
+
+def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> None:
+    """Check, before Spark starts, that lists through indexes can be measured.
+
+    Raises:
+        ConfigError: candidates are drawn or given for each user, or ties are not decided by id.
+        MissingError: a kind of index needs faiss, and it is not installed.
+    """
+    retrieved = [model for model in models if isinstance(model, RetrievedModel)]
+    if retrieved and definition.candidates in USER_CANDIDATES:
+        raise ConfigError(
+            f"model {retrieved[0].name}: an index searches the whole catalogue, and "
+            f"definition.candidates is '{definition.candidates}'",
+            "definition.candidates: unseen",
+        )
+    for axis, wanted in TIE_AXES.items() if retrieved else ():
+        if getattr(definition, axis) != wanted:
+            raise ConfigError(
+                f"model {retrieved[0].name}: a list ends among tied items, and definition.{axis} is "
+                f"'{getattr(definition, axis)}'",
+                f"definition.{axis}: {wanted}",
+            )
+    if any(model.index.kind != "lsh" for model in retrieved):
+        load_faiss()
 
 
 def _check_ties(benchmark: Benchmark, definition: Definition) -> None:

@@ -41,9 +41,9 @@ def explain_changes(night: BenchmarkNight, journal: Journal) -> None:
         return
     with journal.stage("changes", f"explain {len(plan.pairs)} changes", suite=night.benchmark.name):
         rows = add_code_changes(
-            night.store,
+            night.spark_store,
             plan,
-            compute_changes(night.store.read(USER_METRICS), night.store.read(RANKINGS), plan),
+            compute_changes(night.spark_store.read(USER_METRICS), night.spark_store.read(RANKINGS), plan),
         )
         facts = {
             "change_id": F.lit(name),

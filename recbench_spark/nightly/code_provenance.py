@@ -17,6 +17,7 @@ from recbench_spark.kernels.ranking.rankings import list_roundings
 from recbench_spark.schemas import RUNS
 
 if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import ArrowStore
     from recbench_spark.storage.store import Store
 
 STANDALONE = ("ids", "rankings", "metrics", "sampled", "values", "pairs", "exposure")
@@ -62,7 +63,9 @@ class CodeChange:
     alone: bool | None
 
 
-def code_changes(store: Store, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], CodeChange]:
+def code_changes(
+    store: ArrowStore | Store, pairs: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], CodeChange]:
     """Map (run before, run now) to the change of the code; pairs with equal revisions are left out.
 
     The driver holds one row of `runs` for each run.

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from recbench_spark import revisions
 from recbench_spark.config import MANDCG, Comparisons, digest
 from recbench_spark.config.models import MODELS
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.comparison.comparisons import compare, metric_scales
+from recbench_spark.evaluation.comparison.comparisons import LOOK_KEY, compare, metric_scales, sum_looks
 from recbench_spark.evaluation.comparison.counted import WHOLE_RANKING, CountedNumber
 from recbench_spark.evaluation.comparison.differences import (
     ComparedRun,
@@ -25,11 +26,16 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL, PER_USER
 from recbench_spark.kernels.metrics.about import about_metric, best_when
 from recbench_spark.nightly.code_provenance import CodeChange, code_changes
 from recbench_spark.nightly.night import AGE_COLUMNS, BenchmarkNight, describe_metric, sort_by_age
-from recbench_spark.query.answers import make_query_runner
+from recbench_spark.query.answers import list_texts, make_query_runner
+from recbench_spark.reports.frame_values import is_missing
 from recbench_spark.reports.phrases import format_decimals, format_signed
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import cache_frame
-from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
+from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS, Table
+from recbench_spark.storage.object_access import map_together
+
+if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.blocks import Rows
 
 
 @dataclass(frozen=True)
@@ -67,9 +73,7 @@ def compare_night(night: BenchmarkNight, journal: Journal) -> ComparedNight:
     )
     if not night.store.has(COMPARISONS, "comparison_id", name):
         with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
-            rows = cache_frame(_comparison_rows(night, plan, name))
-            # Compute the rows before the append: an append that reads its own table blocks other appends.
-            rows.count()
+            rows = _comparison_rows(night, plan, name)
             night.store.append_named(rows, COMPARISONS, "comparison_id", name)
     return ComparedNight(name, _describe_regressions(night, name))
 
@@ -81,19 +85,42 @@ def _comparison_settings(night: BenchmarkNight) -> list[object]:
     return [compared, rules, benchmark.evaluation.bootstrap.model_dump()]
 
 
-def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> DataFrame:
+def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> pa.Table:
     """Compare the runs and add the columns that identify the comparison."""
-    user_metrics = night.store.read(USER_METRICS)
-    rows = compare(user_metrics, plan, select_earlier_looks(night, plan, night.store.read(COMPARISONS)))
+    run_ids = list_owners(plan.runs, plan.numbers)
+    user_metrics, tasks = open_runs(night.store, USER_METRICS, run_ids)
+    rows = compare(user_metrics, plan, sum_looks(list_earlier_looks(night, plan)), tasks)
     facts = {
-        "comparison_id": F.lit(name),
-        "suite": F.lit(night.benchmark.name),
-        "split_id": F.lit(night.split_id),
-        "estimator": F.lit("holdout"),
-        "minimum_difference": F.lit(plan.min_users),
-        "compared_at": F.lit(datetime.now(UTC)),
+        "comparison_id": name,
+        "suite": night.benchmark.name,
+        "split_id": night.split_id,
+        "estimator": "holdout",
+        "minimum_difference": plan.min_users,
+        "compared_at": datetime.now(UTC),
     }
-    return rows.withColumns(facts)
+    return add_facts(rows, facts, COMPARISONS)
+
+
+def list_owners(runs: Iterable[ComparedRun], numbers: Iterable[CountedNumber]) -> list[str]:
+    """Return the ids of some runs, and of those that own their numbers."""
+    return sorted({run.run_id for run in runs} | {number.owner for number in numbers})
+
+
+def open_runs(store: AnyStore, table: Table, run_ids: Sequence[str]) -> tuple[Rows, int]:
+    """Return the rows of some runs, and the number of tasks of a shuffle of them."""
+    count = partial(store.count_rows, table, "run_id")
+    # Spark reads a catalog to count its rows, and has a number of tasks without that.
+    n = sum(map_together(store.root, count, run_ids)) if store.is_file_storage else 0
+    return store.open_rows(table, "run_id", run_ids), store.engine.count_tasks(n)
+
+
+def add_facts(rows: pa.Table, facts: Mapping[str, Any], table: Table) -> pa.Table:
+    """Return rows of a table with columns of one value."""
+    columns = dict(zip(rows.column_names, rows.columns, strict=True))
+    for name, value in facts.items():
+        kind = table.arrow_schema.field(name).type
+        columns[name] = pa.repeat(pa.scalar(value, kind), len(rows))
+    return pa.table(columns)
 
 
 # ------------------------------------------------------------------------------- runs that are compared
@@ -129,7 +156,7 @@ def make_plan(night: BenchmarkNight, comparisons: Comparisons) -> ComparisonPlan
         comparisons.planned_users,
         best_when("small"),
         night.benchmark.regressions,
-        metric_scales(night.store.read(USER_METRICS), list_metrics_beyond_one(metrics, night.definition)),
+        find_night_scales(night, metrics),
         numbers,
     )
 
@@ -211,7 +238,7 @@ def list_counted_numbers(
         return ()
     rows = make_query_runner(night.store)(
         "SELECT run_id, part, metric, definition, k FROM current_metrics "
-        f"WHERE run_id IN ({', '.join(map(_quote_sql, sorted(owners)))}) AND {_file_condition(night)}"
+        f"WHERE run_id IN ({list_texts(sorted(owners))}) AND {_file_condition(night)}"
     )
     numbers = zip(
         rows.run_id, rows.part, rows.metric, rows.definition, rows.k.fillna(WHOLE_RANKING), strict=True
@@ -228,7 +255,7 @@ def _file_condition(night: BenchmarkNight) -> str:
     """Return the SQL condition for numbers that tonight's file measures too."""
     evaluation = night.benchmark.evaluation
     defined = [
-        f"({_quote_sql(m)}, {_quote_sql(describe_metric(evaluation, night.definition, m))})"
+        f"({list_texts([m, describe_metric(evaluation, night.definition, m)])})"
         for m in evaluation.all_metrics
     ]
     counts = "estimator = 'holdout' AND slice_key IS NULL"
@@ -239,14 +266,10 @@ def count_matching_numbers(night: BenchmarkNight) -> dict[str, int]:
     """Count, for each run of the suite whose numbers count, those that tonight's file measures too."""
     rows = make_query_runner(night.store)(
         f"SELECT run_id, COUNT(CASE WHEN {_file_condition(night)} THEN 1 END) AS n "
-        f"FROM current_metrics WHERE suite = {_quote_sql(night.benchmark.name)} AND estimator = 'holdout' "
-        "AND slice_key IS NULL GROUP BY run_id"
+        f"FROM current_metrics WHERE suite = {list_texts([night.benchmark.name])} "
+        "AND estimator = 'holdout' AND slice_key IS NULL GROUP BY run_id"
     )
     return dict(zip(rows.run_id, map(int, rows.n), strict=True))
-
-
-def _quote_sql(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def select_tonight_runs(night: BenchmarkNight, runs: Iterable[ComparedRun]) -> list[ComparedRun]:
@@ -306,34 +329,44 @@ def list_metrics_beyond_one(metrics: Iterable[str], definition: Definition) -> l
     return [m for m in metrics if m in (*PER_USER, *beyond)]
 
 
-def select_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan, comparisons: DataFrame) -> DataFrame:
-    """Return the last comparison of every pair on each earlier split of this suite: one look each.
+def find_night_scales(night: BenchmarkNight, metrics: Iterable[str]) -> dict[str, float]:
+    """Return `ComparisonPlan.scales`, from all runs of the warehouse."""
+    beyond = list_metrics_beyond_one(metrics, night.definition)
+    if not beyond or not night.store.exists(USER_METRICS.name):
+        return {}
+    run_ids = sorted(night.store.list_values(USER_METRICS, "run_id"))
+    return metric_scales(night.store.open_rows(USER_METRICS, "run_id", run_ids), beyond)
+
+
+def list_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
+    """Yield the last comparison of every pair on each earlier split of this suite: one look each.
 
     A night on the same split uses the same users and items, and is no new look. `HASH.1` is the split
     `HASH`, made again after retention removed it. Comparisons of runs with other revisions do not count
-    either: the same log would be counted twice, under two names and with numbers of two kinds.
+    either: the same log would be counted twice, under two names and with numbers of two kinds. The driver
+    holds a row for each pair, number and split.
     """
-    runs = night.store.read(RUNS).select("run_id", F.coalesce("revisions", F.lit("{}")).alias("code"))
     tonight_ids = {run.run_id for run in plan.runs if run.logical_date == night.logical_date}
-    own_ids = [*tonight_ids, *{number.owner for number in plan.numbers if number.run_id in tonight_ids}]
-    codes = runs.where(F.col("run_id").isin(own_ids)).select("code").distinct()
-    same_code = runs.join(F.broadcast(codes), "code", "left_semi").select("run_id")
-    split, tonight = F.substring_index("split_id", ".", 1), night.split_id.partition(".")[0]
-    earlier = (
-        (F.col("suite") == night.benchmark.name)
-        & (F.col("kind") == "pair")
-        & (F.col("logical_date") < F.lit(night.logical_date))
-        & (split != tonight)
+    own_ids = tonight_ids | {number.owner for number in plan.numbers if number.run_id in tonight_ids}
+    code = "SELECT run_id, COALESCE(revisions, '{}') AS code FROM runs"
+    own_codes = f"SELECT code FROM ({code}) AS own WHERE run_id IN ({list_texts(sorted(own_ids))})"
+    same_code = f"SELECT run_id FROM ({code}) AS every_run WHERE code IN ({own_codes})"
+    split = "SPLIT_PART(split_id, '.', 1)"
+    names = f"{', '.join(LOOK_KEY)}, users, difference, stderr"
+    pair = "LEAST(model, other), GREATEST(model, other)"
+    rows = make_query_runner(night.store)(
+        f"SELECT {names} FROM (SELECT {names}, logical_date, compared_at, ROW_NUMBER() OVER ("
+        f"PARTITION BY {pair}, {split}, part, metric, definition, k "
+        "ORDER BY logical_date DESC, compared_at DESC) AS place FROM comparisons "
+        f"WHERE suite = {list_texts([night.benchmark.name])} AND kind = 'pair' "
+        f"AND logical_date < DATE '{night.logical_date}' "
+        f"AND {split} <> {list_texts([night.split_id.partition('.')[0]])} "
+        f"AND run_id IN ({same_code}) AND other_run_id IN ({same_code})) AS looks "
+        "WHERE place = 1 ORDER BY logical_date, compared_at"
     )
-    pair = F.array_sort(F.array("model", "other"))
-    place = (split, "part", "metric", "definition", "k")
-    newest = F.max_by(F.struct("*"), F.struct("logical_date", "compared_at")).alias("row")
-    comparable = comparisons.where(earlier).join(same_code, "run_id", "left_semi")
-    comparable = comparable.join(
-        same_code.withColumnRenamed("run_id", "other_run_id"), "other_run_id", "left_semi"
-    )
-    last = comparable.withColumn("pair", pair).groupBy("pair", *place).agg(newest)
-    return last.select("row.*")
+    for row in rows.to_dict("records"):
+        found = {str(name): None if is_missing(value) else value for name, value in row.items()}
+        yield found | {"k": None if found["k"] is None else int(found["k"])}
 
 
 # ------------------------------------------------------------------------------- regressions
@@ -348,7 +381,7 @@ def _describe_regressions(night: BenchmarkNight, name: str) -> tuple[str, ...]:
     return tuple(regression_in_words(row, codes.get((row.other_run_id, row.run_id))) for row in rows)
 
 
-def regression_in_words(row: Row | SimpleNamespace, code: CodeChange | None = None) -> str:
+def regression_in_words(row: SimpleNamespace, code: CodeChange | None = None) -> str:
     """Return a regression in words: the fall, its interval, the other night, and the change of the code."""
     at = f"@{row.k}" if row.k else ""
     value, other = format_decimals(row.value), format_decimals(row.other_value)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from recbench_spark import revisions
-from recbench_spark.config import CURVE_METRIC, digest
-from recbench_spark.engine.versions import collect_arrow, count_shuffle_tasks
+from recbench_spark.config import CURVE_METRIC, LearningCurve, digest
 from recbench_spark.evaluation.comparison.curve_crossings import CrossingPlan, find_crossings
 from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.kernels.comparison.curve_crossings import MOST_AT_ENDS
 from recbench_spark.kernels.comparison.significance import holm
+from recbench_spark.nightly.comparisons import open_runs
 from recbench_spark.nightly.night import BenchmarkNight, find_newest_runs
 from recbench_spark.nightly.run_keys import choose_curve_cutoff
 from recbench_spark.runtime.journal import Journal
@@ -26,29 +26,28 @@ def find_night_crossings(night: BenchmarkNight, journal: Journal) -> None:
 
     The driver holds one row for each part and pair of models.
     """
-    if night.curves is None:
+    curve = night.benchmark.evaluation.learning_curve
+    if curve is None:
         return
-    plan = _make_plan(night)
+    plan = _make_plan(night, curve)
     run_ids = [run.run_id for run in plan.runs]
     bootstrap = plan.bootstrap.model_dump()
     name = digest(run_ids, plan.k, bootstrap, revisions.select_revisions("learning_curves"), length=32)
     if len(run_ids) < 2 or night.store.has(CURVE_CROSSINGS, "crossing_id", name):
         return
     with journal.stage("crossings", f"crossings of {len(run_ids)} curves", suite=night.benchmark.name):
-        tasks = count_shuffle_tasks(night.spark)
-        pairs = collect_arrow(find_crossings(night.store.read(CURVE_VALUES), plan, tasks)).to_pylist()
+        values, tasks = open_runs(night.store, CURVE_VALUES, run_ids)
+        pairs = find_crossings(values, plan, tasks).to_pylist()
         rows = make_rows(pairs, plan, {**_facts(night), "crossing_id": name})
         night.store.append_rows(rows, CURVE_CROSSINGS, once=name)
 
 
-def _make_plan(night: BenchmarkNight) -> CrossingPlan:
-    assert night.curves is not None
+def _make_plan(night: BenchmarkNight, curve: LearningCurve) -> CrossingPlan:
     newest = find_newest_runs(night, [("logical_date", "=", night.logical_date)])
     names = sorted(model.name for model in night.benchmark.curve_models if model.name in newest)
     runs = tuple(ComparedRun(str(newest[name]["run_id"]), name, night.logical_date) for name in names)
-    given = night.curves.plan.request.rule.given
     bootstrap = night.benchmark.evaluation.bootstrap
-    return CrossingPlan(runs, CURVE_METRIC, choose_curve_cutoff(night.benchmark), given, bootstrap)
+    return CrossingPlan(runs, CURVE_METRIC, choose_curve_cutoff(night.benchmark), curve.points, bootstrap)
 
 
 def _facts(night: BenchmarkNight) -> dict[str, Any]:

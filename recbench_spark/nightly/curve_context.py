@@ -11,41 +11,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check, warn_above_zero
-from recbench_spark.config import Benchmark, Evaluation, LearningCurve
+from recbench_spark.config import Benchmark
 from recbench_spark.definitions import Definition
 from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.evaluation.batched import curves
 from recbench_spark.evaluation.batched.curves import HELD_OUT_ROWS, HeldOutUsers
 from recbench_spark.evaluation.metrics.curve_batches import CurvePlan, merge_counts
-from recbench_spark.evaluation.metrics.learning_curves import CurveRequest
-from recbench_spark.kernels.metrics.accuracy import METRICS
-from recbench_spark.kernels.splits.prefixes import PrefixRule
+from recbench_spark.nightly.measure_checks import make_curve_plan
 from recbench_spark.nightly.split_frames import read_split
 from recbench_spark.runtime.session import cache_frame
 from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS
 from recbench_spark.storage.store import Store
-
-
-def make_curve_plan(evaluation: Evaluation, definition: Definition) -> CurvePlan:
-    """Return the plan of the learning curves of a benchmark file.
-
-    Raises:
-        ConfigError: a definition that curves cannot have.
-    """
-    curve = evaluation.learning_curve
-    assert curve is not None
-    rule = PrefixRule(curve.points, curve.test, curve.minimum, curve.users)
-    metrics = tuple(name for name in evaluation.metrics if name in METRICS)
-    request = CurveRequest(rule, metrics, evaluation.cutoffs, definition, evaluation.uncut)
-    definitions = {name: describe_curve(curve, definition, name) for name in metrics}
-    draws = curve.draws if curve.order == "hash" else 0
-    return CurvePlan(request, definitions, draws, curve.seed, curve.describe())
-
-
-def describe_curve(curve: LearningCurve, definition: Definition, metric: str) -> str:
-    """Return the definition string of a metric along a curve."""
-    return f"{definition.describe(METRICS[metric].axes)};{curve.describe()}"
 
 
 @dataclass(frozen=True)
@@ -154,9 +131,6 @@ def describe_untrained(given: Sequence[int], row: Mapping[str, Any]) -> str:
 
 def build_curve_context(
     store: Store, split_id: str, benchmark: Benchmark, definition: Definition
-) -> CurveContext | None:
-    """Return the data of the learning curves; None where the file asks for none."""
-    evaluation = benchmark.evaluation
-    if evaluation.learning_curve is None:
-        return None
-    return CurveContext(store, split_id, benchmark, make_curve_plan(evaluation, definition))
+) -> CurveContext:
+    """Return the data of the learning curves that the file asks for."""
+    return CurveContext(store, split_id, benchmark, make_curve_plan(benchmark.evaluation, definition))

@@ -109,7 +109,7 @@ def _append_rows(
     models: Sequence[CurveMember],
 ) -> None:
     """Append the rows that a measure makes of some models, in one commit."""
-    night.store.append(measure(context.users, context.plan, models), table)
+    night.spark_store.append(measure(context.users, context.plan, models), table)
 
 
 def _write_members(
@@ -143,7 +143,7 @@ def write_curve_results(night: BenchmarkNight, run_ids: Sequence[str]) -> None:
     """
     if not run_ids:
         return
-    store, bootstrap = night.store, night.benchmark.evaluation.bootstrap
+    store, bootstrap = night.spark_store, night.benchmark.evaluation.bootstrap
     values = store.read(CURVE_VALUES).where(F.col("run_id").isin(list(run_ids)))
     means = collect_arrow(curves.summarise_curves(values, bootstrap))
     is_point = pc.is_valid(means.column("given"))

@@ -5,14 +5,17 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from recbench_spark.config import CURVE_METRIC, MANDCG, Benchmark, Evaluation
+from recbench_spark.config import CURVE_METRIC, MANDCG, Benchmark, Evaluation, LearningCurve
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_names
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
+from recbench_spark.evaluation.metrics.curve_batches import CurvePlan
+from recbench_spark.evaluation.metrics.learning_curves import CurveRequest
 from recbench_spark.kernels.metrics.about import figure_range
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
+from recbench_spark.kernels.splits.prefixes import PrefixRule
 
 
 def parse_headline(benchmark: Benchmark) -> tuple[str, int | None]:
@@ -35,6 +38,27 @@ def make_metric_plan(evaluation: Evaluation, definition: Definition) -> MetricPl
         features,
         uncut=evaluation.uncut,
     )
+
+
+def make_curve_plan(evaluation: Evaluation, definition: Definition) -> CurvePlan:
+    """Return the plan of the learning curves of a benchmark file.
+
+    Raises:
+        ConfigError: a definition that curves cannot have.
+    """
+    curve = evaluation.learning_curve
+    assert curve is not None
+    rule = PrefixRule(curve.points, curve.test, curve.minimum, curve.users)
+    metrics = tuple(name for name in evaluation.metrics if name in METRICS)
+    request = CurveRequest(rule, metrics, evaluation.cutoffs, definition, evaluation.uncut)
+    definitions = {name: describe_curve(curve, definition, name) for name in metrics}
+    draws = curve.draws if curve.order == "hash" else 0
+    return CurvePlan(request, definitions, draws, curve.seed, curve.describe())
+
+
+def describe_curve(curve: LearningCurve, definition: Definition, metric: str) -> str:
+    """Return the definition string of a metric along a curve."""
+    return f"{definition.describe(METRICS[metric].axes)};{curve.describe()}"
 
 
 def check_measures(benchmark: Benchmark) -> None:

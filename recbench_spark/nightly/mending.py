@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from datetime import date
 from functools import partial
+from typing import TYPE_CHECKING
 
 from recbench_spark.config import Benchmark
-from recbench_spark.data.identity import identity
 from recbench_spark.nightly.lost_rows import LostRows, find_lost_rows
 from recbench_spark.nightly.night_status import read_filled_tables
 from recbench_spark.nightly.run_keys import hash_split
-from recbench_spark.nightly.split import drop_splits
+from recbench_spark.nightly.split import choose_identity, drop_splits
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage.lost_files import forget_files
-from recbench_spark.storage.spark_errors import retry_conflicts
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.retries import is_delta_conflict, retry_while
+
+if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
 
 
-def mend_night(store: Store, benchmark: Benchmark, day: date, journal: Journal) -> None:
+def mend_night(store: AnyStore, benchmark: Benchmark, day: date, journal: Journal) -> None:
     """Remove lost files from the logs, fail the runs that lack rows, and drop the splits that do.
 
     The runs fail first: a job that is killed in between leaves none that succeeded and lacks rows. In a
@@ -30,7 +32,7 @@ def mend_night(store: Store, benchmark: Benchmark, day: date, journal: Journal) 
         day: the night.
         journal: gets a line for each step.
     """
-    split_hash, _ = hash_split(partial(identity, store.spark), benchmark)
+    split_hash, _ = hash_split(choose_identity(store), benchmark)
     find = partial(find_lost_rows, store, benchmark.name, day, split_hash)
     lost = find(read_filled_tables(store.root, benchmark.name, day))
     if RUNS.name in lost.files:
@@ -46,15 +48,15 @@ def mend_night(store: Store, benchmark: Benchmark, day: date, journal: Journal) 
         drop_splits(store, sorted(lost.splits), "lost rows")
 
 
-def _fail_run(store: Store, run_id: str, reason: str) -> None:
+def _fail_run(store: AnyStore, run_id: str, reason: str) -> None:
     """Give the row of a run the state `failed`, so that nobody reads the rows that it still has."""
     rows = store.rows(RUNS, [("run_id", "=", run_id)])
     failed = [{**row, "status": "failed", "error": f"rows were lost: {reason}"} for row in rows]
     store.replace_rows(failed, RUNS, "run_id", run_id)
 
 
-def _forget(store: Store, lost: LostRows, journal: Journal) -> None:
+def _forget(store: AnyStore, lost: LostRows, journal: Journal) -> None:
     for name, files in lost.files.items():
         journal.say(f"table {name}: {len(files):,} lost files are removed from its log")
         forget = partial(forget_files, store.location(name), [one.path for one in files])
-        retry_conflicts(f"mend {name}", forget)
+        retry_while(is_delta_conflict, f"mend {name}", forget)

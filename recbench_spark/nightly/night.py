@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark import schemas
 from recbench_spark.checks import Check, warn_above_zero
@@ -23,10 +23,8 @@ from recbench_spark.config import (
     ModelConfig,
 )
 from recbench_spark.data.columnar import COLUMNAR_READERS
-from recbench_spark.data.identity import identity
-from recbench_spark.data.readers.tables import read_table
 from recbench_spark.definitions import VERSION, Definition
-from recbench_spark.errors import DataError, StoreError
+from recbench_spark.errors import DataError, FallbackToSpark, StoreError
 from recbench_spark.evaluation.estimators.exposure import EXPOSED_USERS, select_exposed_users
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS, Facts
@@ -43,42 +41,39 @@ from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 from recbench_spark.nightly import run_keys
 from recbench_spark.nightly.benchmark_checks import check_benchmark, list_model_facts
-from recbench_spark.nightly.curve_context import (
-    CurveContext,
-    build_curve_context,
-    describe_curve,
-)
 from recbench_spark.nightly.exposure import ExposureContext, build_exposure_context
 from recbench_spark.nightly.gates import GateCheck, gate_checks, select_gates
-from recbench_spark.nightly.measure_checks import make_metric_plan, parse_headline
+from recbench_spark.nightly.measure_checks import describe_curve, make_metric_plan
 from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key, list_switched_models
-from recbench_spark.nightly.split import current_split_id, identify_split
-from recbench_spark.nightly.split_frames import read_split
+from recbench_spark.nightly.split import choose_identity, current_split_id, identify_split
 from recbench_spark.nightly.standalone_runs import STAMP_FORMAT
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.labels import UNORDERED
 from recbench_spark.protocol.manifests import check_suspects
 from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import count_table_rows
 from recbench_spark.storage.delta_files import Filters
-from recbench_spark.storage.frame_blocks import open_frame
 from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import MARKS_FOLDER
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.sides import ChangedRows
-from recbench_spark.storage.spark_types import spark_columns
-from recbench_spark.storage.store import Store
-from recbench_spark.storage.warehouse import require_jars
-from recbench_spark.training.item_features import share_features
 from recbench_spark.training.model_adapter import SplitData, make_adapter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from recbench_spark.nightly.curve_context import CurveContext
+    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.store import Store
 
 
 @dataclass(frozen=True)
 class BenchmarkNight:
     """One night of a benchmark: the data and settings that all its models share."""
 
-    store: Store
+    store: AnyStore
     benchmark: Benchmark
     definition: Definition
     split_id: str
@@ -87,17 +82,26 @@ class BenchmarkNight:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session."""
-        return self.store.spark
+        """The Spark session, for steps that Spark alone can do. Raises FallbackToSpark."""
+        return self.spark_store.spark
+
+    @property
+    def spark_store(self) -> Store:
+        """The warehouse, for steps that Spark alone can do. Raises FallbackToSpark."""
+        if isinstance(self.store, ArrowStore):
+            raise FallbackToSpark("a step of this night")
+        store: Store = self.store
+        return store
 
     def table(self, table: schemas.Table) -> DataFrame:
-        """Return the rows of this night's split."""
-        return read_split(self.store, table, self.split_id)
+        """Return the rows of this night's split, for steps that Spark alone can do."""
+        return self.spark_store.read_partition(table, "split_id", self.split_id)
 
     @property
     def manifest(self) -> list[dict[str, Any]]:
         """Facts of this night's split; empty if the split has not been made."""
-        return self.store.rows(schemas.MANIFESTS, [("split_id", "=", self.split_id)])
+        facts: list[dict[str, Any]] = self.store.rows(schemas.MANIFESTS, [("split_id", "=", self.split_id)])
+        return facts
 
     @cached_property
     def catalogue(self) -> ListedCatalogue:
@@ -105,6 +109,9 @@ class BenchmarkNight:
         path, metrics = self.benchmark.evaluation.features, set(self.benchmark.evaluation.metrics)
         features, n_users = None, 1
         if path and DIVERSITY in metrics:
+            from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
+            from recbench_spark.training.item_features import share_features  # noqa: PLC0415
+
             rows = read_table(self.spark, path, ["item_id", "vector"], "features")
             items = self.table(schemas.ITEMS)
             features = share_features(self.store.scratch, items, rows, f"features {path}")
@@ -115,6 +122,9 @@ class BenchmarkNight:
 
     def open_user_frame(self) -> DataFrame:
         """Return the rows of `select_users` as a frame of Spark."""
+        from recbench_spark.storage.frame_blocks import open_frame  # noqa: PLC0415
+        from recbench_spark.storage.spark_types import spark_columns  # noqa: PLC0415
+
         users = self.select_users()
         return open_frame(self.spark, users, spark_columns(EXPOSED_USERS if self.exposure else PART_USERS))
 
@@ -155,7 +165,11 @@ class BenchmarkNight:
     @cached_property
     def curves(self) -> CurveContext | None:
         """Held-out users and the plan of their learning curves, if the file asks for curves."""
-        return build_curve_context(self.store, self.split_id, self.benchmark, self.definition)
+        if self.benchmark.evaluation.learning_curve is None:
+            return None
+        from recbench_spark.nightly.curve_context import build_curve_context  # noqa: PLC0415
+
+        return build_curve_context(self.spark_store, self.split_id, self.benchmark, self.definition)
 
     @property
     def n_items(self) -> int:
@@ -184,14 +198,21 @@ class BenchmarkNight:
         return make_metric_plan(self.benchmark.evaluation, self.definition)
 
 
-def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> BenchmarkNight:
+def _count_trained_users(blocks: Iterable[pa.Table]) -> int:
+    return sum(
+        int(pc.sum(pc.greater(pc.list_value_length(rows.column("train_items")), 0)).as_py() or 0)
+        for rows in blocks
+    )
+
+
+def open_night(store: AnyStore, benchmark: Benchmark, logical_date: date) -> BenchmarkNight:
     """Check the settings, name the split and identify the inputs of a night."""
     benchmark = fill_placeholders(benchmark, logical_date)
     check_benchmark(benchmark)
-    _ = store.scratch  # fail now, not after hours of work, if workers cannot read it
-    require_jars(store.spark, store.root)
+    store.require_access()  # fail now, not after hours of work
     split_id, inputs = identify_split(store, benchmark)
-    inputs |= {name: identity(store.spark, path) for name, path in evaluation_paths(benchmark).items()}
+    identify = choose_identity(store)
+    inputs |= {name: identify(path) for name, path in evaluation_paths(benchmark).items()}
     return BenchmarkNight(store, benchmark, benchmark.definition, split_id, inputs, logical_date)
 
 
@@ -309,15 +330,15 @@ def check_model_gates(night: BenchmarkNight, model: ModelConfig) -> list[GateChe
 
 def make_run_key(night: BenchmarkNight, model: ModelConfig) -> str:
     """Hash all that a run's numbers depend on: same key, same numbers."""
-    inputs = {**night.inputs, **identify_model_inputs(night.spark, model)}
+    inputs = {**night.inputs, **identify_model_inputs(night.store, model)}
     others = list_switched_models(night.benchmark, model)
     inputs |= {f"run of {other.name}": make_run_key(night, other) for other in others}
     return hash_run_key(night.benchmark, night.definition, night.split_id, inputs, model)
 
 
-def identify_model_inputs(spark: SparkSession, model: ModelConfig) -> dict[str, str]:
+def identify_model_inputs(store: AnyStore, model: ModelConfig) -> dict[str, str]:
     """Return the identity of each file that a model is read from."""
-    return run_keys.identify_model_inputs(partial(identity, spark), model)
+    return run_keys.identify_model_inputs(choose_identity(store), model)
 
 
 def describe_metric(evaluation: Evaluation, definition: Definition, metric: str) -> str:
@@ -329,13 +350,7 @@ def describe_metric(evaluation: Evaluation, definition: Definition, metric: str)
     return make_metric_plan(evaluation, definition).describe(metric)
 
 
-def headline_filter(benchmark: Benchmark) -> Column:
-    """Return the condition for the headline's metric and cut-off, for any table with these columns."""
-    metric, k = parse_headline(benchmark)
-    return (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(k))
-
-
-def yesterday_stamp(store: Store) -> str:
+def yesterday_stamp(store: AnyStore) -> str:
     """Return the time stamp of run ids a day ago: older runs that are not running will never succeed.
 
     The clock is that of the warehouse's storage, and this host's for a catalog where Spark writes.

@@ -6,8 +6,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from recbench_spark import revisions
 from recbench_spark.config import Paradoxes, digest
@@ -17,10 +16,17 @@ from recbench_spark.evaluation.comparison.flips import FlipVerdict, ModelPair
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.kernels.metrics.about import best_when
 from recbench_spark.kernels.metrics.accuracy import METRICS
-from recbench_spark.nightly.comparisons import choose_baselines, select_tonight_runs, visible_runs
+from recbench_spark.nightly.comparisons import (
+    add_facts,
+    choose_baselines,
+    open_runs,
+    select_tonight_runs,
+    visible_runs,
+)
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS, RUNS
+from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS, RUNS, arrow_rows
+from recbench_spark.storage.blocks import Rows, reduce_rows
 
 
 def find_paradoxes(night: BenchmarkNight, journal: Journal) -> None:
@@ -42,17 +48,15 @@ def find_paradoxes(night: BenchmarkNight, journal: Journal) -> None:
     if night.store.has(PARADOXES, "paradox_id", name):
         return
     with journal.stage("paradoxes", f"paradoxes of {len(runs)} runs", suite=night.benchmark.name) as counts:
-        rankings = night.store.read(RANKINGS)
-        verdicts = find_flips(night, settings, runs, rankings)
+        opened = open_runs(night.store, RANKINGS, [run.run_id for run in runs])
+        verdicts = find_flips(night, settings, runs, opened)
         counts["flips"] = len(verdicts)
-        pairs = paradoxes.find_disagreements(rankings, make_plan(night, settings, runs))
-        frames = [(pairs.withColumns(_common_columns(night, name)), PARADOXES)]
-        if verdicts:
-            rows = night.spark.createDataFrame(verdicts, _FLIP_SCHEMA)
-            frames.append((rows.withColumns(_common_columns(night, name)), FLIPS))
+        measure = paradoxes.disagreement_measure(make_plan(night, settings, runs))
+        pairs = reduce_rows({"pairs": measure}, *opened).get("pairs", PARADOXES.arrow_schema.empty_table())
         # Rows of `paradoxes` are written last: they mark the analysis as complete.
-        for frame, table in reversed(frames):
-            night.store.append_named(frame, table, "paradox_id", name)
+        for rows, table in ((verdicts, FLIPS), (pairs, PARADOXES)):
+            facts = _common_columns(night, name)
+            night.store.append_named(add_facts(rows, facts, table), table, "paradox_id", name)
 
 
 def _paradox_settings(night: BenchmarkNight) -> list[object]:
@@ -65,7 +69,9 @@ def _paradox_settings(night: BenchmarkNight) -> list[object]:
 
 def list_tonight_runs(night: BenchmarkNight) -> tuple[ComparedRun, ...]:
     """Return the runs of this night on this split, sorted by model."""
-    split_runs = {row.run_id for row in night.table(RUNS).select("run_id").collect()}
+    split_runs = {
+        row["run_id"] for row in night.store.rows(RUNS, [("split_id", "=", night.split_id)], ["run_id"])
+    }
     return tuple(run for run in select_tonight_runs(night, visible_runs(night)) if run.run_id in split_runs)
 
 
@@ -109,13 +115,16 @@ def choose_references(
 
 
 def find_flips(
-    night: BenchmarkNight, settings: Paradoxes, runs: tuple[ComparedRun, ...], rankings: DataFrame
-) -> list[dict[str, Any]]:
-    """Return a row for each verdict; the driver holds pairs x metrics x cut-offs rows, with 20 ids each."""
+    night: BenchmarkNight, settings: Paradoxes, runs: tuple[ComparedRun, ...], opened: tuple[Rows, int]
+) -> pa.Table:
+    """Return a row of `flips` for each verdict.
+
+    The driver holds pairs x metrics x cut-offs rows, with 20 ids each.
+    """
     plan = make_flip_plan(night, settings, runs)
-    verdicts = flips.find_smallest_flips(rankings, plan) if plan.pairs else []
+    verdicts = flips.find_smallest_flips(opened[0], plan, opened[1]) if plan.pairs else []
     described = make_metric_plan(night, settings)
-    return [_flip_row(plan, described, verdict) for verdict in verdicts]
+    return arrow_rows([_flip_row(plan, described, verdict) for verdict in verdicts], FLIPS)
 
 
 def make_flip_plan(
@@ -134,14 +143,6 @@ def make_flip_plan(
         for model, other in zip(*paradoxes.model_pairs(len(runs), against, (part, metric, k)), strict=True)
     ]
     return flips.FlipPlan(runs, metrics, plan.measured.ks, night.definition, tuple(pairs))
-
-
-_FLIP_SCHEMA = (
-    "model STRING, other STRING, run_id STRING, other_run_id STRING, part STRING, metric STRING, "
-    "definition STRING, k INT, removed_are STRING, removed LONG, out_of LONG, total DOUBLE, "
-    "removed_total DOUBLE, threshold DOUBLE, at_threshold LONG, ids ARRAY<STRING>, "
-    "contributions ARRAY<DOUBLE>"
-)
 
 
 def _flip_row(
@@ -173,9 +174,9 @@ def _flip_row(
 def _common_columns(night: BenchmarkNight, name: str) -> dict[str, Any]:
     """Return the columns that identify time, suite and split of the rows."""
     return {
-        "paradox_id": F.lit(name),
-        "suite": F.lit(night.benchmark.name),
-        "logical_date": F.lit(night.logical_date),
-        "split_id": F.lit(night.split_id),
-        "found_at": F.lit(datetime.now(UTC)),
+        "paradox_id": name,
+        "suite": night.benchmark.name,
+        "logical_date": night.logical_date,
+        "split_id": night.split_id,
+        "found_at": datetime.now(UTC),
     }

@@ -32,7 +32,7 @@ def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journa
             select = partial(
                 select_part_users, parts=[part], threshold=night.definition.threshold, keep_empty=False
             )
-            blocks = map_user_blocks(night.store, night.split_id, select, PART_USERS.names)
+            blocks = map_user_blocks(night.spark_store, night.split_id, select, PART_USERS.names)
             users = open_frame(night.spark, blocks, spark_columns(PART_USERS))
             predicted = make_adapter(model).predict(users, night.data).cache()
             part_checks = _prediction_checks(predicted, part)
@@ -57,7 +57,7 @@ def _write_errors(night: BenchmarkNight, predicted: DataFrame, part: str, run_id
         user_rows = user_values(predicted).where(F.col("metric").isin("mse", *settings.metrics))
         stamped = user_rows.withColumns({"part": F.lit(part), "run_id": F.lit(run_id)})
         frames.append((conform(stamped, USER_METRICS), USER_METRICS))
-    night.store.append_all(frames)
+    night.spark_store.append_all(frames)
 
 
 def _prediction_checks(predicted: DataFrame, part: str) -> list[Check]:

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 
 from recbench_spark import reports
 from recbench_spark.config import CURVE_METRIC, Benchmark
@@ -19,23 +18,25 @@ from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.models.graph import GraphNet
 from recbench_spark.nightly.measure_checks import parse_headline
-from recbench_spark.nightly.night import BenchmarkNight, describe_metric, headline_filter
+from recbench_spark.nightly.night import BenchmarkNight, describe_metric
 from recbench_spark.nightly.night_status import report_file
 from recbench_spark.nightly.report_history import (
-    Ask,
     describe_regressions,
     make_falls,
+    measure_condition,
     read_compared,
     read_history,
     read_regressed,
 )
 from recbench_spark.nightly.run_keys import choose_curve_cutoff
-from recbench_spark.query.answers import make_query_runner
+from recbench_spark.query.answers import Ask, list_texts, make_query_runner
 from recbench_spark.query.command_lines import command_anywhere
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import CURVE_CROSSINGS, GRAPH_RUNS, LEARNING_CURVES, RETRIEVAL_RUNS
-from recbench_spark.storage.store import Store
+from recbench_spark.schemas import CURVE_CROSSINGS, LEARNING_CURVES, RETRIEVAL_RUNS
 from recbench_spark.storage.table_sql import view_files
+
+if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
 
 
 def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
@@ -49,25 +50,23 @@ def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, s
     return path, reports.leaderboard_text(report)
 
 
-def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id: str) -> reports.Report:
+def make_report(store: AnyStore, benchmark: Benchmark, logical_date: date, split_id: str) -> reports.Report:
     """Return the facts of one suite's night. The driver holds published numbers, no row for a user."""
-    if benchmark.paradoxes or benchmark.comparisons or benchmark.regressions:
-        store.install_views()
     ask = make_query_runner(store)
     latest = read_latest(ask, benchmark, logical_date)
     ids = latest.run_id.unique().tolist()
     splits = sorted({split_id, *latest.split_id})
-    selected, id_list = F.col("run_id").isin(ids), _sql_list(ids)
+    id_list = list_texts(ids)
     failed = f"suite = '{benchmark.name}' AND logical_date = DATE '{logical_date}' AND status = 'failed'"
     regressed = read_regressed(ask, ids, logical_date) if benchmark.regressions else []
     report = reports.make_report(
         latest,
         ask(f"SELECT * FROM runs WHERE run_id IN ({id_list}) OR ({failed})"),
         ask(f"SELECT * FROM checks WHERE run_id IN ({id_list})"),
-        ask(f"SELECT * FROM manifests WHERE split_id IN ({_sql_list(splits)})"),
+        ask(f"SELECT * FROM manifests WHERE split_id IN ({list_texts(splits)})"),
         benchmark.headline,
         sql_lines=sql_lines(store, benchmark, logical_date),
-        pairs=read_multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
+        pairs=read_multiverse_pairs(ask, [benchmark.name]) if benchmark.evaluation.multiverse else None,
         regressions=describe_regressions(regressed),
     )
     report = replace(report, falls=make_falls(store, regressed), has_rules=bool(benchmark.regressions))
@@ -76,17 +75,17 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     report = report if compared is None else reports.add_tests(report, compared)
     report = reports.add_nights(report, read_history(ask, benchmark.name, logical_date, report), pairs)
     if benchmark.paradoxes:
-        shown = reports.make_disagreements(*read_disagreements(store, selected))
+        shown = reports.make_disagreements(*read_disagreements(ask, id_list))
         flips = ask(f"SELECT * FROM flips WHERE run_id IN ({id_list}) AND other_run_id IN ({id_list})")
         facts = reports.make_flips(flips)
         summary = (*report.summary, *reports.describe_flips(facts, reports.map_kinds(report.leaderboards)))
         report = replace(report, disagreements=shown, flips=facts, summary=summary)
     report = add_curves_and_indexes(report, store, benchmark, logical_date, latest)
     if any(isinstance(model, GraphNet) for model in benchmark.models):
-        report = replace(report, graphs=reports.make_graphs(read_graph_runs(store, split_id)))
+        report = replace(report, graphs=reports.make_graphs(read_graph_runs(ask, split_id)))
     if benchmark.comparisons is None:
         return report
-    changes = read_changes(store, benchmark, selected)
+    changes = read_changes(ask, benchmark, id_list)
     return replace(
         report, changes=reports.make_changes(changes), code_changes=reports.describe_code_changes(changes)
     )
@@ -107,7 +106,7 @@ def read_latest(ask: Ask, benchmark: Benchmark, logical_date: date) -> pd.DataFr
 
 
 def add_curves_and_indexes(
-    report: reports.Report, store: Store, benchmark: Benchmark, logical_date: date, latest: pd.DataFrame
+    report: reports.Report, store: AnyStore, benchmark: Benchmark, logical_date: date, latest: pd.DataFrame
 ) -> reports.Report:
     """Return the report with learning curves and indexes, where the file asks for them."""
     if benchmark.evaluation.learning_curve is not None:
@@ -122,7 +121,7 @@ def add_curves_and_indexes(
 
 
 def read_learning_curves(
-    store: Store, benchmark: Benchmark, logical_date: date, latest: pd.DataFrame
+    store: AnyStore, benchmark: Benchmark, logical_date: date, latest: pd.DataFrame
 ) -> tuple[reports.LearningCurveFacts, ...]:
     """Return the learning curves of the shown runs, and the crossings of the night.
 
@@ -141,7 +140,7 @@ def read_learning_curves(
     )
 
 
-def read_retrieval(store: Store, latest: pd.DataFrame) -> tuple[reports.RetrievalFacts, ...]:
+def read_retrieval(store: AnyStore, latest: pd.DataFrame) -> tuple[reports.RetrievalFacts, ...]:
     """Return the indexes of the shown runs; the driver holds one row per run, part and cut-off."""
     models = dict(zip(latest.run_id, latest.model, strict=True))
     rows = store.rows(RETRIEVAL_RUNS, [("run_id", "in", sorted(models))]) if models else []
@@ -155,38 +154,35 @@ def view_until(day: date) -> str:
     return re.sub(r"(FROM\s+)(current_\w+)", bounded, view, count=1)
 
 
-def read_graph_runs(store: Store, split_id: str) -> pd.DataFrame:
+def read_graph_runs(ask: Ask, split_id: str) -> pd.DataFrame:
     """Return the passes of the models over this split's graphs, of any night."""
-    return store.read(GRAPH_RUNS).where(F.col("model_id").startswith(f"{split_id}-")).toPandas()
+    return ask(f"SELECT * FROM graph_runs WHERE model_id LIKE '{split_id}-%'")
 
 
-def read_disagreements(store: Store, selected: Column) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read_disagreements(ask: Ask, id_list: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the clearest rows of `current_paradoxes` of these runs, and the counts of each kind."""
-    paradoxes = store.spark.table("current_paradoxes").where(selected)
-    disagree = paradoxes.where("kind <> 'none'")
-    severity = F.expr(f"array_position(array({', '.join(map(repr, KINDS))}), kind)")
-    order = (F.desc("certain"), severity.desc(), F.desc("opposed_share"), "part", "metric", "k", "model")
-    plainest = disagree.orderBy(*order, "other").limit(reports.DISAGREEMENTS_SHOWN)
-    return plainest.toPandas(), paradoxes.groupBy("kind", "certain").count().toPandas()
+    rows = f"FROM current_paradoxes WHERE run_id IN ({id_list})"
+    severity = " ".join(f"WHEN '{kind}' THEN {place}" for place, kind in enumerate(KINDS))
+    order = f"certain DESC, CASE kind {severity} END DESC, opposed_share DESC, part, metric, k, model"
+    plainest = (
+        f"SELECT * {rows} AND kind <> 'none' ORDER BY {order}, other LIMIT {reports.DISAGREEMENTS_SHOWN}"
+    )
+    return ask(plainest), ask(f"SELECT kind, certain, COUNT(*) AS count {rows} GROUP BY kind, certain")
 
 
-def read_changes(store: Store, benchmark: Benchmark, selected: Column) -> pd.DataFrame:
+def read_changes(ask: Ask, benchmark: Benchmark, id_list: str) -> pd.DataFrame:
     """Return rows of `current_changes` of these runs at the headline, by model, part and group."""
-    return store.spark.table("current_changes").where(selected & headline_filter(benchmark)).toPandas()
+    headline = measure_condition(*parse_headline(benchmark))
+    order = "model, part, group_key, group_value"
+    return ask(f"SELECT * FROM current_changes WHERE run_id IN ({id_list}) AND {headline} ORDER BY {order}")
 
 
-def read_multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:
+def read_multiverse_pairs(ask: Ask, suites: Sequence[str]) -> pd.DataFrame:
     """Return the view `multiverse_pairs` of some suites: a row for each pair, metric and protocol."""
-    store.install_views()
-    pairs = store.spark.table("multiverse_pairs").where(F.col("suite").isin(list(suites)))
-    return pairs.toPandas()
+    return ask(f"SELECT * FROM multiverse_pairs WHERE suite IN ({list_texts(suites)})")
 
 
-def _sql_list(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names) or "NULL"
-
-
-def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
+def sql_lines(store: AnyStore, benchmark: Benchmark, day: date) -> list[str]:
     """Return commands to paste, with Spark and without it.
 
     Each names suite, dataset, metric, estimator and definition, so that it selects one number of many.
@@ -200,17 +196,13 @@ def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
         "estimator": HOLDOUT,
         "definition": describe_metric(benchmark.evaluation, benchmark.definition, metric),
     }
-    conditions = " AND ".join([at, *(f"{name} = {_sql_string(value)}" for name, value in chosen.items())])
+    conditions = " AND ".join([at, *(f"{name} = {list_texts([value])}" for name, value in chosen.items())])
     columns = "part, estimator, definition, position, model, value"
     sql = f"SELECT {columns} FROM leaderboard WHERE {conditions} ORDER BY part, position, model"
     return [
         *(command_anywhere("query", query, "--warehouse", store.root) for query in ("leaderboard", sql)),
         shlex.join([sys.executable, "-c", _pandas_command(store.root, chosen, k, day)]),
     ]
-
-
-def _sql_string(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _pandas_command(root: str, chosen: Mapping[str, str], k: int | None, day: date) -> str:

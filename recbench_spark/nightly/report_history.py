@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -16,11 +16,12 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.inputs import OLD_IDENTITY
 from recbench_spark.nightly.code_provenance import code_changes
 from recbench_spark.nightly.comparisons import regression_in_words
+from recbench_spark.query.answers import Ask, list_texts
 from recbench_spark.reports.frame_values import is_missing
 from recbench_spark.schemas import RUNS
-from recbench_spark.storage.store import Store
 
-Ask = Callable[[str], pd.DataFrame]
+if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
 
 FILES_IN_WORDS = {
     "lists": "lists",
@@ -49,13 +50,14 @@ def read_history(ask: Ask, suite: str, day: date, report: reports.Report) -> pd.
     )
     return ask(
         f"SELECT {', '.join(reports.HISTORY_COLUMNS)} FROM current_metrics "
-        f"WHERE {until} AND {_measure_condition(measure.metric, measure.k)} AND slice_key IS NULL "
+        f"WHERE {until} AND {measure_condition(measure.metric, measure.k)} AND slice_key IS NULL "
         f"AND logical_date >= (SELECT MIN(logical_date) FROM ({nights}) AS nights) "
         "ORDER BY logical_date, split_id, run_id"
     )
 
 
-def _measure_condition(metric: str, k: int | None) -> str:
+def measure_condition(metric: str, k: int | None) -> str:
+    """Return the SQL condition for a metric and a cut-off."""
     return f"metric = '{metric}' AND {f'k = {k}' if k else 'k IS NULL'}"
 
 
@@ -66,7 +68,7 @@ def read_compared(ask: Ask, run_ids: Sequence[str], report: reports.Report) -> p
     measure = report.leaderboards[0].measure
     return ask(
         f"SELECT {', '.join(reports.COMPARED_COLUMNS)} FROM current_comparisons "
-        f"WHERE run_id IN ({_quote(run_ids)}) AND {_measure_condition(measure.metric, measure.k)}"
+        f"WHERE run_id IN ({list_texts(run_ids)}) AND {measure_condition(measure.metric, measure.k)}"
     )
 
 
@@ -76,7 +78,7 @@ def read_regressed(ask: Ask, run_ids: Sequence[str], day: date) -> list[dict[str
     rows = ask(
         f"SELECT {columns}, r.model_kind FROM current_comparisons AS c "
         "INNER JOIN runs AS r ON r.run_id = c.run_id "
-        f"WHERE c.regressed AND c.logical_date = DATE '{day}' AND c.run_id IN ({_quote(run_ids or [''])})"
+        f"WHERE c.regressed AND c.logical_date = DATE '{day}' AND c.run_id IN ({list_texts(run_ids)})"
     )
     records = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
     for row in records:
@@ -94,7 +96,7 @@ def describe_regressions(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(regression_in_words(SimpleNamespace(**row)) for row in rows)
 
 
-def make_falls(store: Store, rows: Sequence[Mapping[str, Any]]) -> tuple[reports.Fall, ...]:
+def make_falls(store: AnyStore, rows: Sequence[Mapping[str, Any]]) -> tuple[reports.Fall, ...]:
     """Return regressions with their causes. The driver holds a row of `runs` for each of their runs."""
     ids = sorted({row[name] for row in rows for name in ("run_id", "other_run_id")})
     names = ["run_id", "model_kind", "config_json", "inputs_json"]
@@ -168,7 +170,3 @@ def _list_paths(kind: object) -> Sequence[str]:
     except ConfigError:
         return ()
     return paths if isinstance(paths, tuple) else ()  # those of `retrieved` are those of its base
-
-
-def _quote(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)

@@ -22,7 +22,7 @@ from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.schemas import COMPARISONS, METRICS
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.store import Store
+    from recbench_spark.nightly.split import AnyStore
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -165,7 +165,7 @@ def describe_code() -> dict[str, Any]:
     return {"versions": list_versions(), "revisions": dict(revisions.REVISIONS)}
 
 
-def read_metrics(store: Store, models: Mapping[str, str], benchmark: Benchmark) -> list[MetricRecord]:
+def read_metrics(store: AnyStore, models: Mapping[str, str], benchmark: Benchmark) -> list[MetricRecord]:
     """Read the numbers of some runs over all users, in the order of model, part, metric and cut-off.
 
     Of a whole curve the cut-offs that the benchmark file names are read.
@@ -184,7 +184,7 @@ def read_metrics(store: Store, models: Mapping[str, str], benchmark: Benchmark) 
     return sorted(records, key=_sort_key)
 
 
-def read_differences(store: Store, comparison_id: str) -> list[DifferenceRecord]:
+def read_differences(store: AnyStore, comparison_id: str) -> list[DifferenceRecord]:
     """Read the rows of a comparison."""
     names = list(DifferenceRecord.model_fields)
     rows = store.rows(COMPARISONS, [("comparison_id", "=", comparison_id)], names)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recbench_spark.checks import Check
 from recbench_spark.config import Benchmark, ModelConfig, Provenance, PublishedModel
@@ -42,12 +42,14 @@ from recbench_spark.nightly.standalone_runs import (
 from recbench_spark.runtime.journal import write_json
 from recbench_spark.schemas import CHECKS, METRICS, RUNS
 from recbench_spark.storage.paths import shorten_path
-from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 
+if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
 
-def write_checks(store: Store, run_id: str, checks: Sequence[Check]) -> None:
+
+def write_checks(store: AnyStore, run_id: str, checks: Sequence[Check]) -> None:
     """Append to `checks`."""
     store.append_rows(check_rows(run_id, checks), CHECKS)
 
@@ -93,7 +95,7 @@ class Attempt:
         }
 
 
-def publish_runs(store: Store, attempts: Sequence[Attempt]) -> None:
+def publish_runs(store: AnyStore, attempts: Sequence[Attempt]) -> None:
     """Append the rows of `runs` in one commit: from then on runs are visible, except failed ones."""
     store.append_rows([_attempt_row(attempt) for attempt in attempts], RUNS)
 
@@ -118,7 +120,7 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
         "dataset": benchmark.dataset.name,
         "split": benchmark.split.describe(),
         "split_id": night.split_id,
-        "inputs": {**night.inputs, **identify_model_inputs(night.spark, model)},
+        "inputs": {**night.inputs, **identify_model_inputs(night.store, model)},
         "settings": settings,
         "status": "failed" if attempt.error else "succeeded",
         "error": attempt.error,
@@ -173,7 +175,7 @@ def write_published_figures(night: BenchmarkNight, model: PublishedModel, run_id
     night.store.append_rows(rows, METRICS)
 
 
-def write_results(store: Store, benchmark: Benchmark, attempts: Sequence[Attempt]) -> None:
+def write_results(store: AnyStore, benchmark: Benchmark, attempts: Sequence[Attempt]) -> None:
     """Write `results/<run_id>.json` for each run: its outcome and its numbers over all users."""
     if not store.is_file_storage:
         return
@@ -182,7 +184,7 @@ def write_results(store: Store, benchmark: Benchmark, attempts: Sequence[Attempt
     store.run_together([partial(_write_result, store, attempt, metrics) for attempt in attempts])
 
 
-def _write_result(store: Store, attempt: Attempt, metrics: Sequence[MetricRecord]) -> None:
+def _write_result(store: AnyStore, attempt: Attempt, metrics: Sequence[MetricRecord]) -> None:
     """Write the file of one run; `metrics`: those of several runs."""
     own = [one for one in metrics if one.run_id == attempt.run_id]
     outcome = {

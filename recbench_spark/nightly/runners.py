@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from recbench_spark.config import Benchmark
+from recbench_spark.config import Benchmark, PublishedModel
 from recbench_spark.engine.choices import EngineChoice, require_spark
 from recbench_spark.errors import FallbackToSpark
+from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
 from recbench_spark.protocol.rules import open_task_log
 from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, USER_BLOCKS
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
+from recbench_spark.training.model_adapter import make_adapter
 
 MOST_ROWS = 20_000_000
 """Rows of a log that `auto` splits without Spark."""
 
 
-def choose_runner(requested: str, benchmark: Benchmark, root: str) -> tuple[EngineChoice, int]:
-    """Choose the runner of a split, and count the rows of its log (0 for Spark).
+def choose_runner(
+    requested: str, benchmark: Benchmark, root: str, *, night: bool = False
+) -> tuple[EngineChoice, int]:
+    """Choose the runner of a split or a night, and count the rows of its log (0 for Spark).
 
     Args:
         requested: auto, local or spark.
-        benchmark: the log, the split, the slices.
+        benchmark: the log, the split, the slices; for a night, all else.
         root: the warehouse.
+        night: its models are evaluated too.
 
     Raises:
-        ConfigError: `local` is requested, and only Spark can make this split.
+        ConfigError: `local` is requested, and only Spark can do this.
     """
     if requested == "spark":
         return EngineChoice("spark", "as requested"), 0
     try:
+        if night:
+            require_local_night(benchmark)
         n = _count_rows(benchmark, root)
     except FallbackToSpark as error:
         return require_spark(requested, error), 0
@@ -35,8 +42,29 @@ def choose_runner(requested: str, benchmark: Benchmark, root: str) -> tuple[Engi
     if not is_local_folder(root):
         return EngineChoice("spark", f"Spark's settings may hold the access to {root}"), 0
     if n > MOST_ROWS:
-        return EngineChoice("spark", f"{n:,} rows, up to {MOST_ROWS:,} are split without it"), 0
+        return EngineChoice("spark", f"{n:,} rows, up to {MOST_ROWS:,} are taken without it"), 0
     return EngineChoice("local", f"{n:,} rows of this machine (up to {MOST_ROWS:,}), without Spark"), n
+
+
+def require_local_night(benchmark: Benchmark) -> None:
+    """Check that a night's models and measures have a form without Spark.
+
+    Raises:
+        FallbackToSpark: one has none.
+    """
+    evaluation = benchmark.evaluation
+    asked = {
+        "evaluation.task: rating": evaluation.task == "rating",
+        "evaluation.learning_curve": evaluation.learning_curve is not None,
+        "retrieval": benchmark.retrieval is not None,
+        "evaluation.features": bool(evaluation.features) and DIVERSITY in evaluation.metrics,
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise FallbackToSpark(f"{name} is evaluated by Spark")
+    for model in benchmark.models:
+        if not isinstance(model, PublishedModel) and not make_adapter(model).runs_local:
+            raise FallbackToSpark(f"model {model.name} (kind {model.kind}) runs on Spark")
 
 
 def _count_rows(benchmark: Benchmark, root: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,29 +20,26 @@ from recbench_spark.data.times import describe_units
 from recbench_spark.data.worlds import list_propensities
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, EmptyPartError, FallbackToSpark, StoreError
-from recbench_spark.evaluation.ranking.known_items import KnownItems, find_shared_items
+from recbench_spark.evaluation.ranking.known_items import KnownItems, share_items
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
-from recbench_spark.protocol.audit import deal_users, read_labelled
 from recbench_spark.protocol.audit_passes import build_manifest, count_parts
 from recbench_spark.protocol.item_counts import MOST_ITEMS, Catalogue, count_catalogue
+from recbench_spark.protocol.labelled_rows import open_by_user, open_labelled
 from recbench_spark.protocol.labels import OpenLoop, read_dropped, sum_dropped
 from recbench_spark.protocol.manifests import Fact, LogRows, Manifest, describe_rows, refuse_empty_parts
 from recbench_spark.protocol.rules import (
+    find_cut,
     label_log,
-    label_method,
     make_rule,
-    open_log_rows,
     open_task_log,
 )
 from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks, label_slices
-from recbench_spark.protocol.windows import find_instants
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, SPLITS, TABLES, USER_BLOCKS, Table
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
-from recbench_spark.storage.packed_blocks import are_whole
 
 if TYPE_CHECKING:
     from recbench_spark.storage.store import Store
@@ -157,7 +153,7 @@ def _make_split(
         written = write_labelled_log(store, benchmark.dataset, split, split_id)
         log = written.rows
         counts |= {"rows": log.n, "later_rows": log.later, "rejected": log.rejected}
-    rows = open_rows(store, split_id)
+    rows = open_labelled(store, split_id)
     part_counts = count_parts(rows)
     with name_time_unit(benchmark.dataset):
         refuse_empty_parts(part_counts, split, log)
@@ -278,14 +274,16 @@ def write_labelled_log(store: AnyStore, dataset: Dataset, split: Split, split_id
 
 
 def _write_by_tasks(store: AnyStore, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
-    files, cut = open_task_log(dataset, split), None
-    rows = open_log_rows(store.engine, files)
-    if label_method(split) == "instants":
-        cut = find_instants(rows, split, dataset.zone)
-    rule = make_rule(split, dataset.duplicates, cut)
-    rule = replace(rule, numeric=rule.tie in files.whole)
-    dropped = _append_labelled(store, label_log(rows, rule, files.n), split_id, files.n)
-    return LogCounts(LogRows(files.n, dropped=dropped), "item_id" in files.whole)
+    log = open_task_log(dataset, split)
+    if log.files is None and not store.is_file_storage:
+        raise FallbackToSpark("tasks cannot write the files of this warehouse")
+    rows, n = log.open(store.engine, store.scratch)
+    # No pair of a generated world is in two rows of one loop.
+    duplicates = dataset.duplicates if log.files or dataset.duplicates != "error" else None
+    rule = make_rule(split, duplicates, find_cut(rows, log, split, dataset.zone))
+    rule = replace(rule, numeric=rule.tie in log.whole, open_loop=choose_open_loop(dataset, split))
+    dropped = _append_labelled(store, label_log(rows, rule, n, log.columns), split_id, n)
+    return LogCounts(LogRows(n, dropped=dropped), "item_id" in log.whole)
 
 
 def _open_frames(store: AnyStore, why: str) -> Any:
@@ -299,16 +297,6 @@ def _open_frames(store: AnyStore, why: str) -> Any:
     from recbench_spark.nightly import split_frames  # noqa: PLC0415
 
     return split_frames
-
-
-def open_rows(store: AnyStore, split_id: str) -> Rows:
-    """Return the labelled rows of a split, which tasks open by themselves if they are files."""
-    files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
-    if files:
-        return PieceRows(store.engine, files, read_labelled)
-    frames = _open_frames(store, "tasks cannot read the table splits")
-    labelled: Rows = frames.open_labelled(store, split_id)
-    return labelled
 
 
 def _append_labelled(store: AnyStore, blocks: TaskRows, split_id: str, n: int) -> Counter[tuple[str, str]]:
@@ -338,10 +326,7 @@ def _write_blocks(
             named = true.append_column("method", methods).append_column("split_id", names)
             store.append_rows(named, PROPENSITIES, split_id)
     with journal.stage("user_blocks", "blocks of users", split_id=split_id):
-        shared = find_shared_items(store, split_id)
-        if shared is None:
-            shared = _open_frames(store, "tasks cannot read the table items").share_items(store, split_id)
-        known = KnownItems(shared, catalogue.n)
+        known = KnownItems(share_items(store, split_id), catalogue.n)
         plan = BlockPlan(
             known.find,
             catalogue.bounds,
@@ -375,12 +360,14 @@ def make_user_blocks(
     joined = [(cut, label.column) for cut, label in zip(slices, plan.slices, strict=True) if cut.path]
     if joined:
         frames = _open_frames(store, f"slice {joined[0][0].key} of a table")
-        rows = frames.open_labelled(store, split_id, joined)
-    elif isinstance(rows, PieceRows) and are_whole(rows.pieces, "user_id"):
-        return rows.open(plan.columns, build, BLOCK_COLUMNS)
-    tasks = store.engine.count_tasks(store.count_rows(SPLITS, "split_id", split_id))
-    dealt = rows.deal(plan.columns, partial(deal_users, tasks=tasks), tasks)
-    return dealt.then(build, BLOCK_COLUMNS)
+        rows = frames.open_joined(store, split_id, joined)
+    return open_by_user(
+        rows,
+        plan.columns,
+        build,
+        BLOCK_COLUMNS,
+        lambda: store.engine.count_tasks(store.count_rows(SPLITS, "split_id", split_id)),
+    )
 
 
 def list_held_out_parts(split: Split) -> tuple[str, ...]:

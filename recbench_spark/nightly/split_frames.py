@@ -14,7 +14,6 @@ from recbench_spark.data.readers.ids import id_order
 from recbench_spark.data.readers.logs import open_log
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation.ranking.source_rows import share_items
 from recbench_spark.placeholders import log_end_micros
 from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.item_counts import Catalogue
@@ -26,8 +25,6 @@ from recbench_spark.runtime.session import cache_scope, narrow_rows
 from recbench_spark.schemas import ITEMS, REJECTS, SPLITS, Table
 from recbench_spark.storage.frame_blocks import FrameBlocks, FrameRows
 from recbench_spark.storage.store import Store
-
-__all__ = ["share_items"]
 
 
 @contextmanager
@@ -101,7 +98,7 @@ def read_split(store: Store, table: Table, split_id: str) -> DataFrame:
     return store.read_partition(table, "split_id", split_id)
 
 
-def open_labelled(store: Store, split_id: str, joined: Sequence[tuple[Slice, str]] = ()) -> FrameRows:
+def open_joined(store: Store, split_id: str, joined: Sequence[tuple[Slice, str]]) -> FrameRows:
     """Return the rows of a split, with the labels of users or items that tables have."""
     rows = store.read_partition(SPLITS, "split_id", split_id)
     for cut, column in joined:

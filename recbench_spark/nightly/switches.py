@@ -68,7 +68,7 @@ def evaluate_switch(
     with journal.stage("switch", f"{model.name}: switch", run_id=run_id, model=model.name):
         runs = _find_runs(night, model)
         choice = choose_switch(night, model, runs)
-        values = night.store.read(CURVE_VALUES)
+        values = night.spark_store.read(CURVE_VALUES)
         # On the users who chose the place, the switch looks better than it is.
         parts = [part for part in night.benchmark.evaluation.parts if model.at != "auto" or part != VALID]
         first, then = (
@@ -78,7 +78,7 @@ def evaluate_switch(
         switched = splice_values(
             first, then, place=count_before(context.plan.request.rule.given, choice.given)
         )
-        night.store.append(switched.withColumn("run_id", F.lit(run_id)), CURVE_VALUES)
+        night.spark_store.append(switched.withColumn("run_id", F.lit(run_id)), CURVE_VALUES)
         if not night.store.has(CURVE_VALUES, "run_id", run_id):
             raise DataError(
                 f"model {model.name}: {choice.first} and {choice.then} have no values per user any more",

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
-
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from recbench_spark.config import Benchmark
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, RUNS
-from recbench_spark.storage.store import Store
+
+if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
 
 Entry = TypeVar("Entry", str, float)
 
@@ -35,7 +35,7 @@ class TrackedRun:
 
 
 def log_night(
-    uri: str, store: Store, benchmark: Benchmark, run_ids: dict[str, str], journal: Journal
+    uri: str, store: AnyStore, benchmark: Benchmark, run_ids: dict[str, str], journal: Journal
 ) -> bool:
     """Log the new runs of a night to the experiment of the suite's name; return False on a failure."""
     try:
@@ -80,7 +80,7 @@ def _split(entries: Mapping[str, Entry]) -> Iterator[dict[str, Entry]]:
         yield dict(listed[start : start + MOST_AT_ONCE])
 
 
-def read_tracked_runs(store: Store, run_ids: dict[str, str], k: Sequence[int]) -> list[TrackedRun]:
+def read_tracked_runs(store: AnyStore, run_ids: dict[str, str], k: Sequence[int]) -> list[TrackedRun]:
     """Return all that is logged of these runs. The driver holds published numbers, no row for a user.
 
     Args:
@@ -88,15 +88,12 @@ def read_tracked_runs(store: Store, run_ids: dict[str, str], k: Sequence[int]) -
         run_ids: the runs by the names of their models.
         k: the cut-offs of the benchmark file; other points of a curve stay in the tables.
     """
-    selected = F.col("run_id").isin(list(run_ids.values()))
-    overall = selected & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
-    is_cutoff = F.col("k").isNull() | F.col("k").isin(list(k))
-    rows = store.read(METRICS).where(overall & is_cutoff & F.col("value").isNotNull()).collect()
+    selected = ("run_id", "in", list(run_ids.values()))
     numbers: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        numbers.setdefault(row.run_id, []).append(row.asDict())
-    runs = store.read(RUNS).where(selected).collect()
-    return [make_tracked_run(row.asDict(), numbers.get(row.run_id, [])) for row in runs]
+    for row in store.rows(METRICS, [selected, ("estimator", "=", "holdout")]):
+        if row["slice_key"] is None and row["value"] is not None and row["k"] in (None, *k):
+            numbers.setdefault(row["run_id"], []).append(row)
+    return [make_tracked_run(row, numbers.get(row["run_id"], [])) for row in store.rows(RUNS, [selected])]
 
 
 def make_tracked_run(run: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]]) -> TrackedRun:

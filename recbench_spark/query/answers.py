@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.query.local_engine import MAX_LOCAL_ROWS, run_query
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
-from recbench_spark.storage.store import Store
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.store import Store
+
+Ask = Callable[[str], pd.DataFrame]
+"""Returns the rows of a query."""
 
 
-def make_query_runner(store: Store) -> Callable[[str], pd.DataFrame]:
-    """Return a function from SQL to rows, which runs in this process if possible, else in Spark."""
+def make_query_runner(store: ArrowStore | Store) -> Ask:
+    """Return a function from SQL to rows, which runs in this process if possible, else in Spark.
 
-    def run_by_spark(sql: str) -> pd.DataFrame:
-        store.install_views()
-        return store.spark.sql(sql).toPandas()
+    Without Spark it raises FallbackToSpark where only Spark reads a table.
+    """
 
     @cache
     def open_store() -> ArrowStore:
-        return ArrowStore(store.root, read_only=True)
+        return store if isinstance(store, ArrowStore) else ArrowStore(store.root, read_only=True)
+
+    def run_by_spark(sql: str) -> pd.DataFrame:
+        assert not isinstance(store, ArrowStore)
+        store.install_views()
+        return store.spark.sql(sql).toPandas()
 
     def run_here(sql: str) -> pd.DataFrame:
         try:
             table = run_query(open_store(), sql, MAX_LOCAL_ROWS)
         except FallbackToSpark:
+            if isinstance(store, ArrowStore):
+                raise
             return run_by_spark(sql)
         # Dates and times have the types that Spark returns.
         frame: pd.DataFrame = table.to_pandas(date_as_object=True, timestamp_as_object=False)
         return frame
 
     return run_here if needs_no_java(store.root) else run_by_spark
+
+
+def list_texts(texts: Iterable[str]) -> str:
+    """Return literals of SQL with commas between them; NULL for none.
+
+    >>> list_texts(["a", "b's"])
+    "'a', 'b''s'"
+    """
+    return ", ".join("'" + text.replace("'", "''") + "'" for text in texts) or "NULL"

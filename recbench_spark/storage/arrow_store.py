@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyarrow.dataset import Dataset
@@ -20,7 +20,6 @@ from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import count_rows, hold_table, read_dataset
 from recbench_spark.storage.file_tables import FileTables
@@ -37,6 +36,11 @@ from recbench_spark.storage.table_folders import (
 )
 from recbench_spark.storage.table_sql import check_version
 from recbench_spark.storage.uris import arrow_uri, is_object_storage, trim_uri
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.store import Store
+
+    AnyStore: TypeAlias = "ArrowStore | Store"
 
 Filters = Sequence[tuple[str, str, Any]]
 """Triples (column, operator, value) that must all hold, as the readers of Parquet take them."""
@@ -60,6 +64,7 @@ class ArrowStore(FileTables):
         workers: processes that run tasks.
     """
 
+    in_catalog = False
     wait = 0.1  # an append takes some milliseconds
 
     def __init__(self, root: str, *, read_only: bool = False, workers: int = 1) -> None:
@@ -191,11 +196,6 @@ class ArrowStore(FileTables):
         """
         self.create(table)
         self._write_rows(arrow_rows(rows, table), table, once)
-
-    def append_blocks(self, blocks: TaskRows, table: Table, once: str) -> list[delta_files.File]:
-        """Append the results of tasks to a partition, as `Store.append_blocks`."""
-        self.create(table)
-        return self._write_blocks(blocks, table, once)
 
     def delete(self, name: str, column: str, values: Sequence[str]) -> None:
         """Delete the rows whose column has one of the values."""

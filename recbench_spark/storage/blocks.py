@@ -6,7 +6,8 @@ same two classes in `frame_blocks`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from recbench_spark.engine.measures import (
     CELLS,
+    PIECE_ROWS,
     Measures,
     deal_sums,
     finish_sums,
@@ -30,11 +32,17 @@ from recbench_spark.storage.packed_blocks import (
     deal_tables,
     finish_tables,
     read_blocks,
-    read_files,
 )
+
+WHOLE = 1 << 62
+"""More rows than a task can hold."""
 
 Deal = Callable[[Iterable[pa.Table]], Iterator[Block]]
 """Partitions some tables into blocks, each with the number of its task."""
+
+
+OpenPieces = Callable[..., Iterable[pa.Table]]
+"""Reads columns (`columns`) of some pieces."""
 
 
 class Engine(Protocol):
@@ -50,6 +58,9 @@ class Engine(Protocol):
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Any:
         """Return tasks over parts of a list, with the words of Spark's RDDs."""
 
+    def run_alone(self, work: Callable[[Any], Result], argument: Any) -> Result:
+        """Run one task apart from all others; an error that ends its process is raised here."""
+
 
 class TaskRows(Protocol):
     """Rows that each task holds: the results of a shuffle, or of a file."""
@@ -62,6 +73,10 @@ class TaskRows(Protocol):
     def whole(self) -> str:
         """The column of ids whose rows are all in one task; empty: none."""
 
+    @property
+    def change(self) -> Change:
+        """Function from the rows of a task to its result."""
+
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
 
@@ -70,6 +85,9 @@ class TaskRows(Protocol):
 
     def deal(self, deal: Deal, tasks: int) -> TaskRows:
         """Send blocks of the results to tasks: another shuffle."""
+
+    def keep(self) -> AbstractContextManager[TaskRows]:
+        """Keep what was sent to tasks, which then can read it several times."""
 
 
 class Rows(Protocol):
@@ -80,6 +98,19 @@ class Rows(Protocol):
 
     def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> TaskRows:
         """Send blocks to tasks. This is the only shuffle; a task holds `tasks` blocks at least."""
+
+
+class StoredRows(Rows, Protocol):
+    """Rows as they are stored: of a table, or a frame."""
+
+    def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> TaskRows:
+        """Let tasks change the tables that they read, without a shuffle."""
+
+    def rename(self, names: Mapping[str, str]) -> StoredRows:
+        """Return the rows with new names of columns (new -> old)."""
+
+    def unite(self, other: PieceRows, columns: Sequence[str]) -> StoredRows:
+        """Return some columns of these rows and of others."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +146,13 @@ class Blocks:
         run = partial(deal_tables, read=self.read, change=self.change, deal=deal)
         return Blocks(self.tasks.mapPartitions(run).partitionBy(tasks, int).values(), return_rows)
 
+    @contextmanager
+    def keep(self) -> Iterator[Blocks]:
+        """Keep what was sent to tasks, which then can read it several times; RDDs do so by themselves."""
+        hold = getattr(self.tasks, "hold", None)
+        with hold() if hold else nullcontext(self.tasks) as tasks:
+            yield replace(self, tasks=tasks)
+
     def pack(self) -> Any:
         """Return the results of all tasks as blocks of task 0."""
         finish = partial(_pack_rows, names=self.names)
@@ -139,7 +177,12 @@ class PieceRows:
 
     engine: Engine
     pieces: Sequence[Any]
-    read: Callable[..., Iterable[pa.Table]]
+    read: OpenPieces
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files, where pieces are files: alone, or before the values of their partition."""
+        return tuple(piece if isinstance(piece, str) else piece[0] for piece in self.pieces)
 
     def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
         """Return what `sums` makes of the tables of each task; the driver holds these values."""
@@ -160,13 +203,23 @@ class PieceRows:
         return Blocks(self._open(columns, deal).partitionBy(tasks, int).values(), return_rows)
 
     def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> Blocks:
-        """Let each task change the rows of its file, without a shuffle."""
-        files = self.engine.parallelize(self.pieces, max(len(self.pieces), 1))
-        return Blocks(files, change, names, read=partial(read_files, columns=tuple(columns)))
+        """Let each task change the tables of its piece, without a shuffle."""
+        return Blocks(self._start(), change, names, read=partial(self.read, columns=tuple(columns)))
+
+    def rename(self, names: Mapping[str, str]) -> PieceRows:
+        """Return the rows with new names of columns (new -> old)."""
+        return replace(self, read=partial(_read_renamed, read=self.read, names=names))
+
+    def unite(self, other: PieceRows, columns: Sequence[str]) -> PieceRows:
+        """Return some columns of these rows and of others."""
+        pieces = [(rows.read, piece) for rows in (self, other) for piece in rows.pieces]
+        return PieceRows(self.engine, pieces, _read_each)
+
+    def _start(self) -> Any:
+        return self.engine.parallelize(self.pieces, max(len(self.pieces), 1))
 
     def _open(self, columns: Sequence[str], work: Callable[[Iterable[pa.Table]], Iterable[Any]]) -> Any:
-        opened = self.engine.parallelize(self.pieces, max(len(self.pieces), 1))
-        return opened.mapPartitions(partial(self.read, columns=tuple(columns))).mapPartitions(work)
+        return self._start().mapPartitions(partial(self.read, columns=tuple(columns))).mapPartitions(work)
 
 
 def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.Table]:
@@ -185,9 +238,9 @@ def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.
 
 
 def reduce_tasks(measures: Measures, rows: TaskRows, tasks: int = 1) -> dict[str, pa.Table]:
-    """Reduce rows that tasks hold, as `reduce_rows`; a task holds all of its rows."""
-    sums = rows.deal(partial(_deal_cells, measures=measures, tasks=tasks), tasks)
-    return read_results(measures, finish_dealt(measures, sums))
+    """Reduce what tasks hold by all measures, as `reduce_rows`; a measure gets all rows of a task."""
+    deal = partial(_deal_cells, measures=measures, tasks=tasks, most=WHOLE)
+    return read_results(measures, finish_dealt(measures, rows.deal(deal, tasks)))
 
 
 def finish_dealt(measures: Measures, sums: TaskRows) -> pa.Table:
@@ -195,8 +248,10 @@ def finish_dealt(measures: Measures, sums: TaskRows) -> pa.Table:
     return pa.concat_tables([CELLS.empty_table(), *sums.each(partial(finish_sums, measures))])
 
 
-def _deal_cells(tables: Iterable[pa.Table], measures: Measures, tasks: int) -> Iterator[Block]:
-    return pack_sums(sum_rows(measures, tables), measures, tasks)
+def _deal_cells(
+    tables: Iterable[pa.Table], measures: Measures, tasks: int, most: int = PIECE_ROWS
+) -> Iterator[Block]:
+    return pack_sums(sum_rows(measures, tables, most), measures, tasks)
 
 
 def pack_sums(sums: Iterable[pa.RecordBatch], measures: Measures, tasks: int) -> Iterator[Block]:
@@ -218,6 +273,33 @@ def count_table_rows(tables: Iterable[pa.Table]) -> int:
 def return_rows(rows: pa.Table) -> pa.Table:
     """Return a task's rows as they are."""
     return rows
+
+
+def rename_results(rows: TaskRows, names: Mapping[str, str]) -> TaskRows:
+    """Return the results of tasks with new names of columns (new -> old)."""
+    old = {was: name for name, was in names.items()}
+    renamed = tuple(old.get(name, name) for name in rows.names)
+    return rows.then(partial(_rename, change=rows.change, names=old), renamed)
+
+
+def _rename(rows: pa.Table, change: Change, names: Mapping[str, str]) -> pa.Table:
+    changed = change(rows)
+    return changed.rename_columns([names.get(name, name) for name in changed.column_names])
+
+
+def _read_renamed(
+    pieces: Iterable[Any],
+    columns: Sequence[str],
+    read: OpenPieces,
+    names: Mapping[str, str],
+) -> Iterator[pa.Table]:
+    for rows in read(pieces, columns=[names.get(name, name) for name in columns]):
+        yield rows.rename_columns(list(columns))
+
+
+def _read_each(pieces: Iterable[tuple[OpenPieces, Any]], columns: Sequence[str]) -> Iterator[pa.Table]:
+    for read, piece in pieces:
+        yield from read([piece], columns=columns)
 
 
 def _sum_one(tables: Iterable[pa.Table], sums: Callable[[Iterable[pa.Table]], Result]) -> Iterator[Result]:

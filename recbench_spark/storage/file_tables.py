@@ -18,7 +18,7 @@ from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import RESULT_TABLES, RUNS, TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.blocks import Engine, PieceRows, Rows, TaskRows
+from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
 from recbench_spark.storage.delta_files import Filters, Since
 from recbench_spark.storage.delta_tables import list_file_sizes
 from recbench_spark.storage.marks import end_runs, note_run, runs_at_work
@@ -26,6 +26,7 @@ from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
+from recbench_spark.storage.scratch import drop_scratch
 from recbench_spark.storage.uris import is_object_storage
 
 T = TypeVar("T")
@@ -36,6 +37,9 @@ MAX_DELETIONS = 10
 RUN_ID_START = re.compile(r"\d{8}T")
 """Start of a run id: its day. Checks of graphs and models have other names."""
 
+Part = tuple[TaskRows, Mapping[str, str]]
+"""Results of tasks, and their partition of a table."""
+
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
 
@@ -45,11 +49,22 @@ class FileTables:
 
     Attributes:
         root: folder, URI, or `catalog.schema`.
+        in_catalog: true if the root is a `catalog.schema`, where Spark writes.
         wait: seconds before the second attempt at a write.
     """
 
     root: str
+    in_catalog: bool
     wait = 0.4
+
+    @property
+    def files_root(self) -> str:
+        """Root of files that later jobs need: the warehouse's folder, where retention looks for them."""
+        return self.root
+
+    def format_path(self, relative: str) -> str:
+        """Return a path below `files_root` as tables store it."""
+        return relative
 
     @property
     def engine(self) -> Engine:
@@ -70,6 +85,13 @@ class FileTables:
     def scratch(self) -> str:
         """Folder for rows that tasks map."""
         raise NotImplementedError
+
+    def require_access(self) -> None:
+        """Check that tasks can read what they need. Raises ConfigError, StoreError."""
+
+    def drop_scratch(self) -> None:
+        """Remove the rows that this process shared with tasks, and those of killed jobs."""
+        drop_scratch(self.scratch)
 
     def location(self, name: str) -> str:
         """Return the folder or URI of a table."""
@@ -233,7 +255,9 @@ class FileTables:
         size_by_file = list_file_sizes(self.location(table.name), partition)
         return list(size_by_file) if sum(size_by_file.values()) <= max_bytes else []
 
-    def open_rows(self, table: Table, column: str, values: Sequence[str], most: int = PIECE_ROWS) -> Rows:
+    def open_rows(
+        self, table: Table, column: str, values: Sequence[str], most: int = PIECE_ROWS, **others: str
+    ) -> StoredRows:
         """Return the rows of partitions, which tasks open by themselves.
 
         Args:
@@ -241,20 +265,22 @@ class FileTables:
             column: a partition column; it can be read like the others.
             values: the partitions.
             most: rows that a task reads at once.
+            others: values of further partition columns.
 
         Raises:
             FallbackToSpark: Spark must read the table, and this warehouse has none.
         """
         if self.exists(table.name) and not self._uses_deltalake(table):
-            return self._open_frame(table, column, values, most)
+            wanted = {column: values, **{name: [value] for name, value in others.items()}}
+            return self._open_frame(table, wanted, most)
         pieces = [
-            (file, {column: value})
-            for value in values
-            for file in self.list_partition_files(table, {column: value}, max_bytes=math.inf)
+            (file, partition)
+            for partition in ({column: value, **others} for value in values)
+            for file in self.list_partition_files(table, partition, max_bytes=math.inf)
         ]
         return PieceRows(self.engine, pieces, partial(read_partition_files, most=most))
 
-    def _open_frame(self, table: Table, column: str, values: Sequence[str], most: int) -> Rows:
+    def _open_frame(self, table: Table, values: Mapping[str, Sequence[str]], most: int) -> StoredRows:
         raise FallbackToSpark(f"table {table.name} of the warehouse")
 
     def commit_files(self, files: Sequence[delta_files.File], table: Table, once: str) -> None:
@@ -266,14 +292,27 @@ class FileTables:
             table, partial(delta_files.commit, files=files, partition={}, once=f"{table.name}/{once}")
         )
 
-    def _write_blocks(self, blocks: TaskRows, table: Table, once: str) -> list[delta_files.File]:
-        """Let tasks write the files of partition `once`, and commit them; nothing if they are there."""
+    def append_blocks(self, blocks: TaskRows, table: Table, once: str) -> list[delta_files.File]:
+        """Append the results of tasks to a table's partition `once`, as `append_parts`."""
         (column,) = table.partition_by
+        return self.append_parts([(blocks, {column: once})], table, once)
+
+    def append_parts(self, parts: Sequence[Part], table: Table, once: str) -> list[delta_files.File]:
+        """Append the results of tasks to partitions of a table, in one version; a second call does nothing.
+
+        It returns the files that tasks wrote now, with what their tasks noted.
+        """
+        self.create(table)
         location, name = self.location(table.name), f"{table.name}/{once}"
         if delta_files.is_committed(location, name):
             return []
-        files = delta_files.write_files(blocks, location, {column: once})
-        self._commit(table, partial(delta_files.commit, files=files, partition={column: once}, once=name))
+        files = [
+            file
+            for blocks, partition in parts
+            for file in delta_files.write_files(blocks, location, partition)
+        ]
+        names = dict.fromkeys(table.partition_by, "")
+        self._commit(table, partial(delta_files.commit, files=files, partition=names, once=name))
         return files
 
     def _write_rows(self, rows: pa.Table, table: Table, once: str = "") -> None:

@@ -7,7 +7,8 @@ anyway, it partitions them into blocks before the shuffle and unpacks them after
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -42,7 +43,6 @@ from recbench_spark.storage.packed_blocks import (
     finish_tables,
     partition_batches,
     read_block_batches,
-    read_files,
     select_batches,
 )
 from recbench_spark.storage.sides import DealtSide, cut_pieces, flatten_changes, read_sides
@@ -87,6 +87,15 @@ class FrameBlocks:
         packed = self.packed.mapInArrow(partial(_pack_blocks, work=run), BLOCK_SCHEMA)
         return FrameBlocks(send_to_tasks(packed, tasks, F.col("task")), return_rows)
 
+    @contextmanager
+    def keep(self) -> Iterator[FrameBlocks]:
+        """Keep what was sent to tasks, which then can read it several times."""
+        packed = self.packed.cache()
+        try:
+            yield replace(self, packed=packed)
+        finally:
+            packed.unpersist()
+
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
         work = partial(_finish_batches, read=self.read, change=self.change, finish=finish)
@@ -122,13 +131,6 @@ def open_pieces(
     return FrameBlocks(numbers, change, tuple(schema.names), schema=schema, read=opened)
 
 
-def open_files(
-    spark: SparkSession, files: Sequence[str], columns: Sequence[str], change: Change, schema: T.StructType
-) -> FrameBlocks:
-    """Let each task open a file, as `open_pieces`."""
-    return open_pieces(spark, files, partial(read_files, columns=tuple(columns)), change, schema)
-
-
 @dataclass(frozen=True)
 class FrameRows:
     """Rows of a frame as pieces: the partitions that Spark makes.
@@ -155,6 +157,22 @@ class FrameRows:
         """Send blocks to tasks: the only shuffle."""
         blocks = self._pack(columns, deal)
         return FrameBlocks(send_to_tasks(blocks, tasks, F.col("task")), return_rows)
+
+    def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> FrameBlocks:
+        """Let each task change some rows of its partition at a time, without a shuffle."""
+        read = partial(chunks, rows=self.most)
+        return FrameBlocks(self.frame.select(*columns), change, names, read=read)
+
+    def rename(self, names: Mapping[str, str]) -> FrameRows:
+        """Return the rows with new names of columns (new -> old)."""
+        return replace(self, frame=self.frame.withColumnsRenamed({old: new for new, old in names.items()}))
+
+    def unite(self, other: PieceRows, columns: Sequence[str]) -> FrameRows:
+        """Return some columns of these rows and of others."""
+        mine = self.frame.select(*columns)
+        spark, names = self.frame.sparkSession, tuple(columns)
+        theirs = make_frame_rows(spark, other.open(columns, return_rows, names), mine.schema)
+        return replace(self, frame=mine.unionByName(theirs))
 
     def deal_sides(self, sides: Sequence[DealtSide], tasks: int) -> FrameBlocks:
         """Deal several sides in one shuffle of the union of their blocks (`sides.deal_sides`)."""

@@ -10,8 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from recbench_spark.errors import StoreError
+from recbench_spark.storage.blocks import Engine, PieceRows, TaskRows
+from recbench_spark.storage.delta_files import write_files
 from recbench_spark.storage.marks import keep_fresh
 from recbench_spark.storage.objects import remove_objects, write_table
+from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.shared_arrays import SharedRows, remove_old
 from recbench_spark.storage.uris import join_uri
 
@@ -31,6 +34,19 @@ def share_table(base: str, rows: pa.Table) -> SharedRows:
     folder = scratch_folder(base)
     write_table(join_uri(folder, "rows.parquet"), rows)
     return SharedRows(folder.rsplit("/", 1)[1], (join_uri(folder, "rows.parquet"),))
+
+
+def share_results(base: str, results: TaskRows) -> SharedRows:
+    """Let tasks write their results to a new folder under a base that all workers can read."""
+    folder = scratch_folder(base)
+    files = [join_uri(folder, file.path) for file in write_files(results, folder, {})]
+    return SharedRows(folder.rsplit("/", 1)[1], tuple(files))
+
+
+def keep_results(base: str, results: TaskRows, engine: Engine) -> PieceRows:
+    """Return the results of tasks as rows, computed once and kept in files."""
+    files = share_results(base, results).files
+    return PieceRows(engine, [(file, {}) for file in files], read_partition_files)
 
 
 def drop_scratch(base: str) -> None:

@@ -6,6 +6,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -154,6 +155,11 @@ def share_rows(base: str, rows: DataFrame) -> SharedRows:
     """Write rows to a new folder under a base that all workers can read."""
     folder = scratch_folder(base)
     return SharedRows(folder.rsplit("/", 1)[1], write_parquet(rows, folder))
+
+
+def share_frame(rows: Any, columns: Sequence[str], base: str) -> SharedRows:
+    """Write the rows of a frame (`frame_blocks.FrameRows`), as `share_rows`."""
+    return share_rows(base, rows.frame.select(*columns))
 
 
 def write_parquet(rows: DataFrame, folder: str) -> tuple[str, ...]:

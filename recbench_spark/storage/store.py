@@ -21,11 +21,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.engine.versions import change_setting, collect_arrow, make_frame
+from recbench_spark.engine.versions import change_setting, collect_arrow, make_frame, union_rows
 from recbench_spark.schemas import Table
 from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.file_tables import Part
 from recbench_spark.storage.frame_blocks import make_frame_rows
 from recbench_spark.storage.frame_files import write_frame
 from recbench_spark.storage.marks import oldest_work
@@ -74,8 +74,8 @@ class Store(WarehouseTables):
             rows if isinstance(rows, pa.Table) else collect_arrow(rows), table, column, name
         )
 
-    def append_blocks(self, blocks: TaskRows, table: Table, once: str) -> list[delta_files.File]:
-        """Append the results of blocks to a table's partition `once`; a second call does nothing.
+    def append_parts(self, parts: Sequence[Part], table: Table, once: str) -> list[delta_files.File]:
+        """Append the results of tasks to partitions of a table; a second call does nothing.
 
         Tasks write the files themselves (`delta_files`) in a folder that all of them see and in object
         storage; else the rows go through Spark's writer. It returns the files that tasks wrote now, with
@@ -83,10 +83,14 @@ class Store(WarehouseTables):
         """
         self.create(table)
         if self.is_file_storage and delta_files.can_commit(self.location(table.name)):
-            return self._write_blocks(blocks, table, once)
-        (column,) = table.partition_by
-        rows = make_frame_rows(self.spark, blocks, spark_schema(table))
-        self.append(rows.withColumn(column, F.lit(once)), table, once)
+            return super().append_parts(parts, table, once)
+        frames = [
+            make_frame_rows(self.spark, blocks, spark_schema(table)).withColumns(
+                {column: F.lit(value) for column, value in partition.items()}
+            )
+            for blocks, partition in parts
+        ]
+        self.append(union_rows(frames, by_name=True), table, once)
         return []
 
     def append_all(self, frames: Sequence[tuple[DataFrame, Table]]) -> None:

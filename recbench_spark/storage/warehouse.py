@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -197,6 +197,15 @@ class WarehouseTables(FileTables):
         """Return a path below `files_root` as tables store it, with a prefix if that root is scratch."""
         return f"{IN_SCRATCH if self.in_catalog else ''}{relative}"
 
+    def require_access(self) -> None:
+        """Check that tasks can read scratch, and Spark the warehouse. Raises ConfigError, StoreError."""
+        _ = self.scratch
+        require_jars(self.spark, self.root)
+
+    def drop_scratch(self) -> None:
+        """Remove the rows that this process shared with tasks, and those of killed jobs."""
+        shared_rows.drop_scratch(self.spark, self.scratch)
+
     def location(self, name: str) -> str:
         """Return the directory of a table, or its name in the catalog."""
         return f"{self.root}.{name}" if self.in_catalog else f"{self.root}/{name}"
@@ -316,8 +325,11 @@ class WarehouseTables(FileTables):
         self._small_partitions[key] = self.spark.createDataFrame(rows, spark_schema(table))
         return self._small_partitions[key]
 
-    def _open_frame(self, table: Table, column: str, values: Sequence[str], most: int) -> FrameRows:
-        return FrameRows(self.read(table).where(F.col(column).isin(list(values))), most)
+    def _open_frame(self, table: Table, values: Mapping[str, Sequence[str]], most: int) -> FrameRows:
+        rows = self.read(table)
+        for name, wanted in values.items():
+            rows = rows.where(F.col(name).isin(list(wanted)))
+        return FrameRows(rows, most)
 
     def visible(self, table: Table) -> DataFrame:
         """Return the rows of a result table whose run has succeeded."""

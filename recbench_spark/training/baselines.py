@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.config import PopularModel, RandomModel, TruthModel
-from recbench_spark.data.world_frames import true_factors
+from recbench_spark.data.worlds import true_factors
 from recbench_spark.evaluation.ranking.sources import HashSource
-from recbench_spark.kernels.streams import Batches
 from recbench_spark.models.popular import popular_vectors
+from recbench_spark.storage.blocks import StoredRows
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
@@ -21,28 +22,27 @@ from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Train
 class PopularAdapter(ModelAdapter[PopularModel]):
     """Adapter of popularity: an item's bias is its number of training interactions."""
 
+    runs_local: ClassVar[bool] = True
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
         """Take the counts of the items with training rows; see `train_popular`."""
-        return train_popular(data.items.where("n_train > 0"))
+        return train_popular(data.open_items())
 
 
-def train_popular(items: DataFrame) -> Trained:
-    """Return one row per item from the catalogue's counts (item_id, n_train)."""
-    rows = items.select("item_id", "n_train")
-    return Trained(
-        items=rows.mapInArrow(_score_batches, "item_id string, vector array<float>, bias double")
-    )
+def train_popular(items: StoredRows) -> Trained:
+    """Return one row per item with training rows from the catalogue's counts (item_id, n_train)."""
+    return Trained(items=items.open(("item_id", "n_train"), _score_items, ("item_id", "vector", "bias")))
 
 
-def _score_batches(batches: Batches) -> Batches:
-    return map(popular_vectors, batches)
+def _score_items(items: pa.Table) -> pa.Table:
+    return popular_vectors(items.filter(pc.greater(items.column("n_train"), 0)))
 
 
 class RandomAdapter(ModelAdapter[RandomModel]):
     """Adapter of random scores: a uniform score per (user, item) by hash."""
 
+    runs_local: ClassVar[bool] = True
     learns: ClassVar[bool] = False
     folds_prefixes: ClassVar[bool] = True
 
@@ -59,7 +59,9 @@ class RandomAdapter(ModelAdapter[RandomModel]):
 class TruthAdapter(ModelAdapter[TruthModel]):
     """Adapter of the users' true preferences in the generated world."""
 
+    runs_local: ClassVar[bool] = True
+
     def fit(self, data: SplitData) -> Trained:
         """Return the true factors of users and items."""
-        users, items = true_factors(data.spark, data.world)
+        users, items = true_factors(data.store.engine, data.world)
         return Trained(users=users, items=items)

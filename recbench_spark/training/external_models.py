@@ -22,7 +22,7 @@ from recbench_spark.evaluation.ranking.inputs import GivenRows, RankingInput, Sc
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import gap_checks, refuse_duplicates
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
-from recbench_spark.storage.frame_blocks import FrameRows, as_rows
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 Rows = TypeVar("Rows", ListsModel, ScoresModel)
@@ -136,10 +136,10 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
             results = check_common_ids(trained.items, data.items, "item_id", (what, "catalogue"))
             self._require_given_rows(data)
             source = self.open_source(trained, data)
-            return ScoredModel(source, as_rows(self.rank_users(trained, source, data))), results
+            return ScoredModel(source, self.rank_users(trained, source, data)), results
         known = ExpectedIds(users, data.items)
         results = overlap_checks(trained.users, trained.items, known, what)
-        return ScoredModel(self.open_source(trained, data), as_rows(trained.users)), results
+        return ScoredModel(self.open_source(trained, data), FrameRows(trained.users)), results
 
     def _require_given_rows(self, data: SplitData) -> None:
         """Raise ConfigError if users have training rows: nothing gives these users a vector."""

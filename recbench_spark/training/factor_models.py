@@ -40,13 +40,8 @@ from recbench_spark.storage.objects import open_output
 from recbench_spark.storage.shared_arrays import replace_array
 from recbench_spark.storage.shared_rows import load_parquet, share_rows
 from recbench_spark.storage.uris import join_uri
-from recbench_spark.training.model_adapter import (
-    ItemTable,
-    ModelAdapter,
-    SplitData,
-    Trained,
-    keep_relevant,
-)
+from recbench_spark.training.frames import ItemTable, keep_relevant
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.training.multiprocess_fit import fit_as_configured, require_common_folder
 
 ROWS_A_BATCH = 1 << 14

@@ -46,7 +46,7 @@ class GraphNetAdapter(ModelAdapter[GraphNet]):
 
         Returns None if the embeddings already exist. No vector passes through the driver in any case.
         """
-        journal, store = data.journal or Journal(), data.store
+        journal, store = data.journal or Journal(), data.spark_store
         prepared = prepare_model(store, self.over(store, data.split_id), journal)
         record_edges(store, prepared, data.split_id)
         done = store.has(EMBEDDINGS, "model_id", prepared.model.model_id)
@@ -74,8 +74,8 @@ class GraphNetAdapter(ModelAdapter[GraphNet]):
 
     def load(self, data: SplitData) -> Trained:
         """Read the embeddings from their table."""
-        name = compute_model_id(data.store, self.over(data.store, data.split_id))
-        rows = data.store.read(EMBEDDINGS).where(F.col("model_id") == name)
+        name = compute_model_id(data.spark_store, self.over(data.spark_store, data.split_id))
+        rows = data.spark_store.read(EMBEDDINGS).where(F.col("model_id") == name)
         users, items = (
             rows.where(F.col("side") == side).select(F.col("id").alias(f"{side}_id"), "vector", "bias")
             for side in SIDES
@@ -90,8 +90,8 @@ class GraphNetAdapter(ModelAdapter[GraphNet]):
 
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
         """Return the drift since the newest compared night; empty on the model's first night."""
-        name = compute_model_id(data.store, self.over(data.store, data.split_id))
-        rows = data.store.read(MANIFESTS).where(F.col("split_id") == name).collect()
+        name = compute_model_id(data.spark_store, self.over(data.spark_store, data.split_id))
+        rows = data.spark_store.read(MANIFESTS).where(F.col("split_id") == name).collect()
         for split_id in data.earlier_splits(self.settings.name):
             if split_id == data.split_id:
                 break

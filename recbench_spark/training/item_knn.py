@@ -1,109 +1,93 @@
-"""Item-kNN over all items; each task computes the neighbours of a block of items."""
+"""Item-kNN over all items; each task computes the neighbours of blocks of items."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from recbench_spark.config import ItemKnnModel
-from recbench_spark.evaluation.ranking import sources
-from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking.source_rows import neighbour_rows
-from recbench_spark.kernels.streams import Batches
+from recbench_spark.evaluation.ranking.known_items import KnownItems, share_rows
+from recbench_spark.evaluation.ranking.sources import NeighbourSource
 from recbench_spark.models import item_knn
 from recbench_spark.storage import shared_arrays
-from recbench_spark.storage.frame_blocks import FrameBlocks
+from recbench_spark.storage.blocks import Blocks, Engine, return_rows
+from recbench_spark.storage.scratch import share_results
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import share_rows, write_parquet
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
-ITEMS_A_TASK = 512
+ITEMS_A_BLOCK = 512
 """Items whose neighbours are computed together; this bounds a task's block of the product."""
 
-HISTORIES = T.StructType([T.StructField("items", T.ArrayType(T.IntegerType()))])
-COUNTS = T.StructType([T.StructField("item_id", T.StringType()), T.StructField("users", T.LongType())])
+ITEMS_A_TASK = 8192
+"""Largest number of items whose neighbours a task holds, and writes as a file."""
+
+TASKS_A_CORE = 4
+"""Tasks for each core at least, since items differ in work."""
 
 
 class ItemKnnAdapter(ModelAdapter[ItemKnnModel]):
     """Adapter of item-kNN: the most similar items of each item; users are known by their items alone."""
 
+    runs_local: ClassVar[bool] = True
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
         """Compute the neighbours of all items; see `train_item_knn`."""
         known, longest = data.training_catalogue, self.settings.max_history
         cut = partial(item_knn.cut_histories, find=known.find, threshold=data.threshold, longest=longest)
-        histories = data.open_by_user(item_knn.COLUMNS, cut, HISTORIES).rows()
-        return train_item_knn(histories, known, self.settings, data.scratch_folder())
+        histories = share_results(data.store.scratch, data.open_by_user(item_knn.COLUMNS, cut, ("items",)))
+        return train_item_knn(histories, known, self.settings, data.store.engine)
 
-    def source(self, trained: Trained, data: SplitData) -> sources.NeighbourSource:
+    def source(self, trained: Trained, data: SplitData) -> NeighbourSource:
         """Return the neighbours of each item and their weights."""
         assert trained.similarities is not None
-        means = None
+        rows = share_rows(trained.similarities, item_knn.SIMILARITIES, data.store.scratch)
+        counts = None
         if self.settings.scores == "centred_mean":
             count = partial(item_knn.count_item_users, threshold=data.threshold)
-            means = item_means(data.open_by_user(item_knn.COLUMNS, count, COUNTS))
-        rows = neighbour_rows(data.items, trained.similarities, means)
-        return sources.NeighbourSource(share_rows(data.store.scratch, rows), data.n_items)
+            counted = data.open_by_user(item_knn.COLUMNS, count, ("item_id", "users"))
+            counts = share_results(data.store.scratch, counted)
+        return NeighbourSource(rows, data.n_items, data.known_items, counts)
 
 
-def train_item_knn(histories: DataFrame, known: KnownItems, model: ItemKnnModel, scratch: str) -> Trained:
+def train_item_knn(
+    histories: SharedRows, known: KnownItems, model: ItemKnnModel, engine: Engine
+) -> Trained:
     """Compute cosine item-kNN from histories (`models.item_knn.cut_histories`).
 
-    The user x item matrix is written once and mapped by every worker. A task multiplies the rows of its
-    items with the matrix and selects the neighbours.
+    The user x item matrix is built once a host and mapped by every worker. A task multiplies the rows of
+    its items with the matrix and selects the neighbours.
 
     Args:
         histories: items (indices) of each user.
         known: the items.
         model: number of neighbours, and if weights are scaled to sum to 1.
-        scratch: folder that all executors can read; must not exist yet.
+        engine: the runner.
     """
-    shared = SharedRows(Path(scratch).name, write_parquet(histories, scratch))
-    blocks = histories.sparkSession.range(
-        0, known.n_items, ITEMS_A_TASK, numPartitions=-(-known.n_items // ITEMS_A_TASK)
-    )
-    task = partial(_find_neighbours, shared=shared, known=known, model=model)
-    return Trained(
-        similarities=blocks.mapInArrow(task, "item_id STRING, neighbour_id STRING, weight DOUBLE")
-    )
-
-
-def item_means(counts: FrameBlocks) -> DataFrame:
-    """Return item_id, mean: the share of all users with a relevant training row of the item.
-
-    One row per task and item is shuffled. The driver receives a number per task.
-
-    Args:
-        counts: results of `models.item_knn.count_item_users`.
-    """
-    users = sum(counts.each(_count_users))
-    rows = counts.rows().where("item_id IS NOT NULL").groupBy("item_id")
-    return rows.agg((F.sum("users") / F.lit(users)).alias("mean"))
-
-
-def _count_users(counts: pa.Table) -> int:
-    return int(pc.sum(counts.filter(pc.is_null(counts.column("item_id"))).column("users")).as_py())
+    starts = range(0, known.n_items, ITEMS_A_BLOCK)
+    tasks = max(TASKS_A_CORE * engine.cores, -(-known.n_items // ITEMS_A_TASK))
+    find = partial(_find_neighbours, shared=histories, known=known, model=model)
+    blocks = engine.parallelize(starts, max(1, min(tasks, len(starts))))
+    return Trained(similarities=Blocks(blocks, return_rows, item_knn.SIMILARITIES, read=find))
 
 
 def _find_neighbours(
-    batches: Batches, shared: SharedRows, known: KnownItems, model: ItemKnnModel
-) -> Batches:
+    starts: Iterable[int], shared: SharedRows, known: KnownItems, model: ItemKnnModel
+) -> Iterator[pa.Table]:
     matrix = shared.arrays(partial(_write_matrix, n_items=known.n_items))
     ids = known.ids()
-    for batch in batches:
-        for start in batch.column(0).to_pylist():
-            block = range(start, min(start + ITEMS_A_TASK, known.n_items))
-            similar = item_knn.find_neighbours(matrix, known.n_items, block, model)
-            yield item_knn.name_neighbours(similar, ids)
+    batches = []
+    for start in starts:
+        block = range(start, min(start + ITEMS_A_BLOCK, known.n_items))
+        similar = item_knn.find_neighbours(matrix, known.n_items, block, model)
+        batches.append(item_knn.name_neighbours(similar, ids))
+    if batches:
+        yield pa.Table.from_batches(batches)
 
 
 def _write_matrix(rows: ds.Dataset, folder: Path, n_items: int) -> None:

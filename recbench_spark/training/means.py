@@ -9,8 +9,9 @@ from pyspark.sql import functions as F
 
 from recbench_spark.evaluation.ranking import predict
 from recbench_spark.models.means import MeansModel
-from recbench_spark.schemas import SPLITS
+from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.training.fits.logs import collect_facts, find_scale
+from recbench_spark.training.frames import clip, unwrap_side
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 EXACT = "decimal(38,15)"
@@ -31,7 +32,7 @@ class MeansAdapter(ModelAdapter[MeansModel]):
             DataError: a rating outside `dataset.scale`.
         """
         if data.scale is not None:
-            find_scale(collect_facts(data.table(SPLITS)), data.scale)
+            find_scale(collect_facts(open_labelled(data.store, data.split_id)), data.scale)
         mean = data.mean_rating
         rows = data.train_rows.select("user_id", "item_id", (F.col("rating") - F.lit(mean)).alias("left"))
         order = [] if self.settings.means == "global" else self.settings.means.split("_")
@@ -53,19 +54,14 @@ class MeansAdapter(ModelAdapter[MeansModel]):
         Predictions are clipped to `dataset.scale` if it is given. See `ModelAdapter.predict`.
         """
         trained = self.load(data)
-        assert trained.users is not None and trained.items is not None
-        biases = trained.users.select("user_id", F.col("bias").alias("user_bias"))
+        sides = (trained.users, "user"), (trained.items, "item")
+        of_users, of_items = (unwrap_side(rows, side, data.spark_store, "bias") for rows, side in sides)
+        biases = of_users.select("user_id", F.col("bias").alias("user_bias"))
         known = users.join(biases, "user_id", "left").fillna({"user_bias": 0.0})
-        items = data.items.select("item_id").join(
-            trained.items.select("item_id", "bias"), "item_id", "left"
-        )
+        items = data.items.select("item_id").join(of_items.select("item_id", "bias"), "item_id", "left")
         whole = _without_vectors(items.fillna({"bias": data.mean_rating}))
         predictions = predict.predict_scored(known, self.share_vectors(whole, data), data.mean_rating)
-        if data.scale is None:
-            return predictions
-        low, high = (F.lit(end) for end in data.scale)
-        clipped = F.transform("prediction", lambda one: F.greatest(low, F.least(high, one)))
-        return predictions.withColumn("prediction", clipped)
+        return predictions if data.scale is None else clip(predictions, data.scale)
 
 
 def _deviations(rows: DataFrame, side: str, shrinkage: float) -> tuple[DataFrame, DataFrame]:

@@ -20,7 +20,8 @@ from recbench_spark.models.fold_in_settings import (
     require_ridge,
 )
 from recbench_spark.runtime.session import cache_frame
-from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
+from recbench_spark.training.frames import keep_relevant
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 VECTOR = T.ArrayType(T.FloatType())
 

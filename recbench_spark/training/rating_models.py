@@ -11,24 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import ClassVar
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
+from typing import TYPE_CHECKING, ClassVar
 
 from recbench_spark.config import digest
 from recbench_spark.errors import ConfigError, DataError, DivergedError, ProtocolError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
+from recbench_spark.failures import describe_error
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.folding import FOLDING_KINDS, choose_fold_in
 from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settings
 from recbench_spark.models.rating.registry import check_ranking_model, gives_scores
+from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.objects import read_bytes
+from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import load_parquet
-from recbench_spark.storage.spark_errors import explain_spark_error
 from recbench_spark.training.fits.block_source import BlockSource
 from recbench_spark.training.fits.logs import SharedRatingLog, require_times
 from recbench_spark.training.fits.running import count_slots, run_tasks
@@ -45,6 +42,9 @@ from recbench_spark.training.fits.tasks import (
 )
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
+if TYPE_CHECKING:
+    from recbench_spark.training.frames import Frame
+
 TRAINING_PARTS = ("train", "given", "later")
 """Parts whose pairs are not predicted."""
 
@@ -52,6 +52,7 @@ TRAINING_PARTS = ("train", "given", "later")
 class RatingAdapter(ModelAdapter[RatingModelConfig]):
     """Adapter of the learners in `models.rating`."""
 
+    runs_local: ClassVar[bool] = True
     leased = False  # its task holds the lease of the fit
     folds_prefixes: ClassVar[bool] = True
 
@@ -68,9 +69,9 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         """
         files, name = data.rating_log, self.settings.name
         task = self.make_task(data, files)
-        (outcome,) = run_tasks(data.spark, [task], partial(fit_one, files=files), 1)
+        (outcome,) = run_tasks(data.store.engine, [task], partial(fit_one, files=files), 1)
         if outcome.row is None:
-            reason = explain_spark_error(outcome.error or OSError())
+            reason = describe_error(outcome.error or OSError())
             raise DataError(f"model {name}: its process ended: {reason}")
         append_night_fits(data, [outcome.row])
         if outcome.row["status"] != "succeeded":
@@ -92,8 +93,8 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         if read_bytes(self._place(data, USERS)) is None:
             return Trained()
         users, items = (
-            load_parquet(data.spark, self._place(data, file), schema=side_schema(name))
-            for file, name in ((USERS, "user_id"), (ITEMS, "item_id"))
+            PieceRows(data.store.engine, [(self._place(data, file), {})], read_partition_files)
+            for file in (USERS, ITEMS)
         )
         return Trained(users, items)
 
@@ -122,35 +123,18 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
         """Return the ridge regression of the fit; that of iALS counts the items of its tables."""
-        items = data.choose_items(self.settings).size
+        items = data.count_items(self.settings)
         return choose_fold_in(learner_settings(self.settings), items, data.threshold)
 
-    def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
+    def predict(self, users: Frame, data: SplitData) -> Frame:
         """Return the predictions that the fit made; shuffles the held-out pairs by user.
 
         Raises:
             ConfigError: a learner whose scores are no ratings.
         """
         self._check_ratings()
-        pairs = load_parquet(data.spark, self._place(data, PREDICTIONS))
-        entry = F.struct("item_id", "prediction")
-        by_user = pairs.groupBy("user_id", "part").agg(
-            F.map_from_entries(F.collect_list(entry)).alias("predicted")
-        )
-        joined = users.join(by_user, ["user_id", "part"], "left")
-        mean = F.lit(data.mean_rating)
-
-        def prediction(item: Column) -> Column:
-            return F.coalesce(F.element_at("predicted", item), mean)
-
-        return joined.select(
-            "user_id",
-            "part",
-            "user_key",
-            F.transform("item_ids", prediction).alias("prediction"),
-            F.col("relevance").alias("outcome"),
-            F.expr("cast(size(filter(item_ids, x -> predicted[x] is null)) as int)").alias("unknown"),
-        )
+        predicted: Frame = data.frames.predict_stored(users, self._place(data, PREDICTIONS), data)
+        return predicted
 
     def _check_ratings(self) -> None:
         if gives_scores(learner_settings(self.settings).model_dump()):
@@ -198,16 +182,11 @@ class AlsAdapter(RatingAdapter):
             super().fit(data)
         return super().load(data)
 
-    def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
+    def predict(self, users: Frame, data: SplitData) -> Frame:
         """Predict products within the scale, also for users held out; unknown pairs get the mean."""
         self._check_ratings()
-        low, high = map(F.lit, data.rating_log.scale)
-
-        def clip(prediction: Column) -> Column:
-            return F.greatest(low, F.least(high, prediction))
-
-        predicted = self.predict_products(users, data)
-        return predicted.withColumn("prediction", F.transform("prediction", clip))
+        clipped: Frame = data.frames.clip(self.predict_products(users, data), data.rating_log.scale)
+        return clipped
 
 
 def open_item_file(place: str, attempt: str, catalogue: KnownItems) -> DotSource:
@@ -221,12 +200,6 @@ def open_item_file(place: str, attempt: str, catalogue: KnownItems) -> DotSource
     rows = SharedRows(digest(place, attempt, length=32), (place,))
     (vector,) = rows.dataset().head(1, columns=["vector"]).column("vector").to_pylist()
     return DotSource(rows, catalogue.n_items, len(vector), catalogue=catalogue)
-
-
-def side_schema(name: str) -> T.StructType:
-    """Return the schema of a fit's vectors, so that Spark opens no file to read it."""
-    vector = T.ArrayType(T.FloatType())
-    return T.StructType().add(name, T.StringType()).add("vector", vector).add("bias", T.DoubleType())
 
 
 def append_night_fits(data: SplitData, rows: Sequence[Row]) -> None:
@@ -257,9 +230,9 @@ def fit_side_by_side(
             task = adapter.make_task(data, files)
             tasks[task.fit_id] = task
     rows: list[Row] = []
-    work = partial(fit_one, files=files)
+    work, engine = partial(fit_one, files=files), data.store.engine
     try:
-        for outcome in run_tasks(data.spark, list(tasks.values()), work, count_slots(data.spark)):
+        for outcome in run_tasks(engine, list(tasks.values()), work, count_slots(engine)):
             if outcome.row is not None and outcome.row["status"] == "succeeded":
                 rows.append(outcome.row)
                 report(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,19 +14,16 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
-from recbench_spark.config import ModelConfig, RetrievedModel, digest
+from recbench_spark.config import RetrievedModel, digest
 from recbench_spark.config.retrieval import AnyIndexSettings
-from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.evaluation.ranking.inputs import RankingInput, ScoredModel
-from recbench_spark.evaluation.ranking.request import USER_CANDIDATES
 from recbench_spark.evaluation.ranking.sources import OPEN_MODELS, DotSource, Strings
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32
 from recbench_spark.kernels.ranking.positives import ItemLists, make_positives
 from recbench_spark.kernels.ranking.products import Products
 from recbench_spark.kernels.ranking.scorers import DotScorer, Scorer, UserBlock
 from recbench_spark.kernels.retrieval.candidates import ItemSets
-from recbench_spark.retrieval.faiss_indexes import load_faiss
 from recbench_spark.retrieval.interface import IndexReader, count_bytes
 from recbench_spark.retrieval.search import IndexLists, choose_users, cut_items, make_builder, search_lists
 from recbench_spark.storage.leases import make_folder_once
@@ -41,35 +37,8 @@ from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Train
 SECONDS_FILE, IDS_FILE = "seconds.npy", "items.parquet"
 SEARCH_SETTINGS = ("probes", "candidates", "theta", "first_level")
 """Settings of a search: indexes that differ in them alone share their files."""
-TIE_AXES = {"ties": "id", "ndcg_ties": "same", "ap_ties": "same"}
-"""Axes of ties, each with the one value that needs no items beyond the end of a list."""
 REVISION = 1
 """Revision of the files of an index. Raise it where the same settings give other files."""
-
-
-def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> None:
-    """Check, before Spark starts, that lists through indexes can be measured.
-
-    Raises:
-        ConfigError: candidates are drawn or given for each user, or ties are not decided by id.
-        MissingError: a kind of index needs faiss, and it is not installed.
-    """
-    retrieved = [model for model in models if isinstance(model, RetrievedModel)]
-    if retrieved and definition.candidates in USER_CANDIDATES:
-        raise ConfigError(
-            f"model {retrieved[0].name}: an index searches the whole catalogue, and "
-            f"definition.candidates is '{definition.candidates}'",
-            "definition.candidates: unseen",
-        )
-    for axis, wanted in TIE_AXES.items() if retrieved else ():
-        if getattr(definition, axis) != wanted:
-            raise ConfigError(
-                f"model {retrieved[0].name}: a list ends among tied items, and definition.{axis} is "
-                f"'{getattr(definition, axis)}'",
-                f"definition.{axis}: {wanted}",
-            )
-    if any(model.index.kind != "lsh" for model in retrieved):
-        load_faiss()
 
 
 class RetrievedAdapter(ModelAdapter[RetrievedModel]):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +36,15 @@ from recbench_spark.models.networks.settings import SequenceModelConfig
 from recbench_spark.protocol.labels import HISTORY
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import SPLITS
+from recbench_spark.storage.blocks import Rows
 from recbench_spark.storage.host_files import copy_file_to_object, digest_content
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
 from recbench_spark.storage.shared_rows import load_parquet, share_rows
 from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.factor_models import find_journal, fit_folder, with_vectors
+from recbench_spark.training.frames import ItemTable
 from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
-from recbench_spark.training.model_adapter import ItemTable, ModelAdapter, SplitData, Trained
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.training.sequence_fold_in import FittedNetwork, HistoryFoldIn, find_network
 from recbench_spark.training.sequences import count_order, order_items, require_times
 
@@ -80,9 +82,9 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
             ),
         )
 
-    def rank_users(self, trained: Trained, source: Source, data: SplitData) -> DataFrame | None:
+    def rank_users(self, trained: Trained, source: Source, data: SplitData) -> Rows | None:
         """Return user_id, vector: the fit gave vectors to held-out users as well."""
-        return self.users(trained, source)
+        return cast("Rows | None", self.users(trained, source))
 
     def saved(self, data: SplitData) -> bool:
         """Return true if the model has its vectors, and the weights that fold users in."""

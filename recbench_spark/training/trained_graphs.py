@@ -66,14 +66,9 @@ from recbench_spark.training.factor_models import (
     read_test_pairs,
     with_vectors,
 )
+from recbench_spark.training.frames import ItemTable, keep_relevant
 from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
-from recbench_spark.training.model_adapter import (
-    ItemTable,
-    ModelAdapter,
-    SplitData,
-    Trained,
-    keep_relevant,
-)
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.training.multiprocess_fit import fit_as_configured
 
 EXAMPLES_FOLDER = "examples"
@@ -129,8 +124,8 @@ def open_training_graph(
     """Build graph and features unless they exist, and a net with random weights."""
     journal = find_journal(data)
     model = GraphModel(name=name, graph=source, **{k: getattr(layers, k) for k in GraphLayers.model_fields})
-    graph = ensure_checked_graph(data.store, model, None, journal)
-    place = build_features(data.store, model, graph, journal)[0]
+    graph = ensure_checked_graph(data.spark_store, model, None, journal)
+    place = build_features(data.spark_store, model, graph, journal)[0]
     return map_graph_files(graph, place, layers, sampling)
 
 
@@ -271,9 +266,9 @@ class TrainedGraphModels(ModelAdapter[Any]):
         keys = {name: getattr(layers, name) for name in GraphLayers.model_fields}
         model = GraphModel(name=self.settings.name, graph=source, **keys)
         journal = find_journal(data)
-        prepared = prepare_model(data.store, model, journal)
-        with open_model_work(data.store, prepared, journal) as working:
-            embed(data.store, working, journal)
+        prepared = prepare_model(data.spark_store, model, journal)
+        with open_model_work(data.spark_store, prepared, journal) as working:
+            embed(data.spark_store, working, journal)
         return prepared.model.model_id
 
     def graph_source(self, data: SplitData) -> GraphSource:
@@ -281,12 +276,14 @@ class TrainedGraphModels(ModelAdapter[Any]):
         features, more = self.settings.features, {}
         if features.path is not None:
             more = {"nodes": {"item": features.path}, "node_column": features.id_column}
-        return split_source(data.store, data.split_id, **more)
+        return split_source(data.spark_store, data.split_id, **more)
 
 
 def read_side_rows(data: SplitData, model_id: str, side: str, name: str) -> DataFrame:
     """Return `NAME_id`, vector, bias of one side."""
-    rows = data.store.read(EMBEDDINGS).where((F.col("model_id") == model_id) & (F.col("side") == side))
+    rows = data.spark_store.read(EMBEDDINGS).where(
+        (F.col("model_id") == model_id) & (F.col("side") == side)
+    )
     return rows.select(F.col("id").alias(f"{name}_id"), "vector", F.lit(0.0).alias("bias"))
 
 
@@ -366,7 +363,7 @@ class PinSageAdapter(TrainedGraphModels):
             seed=settings.seed,
         )
         source = neighbourhood_source(
-            data.store, ensure_neighbourhoods(data.store, neighbourhoods, journal)
+            data.spark_store, ensure_neighbourhoods(data.spark_store, neighbourhoods, journal)
         )
         sampling = Sampling((), settings.neighbour_dropout, side=0)
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
@@ -395,7 +392,7 @@ class PinSageAdapter(TrainedGraphModels):
         Both graphs sort the items by the same hashes, so their order is the same.
         """
         journal = find_journal(data)
-        graph = ensure_graph(data.store, source, None, journal)
+        graph = ensure_graph(data.spark_store, source, None, journal)
         write_adjacency(open_tasks(data.spark), graph)
         first, end = graph.side_range(1)
         assert end - first == lists.nodes

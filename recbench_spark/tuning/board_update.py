@@ -28,12 +28,11 @@ from recbench_spark.leaderboard.published import load_published_boards
 from recbench_spark.leaderboard.searches import SearchTrials
 from recbench_spark.leaderboard.verdicts import TuningReason, TuningVerdict, uses_best
 from recbench_spark.nightly.measure_checks import make_metric_plan
-from recbench_spark.nightly.night import headline_filter
 from recbench_spark.schemas import BOARDS, FITS, RUNS, TRIALS, VERDICTS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import Row
 from recbench_spark.tuning.credit import find_search, find_tuning, read_credited_trials
-from recbench_spark.tuning.decisions import HELD, is_counted, read_latest_decisions
+from recbench_spark.tuning.decisions import HELD, headline_filter, is_counted, read_latest_decisions
 from recbench_spark.tuning.fold_fits import list_named_parts, select_complete_seeds, summarise_models
 from recbench_spark.tuning.folds import FoldedLog
 from recbench_spark.tuning.search import SearchResult, collect_searches, has_settings, read_searches

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
-
-from recbench_spark.config import Benchmark, ModelConfig, Provenance
+from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, ModelConfig, Provenance, digest
 from recbench_spark.leaderboard.entries import SettingsSource
 from recbench_spark.leaderboard.search_spaces import replace_settings
 from recbench_spark.leaderboard.verdicts import uses_best
 from recbench_spark.models.rating.kinds import learner_settings
 from recbench_spark.models.rating.registry import gives_ratings
+from recbench_spark.nightly.split import identify_split
 from recbench_spark.schemas import TRIALS
-from recbench_spark.storage.store import Store
-from recbench_spark.tuning.folds import compute_credited_log_id
 from recbench_spark.tuning.search import (
     Row,
     SearchResult,
@@ -24,8 +21,11 @@ from recbench_spark.tuning.search import (
     search_identity,
 )
 
+if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
 
-def credit_searches(store: Store, benchmark: Benchmark) -> Benchmark:
+
+def credit_searches(store: AnyStore, benchmark: Benchmark) -> Benchmark:
     """Fill in each model's provenance from `trials` where the file has none.
 
     A search belongs to a model by its name, the settings that were not searched, and the identity of log
@@ -46,17 +46,27 @@ def _credit_search(model: ModelConfig, task: str, rows: Sequence[Row]) -> ModelC
     return model.model_copy(update={"provenance": make_provenance(result, model.provenance)})
 
 
-def read_credited_trials(store: Store, benchmark: Benchmark) -> list[Row]:
+def read_credited_trials(store: AnyStore, benchmark: Benchmark) -> list[Row]:
     """Return rows of `trials` that may be credited to a benchmark's models; the driver holds all."""
-    if not store.exists(TRIALS.name):
-        return []
-    is_model = F.col("model").isin([model.name for model in benchmark.models])
-    with_log = F.coalesce("credited_log_id", "log_id")
-    model_trials = store.read(TRIALS).where(is_model).withColumn("named", with_log)
-    if not model_trials.take(1):
+    trials = store.rows(TRIALS, [("model", "in", [model.name for model in benchmark.models])])
+    if not trials:
         return []  # identifying the log takes time
-    credited = model_trials.where(F.col("named") == compute_credited_log_id(store, benchmark))
-    return [row.asDict() for row in credited.drop("named").collect()]
+    log_id = compute_credited_log_id(store, benchmark)
+    return [row for row in trials if (row["credited_log_id"] or row["log_id"]) == log_id]
+
+
+def compute_credited_log_id(store: AnyStore, benchmark: Benchmark) -> str:
+    """Return the id of log and protocol whose results a search may be credited to.
+
+    It is the same for all folds and for any slices of the evaluation, which hold nothing out. Models that
+    rate and models that rank share it.
+    """
+    split = benchmark.split
+    if split.holdout in FOLD_HOLDOUTS:
+        split = split.model_copy(update={"fold": 0, "valid": False})
+    evaluation = benchmark.evaluation.model_copy(update={"slices": ()})
+    reduced = benchmark.model_copy(update={"split": split, "evaluation": evaluation})
+    return digest("fits", identify_split(store, reduced)[0].partition(".")[0])
 
 
 def model_settings(model: ModelConfig, task: str) -> Row:

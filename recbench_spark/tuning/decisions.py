@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from recbench_spark.config import digest
+from recbench_spark.config import Benchmark, digest
 from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.nightly.measure_checks import parse_headline
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS
 from recbench_spark.storage.store import Store
 
@@ -67,3 +69,9 @@ def decide_on_entry(store: Store, entry_id: str, decision: str, reason: str, who
         raise ConfigError(f"--entry {entry_id}: no board has such a row", nearest(entry_id, ids))
     record_decision(store, entry_id, rows[0].board, decision, reason, who=who)
     return f"{rows[0].name} on board {rows[0].board}"
+
+
+def headline_filter(benchmark: Benchmark) -> Column:
+    """Return the condition for the headline's metric and cut-off, for any table with these columns."""
+    metric, k = parse_headline(benchmark)
+    return (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(k))

@@ -266,10 +266,10 @@ def _run_fits(store: Store, plan: FitPlan, todo: Sequence[FitTask], journal: Jou
     """Yield rows as fits end and commit them in groups; the next start after an interruption goes on."""
     if not todo:
         return
-    at_once = count_slots(store.spark, plan.threads)
+    at_once = count_slots(store.engine, plan.threads)
     work = partial(fit_one, files=plan.log.files)
     progress, write = _Progress(plan, todo, journal), partial(append_fits, store, facts=plan.facts)
-    outcomes = run_tasks(store.spark, todo, work, at_once)
+    outcomes = run_tasks(store.engine, todo, work, at_once)
     with (
         BackgroundCommits(write, COMMIT_SECONDS) as commits,
         closing(outcomes),

@@ -18,6 +18,7 @@ from recbench_spark.protocol.pairs import read_fold_part
 from recbench_spark.protocol.rules import make_rule
 from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import load_parquet, publish_rows, write_parquet
@@ -87,20 +88,6 @@ def open_folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> Fol
     return log
 
 
-def compute_credited_log_id(store: Store, benchmark: Benchmark) -> str:
-    """Return the id of log and protocol whose results a search may be credited to.
-
-    It is the same for all folds and for any slices of the evaluation, which hold nothing out. Models that
-    rate and models that rank share it.
-    """
-    split = benchmark.split
-    if split.holdout in FOLD_HOLDOUTS:
-        split = split.model_copy(update={"fold": 0, "valid": False})
-    evaluation = benchmark.evaluation.model_copy(update={"slices": ()})
-    reduced = benchmark.model_copy(update={"split": split, "evaluation": evaluation})
-    return digest("fits", identify_split(store, reduced)[0].partition(".")[0])
-
-
 def _describe_protocol(benchmark: Benchmark) -> str:
     split = benchmark.split
     if split.holdout not in FOLD_HOLDOUTS:
@@ -119,7 +106,7 @@ def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool
     labelled = load_parquet(store.spark, *files)
     require_unchanged()
     names = sorted(file.rsplit("/", 1)[1] for file in files)
-    facts = {**collect_facts(labelled), "files": names}
+    facts = {**collect_facts(FrameRows(labelled)), "files": names}
     write_bytes(f"{folder}/{FACTS_FILE}", json.dumps(facts).encode())
     return int(facts["rows"])
 

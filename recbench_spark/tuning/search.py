@@ -12,10 +12,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from pyspark.sql import functions as F
 
 from recbench_spark.config import Benchmark, ModelConfig, SearchSettings, SettingRange, digest
 from recbench_spark.config.models import make_model
@@ -36,7 +35,9 @@ from recbench_spark.leaderboard.searches import SearchTrials
 from recbench_spark.models.rating.registry import ALL_FAMILIES, FAMILIES, gives_ratings
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TRIALS
-from recbench_spark.storage.store import Store
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.store import Store
 
 Row = dict[str, Any]
 
@@ -303,8 +304,7 @@ TRIAL_KEYS = ("trial_id", "status", "credited_log_id")
 
 def read_searches(store: Store, log_id: str) -> dict[str, SearchResult]:
     """Return the results of all searches on a log, by model; the driver holds one row for each trial."""
-    rows = [row.asDict() for row in store.read(TRIALS).where(F.col("log_id") == log_id).collect()]
-    return collect_searches(rows)
+    return collect_searches(store.rows(TRIALS, [("log_id", "=", log_id)]))
 
 
 def collect_searches(rows: Iterable[Row]) -> dict[str, SearchResult]:

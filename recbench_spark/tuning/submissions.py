@@ -24,7 +24,6 @@ from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_
 from recbench_spark.kernels.metrics.about import ABOUT
 from recbench_spark.leaderboard.entries import Entry, canonical_method, spread_columns
 from recbench_spark.leaderboard.fold_statistics import summarise_folds
-from recbench_spark.nightly.night import headline_filter
 from recbench_spark.randomness import hash_keys
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
 from recbench_spark.storage.objects import holds_files, open_parquet
@@ -40,6 +39,7 @@ from recbench_spark.tuning.decisions import (
     ACCEPTED,
     HELD,
     RETRACTED,
+    headline_filter,
     hold_back,
     read_latest_decisions,
     record_decision,

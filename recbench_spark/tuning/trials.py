@@ -37,9 +37,8 @@ from recbench_spark.schemas import METRICS, SPLITS
 from recbench_spark.storage.shared_rows import publish_rows, write_folder
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import FitTask, name_settings
-from recbench_spark.tuning.credit import model_settings
+from recbench_spark.tuning.credit import compute_credited_log_id, model_settings
 from recbench_spark.tuning.fold_fits import FitPlanner, ValidationDraw, run_plan
-from recbench_spark.tuning.folds import compute_credited_log_id
 from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome
 
 DAY = date(1970, 1, 1)
@@ -127,7 +126,7 @@ def validation_benchmark(benchmark: Benchmark, search: SearchSettings, place: st
 
 def write_training_log(night: BenchmarkNight, journal: Journal) -> str:
     """Write the split's training rows once as Parquet that workers see; return the folder."""
-    store, split_id, by_time = night.store, night.split_id, night.benchmark.split.temporal
+    store, split_id, by_time = night.spark_store, night.split_id, night.benchmark.split.temporal
     has_times = by_time or any(model.needs_times for model in night.benchmark.models)
 
     def write(folder: str) -> None:

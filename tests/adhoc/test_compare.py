@@ -22,14 +22,13 @@ import recbench_spark
 from recbench_spark.config import Bootstrap, Comparisons, Regression
 from recbench_spark.errors import ConfigError, DataError, RecbenchError
 from recbench_spark.evaluation.comparison.comparison import Comparison
-from recbench_spark.evaluation.comparison.comparisons import compare as compare_on_spark
+from recbench_spark.evaluation.comparison.comparisons import compare as compare_runs
 from recbench_spark.evaluation.comparison.differences import ComparisonPlan, find_regression
 from recbench_spark.evaluation.comparison.local_comparisons import make_slices
 from recbench_spark.kernels.comparison.significance import holm
 from recbench_spark.nightly.comparisons import make_plan
-from recbench_spark.schemas import COMPARISONS, RUNS, USER_METRICS
+from recbench_spark.schemas import RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.spark_types import spark_schema
 from tests.nights import RANKED, Ran
 
 # Each of four users wants one item.
@@ -412,8 +411,9 @@ def test_the_bits_are_those_of_a_night(small_night: Ran) -> None:
     plan = make_plan(small_night.night, settings)
     assert plan is not None
     store = small_night.store
-    earlier = store.spark.createDataFrame([], spark_schema(COMPARISONS))
-    nightly = compare_on_spark(store.read(USER_METRICS), plan, earlier).where("with_baseline").toPandas()
+    rows = store.open_rows(USER_METRICS, "run_id", [run.run_id for run in plan.runs])
+    tests = compare_runs(rows, plan, {}, 2)
+    nightly = tests.filter(tests.column("with_baseline")).to_pandas()
     comparison = recbench_spark.compare(
         sorted(RANKED), warehouse=store.root, suite="small", baseline="popular", minimum=0.01,
         bootstrap=Bootstrap(replicates=60),

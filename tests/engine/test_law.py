@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import random
 from collections.abc import Callable, Iterator
+from datetime import date
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,8 @@ from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.measures import Measure, Pieces
 from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, to_ddl
 from recbench_spark.evaluation.batched.run_measures import map_user_values
+from recbench_spark.evaluation.comparison.differences import ComparedRun
+from recbench_spark.evaluation.comparison.paradoxes import ParadoxPlan, disagreement_measure
 from recbench_spark.evaluation.estimators.debiased import estimation_measure
 from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
 from recbench_spark.evaluation.estimators.exposure import Weights, weight_measure
@@ -76,6 +79,11 @@ def catalogue(folder: Path) -> ListedCatalogue:
     return ListedCatalogue(known, 40, Facts(30, None))
 
 
+PARADOX_PLAN = ParadoxPlan(
+    tuple(ComparedRun(f"run{n}", f"model{n}", date(2026, 1, 1)) for n in range(3)),
+    plan("ndcg", "auc"), (2, None), ("genre", "absent"), ("test", "open_loop"),
+)  # fmt: skip
+
 MAKERS: dict[str, Callable[[Path], dict[str, Measure]]] = {
     "accuracy.rank_measure": lambda _: {"ranks": rank_measure(plan(*NAMES))},
     "ranking_counts.count_measure": lambda _: {"counts": count_measure(3.0)},
@@ -91,8 +99,15 @@ MAKERS: dict[str, Callable[[Path], dict[str, Measure]]] = {
     "debiased.estimation_measure": lambda _: {"estimates": estimation_measure(estimation())},
     "exposure.weight_measure": lambda _: {"weights": weight_measure(3.0)},
     "pairs.pair_measure": lambda _: {"pairs": pair_measure((2, 5))},
+    "paradoxes.disagreement_measure": lambda _: {"disagreements": disagreement_measure(PARADOX_PLAN)},
 }
-"""Every function of the package that makes measures, by module and name."""
+"""Every function of the package that makes measures of rankings, by module and name."""
+
+OF_TASKS = {
+    *("comparisons.difference_measure", "curve_crossings._crossing_measure"),
+    *("flips._start_measure", "flips._pass_measure", "flips._largest_measure"),
+}
+"""Measures that take all rows of a user, or of an id, at once; their own tests cut the rows into pieces."""
 
 
 def test_every_measure_of_the_package_is_under_the_law() -> None:
@@ -105,7 +120,9 @@ def test_every_measure_of_the_package_is_under_the_law() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Measure"
     }
-    assert calls == set(MAKERS), "a measure without a line in MAKERS, or a line without a measure"
+    assert calls == set(MAKERS) | OF_TASKS, (
+        "a measure without a line in MAKERS, or a line without a measure"
+    )
 
 
 # ------------------------------------------------------------------------------------- rows
@@ -115,7 +132,7 @@ def make_rows() -> pa.Table:
     """Rankings with ties, users without lists or draws, slices, and rewards, over two parts."""
     draw = random.Random(7)
     reward_fields = [pa.field(f"{side}_rewards", pa.list_(pa.float64())) for side in ("truth", "listed")]
-    schema = pa.schema([*RANKED_USERS, *reward_fields])
+    schema = pa.schema([*RANKED_USERS, *reward_fields, pa.field("run_id", pa.string())])
     return pa.Table.from_pylist([make_user(draw, n) for n in range(USERS)], schema=schema)
 
 
@@ -131,6 +148,7 @@ def make_user(draw: random.Random, n: int) -> dict[str, Any]:
     top = None if n % 13 == 0 else [f"i{item}" for item in draw.sample(range(ITEMS), draw.randint(0, 5))]
     return {
         "user_id": f"u{n}",
+        "run_id": f"run{n % 3}",
         "part": draw.choice(["test", "test", "open_loop"]),
         "user_key": draw.getrandbits(63),
         "item_ids": [f"i{item}" for item in items],

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,19 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: p
 def test_few_rows_need_one_process() -> None:
     assert choose_workers(1000) == 1
     assert choose_workers(1 << 40) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_was_sent_is_read_several_times(tmp_path: Path, workers: int) -> None:
+    """The tasks before the shuffle run once: each writes a line. Afterwards no file is left."""
+    engine, runs = LocalEngine(str(tmp_path / "shuffles"), workers), tmp_path / "runs"
+    tasks = engine.parallelize(NUMBERS, 4).mapPartitions(partial(deal_noted, runs=str(runs))).partitionBy(7)
+    with tasks.hold() as held:
+        assert held.mapPartitionsWithIndex(note).collect() == held.mapPartitionsWithIndex(note).collect()
+    assert len(runs.read_text()) == 4 and not list((tmp_path / "shuffles").glob("*"))
+
+
+def deal_noted(numbers: Iterator[int], runs: str) -> Iterator[tuple[int, Any]]:
+    with Path(runs).open("a", encoding="utf-8") as file:
+        file.write("x")
+    yield from deal(numbers)

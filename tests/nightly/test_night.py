@@ -415,7 +415,7 @@ def test_whole_files_and_a_shuffle_give_the_same_blocks(small_night: Ran) -> Non
     """Compacted files have names without the mark."""
     night = small_night.night
     store, slices = night.store, night.benchmark.evaluation.slices
-    rows = split.open_rows(store, night.split_id)
+    rows = split.open_labelled(store, night.split_id)
     assert isinstance(rows, PieceRows)
     renamed = [file.replace("by-user_id-", "") for file in rows.pieces]
     plan = BlockPlan(night.data.known_items.find, (3, 9), ("valid", "test"), label_slices(slices))

@@ -15,7 +15,7 @@ from recbench_spark.config.models import ModelConfig
 from recbench_spark.errors import StoreError
 from recbench_spark.models.lightgcn import LightGcnModel
 from recbench_spark.models.networks.factors import make_pairs
-from recbench_spark.nightly.model_evaluation import hold_fit
+from recbench_spark.nightly.model_fits import hold_fit
 from recbench_spark.storage.object_leases import ObjectLease, hold_object_lease
 from recbench_spark.storage.objects import list_objects, put_if_absent, write_bytes
 from recbench_spark.storage.publish import replace_text

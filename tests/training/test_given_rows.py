@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,10 +19,11 @@ from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, RUNS, SPLITS
 from recbench_spark.storage.frame_blocks import open_frame
 from recbench_spark.storage.spark_types import spark_columns
 from recbench_spark.storage.store import Store
-from recbench_spark.training.given_rows import fold_given_rows
+from recbench_spark.training.given_rows import COLUMNS, VECTORS, fold_given_rows
 from recbench_spark.training.model_adapter import make_adapter
 from tests.nights import TINY, Ran, run, small
 from tests.refits import RefittingFolder, refit
+from tests.rows import read_rows
 
 LIKES = {"unobserved_weight": 0.2, "regulariser": 0.03}
 FIT = {"epochs": 1, "batch": 64, "validation": 0.2, "dims": 4}
@@ -119,8 +121,8 @@ def test_ratings_of_held_out_users_are_predicted_by_their_given_rows(night: Ran,
     trained = adapter.load(data)
     ranked = adapter.rank_users(trained, adapter.open_source(trained, data), data)
     assert ranked is not None and trained.items is not None
-    vectors = {row.user_id: row.vector for row in ranked.collect()}
-    items = {row.item_id: row.vector for row in trained.items.collect()}
+    vectors = {row["user_id"]: row["vector"] for row in read_rows(ranked, ("user_id", "vector"))}
+    items = {row["item_id"]: row["vector"] for row in read_rows(trained.items, ("item_id", "vector"))}
     index = {row.item_index: row.item_id for row in data.items.collect()}
     low, high = data.rating_log.scale if name == "explicit" else (-np.inf, np.inf)
     items_of = {row.user_id: row["items"] for row in users.collect()}
@@ -158,7 +160,9 @@ def test_item_vectors_alone_rank_held_out_users_by_their_given_rows(
     (model,) = (model for model in night.benchmark.models if model.name == name)
     adapter = make_adapter(model)
     prefix_scorer = adapter.make_prefix_scorer(adapter.load(data), data)
-    folded = fold_given_rows(data.given_rows, data.items, prefix_scorer).toPandas()
+    fold = partial(fold_given_rows, known=data.known_items, model=prefix_scorer)
+    parts = data.open_by_user(COLUMNS, fold, VECTORS).each(pa.Table.to_pandas)
+    folded = pd.concat(parts)
     index = {row.item_id: row.item_index for row in data.items.collect()}
     given = data.given_rows.toPandas()
     given["item"] = given["item_id"].map(index)

@@ -14,10 +14,12 @@ import pytest
 from deltalake import DeltaTable
 
 from recbench_spark.config.models import MODELS, LearntItems, list_kinds, model_class
+from recbench_spark.models.item_knn import SIMILARITIES
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import FIT_FILES, MODEL
 from recbench_spark.training.model_adapter import make_adapter
 from tests.nights import Ran, run, small
+from tests.rows import read_rows
 from tests.training.test_unknown import OTHERS
 
 LEARNERS = {
@@ -118,11 +120,15 @@ def read_trained(night: Ran, kind: str) -> dict[str, Any]:
     (settings,) = (model for model in night.benchmark.models if model.name == kind)
     adapter, data = make_adapter(settings), night.night.data
     trained = adapter.load(data)
-    frames = {"users": trained.users, "items": trained.items, "similar": trained.similarities}
-    rows = {
-        name: sorted(tuple(map(repr, row)) for row in frame.drop("model_id").collect())
-        for name, frame in frames.items()
-        if frame is not None
+    sides = {
+        "users": (trained.users, ("user_id", "vector", "bias")),
+        "items": (trained.items, ("item_id", "vector", "bias")),
+        "similar": (trained.similarities, SIMILARITIES),
+    }
+    rows: dict[str, Any] = {
+        name: sorted(map(repr, read_rows(side, columns)))
+        for name, (side, columns) in sides.items()
+        if side is not None
     }
     file = Path(data.store.files_root, FIT_FILES, data.key(settings), MODEL)
     if not file.exists():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recbench_spark.config.models import ModelConfig
-from recbench_spark.nightly.model_evaluation import hold_fit
+from recbench_spark.nightly.model_fits import hold_fit
 from recbench_spark.training.model_adapter import Behaviour, ModelAdapter
 
 

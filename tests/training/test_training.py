@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import random
+import shutil
+from collections import Counter
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
+from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import functions as F
 
 from recbench_spark.config import ItemKnnModel, MllibAlsModel
+from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.models.item_knn import COLUMNS, count_item_users, cut_histories
-from recbench_spark.storage.frame_blocks import FrameBlocks, shuffle_blocks
-from recbench_spark.storage.scratch import scratch_folder
-from recbench_spark.storage.shared_rows import share_rows
-from recbench_spark.training import baselines, item_knn, mllib_als, model_adapter
+from recbench_spark.evaluation.ranking.known_items import KnownItems, share_rows
+from recbench_spark.evaluation.ranking.sources import NeighbourSource
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.scorers import UserBlock
+from recbench_spark.models.item_knn import COLUMNS, SIMILARITIES, count_item_users, cut_histories
+from recbench_spark.protocol.audit import read_labelled
+from recbench_spark.protocol.labelled_rows import open_by_user
+from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.packed_blocks import read_partition_files
+from recbench_spark.storage.scratch import keep_results, share_results
+from recbench_spark.storage.shared_arrays import host_folder
+from recbench_spark.training import baselines, item_knn, mllib_als
+from tests.rows import read_rows
 
 N_ITEMS = 30
 
@@ -46,12 +59,37 @@ def items(spark):
     return spark.createDataFrame(rows, "item_id string, item_index int, n_train long").cache()
 
 
-def test_popularity_is_the_count_as_a_bias(items) -> None:
-    trained = baselines.train_popular(items)
+def engine(workers: int = 1) -> LocalEngine:
+    return LocalEngine(str(host_folder()), workers)
+
+
+def keep(rows: pa.Table, folder: Path, pieces: int = 3) -> PieceRows:
+    """Write rows to some files, and open them."""
+    places = [(str(folder / f"{uuid4().hex}.parquet"), {}) for _ in range(pieces)]
+    for n, (place, _) in enumerate(places):
+        pq.write_table(rows.take(pa.array(range(n, len(rows), pieces))), place)
+    return PieceRows(engine(), places, read_partition_files)
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> PieceRows:
+    """The catalogue; its last item is in no training row."""
+    counts = Counter(item for _, item, _ in ratings())
+    ids = [f"i{i:02}" for i in range(N_ITEMS)]
+    rows = {"item_id": ids, "item_index": range(N_ITEMS), "n_train": [counts[item] for item in ids]}
+    return keep(pa.table(rows), tmp_path, 1)
+
+
+def test_popularity_is_the_count_as_a_bias(catalogue: PieceRows) -> None:
+    """An item without training rows has no row."""
+    trained = baselines.train_popular(catalogue)
     assert trained.users is None and trained.similarities is None
-    result = {row.item_id: (row.vector, row.bias) for row in trained.items.collect()}
-    assert result == {row.item_id: ([], float(row.n_train)) for row in items.collect()}
-    assert result[f"i{N_ITEMS - 1:02}"][1] == 0
+    rows = [row for part in trained.items.each(pa.Table.to_pylist) for row in part]
+    counts = Counter(item for _, item, _ in ratings())
+    assert {row["item_id"]: (row["vector"], row["bias"]) for row in rows} == {
+        item: ([], float(n)) for item, n in counts.items()
+    }
+    assert f"i{N_ITEMS - 1:02}" not in counts and len(rows) == len(counts)
 
 
 @pytest.mark.parametrize("implicit", [True, False])
@@ -98,11 +136,15 @@ def cosine(matrix_ui: np.ndarray, k: int) -> dict[tuple[int, int], float]:
     return result
 
 
-def open_training(train, change, schema) -> FrameBlocks:
-    """All rows of a user in one of three tasks."""
-    rows = train.withColumn("part", F.lit("train"))
-    packed = shuffle_blocks(rows, F.xxhash64("user_id"), 3)
-    return FrameBlocks(packed, change, tuple(schema.names), schema=schema)
+def open_training(folder: Path) -> PieceRows:
+    """All rows of a user in one of three files."""
+    rows = pa.table(list(zip(*ratings(), strict=True)), ["user_id", "item_id", "rating"])
+    rows = rows.append_column("part", pa.repeat("train", len(rows)))
+    users = [int(user[1:]) % 3 for user in rows.column("user_id").to_pylist()]
+    places = [(str(folder / f"train{n}.parquet"), {}) for n in range(3)]
+    for n, (place, _) in enumerate(places):
+        pq.write_table(rows.filter(pa.array([user == n for user in users])), place)
+    return PieceRows(engine(), places, read_partition_files)
 
 
 @pytest.mark.parametrize(
@@ -110,43 +152,68 @@ def open_training(train, change, schema) -> FrameBlocks:
     [(5, 512, "sum", 3.0), (4, 7, "centred_mean", 3.0), (4, 512, "centred_mean", 99.0)],
 )
 def test_item_knn_equals_numpy(
-    train, items, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int, block: int, scores, threshold
+    catalogue: PieceRows, tmp_path: Path, monkeypatch, k: int, block: int, scores: str, threshold: float
 ) -> None:
-    """Also with no relevant row."""
-    monkeypatch.setattr(item_knn, "ITEMS_A_TASK", block)
+    """Also with no relevant row, and the scores of a user who is new."""
+    monkeypatch.setattr(item_knn, "ITEMS_A_BLOCK", block)
     model = ItemKnnModel(name="m", kind="item_knn", neighbours=k, scores=scores)
-    known = KnownItems(share_rows(str(tmp_path), items), N_ITEMS)
+    known = KnownItems(share_rows(catalogue, (), ""), N_ITEMS)
     cut = partial(cut_histories, find=known.find, threshold=threshold, longest=1000)
-    histories = open_training(train, cut, item_knn.HISTORIES).rows()
-    trained = item_knn.train_item_knn(histories, known, model, scratch_folder(str(tmp_path)))
-    result = {(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()}
+    train = open_training(tmp_path)
+    histories = share_results(str(tmp_path), train.open(COLUMNS, cut, ("items",)))
+    trained = item_knn.train_item_knn(histories, known, model, engine())
+    fitted = keep_results(str(tmp_path), trained.similarities, engine())
+    result = {(r["item_id"], r["neighbour_id"]): r["weight"] for r in read_rows(fitted, SIMILARITIES)}
     relevant = [(user, item) for user, item, rating in ratings() if rating >= threshold]
     users = sorted({user for user, _ in relevant})
     matrix = np.zeros((len(users), N_ITEMS))
     for user, item in relevant:
         matrix[users.index(user), int(item[1:])] = 1
     weights = cosine(matrix, k)
+    means, counts = np.zeros(N_ITEMS), None
     if scores == "centred_mean":
-        count = partial(count_item_users, threshold=threshold)
-        rows = item_knn.item_means(open_training(train, count, item_knn.COUNTS)).collect()
-        counts = matrix.sum(axis=0)
-        means = {f"i{i:02}": n / len(users) for i, n in enumerate(counts) if n}
-        assert {row.item_id: row.mean for row in rows} == means
+        counted = train.open(COLUMNS, partial(count_item_users, threshold=threshold), ("item_id", "users"))
+        counts = share_results(str(tmp_path), counted)
+        means = matrix.sum(axis=0) / max(len(users), 1)
         sums = [sum(w for (i, _), w in weights.items() if i == item) for item in range(N_ITEMS)]
         weights = {(i, j): w / sums[i] for (i, j), w in weights.items()}
     wanted = {(f"i{i:02}", f"i{j:02}"): w for (i, j), w in weights.items()}
     assert result.keys() == wanted.keys()
     assert result == pytest.approx(wanted, rel=1e-12)
+    source = NeighbourSource(share_rows(fitted, (), ""), N_ITEMS, known, counts)
+    history = [2, 5, 11]
+    user = UserBlock(np.zeros(1, np.int64), histories=ItemLists(np.array([0, 3]), np.array(history)))
+    expected = [
+        means[i] + sum(weights.get((i, j), 0.0) * ((j in history) - means[j]) for j in range(N_ITEMS))
+        for i in range(N_ITEMS)
+    ]
+    assert source.scorer().score_rows(user, 0, 1)[0] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert source.item_ids().tolist() == [f"i{i:02}".encode() for i in range(N_ITEMS)]
 
 
-def test_files_and_a_shuffle_give_the_same_histories(small_night, monkeypatch) -> None:
+@pytest.mark.parametrize("typed", [False, True])
+def test_trained_items_are_numbered_among_themselves(tmp_path: Path, typed: bool) -> None:
+    """By their values where all are whole numbers, whatever item without training rows there is."""
+    ids = ["10", "9", "b"]  # with b, the catalogue is in the order of bytes
+    rows = pa.table({"item_id": ids, "item_index": [0, 1, 2], "n_train": [4, 2, 0]})
+    shared = share_rows(keep(rows, tmp_path, 1), (), "")
+    known = KnownItems(shared, 2, None if typed else True, trained=True)
+    index, counts = known.find(pa.array(["9", "10", "b"]))
+    assert index.tolist() == ([1, 0, -1] if typed else [0, 1, -1])
+    assert counts.tolist() == [2, 4, 0] and known.counts().tolist() == ([4, 2] if typed else [2, 4])
+
+
+def test_files_and_a_shuffle_give_the_same_histories(catalogue: PieceRows, tmp_path: Path) -> None:
     """Files are opened where they are whole by user; others are shuffled."""
-    data, lists = small_night.night.data, []
-    cut = partial(cut_histories, find=data.training_catalogue.find, threshold=4.0, longest=5)
-    for whole in (True, False):
-        if not whole:
-            monkeypatch.setattr(model_adapter, "are_whole", lambda files, key: False)
-        blocks = data.open_by_user(COLUMNS, cut, item_knn.HISTORIES)
-        assert ("task" not in blocks.packed.columns) == whole
-        lists.append(sorted(row["items"] for row in blocks.rows().collect()))
+    rows, known = open_training(tmp_path), KnownItems(share_rows(catalogue, (), ""), N_ITEMS)
+    named = [str(tmp_path / f"by-user_id-{n}.parquet") for n in range(3)]
+    for old, new in zip(rows.files, named, strict=True):
+        shutil.copyfile(old, new)
+    cut = partial(cut_histories, find=known.find, threshold=4.0, longest=5)
+    tasks, lists = Mock(return_value=2), []
+    for files in (named, rows.files):
+        made = open_by_user(PieceRows(engine(), files, read_labelled), COLUMNS, cut, ("items",), tasks)
+        parts = made.each(lambda rows: rows.column("items").to_pylist())
+        lists.append(sorted(items for part in parts for items in part))
+        assert tasks.called == (files is not named)
     assert lists[0] == lists[1] and max(map(len, lists[0])) == 5

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 from recbench_spark.cli import read_error
 from recbench_spark.commands.actions.nightly import (
-    open_store,
+    NightRunner,
     print_findings,
     print_results,
-    run_one_night,
 )
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, RecbenchError, is_cancelled
@@ -32,7 +31,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.uris import link_place
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.store import Store
+    pass
 
 ALREADY_DONE = "already done, nothing to do"
 
@@ -75,7 +74,7 @@ class Backfill:
         """Make one journal for all nights. It gets each stage, and a line when a night begins and ends."""
         self.args, self.total, self.journal = args, total, Journal()
         self.last: NightOutcome | None = None
-        self.opened_store: Store | None = None
+        self.runner = NightRunner(args, self.journal)
         self.n = 0
         if args.log and not args.dry_run:
             self.journal.write_to(args.log)
@@ -128,20 +127,12 @@ class Backfill:
         if done is not None:
             return done, ALREADY_DONE
         with record_state(self.args.warehouse, benchmark.name, day, read_error):
-            store = self._store(benchmark)
             self.journal.say(f"{self._describe(day, benchmark)}: begins")
-            outcome = run_one_night(self.args, store, benchmark, day, self.journal)
+            outcome = self.runner.run(benchmark, day)
         return outcome, summarise_night(outcome)
 
     def _done(self, day: date, benchmark: Benchmark) -> NightOutcome | None:
         return None if self.args.force else find_finished_night(self.args.warehouse, benchmark, day)
-
-    def _store(self, benchmark: Benchmark) -> Store:
-        """Return the warehouse. Spark starts for the first night that needs it."""
-        if self.opened_store is None:
-            what = f"{self.total} nights"
-            self.opened_store = open_store(self.args, benchmark, self.journal, what)
-        return self.opened_store
 
 
 def list_conclusions(leaderboard: str) -> list[str]:

@@ -66,8 +66,9 @@ def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
     """Print the shares of wins and write a page with them."""
     from recbench_spark import reports  # noqa: PLC0415
     from recbench_spark.nightly.report import read_multiverse_pairs  # noqa: PLC0415
+    from recbench_spark.query.answers import make_query_runner  # noqa: PLC0415
 
-    pairs = read_multiverse_pairs(store, [one.name for one in protocols])
+    pairs = read_multiverse_pairs(make_query_runner(store), [one.name for one in protocols])
     if pairs.empty:
         raise DataError("no pair of models has run", "see the errors above")
     facts = reports.make_multiverse(pairs)

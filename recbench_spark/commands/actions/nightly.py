@@ -15,16 +15,21 @@ from typing import TYPE_CHECKING
 from recbench_spark.cli import read_error
 from recbench_spark.commands.warehouses import check_journal_path, check_models
 from recbench_spark.config import Benchmark, load_benchmark
-from recbench_spark.errors import OK, ConfigError, DataError, SchemaError
+from recbench_spark.engine.choices import require_spark
+from recbench_spark.engine.local import choose_workers
+from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark, SchemaError
+from recbench_spark.extras import explain_missing
 from recbench_spark.nightly.night_states import record_state
 from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.query.command_lines import shorten_command
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.objects import require_storage
 from recbench_spark.storage.uris import link_place
 
 if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
     from recbench_spark.storage.store import Store
 
 NOTES = re.compile(r"\n\n(\d+ notes? o[^\n]*)\Z")
@@ -45,30 +50,59 @@ def run(args: argparse.Namespace) -> int:
     if args.log:
         journal.write_to(args.log)
     if done is None:
-        done = _run_on_spark(args, benchmark, journal)
+        with record_state(args.warehouse, benchmark.name, args.logical_date, read_error):
+            done = NightRunner(args, journal).run(benchmark, args.logical_date)
     print_outcome(done)
     return done.exit_code
 
 
-def _run_on_spark(args: argparse.Namespace, benchmark: Benchmark, journal: Journal) -> NightOutcome:
-    with record_state(args.warehouse, benchmark.name, args.logical_date, read_error):
-        store = open_store(args, benchmark, journal, f"night {args.logical_date}")
-        return run_one_night(args, store, benchmark, args.logical_date, journal)
+class NightRunner:
+    """Runs nights by the engine that each of them asks for; a session of Spark starts once."""
+
+    def __init__(self, args: argparse.Namespace, journal: Journal) -> None:
+        """Note the flags of the job, and its journal."""
+        self.args, self.journal = args, journal
+        self._store: Store | None = None
+
+    def run(self, benchmark: Benchmark, day: date) -> NightOutcome:
+        """Run a night. The placeholders of `benchmark` are filled in.
+
+        Raises:
+            ConfigError: `--engine local`, and a step needs Spark.
+        """
+        # Here: a night that has nothing to do needs none of this.
+        from recbench_spark.nightly.benchmark_checks import check_night  # noqa: PLC0415
+        from recbench_spark.nightly.runners import choose_runner  # noqa: PLC0415
+
+        check_night(benchmark)
+        check_item_features(benchmark)
+        check_models(self.args.warehouse, benchmark.models)
+        require_storage(self.args.warehouse)
+        choice, n = choose_runner(self.args.engine, benchmark, self.args.warehouse, night=True)
+        self.journal.say(f"benchmark {benchmark.name}, night {day}: {choice.describe()}")
+        if choice.engine == "local":
+            try:
+                store = ArrowStore(self.args.warehouse, workers=choose_workers(n))
+                return run_one_night(self.args, store, benchmark, day, self.journal)
+            except FallbackToSpark as error:
+                choice = require_spark(self.args.engine, error)
+                self.journal.say(f"benchmark {benchmark.name}: {choice.describe()}")
+        return run_one_night(self.args, self._open_spark(benchmark), benchmark, day, self.journal)
+
+    def _open_spark(self, benchmark: Benchmark) -> Store:
+        if self._store is None:
+            self._store = open_store(self.args, benchmark, self.journal)
+        return self._store
 
 
-def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal, what: str) -> Store:
-    """Start a session and return the warehouse. The benchmark is checked first."""
-    # Here: a night that has nothing to do needs none of this.
-    from recbench_spark.nightly.benchmark_checks import check_night  # noqa: PLC0415
-    from recbench_spark.nightly.job_size import is_small  # noqa: PLC0415
-    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
-    from recbench_spark.storage.store import Store  # noqa: PLC0415
+def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal) -> Store:
+    """Start a session and return the warehouse."""
+    with explain_missing():
+        from recbench_spark.nightly.job_size import is_small  # noqa: PLC0415
+        from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+        from recbench_spark.storage.store import Store  # noqa: PLC0415
 
-    check_night(benchmark)
-    check_item_features(benchmark)
-    check_models(args.warehouse, benchmark.models)
-    require_storage(args.warehouse)
-    journal.say(f"benchmark {benchmark.name}, {what}: starting Spark")
+    journal.say("starting Spark")
     started = time.monotonic()
     spark = get_session(f"recbench-spark {benchmark.name}", small=is_small(benchmark))
     journal.say(f"Spark {spark.version} started ({time.monotonic() - started:.1f} s)")
@@ -98,9 +132,9 @@ def check_item_features(benchmark: Benchmark) -> None:
 
 
 def run_one_night(
-    args: argparse.Namespace, store: Store, benchmark: Benchmark, day: date, journal: Journal
+    args: argparse.Namespace, store: AnyStore, benchmark: Benchmark, day: date, journal: Journal
 ) -> NightOutcome:
-    """Run a night in the session of `store`. The placeholders of `benchmark` are already filled."""
+    """Run a night in a warehouse. The placeholders of `benchmark` are already filled."""
     from recbench_spark.benchmark import run_night  # noqa: PLC0415
     from recbench_spark.nightly.tracking import log_night  # noqa: PLC0415
     from recbench_spark.tuning.credit import credit_searches  # noqa: PLC0415

@@ -9,21 +9,20 @@ Axes: u users, r rows of `user_metrics`, c cut-offs; nights are 0 and 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.engine.versions import change_groups
-from recbench_spark.evaluation.comparison.counted import CountedNumber, gather_rows, name_owners
+from recbench_spark.evaluation.comparison.counted import WHOLE_RANKING, CountedNumber
 from recbench_spark.evaluation.comparison.differences import HOLDOUT, ComparedRun
-from recbench_spark.evaluation.comparison.paired_values import number_runs
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison.decomposition import UNIT, Change, Group, split, whole_number
 from recbench_spark.kernels.resampling import exact_sums
@@ -322,3 +321,71 @@ def _change_columns(
         "within_change": float(change.within),
         "difference": float(change.mix + change.within),
     }
+
+
+# ------------------------------------------------------------------------------- several runs
+
+_NUMBER = ("part", "metric", "definition")
+_TYPES = "run_id STRING, owner STRING, part STRING, metric STRING, definition STRING, k INT"
+
+
+def gather_rows(user_metrics: DataFrame, numbers: Sequence[CountedNumber]) -> DataFrame:
+    """Return rows of `user_metrics` with all numbers of a model and night under one run.
+
+    Rows of runs that share no numbers stay as they are. Nothing is shuffled: the numbers are broadcast.
+
+    Args:
+        user_metrics: rows of the table, of any runs.
+        numbers: all numbers that count, of each model and night with several runs.
+    """
+    if not numbers:
+        return user_metrics
+    shared = sorted({run_id for number in numbers for run_id in (number.run_id, number.owner)})
+    representatives = _numbers_frame(user_metrics.sparkSession, numbers).withColumnRenamed(
+        "run_id", "standing"
+    )
+    owned_numbers = representatives.groupBy("standing", F.col("owner").alias("run_id"), *_NUMBER)
+    cut_offs = owned_numbers.agg(F.collect_list("k").alias("owned_ks"))
+    pairs = F.filter(
+        F.arrays_zip("ks", "values"),
+        lambda pair: F.array_contains("owned_ks", F.coalesce(pair["ks"], F.lit(WHOLE_RANKING))),
+    )
+    shared_rows = user_metrics.where(F.col("run_id").isin(shared))
+    chosen = shared_rows.join(F.broadcast(cut_offs), ["run_id", *_NUMBER]).withColumn("pairs", pairs)
+    lists = {"ks": F.col("pairs.ks"), "values": F.col("pairs.values")}
+    gathered = chosen.where(F.size("pairs") > 0).withColumns({"run_id": F.col("standing"), **lists})
+    alone = user_metrics.where(~F.col("run_id").isin(shared))
+    return alone.unionByName(gathered.select(*user_metrics.columns))
+
+
+def name_owners(results: DataFrame, numbers: Sequence[CountedNumber]) -> DataFrame:
+    """Return results whose `run_id` and `other_run_id` are those of the runs that own the numbers.
+
+    Args:
+        results: with columns run_id, other_run_id, part, metric, definition, k.
+        numbers: as in `gather_rows`.
+    """
+    if not numbers:
+        return results
+    named = results
+    for name in ("run_id", "other_run_id"):
+        owners = _numbers_frame(results.sparkSession, numbers).alias("owners")
+        conditions = [named[name] == F.col("owners.run_id")]
+        conditions += [named[column] == F.col(f"owners.{column}") for column in _NUMBER]
+        conditions += [F.coalesce(named["k"], F.lit(WHOLE_RANKING)) == F.col("owners.k")]
+        renamed = F.coalesce(F.col("owners.owner"), named[name]).alias(name)
+        columns = [renamed if column == name else named[column] for column in named.columns]
+        named = named.join(F.broadcast(owners), conditions, "left").select(*columns)
+    return named
+
+
+def _numbers_frame(spark: SparkSession, numbers: Sequence[CountedNumber]) -> DataFrame:
+    return spark.createDataFrame([astuple(number) for number in numbers], _TYPES)
+
+
+def number_runs(run_ids: Sequence[str]) -> Column:
+    """Return each row's place of its run among these ids."""
+    places = F.map_from_arrays(
+        F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
+    )
+    return F.element_at(places, F.col("run_id"))

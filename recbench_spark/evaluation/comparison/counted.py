@@ -9,10 +9,14 @@ results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 WHOLE_RANKING = 0
 """Value for NULL, the whole ranking, in look-ups of cut-offs."""
@@ -39,58 +43,62 @@ class CountedNumber:
     k: int
 
 
-_TYPES = "run_id STRING, owner STRING, part STRING, metric STRING, definition STRING, k INT"
-
-
-def gather_rows(user_metrics: DataFrame, numbers: Sequence[CountedNumber]) -> DataFrame:
+def gather_rows(rows: pa.Table, numbers: Sequence[CountedNumber]) -> pa.Table:
     """Return rows of `user_metrics` with all numbers of a model and night under one run.
 
-    Rows of runs that share no numbers stay as they are. Nothing is shuffled: the numbers are broadcast.
+    Rows of runs that share no numbers stay as they are.
 
     Args:
-        user_metrics: rows of the table, of any runs.
+        rows: rows of the table, of any runs.
         numbers: all numbers that count, of each model and night with several runs.
     """
     if not numbers:
-        return user_metrics
-    shared = sorted({run_id for number in numbers for run_id in (number.run_id, number.owner)})
-    representatives = _numbers_frame(user_metrics.sparkSession, numbers).withColumnRenamed(
-        "run_id", "standing"
-    )
-    owned_numbers = representatives.groupBy("standing", F.col("owner").alias("run_id"), *_NUMBER)
-    cut_offs = owned_numbers.agg(F.collect_list("k").alias("owned_ks"))
-    pairs = F.filter(
-        F.arrays_zip("ks", "values"),
-        lambda pair: F.array_contains("owned_ks", F.coalesce(pair["ks"], F.lit(WHOLE_RANKING))),
-    )
-    shared_rows = user_metrics.where(F.col("run_id").isin(shared))
-    chosen = shared_rows.join(F.broadcast(cut_offs), ["run_id", *_NUMBER]).withColumn("pairs", pairs)
-    lists = {"ks": F.col("pairs.ks"), "values": F.col("pairs.values")}
-    gathered = chosen.where(F.size("pairs") > 0).withColumns({"run_id": F.col("standing"), **lists})
-    alone = user_metrics.where(~F.col("run_id").isin(shared))
-    return alone.unionByName(gathered.select(*user_metrics.columns))
+        return rows
+    shared = pa.array(sorted({run_id for n in numbers for run_id in (n.run_id, n.owner)}))
+    owned: dict[tuple[str, ...], list[int]] = {}
+    for n in numbers:
+        owned.setdefault((n.run_id, n.owner, n.part, n.metric, n.definition), []).append(n.k)
+    is_shared = pc.is_in(rows.column("run_id"), value_set=shared)
+    shared_rows = rows.filter(is_shared)
+    gathered = [_take_cutoffs(shared_rows, *key, ks) for key, ks in owned.items()]
+    return pa.concat_tables([rows.filter(pc.invert(is_shared)), *gathered])
 
 
-def name_owners(results: DataFrame, numbers: Sequence[CountedNumber]) -> DataFrame:
+def _take_cutoffs(rows: pa.Table, standing: str, *owned: Any) -> pa.Table:
+    """Return the rows of a number's owner under another run, with some of their cut-offs."""
+    *key, ks = owned
+    for name, value in zip(("run_id", *_NUMBER), key, strict=True):
+        rows = rows.filter(pc.equal(rows.column(name), value))
+    offsets, k_p = flatten_lists(rows.column("ks").combine_chunks())
+    _, value_p = flatten_lists(rows.column("values").combine_chunks())
+    # A NULL cut-off, the whole ranking, is NaN among the floats.
+    kept_p = np.isin(np.nan_to_num(k_p.astype(np.float64), nan=WHOLE_RANKING), ks)
+    bounds = pa.array(np.append(0, np.cumsum(kept_p))[offsets].astype(np.int32))
+    lists = {
+        "ks": pa.array(k_p[kept_p], pa.int32(), from_pandas=True),
+        "values": pa.array(value_p[kept_p], pa.float64(), from_pandas=True),
+        "run_id": None,
+    }
+    for name, flat in lists.items():
+        column = pa.repeat(standing, len(rows)) if flat is None else pa.ListArray.from_arrays(bounds, flat)
+        rows = rows.set_column(rows.column_names.index(name), name, column)
+    return rows.filter(pc.greater(pc.list_value_length(rows.column("ks")), 0))
+
+
+def name_owners(results: pa.Table, numbers: Sequence[CountedNumber]) -> pa.Table:
     """Return results whose `run_id` and `other_run_id` are those of the runs that own the numbers.
 
     Args:
         results: with columns run_id, other_run_id, part, metric, definition, k.
         numbers: as in `gather_rows`.
     """
-    if not numbers:
-        return results
-    named = results
-    for name in ("run_id", "other_run_id"):
-        owners = _numbers_frame(results.sparkSession, numbers).alias("owners")
-        conditions = [named[name] == F.col("owners.run_id")]
-        conditions += [named[column] == F.col(f"owners.{column}") for column in _NUMBER]
-        conditions += [F.coalesce(named["k"], F.lit(WHOLE_RANKING)) == F.col("owners.k")]
-        renamed = F.coalesce(F.col("owners.owner"), named[name]).alias(name)
-        columns = [renamed if column == name else named[column] for column in named.columns]
-        named = named.join(F.broadcast(owners), conditions, "left").select(*columns)
-    return named
-
-
-def _numbers_frame(spark: SparkSession, numbers: Sequence[CountedNumber]) -> DataFrame:
-    return spark.createDataFrame([astuple(number) for number in numbers], _TYPES)
+    owners = {(n.run_id, n.part, n.metric, n.definition, n.k): n.owner for n in numbers}
+    keys = [row.values() for row in results.select([*_NUMBER, "k"]).to_pylist()] if owners else []
+    for name in ("run_id", "other_run_id") if owners else ():
+        named = [
+            owners.get((run_id, *key, k or WHOLE_RANKING), run_id)
+            for run_id, (*key, k) in zip(results.column(name).to_pylist(), keys, strict=True)
+        ]
+        place = results.column_names.index(name)
+        results = results.set_column(place, name, pa.array(named, pa.string()))
+    return results

@@ -7,26 +7,32 @@ Axes: u users, n runs, l points, b replicates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
 from recbench_spark.config import Bootstrap
-from recbench_spark.engine.versions import change_groups, union_rows
-from recbench_spark.evaluation.batch_schemas import to_ddl
+from recbench_spark.engine.measures import Measure
 from recbench_spark.evaluation.comparison.differences import ComparedRun
-from recbench_spark.evaluation.comparison.paired_values import read_paired_values, repartition_by_user
+from recbench_spark.evaluation.comparison.paired_values import (
+    KEY,
+    deal_by_user,
+    key_users,
+    read_paired_values,
+    sort_by_user,
+)
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison.curve_crossings import find_crossing
 from recbench_spark.kernels.metrics.learning_curves import FEWEST_USERS
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.storage.blocks import Rows, reduce_tasks
+from recbench_spark.storage.packed_blocks import Block
 
 PIECE_BYTES = 1 << 27
 """Bytes of sums that a task should hold: an eighth of a GiB."""
@@ -72,34 +78,41 @@ class CrossingPlan:
     bootstrap: Bootstrap
 
 
-def find_crossings(values: DataFrame, plan: CrossingPlan, tasks: int) -> DataFrame:
+def find_crossings(values: Rows, plan: CrossingPlan, tasks: int) -> pa.Table:
     """Find the crossing of every pair: rows of `CROSSINGS`; none where a point has fewer than ten users.
 
     Shuffles the rows once by user, then a row per task, part and pair. The pairs are divided into pieces,
-    and a task of a piece reads its users again. It holds 32 bytes for each pair of the piece, point and
+    and a task reads its users again for each piece. It holds 32 bytes for each pair of the piece, point and
     replicate: at most `PIECE_BYTES`, or one pair where that needs more.
 
     Args:
         values: rows of `curve_values`, of any runs.
         plan: runs, metric, points, bootstrap.
-        tasks: number of partitions.
+        tasks: number of tasks of the shuffles.
     """
-    place = F.array_position("ks", F.lit(plan.k).cast("int")).cast("int")
-    rows = values.where(F.col("metric") == plan.metric).withColumns(
-        {"values": F.element_at("values", place), "ks": F.col("given")}
-    )
-    by_user = repartition_by_user(rows, [run.run_id for run in plan.runs], tasks)
-    pieces = [
-        by_user.mapInArrow(partial(sum_pairs, plan, pairs), to_ddl(PAIR_TOTALS))
-        for pairs in cut_pairs(plan)
-    ]
-    totals = union_rows(pieces)
+    columns = (*KEY, "run_id", "user_id", "given", "ks", "values")
+    by_user = values.deal(columns, partial(_deal_curves, plan=plan, tasks=tasks), tasks)
+    measures = {str(n): _crossing_measure(plan, pairs) for n, pairs in enumerate(cut_pairs(plan))}
+    found = reduce_tasks(measures, by_user.then(sort_by_user, ()), tasks)
+    return pa.concat_tables([CROSSINGS.empty_table(), *found.values()])
 
-    # Spark reads the kind of the function from these annotations; a partial does not show them.
-    def finish(table: pa.Table) -> pa.Table:
-        return finish_pair(plan, table)
 
-    return change_groups(totals, CELL, finish, to_ddl(CROSSINGS))
+def _crossing_measure(plan: CrossingPlan, pairs: Sequence[RunPair]) -> Measure:
+    """Return the measure for the crossings of some pairs; it needs all rows of a user at once."""
+    return Measure(partial(sum_pairs, plan, pairs), CELL, partial(finish_pair, plan), ())
+
+
+def _deal_curves(tables: Iterable[pa.Table], plan: CrossingPlan, tasks: int) -> Iterator[Block]:
+    """Yield the curves at the cut-off of the plan: points in the place of cut-offs."""
+    run_ids = [run.run_id for run in plan.runs]
+    for table in tables:
+        rows = table.filter(pc.equal(table.column("metric"), plan.metric)).combine_chunks()
+        cuts = rows.column("ks").combine_chunks()
+        at = pc.indices_nonzero(pc.equal(cuts.flatten(), plan.k))
+        curves = rows.column("values").combine_chunks().flatten().take(at)
+        rows = rows.take(pc.list_parent_indices(cuts).take(at)).drop_columns(["ks", "values"])
+        rows = rows.rename_columns({"given": "ks"}).append_column("values", curves)
+        yield from deal_by_user(key_users(rows, run_ids), tasks)
 
 
 def cut_pairs(plan: CrossingPlan) -> list[list[RunPair]]:

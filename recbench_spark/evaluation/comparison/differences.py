@@ -1,4 +1,4 @@
-"""Differences between runs from paired values: the arrays behind `comparisons` and `local_comparisons`.
+"""Differences between runs from paired values: the arrays behind `comparisons`.
 
 Users add to whole numbers (see `kernels.comparison.significance`), key by key, and the tests of all pairs
 follow from the sums. So an engine, a partitioning or an order of users changes no bit.
@@ -159,15 +159,26 @@ def count_steps(values_um: Floats, baseline: int) -> Iterator[tuple[int, Ints, I
 
 # ------------------------------------------------------------------------------- tests of all pairs
 
-RESULTS = (
-    "part STRING, metric STRING, definition STRING, k INT, group INT, "
-    "kind STRING, model STRING, other STRING, run_id STRING, other_run_id STRING, "
-    "logical_date DATE, other_date DATE, member INT, users LONG, value DOUBLE, other_value DOUBLE, "
-    "difference DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE, p_t DOUBLE, "
-    "p_randomisation DOUBLE, p_bootstrap DOUBLE, effect DOUBLE, detectable DOUBLE, "
-    "with_baseline BOOLEAN, verdict STRING"
+RESULTS = pa.schema(
+    {
+        **dict.fromkeys(CELL[:3], pa.string()),
+        **dict.fromkeys(CELL[3:], pa.int32()),
+        **dict.fromkeys(("kind", "model", "other", "run_id", "other_run_id"), pa.string()),
+        **dict.fromkeys(("logical_date", "other_date"), pa.date32()),
+        "member": pa.int32(),
+        "users": pa.int64(),
+        **dict.fromkeys(
+            (
+                *("value", "other_value", "difference", "stderr", "ci_low", "ci_high", "p_t"),
+                *("p_randomisation", "p_bootstrap", "effect", "detectable"),
+            ),
+            pa.float64(),
+        ),
+        "with_baseline": pa.bool_(),
+        "verdict": pa.string(),
+    }
 )
-"""Columns of the tests of all pairs, as Spark reads them."""
+"""Columns of the tests of all pairs."""
 
 
 def finish_cell(plan: ComparisonPlan, key: tuple[Any, ...], sums: list[Ints]) -> pa.Table:
@@ -194,9 +205,8 @@ def finish_cell(plan: ComparisonPlan, key: tuple[Any, ...], sums: list[Ints]) ->
         **numbers,
         "with_baseline": pa.array(b == (-1 if baseline is None else baseline)),
     }
-    order = [column.split()[0] for column in RESULTS.split(", ")]
     has_users = np.asarray(columns["users"]) > 0
-    return pa.table({name: columns[name] for name in order}).filter(pa.array(has_users))
+    return pa.table({name: columns[name] for name in RESULTS.names}).filter(pa.array(has_users))
 
 
 def _pairs_with_baseline(m: int, baseline: int | None) -> tuple[Ints, Ints]:
@@ -270,18 +280,17 @@ def _nullable(values: npt.NDArray[Any]) -> pa.Array:
 
 # ------------------------------------------------------------------------------- looks, families
 
-ADJUSTED_COLUMNS = (
-    ("family", pa.int32(), "INT"),
-    ("p_holm", pa.float64(), "DOUBLE"),
-    ("p_bh", pa.float64(), "DOUBLE"),
-    ("looks", pa.int32(), "INT"),
-    ("sequence_users", pa.int64(), "LONG"),
-    ("sequence_low", pa.float64(), "DOUBLE"),
-    ("sequence_high", pa.float64(), "DOUBLE"),
-    ("allowed_drop", pa.float64(), "DOUBLE"),
-    ("regressed", pa.bool_(), "BOOLEAN"),
+ADJUSTED = pa.schema(
+    {
+        "family": pa.int32(),
+        **dict.fromkeys(("p_holm", "p_bh"), pa.float64()),
+        "looks": pa.int32(),
+        "sequence_users": pa.int64(),
+        **dict.fromkeys(("sequence_low", "sequence_high", "allowed_drop"), pa.float64()),
+        "regressed": pa.bool_(),
+    }
 )
-"""Columns that need all results of a kind and part, with their types in Arrow and in Spark."""
+"""Columns that need all results of a kind and part."""
 
 
 def finish_family(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
@@ -299,7 +308,7 @@ def finish_family(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
                         zip(*looks, strict=True), strict=True))  # fmt: skip
     regressions = [find_regression(plan, row) for row in rows]
     columns |= dict(zip(("allowed_drop", "regressed"), zip(*regressions, strict=True), strict=True))
-    for name, kind, _ in ADJUSTED_COLUMNS:
+    for name, kind in zip(ADJUSTED.names, ADJUSTED.types, strict=True):
         values = columns[name]
         numbers = _nullable(values) if name in ("p_holm", "p_bh") else pa.array(values, kind)
         table = table.append_column(name, numbers.cast(kind))

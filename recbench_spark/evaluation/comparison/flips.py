@@ -15,26 +15,28 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.definitions import Definition
-from recbench_spark.engine.versions import change_groups
+from recbench_spark.engine.measures import Measure
 from recbench_spark.evaluation.comparison.differences import ComparedRun
-from recbench_spark.evaluation.comparison.paradoxes import select_runs, split_by_run
+from recbench_spark.evaluation.comparison.paradoxes import split_by_run
 from recbench_spark.evaluation.ranking.batches import split_by_part, to_rankings
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.comparison import paradoxes as kernel
 from recbench_spark.kernels.comparison.paradoxes import Crossing, Flip
 from recbench_spark.kernels.estimators import exposure
+from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.shared_arrays import flatten_lists
+from recbench_spark.storage.blocks import Rows, TaskRows, reduce_tasks
+from recbench_spark.storage.packed_blocks import Block, partition_rows
 
 ITEMS, USERS = "items", "users"
 SHOWN_IDS = 20
@@ -115,34 +117,45 @@ def metric_columns(metrics: Sequence[str], ks: Sequence[int]) -> list[tuple[str,
     return [(metric, k) for metric in metrics for k in exposure.columns(metric, ks)]
 
 
-def find_smallest_flips(rankings: DataFrame, plan: FlipPlan) -> list[FlipVerdict]:
+def find_smallest_flips(rankings: Rows, plan: FlipPlan, tasks: int) -> list[FlipVerdict]:
     """Search the smallest set of each verdict; equal sums have no verdict (see `Flip` of the kernel).
 
-    Contributions are shuffled once by (run, id) and once by id. The executors cache them for the passes;
-    each pass shuffles at most 2^14 rows per verdict and task. The driver holds one row per verdict.
+    Contributions are shuffled once by id, and the runner keeps them for the passes; each pass shuffles at
+    most 2^14 rows per verdict and task. The driver holds one row per verdict.
 
     Args:
         rankings: rows of the table `rankings`, of any runs.
         plan: runs, metrics, verdicts.
+        tasks: number of tasks of the shuffles.
     """
-    contributions = compute_contributions(rankings, plan).cache()
-    try:
-        searches, n_candidates, largest = _start_searches(contributions, plan)
+    with deal_contributions(rankings, plan, tasks).keep() as contributions:
+        reduce = partial(_reduce_pairs, contributions, tasks)
+        starts = reduce(_start_measure(plan))
+        searches = {x: FlipSearch(int(np.sign(total)), abs(total)) for x, total, _, _ in starts if total}
+        largest = max((row[3] for row in starts), default=0)
         last_searches = dict(searches)
         # All values below 2^shift are in one bucket, so such a pass would select nothing.
         shifts = [shift for shift in kernel.SHIFTS if largest >> shift] or [0]
         for before, shift in zip((None, *shifts), shifts, strict=False):
-            last_searches = (
-                _run_pass(contributions, plan, last_searches, before, shift) if last_searches else {}
-            )
+            crossings = reduce(_pass_measure(plan, last_searches, before, shift)) if last_searches else []
+            last_searches = {x: replace(last_searches[x], last=Crossing(*at)) for x, *at in crossings}
         flips = {x: kernel.resolve(s.last, s.goal) for x, s in last_searches.items() if s.last}
-        ids = _first_ids(contributions, plan, last_searches, flips) if flips else {}
-    finally:
-        contributions.unpersist()
+        rows = reduce(_largest_measure(plan, _find_limits(last_searches, flips))) if flips else []
+    ids: dict[int, list[tuple[int, str]]] = {}
+    for x, amount, name in rows:
+        ids.setdefault(x, []).append((amount, name))
+    n_candidates = {x: n for x, _, n, _ in starts}
     return [
         _verdict(plan.pairs[x], s, n_candidates[x], flips.get(x), ids.get(x, []))
         for x, s in searches.items()
     ]
+
+
+def _reduce_pairs(contributions: TaskRows, tasks: int, measure: Measure) -> list[tuple[Any, ...]]:
+    """Return the results of all verdicts, sorted by verdict."""
+    found = reduce_tasks({"pairs": measure}, contributions, tasks).get("pairs")
+    rows = [] if found is None else [tuple(row.values()) for row in found.to_pylist()]
+    return sorted(rows, key=itemgetter(0))
 
 
 def _verdict(
@@ -160,25 +173,21 @@ def _verdict(
 # ------------------------------------------------------------------------------- contributions
 
 
-def compute_contributions(rankings: DataFrame, plan: FlipPlan) -> DataFrame:
-    """Sum what each item or user adds to each model: rows (removed, part, id, numbers), multiples of 2^-30.
+def deal_contributions(rankings: Rows, plan: FlipPlan, tasks: int) -> TaskRows:
+    """Sum what each item or user adds to each model, in multiples of 2^-30, in the task of its id.
 
-    `numbers` holds, for each run with rows, the index of the run and then its columns.
+    The rows are (removed, part, id, run, v0, v1 ...), those of an id one after the other.
     """
-    names = [f"v{c}" for c in range(len(plan.columns))]
-    chosen = select_runs(rankings, plan.runs, plan.parts).select(
-        "run", "user_id", "part", "item_ids", "relevance", "above", "tied", "before", "length"
-    )
-    types = "run INT, part STRING, removed STRING, id STRING, " + ", ".join(f"{n} LONG" for n in names)
-    added = chosen.mapInArrow(partial(_task_contributions, plan), types)
-    key = ("removed", "part", "id")
-    run_sums = added.groupBy(*key, "run").agg(*(F.sum(name).alias(name) for name in names))
-    numbers = F.flatten(F.collect_list(F.array(F.col("run").cast("long"), *names)))
-    return run_sums.groupBy(*key).agg(numbers.alias("numbers"))
+    columns = (
+        "run_id", "user_id", "part", "item_ids", "relevance", "above", "tied", "before", "length"
+    )  # fmt: skip
+    dealt = rankings.deal(columns, partial(_task_contributions, plan=plan, tasks=tasks), tasks)
+    return dealt.then(_sum_by_run, ())
 
 
-def _task_contributions(plan: FlipPlan, batches: Batches) -> Batches:
-    for run, rows in split_by_run(batches):
+def _task_contributions(tables: Iterable[pa.Table], plan: FlipPlan, tasks: int) -> Iterator[Block]:
+    batches = chain.from_iterable(table.combine_chunks().to_batches() for table in tables)
+    for run, rows in split_by_run(batches, plan.runs, plan.parts):
         for part, users in split_by_part(rows):
             addends = exposure.addends(to_rankings(users), plan.metrics, plan.ks, plan.definition)
             values_pc = kernel.to_fixed_point(np.nan_to_num(np.concatenate(list(addends.values()), axis=1)))
@@ -186,23 +195,30 @@ def _task_contributions(plan: FlipPlan, batches: Batches) -> Batches:
                 ids = pc.list_flatten(users.column("item_ids"))
                 if removed == USERS:
                     ids = users.column("user_id").take(pc.list_parent_indices(users.column("item_ids")))
-                yield _sum_by_id(ids, values_pc, {"run": run, "part": part, "removed": removed})
+                sums = _sum_by_id(ids, values_pc, {"run": run, "part": part, "removed": removed})
+                if len(sums):
+                    yield from partition_rows(sums, (hash_ids(sums.column("id")) % tasks).astype(np.int64))
 
 
-def _sum_by_id(ids: pa.Array, values_pc: Ints, facts: dict[str, Any]) -> pa.RecordBatch:
+def _sum_by_id(ids: pa.Array, values_pc: Ints, facts: dict[str, Any]) -> pa.Table:
     """Add up the contributions: one row per id."""
-    names = [f"v{c}" for c in range(values_pc.shape[1])]
-    table = pa.table({"id": ids, **{n: pa.array(v) for n, v in zip(names, values_pc.T, strict=True)}})
-    sums = table.group_by("id", use_threads=False).aggregate([(name, "sum") for name in names])
-    n = sums.num_rows
-    columns = {
-        "run": pa.repeat(pa.scalar(facts["run"], pa.int32()), n),
-        "part": pa.repeat(pa.scalar(facts["part"], pa.string()), n),
-        "removed": pa.repeat(pa.scalar(facts["removed"], pa.string()), n),
-        "id": sums.column("id").combine_chunks(),
-        **{name: sums.column(f"{name}_sum").combine_chunks() for name in names},
-    }
-    return pa.RecordBatch.from_pydict(columns)
+    values = {f"v{c}": pa.array(value_p) for c, value_p in enumerate(values_pc.T)}
+    sums = _add_up(pa.table({"id": ids, **values}), ("id",))
+    for name, kind in (("run", pa.int32()), ("part", pa.string()), ("removed", pa.string())):
+        sums = sums.append_column(name, pa.repeat(pa.scalar(facts[name], kind), len(sums)))
+    return sums.combine_chunks()
+
+
+def _add_up(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    names = [name for name in rows.column_names if name not in key]
+    sums = rows.group_by(list(key), use_threads=False).aggregate([(name, "sum") for name in names])
+    return sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
+
+
+def _sum_by_run(rows: pa.Table) -> pa.Table:
+    """Add up the contributions of a task, those of an id one after the other."""
+    key = ("removed", "part", "id", "run")
+    return _add_up(rows, key).sort_by([(name, "ascending") for name in key])
 
 
 def _differences(
@@ -210,34 +226,31 @@ def _differences(
 ) -> Iterator[tuple[int, pa.Array, Ints]]:
     """Yield, for each requested pair, some ids and the differences of its two models, (n,)."""
     pairs = [(x, plan.pairs[x]) for x in sorted(pair_indices)]
-    m, c = len(plan.runs), len(plan.columns)
-    groups = sorted({(pair.removed, pair.part) for _, pair in pairs})
-    for chunk in _slice_batches(batches, max(1, CELLS // (m * c))):
-        for removed, part in groups:
-            mask = pc.and_(pc.equal(chunk.column("removed"), removed), pc.equal(chunk.column("part"), part))
-            rows = chunk.filter(mask)
-            values_nmc = _dense_contributions(rows, m, c)
+    rows = pa.Table.from_batches(batches)
+    for removed, part in sorted({(pair.removed, pair.part) for _, pair in pairs}):
+        mask = pc.and_(pc.equal(rows.column("removed"), removed), pc.equal(rows.column("part"), part))
+        for ids, values_nmc in _dense_contributions(rows.filter(mask), plan):
             for x, pair in pairs:
                 if (pair.removed, pair.part) == (removed, part):
                     values_n, other_n = (
                         values_nmc[:, model, pair.column] for model in (pair.model, pair.other)
                     )
-                    yield x, rows.column("id"), values_n - other_n
+                    yield x, ids, values_n - other_n
 
 
-def _slice_batches(batches: Batches, rows: int) -> Batches:
-    for batch in batches:
-        for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
-
-
-def _dense_contributions(batch: pa.RecordBatch, m: int, c: int) -> Ints:
-    """Return what each id adds to each model, (n, m, c)."""
-    offsets, numbers = flatten_lists(batch.column("numbers"))
-    rows = numbers.reshape(-1, c + 1)
-    dense = np.zeros((batch.num_rows, m, c), dtype=np.int64)
-    dense[np.repeat(np.arange(batch.num_rows), np.diff(offsets) // (c + 1)), rows[:, 0]] = rows[:, 1:]
-    return dense
+def _dense_contributions(rows: pa.Table, plan: FlipPlan) -> Iterator[tuple[pa.Array, Ints]]:
+    """Yield some ids, and what each adds to each model, (n, m, c)."""
+    m, c = len(plan.runs), len(plan.columns)
+    ids = rows.column("id").combine_chunks().dictionary_encode()  # equal ids stand together
+    id_r, run_r = ids.indices.to_numpy(), rows.column("run").to_numpy()
+    values_rc = np.column_stack([rows.column(f"v{column}").to_numpy() for column in range(c)])
+    step = max(1, CELLS // (m * c))
+    for start in range(0, len(ids.dictionary), step):
+        names = ids.dictionary.slice(start, step)
+        first, last = np.searchsorted(id_r, [start, start + len(names)])
+        dense = np.zeros((len(names), m, c), dtype=np.int64)
+        dense[id_r[first:last] - start, run_r[first:last]] = values_rc[first:last]
+        yield names, dense
 
 
 # ------------------------------------------------------------------------------- passes
@@ -260,14 +273,18 @@ class FlipSearch:
         return np.asarray(inside)
 
 
-def _start_searches(
-    contributions: DataFrame, plan: FlipPlan
-) -> tuple[dict[int, FlipSearch], dict[int, int], int]:
-    """Return a search per verdict, the number of ids of each, and the largest contribution."""
-    sums = contributions.mapInArrow(partial(_task_sums, plan), "pair INT, total LONG, n LONG, largest LONG")
-    rows = sums.groupBy("pair").agg(F.sum("total"), F.sum("n"), F.max("largest")).collect()
-    searches = {x: FlipSearch(int(np.sign(total)), abs(total)) for x, total, _, _ in sorted(rows) if total}
-    return searches, {x: n for x, _, n, _ in rows}, max((row[3] for row in rows), default=0)
+_STARTS = pa.schema({"pair": pa.int32(), **dict.fromkeys(("total", "n", "largest"), pa.int64())})
+
+
+def _start_measure(plan: FlipPlan) -> Measure:
+    """Return the measure for the sum, the number of ids and the largest contribution of each verdict."""
+    return Measure(partial(_task_sums, plan), ("pair",), _add_starts, ())
+
+
+def _add_starts(table: pa.Table) -> pa.Table:
+    total, n, largest = (table.column(name).to_numpy() for name in ("total", "n", "largest"))
+    row = (table.column("pair")[0].as_py(), int(total.sum()), int(n.sum()), int(largest.max()))
+    return pa.Table.from_pylist([dict(zip(_STARTS.names, row, strict=True))], _STARTS)
 
 
 def _task_sums(plan: FlipPlan, batches: Batches) -> Batches:
@@ -280,27 +297,15 @@ def _task_sums(plan: FlipPlan, batches: Batches) -> Batches:
     yield pa.RecordBatch.from_pydict({"pair": pa.array(range(len(plan.pairs)), pa.int32()), **columns})
 
 
-def _run_pass(
-    contributions: DataFrame,
-    plan: FlipPlan,
-    searches: dict[int, FlipSearch],
-    before: int | None,
-    shift: int,
-) -> dict[int, FlipSearch]:
-    """Find the bucket of each pair that crosses its goal; pairs that no set reverses are dropped."""
-    rows = contributions.mapInArrow(
-        partial(_task_buckets, plan, searches, before, shift), "pair INT, bucket LONG, n LONG, total LONG"
-    )
-    bucket_sums = rows.groupBy("pair", "bucket").agg(F.sum("n").alias("n"), F.sum("total").alias("total"))
+def _pass_measure(
+    plan: FlipPlan, searches: dict[int, FlipSearch], before: int | None, shift: int
+) -> Measure:
+    """Return the measure for the bucket of each pair that crosses its goal.
 
-    # Spark reads the kind of the function from these annotations; a partial does not show them.
-    def cross(table: pa.Table) -> pa.Table:
-        return _find_crossing(searches, table)
-
-    crossings = change_groups(bucket_sums, ("pair",), cross, "pair INT, bucket LONG, n LONG, removed LONG")
-    return {
-        x: replace(searches[x], last=Crossing(*crossing)) for x, *crossing in sorted(crossings.collect())
-    }
+    Pairs that no set reverses have none.
+    """
+    sums = partial(_task_buckets, plan, searches, before, shift)
+    return Measure(sums, ("pair",), partial(_find_crossing, searches), ())
 
 
 def _task_buckets(
@@ -323,7 +328,8 @@ def _task_buckets(
 
 def _find_crossing(searches: dict[int, FlipSearch], table: pa.Table) -> pa.Table:
     x = table.column("pair")[0].as_py()
-    buckets, counts, sums = (table.column(name).to_numpy() for name in ("bucket", "n", "total"))
+    bucket_sums = _add_up(table.drop_columns(["pair"]), ("bucket",))
+    buckets, counts, sums = (bucket_sums.column(name).to_numpy() for name in ("bucket", "n", "total"))
     crossing = kernel.crossing(buckets, counts, sums, searches[x].goal, searches[x].last)
     rows = [] if crossing is None else [(x, crossing.bucket, crossing.count, crossing.removed)]
     names = ("pair", "bucket", "n", "removed")
@@ -335,20 +341,27 @@ def _find_crossing(searches: dict[int, FlipSearch], table: pa.Table) -> pa.Table
 # ------------------------------------------------------------------------------- removed ids
 
 
-def _first_ids(
-    contributions: DataFrame, plan: FlipPlan, last_searches: dict[int, FlipSearch], flips: dict[int, Flip]
-) -> dict[int, list[tuple[int, str]]]:
-    """Read the first ids of each set with their contributions: largest first, equal ones by id as text."""
-    limits = {
+def _find_limits(
+    last_searches: dict[int, FlipSearch], flips: dict[int, Flip]
+) -> dict[int, tuple[int, int, int]]:
+    """Return the sign, the least contribution and the number of ids of each set that are reported."""
+    return {
         x: (last_searches[x].sign, last_searches[x].last.bucket, min(flip.count, SHOWN_IDS))  # type: ignore[union-attr]
         for x, flip in flips.items()
     }
-    rows = contributions.mapInArrow(
-        partial(_task_largest, plan, limits), "pair INT, amount LONG, id STRING"
-    )
-    order = F.sort_array(F.collect_list(F.struct((-F.col("amount")).alias("negative"), "id")))
-    first_rows = rows.groupBy("pair").agg(F.slice(order, 1, SHOWN_IDS).alias("first")).collect()
-    return {x: [(-amount, name) for amount, name in first[: limits[x][2]]] for x, first in first_rows}
+
+
+def _largest_measure(plan: FlipPlan, limits: dict[int, tuple[int, int, int]]) -> Measure:
+    """Return the measure for the first ids of each set with their contributions.
+
+    The largest come first, equal ones by id as text.
+    """
+    return Measure(partial(_task_largest, plan, limits), ("pair",), partial(_sort_largest, limits), ())
+
+
+def _sort_largest(limits: dict[int, tuple[int, int, int]], table: pa.Table) -> pa.Table:
+    rows = sorted(table.to_pylist(), key=lambda row: (-row["amount"], row["id"]))
+    return pa.Table.from_pylist(rows[: limits[rows[0]["pair"]][2]], table.schema)
 
 
 def _task_largest(plan: FlipPlan, limits: dict[int, tuple[int, int, int]], batches: Batches) -> Batches:

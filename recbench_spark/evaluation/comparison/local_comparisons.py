@@ -8,7 +8,7 @@ Axes: u users, m models of a group, c cut-offs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,24 +17,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.config import MANDCG
+from recbench_spark.engine.measures import reduce_pieces
+from recbench_spark.evaluation.comparison.comparisons import (
+    adjust_families,
+    difference_measure,
+    select_holdout,
+)
 from recbench_spark.evaluation.comparison.differences import (
-    HOLDOUT,
     ComparisonPlan,
-    PairSums,
-    add_users,
-    count_steps,
-    finish_cell,
-    finish_family,
-    group_values,
     scale_values,
 )
-from recbench_spark.evaluation.comparison.paired_values import KEY, PairedValues, read_paired_values
+from recbench_spark.evaluation.comparison.paired_values import (
+    KEY,
+    key_users,
+    read_paired_values,
+    sort_by_user,
+)
 from recbench_spark.evaluation.metrics.beyond_accuracy import PER_USER
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison import significance as kernel
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.resampling import hide_points
-from recbench_spark.storage.shared_arrays import flatten_lists
 
 COMMON = "common"
 """Kind of a group of two runs that are compared on the users of both."""
@@ -121,42 +124,6 @@ def leaves_unit(metric: str, definition: str) -> bool:
     return metric in PER_USER or signed or (metric == "hit" and "hit=count" in axes)
 
 
-def find_largest(user_metrics: pa.Table) -> dict[tuple[str, str], float | None]:
-    """Return the largest absolute value of each metric and definition in rows of `user_metrics`."""
-    largest: dict[tuple[str, str], float | None] = {}
-    for pair in user_metrics.select(["metric", "definition"]).group_by(["metric", "definition"]).aggregate(
-        []
-    ).to_pylist():  # fmt: skip
-        own = user_metrics.filter(
-            pc.and_(
-                pc.equal(user_metrics.column("metric"), pair["metric"]),
-                pc.equal(user_metrics.column("definition"), pair["definition"]),
-            )
-        )
-        values = flatten_lists(own.column("values").combine_chunks())[1].astype(np.float64)
-        known = np.abs(values[~np.isnan(values)])
-        largest[pair["metric"], pair["definition"]] = float(known.max()) if len(known) else None
-    return largest
-
-
-def sort_by_user(user_metrics: pa.Table, run_ids: Sequence[str]) -> pa.Table:
-    """Return the rows of these runs user by user within each key, as `repartition_by_user` does.
-
-    Args:
-        user_metrics: rows of the table.
-        run_ids: the runs, in the order of the plan.
-    """
-    run_r = pc.index_in(user_metrics.column("run_id"), value_set=pa.array(run_ids, pa.string()))
-    rows = user_metrics.append_column("run", run_r)
-    holdout = pc.equal(rows.column("estimator"), HOLDOUT)
-    rows = rows.filter(pc.and_(pc.is_valid(run_r), holdout)).select(
-        [*KEY, "user_id", "run", "ks", "values"]
-    )
-    rows = rows.sort_by([(name, "ascending") for name in (*KEY, "user_id", "run")]).combine_chunks()
-    keys = hash_ids(rows.column("user_id")) if rows.num_rows else np.zeros(0, np.uint64)
-    return rows.append_column("user_key", pa.array(keys.view(np.int64)))
-
-
 def make_slices(user_metrics: pa.Table, labels: pa.Table | None) -> dict[str, UserSlices]:
     """Return the slices of the users of each part; arguments as `_make_part_slices`."""
     parts = pc.unique(user_metrics.column("part")).to_pylist()
@@ -218,85 +185,64 @@ def compare_tables(
         slices: labels of the users of each part.
         is_wanted: function of a metric and a cut-off that chooses the numbers; others enter no family.
     """
-    wanted = pc.is_in(user_metrics.column("metric"), value_set=pa.array(plan.metrics, pa.string()))
-    rows = sort_by_user(user_metrics.filter(wanted), [run.run_id for run in plan.runs])
-    sums = _PlanSums()
-    for side in read_paired_values(rows.to_batches(), len(plan.runs), plan.ks):
-        sums.add(side, plan, slices[side.key[0]])
-    cells = [
-        finish_cell(plan, (*key, plan.ks[c], group), parts)
-        for key, total in sums.totals.items()
-        for (c, group), parts in total.items()
-        if is_wanted(key[1], plan.ks[c])
-    ]
-    if not cells:
+    rows = select_holdout(user_metrics, plan.metrics)
+    rows = sort_by_user(key_users(rows, [run.run_id for run in plan.runs])).combine_chunks()
+    results = reduce_pieces({"tests": difference_measure(plan)}, [rows.to_batches()])
+    if not results:
         return ComparedRows(pa.table({}), OUTCOMES.empty_table())
-    outcomes = [row for row in sums.list_outcomes(plan) if is_wanted(row["metric"], row["k"])]
-    results = _add_columns(pa.concat_tables(cells), sums, plan)
-    return ComparedRows(results, pa.Table.from_pylist(outcomes, OUTCOMES))
+    tests = results["tests"]
+    figures = zip(*(tests.column(name).to_pylist() for name in ("metric", "k")), strict=True)
+    tests = tests.filter(pa.array([is_wanted(*figure) for figure in figures], pa.bool_()))
+    tallies = _tally_outcomes(rows, plan, slices)
+    outcomes = [row for row in _list_outcomes(tallies, plan) if is_wanted(row["metric"], row["k"])]
+    compared = adjust_families(_add_outcomes(tests, tallies), plan)
+    return ComparedRows(compared if len(tests) else pa.table({}), pa.Table.from_pylist(outcomes, OUTCOMES))
 
 
-class _PlanSums:
-    """Sums of all keys of a plan: for the tests, for Wilcoxon's test, and of outcomes."""
+Tallies = Mapping[tuple[Any, ...], OutcomeTally]
+"""By part, metric, definition, cut-off, group, and key and label of a slice (None: all users)."""
 
-    def __init__(self) -> None:
-        self.totals: dict[tuple[str, str, str], PairSums] = {}
-        self.steps: dict[tuple[Any, ...], list[tuple[Ints, Ints]]] = {}
-        self.tallies: dict[tuple[Any, ...], OutcomeTally] = {}
 
-    def add(self, side: PairedValues, plan: ComparisonPlan, slices: UserSlices) -> None:
-        """Add the users of a chunk."""
-        add_users(self.totals.setdefault(side.key, {}), side, plan)
+def _tally_outcomes(rows: pa.Table, plan: ComparisonPlan, slices: Mapping[str, UserSlices]) -> Tallies:
+    tallies: dict[tuple[Any, ...], OutcomeTally] = {}
+    for side in read_paired_values(rows.to_batches(), len(plan.runs), plan.ks):
         sign = -1.0 if side.key[1] in plan.lower else 1.0
-        masks = [(None, None, np.ones(len(side.keys_u), bool)), *slices.find(side.keys_u)]
+        masks = [(None, None, np.ones(len(side.keys_u), bool)), *slices[side.key[0]].find(side.keys_u)]
         for number, group in enumerate(plan.groups):
-            values = group_values(side, group, plan)
             raw = side.values_unc[:, list(group.runs)] * plan.scale(side.key[1])
             for c, k in enumerate(plan.ks):
-                cell = (*side.key, k, number)
-                for _, steps, users in count_steps(values[:, :, c], 1):
-                    self.steps.setdefault(cell, []).append((steps, users))
                 for key, label, mask in masks:
-                    tally = self.tallies.setdefault((*cell, key, label), OutcomeTally())
+                    tally = tallies.setdefault((*side.key, k, number, key, label), OutcomeTally())
                     tally.add(raw[mask][:, :, c], sign)
-
-    def list_outcomes(self, plan: ComparisonPlan) -> list[dict[str, Any]]:
-        """Return rows of `OUTCOMES` with users in common."""
-        rows = []
-        for (*key, k, number, slice_key, label), tally in self.tallies.items():
-            tests = kernel.paired_t(tally.sums)
-            level = plan.bootstrap.level
-            low, high = hide_points(*tests.interval(level), tests.users, level)
-            estimates = {"difference": tests.mean, "stderr": tests.error, "ci_low": low, "ci_high": high}
-            model, other = (plan.runs[place].model for place in plan.groups[number].runs)
-            names = ("wins", "ties", "losses", "only_model", "only_other")
-            row = dict(zip(("part", "metric", "definition"), key, strict=True))
-            row |= {"k": k, "model": model, "other": other, "slice_key": slice_key, "slice_value": label}
-            row["users"] = int(tests.users[0, 1])
-            for name, numbers in estimates.items():
-                value = float(numbers[0, 1]) / plan.scale(key[1])
-                row[name] = None if np.isnan(value) else value
-            row |= dict(zip(names, tally.counts.tolist(), strict=True))
-            if row["users"]:
-                rows.append(row)
-        return rows
-
-    def test_ranks(self, cell: tuple[Any, ...]) -> float:
-        """Return the p-value of Wilcoxon's test of a cell."""
-        steps, users = (np.concatenate(parts) for parts in zip(*self.steps[cell], strict=True))
-        return kernel.wilcoxon(steps, users).p
+    return tallies
 
 
-def _add_columns(results: pa.Table, sums: _PlanSums, plan: ComparisonPlan) -> pa.Table:
-    """Add Wilcoxon's test, the family by part, and wins, ties, losses and users of one side."""
-    rows = results.to_pylist()
-    cells = [tuple(row[name] for name in (*KEY, "k", "group")) for row in rows]
-    results = results.append_column("p_wilcoxon", pa.array([sums.test_ranks(cell) for cell in cells]))
-    tallies = [sums.tallies[(*cell, None, None)].counts.tolist() for cell in cells]
-    for n, name in enumerate(("wins", "ties", "losses", "only_model", "only_other")):
-        results = results.append_column(name, pa.array([tally[n] for tally in tallies], pa.int64()))
-    parts = [
-        finish_family(plan, results.filter(pc.equal(results.column("part"), part)))
-        for part in pc.unique(results.column("part")).to_pylist()
-    ]
-    return pa.concat_tables(parts)
+_COUNTS = ("wins", "ties", "losses", "only_model", "only_other")
+
+
+def _list_outcomes(tallies: Tallies, plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
+    """Yield rows of `OUTCOMES` with users in common."""
+    level = plan.bootstrap.level
+    for (*key, k, number, slice_key, label), tally in tallies.items():
+        tests = kernel.paired_t(tally.sums)
+        low, high = hide_points(*tests.interval(level), tests.users, level)
+        estimates = {"difference": tests.mean, "stderr": tests.error, "ci_low": low, "ci_high": high}
+        model, other = (plan.runs[place].model for place in plan.groups[number].runs)
+        row = dict(zip(("part", "metric", "definition"), key, strict=True))
+        row |= {"k": k, "model": model, "other": other, "slice_key": slice_key, "slice_value": label}
+        row["users"] = int(tests.users[0, 1])
+        for name, numbers in estimates.items():
+            value = float(numbers[0, 1]) / plan.scale(key[1])
+            row[name] = None if np.isnan(value) else value
+        row |= dict(zip(_COUNTS, tally.counts.tolist(), strict=True))
+        if row["users"]:
+            yield row
+
+
+def _add_outcomes(tests: pa.Table, tallies: Tallies) -> pa.Table:
+    """Add wins, ties, losses and users of one side."""
+    cells = (tuple(row.values()) for row in tests.select([*KEY, "k", "group"]).to_pylist())
+    counts = [tallies[(*cell, None, None)].counts.tolist() for cell in cells]
+    for n, name in enumerate(_COUNTS):
+        tests = tests.append_column(name, pa.array([one[n] for one in counts], pa.int64()))
+    return tests

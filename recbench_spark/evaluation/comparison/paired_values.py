@@ -1,7 +1,7 @@
 """Paired values: the same users in several runs, as arrays of users x runs x cut-offs.
 
-Rows of `user_metrics` are shuffled by user once and sorted inside their partition, so that a task reads
-them as a stream. It holds one chunk, for any number of users and runs.
+Rows of `user_metrics` are shuffled by user once, and sorted in their tasks. A task holds its rows, and the
+arrays of one chunk of users.
 Axes: u users, n runs, c cut-offs.
 """
 
@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.storage.packed_blocks import Block, partition_rows
 from recbench_spark.storage.shared_arrays import flatten_lists
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 CHUNK_ROWS = 1 << 18
 """Rows (a user in a run) that become arrays at once: 2 MB per cut-off."""
@@ -40,34 +38,35 @@ class PairedValues:
     values_unc: Floats
 
 
-def repartition_by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: int) -> DataFrame:
-    """Bring the rows of these runs together by user, next to one another within each key.
-
-    One shuffle of (key, user, run, values) by user and a sort inside each of `tasks` partitions.
-    """
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
-    rows = user_metrics.where(F.col("run_id").isin(list(run_ids))).select(
-        *KEY, "user_id", F.xxhash64("user_id").alias("user_key"),
-        number_runs(run_ids).alias("run"), "ks", "values",
-    )  # fmt: skip
-    return rows.repartition(tasks, "user_id").sortWithinPartitions(*KEY, "user_id")
+def select_runs(rows: pa.Table, run_ids: Sequence[str]) -> pa.Table:
+    """Return the rows of some runs, with the place of each run among them as `run`."""
+    run_r = pc.index_in(rows.column("run_id"), value_set=pa.array(run_ids, pa.string()))
+    return rows.append_column("run", run_r).filter(pc.is_valid(run_r))
 
 
-def number_runs(run_ids: Sequence[str]) -> Column:
-    """Return each row's place of its run among these ids."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
+def key_users(rows: pa.Table, run_ids: Sequence[str]) -> pa.Table:
+    """Return the rows of some runs in the columns that `sort_by_user` takes, with hashes of users."""
+    own = select_runs(rows, run_ids).select([*KEY, "user_id", "run", "ks", "values"])
+    keys = hash_ids(own.column("user_id")) if own.num_rows else np.zeros(0, np.uint64)
+    return own.append_column("user_key", pa.array(keys.view(np.int64)))
 
-    places = F.map_from_arrays(
-        F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
-    )
-    return F.element_at(places, F.col("run_id"))
+
+def deal_by_user(rows: pa.Table, tasks: int) -> Iterator[Block]:
+    """Yield rows with hashes of users in blocks, those of a user for one task."""
+    if rows.num_rows:
+        keys = rows.column("user_key").to_numpy().view(np.uint64)
+        yield from partition_rows(rows.combine_chunks(), (keys % np.uint64(tasks)).astype(np.int64))
+
+
+def sort_by_user(rows: pa.Table) -> pa.Table:
+    """Return rows user by user within each key, so that `read_paired_values` takes them."""
+    return rows.sort_by([(name, "ascending") for name in (*KEY, "user_id", "run")])
 
 
 def read_paired_values(
     batches: Iterable[pa.RecordBatch], n_runs: int, ks: Sequence[int | None]
 ) -> Iterator[PairedValues]:
-    """Read the arrays of a partition of `repartition_by_user`, key by key, in chunks of users."""
+    """Read the arrays of rows of `sort_by_user`, key by key, in chunks of users."""
     limit = min(CHUNK_ROWS, max(CHUNK_VALUES // max(len(ks), 1), 1))
     for chunk in _whole_users(batches, limit):
         for start, stop in _equal_key_ranges(chunk, KEY):

@@ -10,7 +10,7 @@ Axes: m models, s strata (0: the whole), r replicates, x pairs, c metrics x cut-
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -21,13 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
-from recbench_spark.engine.versions import change_groups
+from recbench_spark.engine.measures import Measure
 from recbench_spark.evaluation.comparison.differences import ComparedRun
-from recbench_spark.evaluation.comparison.paired_values import number_runs
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
     RANKING_COLUMNS,
@@ -43,7 +39,6 @@ from recbench_spark.kernels.metrics.accuracy import measure
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import PARADOXES
 from recbench_spark.storage.shared_arrays import flatten_lists
-from recbench_spark.storage.spark_types import spark_schema
 
 SIZE_UNIT = 2.0**-20
 """Unit in which truth items are added up, beside values of about 1."""
@@ -97,67 +92,58 @@ def model_pairs(m: int, against: Mapping[MetricKey, int] | None, key: MetricKey)
     return others, np.full(len(others), -1 if baseline is None else baseline, dtype=np.int64)
 
 
-DISAGREEMENT_SCHEMA = T.StructType(
+DISAGREEMENTS = pa.schema(
     [
         field
-        for field in spark_schema(PARADOXES)
+        for field in PARADOXES.arrow_schema
         if field.name not in ("paradox_id", "suite", "logical_date", "split_id", "found_at")
     ]
 )
 """The columns of the table `paradoxes` that the numbers decide."""
 
 
-def find_disagreements(rankings: DataFrame, plan: ParadoxPlan) -> DataFrame:
-    """Compare whole and strata: one row per pair of models, part, metric, cut-off and slice key.
+def disagreement_measure(plan: ParadoxPlan) -> Measure:
+    """Return the measure that compares whole and strata: rows of `DISAGREEMENTS`.
 
-    The columns are those of `DISAGREEMENT_SCHEMA`. A task holds the sums of one run: parts x strata x
-    columns x replicates whole numbers. One row per task, run, stratum and column is shuffled, by part,
-    metric and cut-off; such a group holds 16 KB x strata x (runs + tasks) at 1,000 replicates, for any
-    number of users.
-
-    Args:
-        rankings: rows of the table `rankings`, of any runs.
-        plan: runs, metrics, strata, pairs.
+    There is one row per pair of models, part, metric, cut-off and slice key. Pieces of rankings of any runs
+    become the sums of each run: parts x strata x columns x replicates whole numbers. A cell holds
+    16 KB x strata x pieces at 1,000 replicates, for any number of users.
     """
-    labels = F.map_filter("slices", lambda key, _: key.isin(list(plan.by)))
-    columns = [name for name in RANKING_COLUMNS if name != "slices"]
-    rows = select_runs(rankings, plan.runs, plan.parts).select(*columns, "run", labels.alias("slices"))
-    totals = rows.mapInArrow(partial(_task_totals, plan), _TOTALS)
-
-    # Spark reads the kind of the function from these annotations; a partial does not show them.
-    def finish(table: pa.Table) -> pa.Table:
-        return _finish(plan, table)
-
-    return change_groups(totals, ("part", "metric", "k"), finish, DISAGREEMENT_SCHEMA)
+    sums, finish = partial(_task_totals, plan), partial(_finish, plan)
+    return Measure(sums, ("part", "metric", "k"), finish, (*RANKING_COLUMNS, "run_id"), PARADOXES)
 
 
-def select_runs(rankings: DataFrame, runs: tuple[ComparedRun, ...], parts: tuple[str, ...]) -> DataFrame:
-    """Select the rows of these runs and parts, with the index of the run as `run`."""
-    run_ids = [run.run_id for run in runs]
-    condition = F.col("run_id").isin(run_ids) & F.col("part").isin(list(parts))
-    return rankings.where(condition).withColumn("run", number_runs(run_ids))
-
-
-def split_by_run(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each run in a batch; a file of `rankings` holds one run."""
+def split_by_run(
+    batches: Batches, runs: Sequence[ComparedRun], parts: Sequence[str]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each run in these parts, with the run's place; a file holds one run."""
     for batch in batches:
-        for run in pc.unique(batch.column("run")).to_pylist():
-            yield run, batch.filter(pc.equal(batch.column("run"), run))
+        rows = batch.filter(pc.is_in(batch.column("part"), value_set=pa.array(parts, pa.string())))
+        for place, run in enumerate(runs):
+            own = rows.filter(pc.equal(rows.column("run_id"), run.run_id))
+            if own.num_rows:
+                yield place, own
 
 
 # ------------------------------------------------------------------------------- sums of a task
 
-_TOTALS = (
-    "run INT, part STRING, metric STRING, k INT, slice_key STRING, slice_value STRING, "
-    "moments ARRAY<LONG>, boots ARRAY<LONG>, weights ARRAY<LONG>, size ARRAY<LONG>, sizes ARRAY<LONG>"
-)
-
 
 def _task_totals(plan: ParadoxPlan, batches: Batches) -> Batches:
-    for run, rows in groupby(split_by_run(batches), key=itemgetter(0)):
-        run_batches = (batch for _, batch in rows)
+    for run, rows in groupby(split_by_run(batches, plan.runs, plan.parts), key=itemgetter(0)):
+        run_batches = (_keep_slices(batch, plan.by) for _, batch in rows)
         for totals in metric_rows.sum_by_slice(run_batches, partial(_measure_totals, plan)):
             yield _column_rows(plan, run, totals)
+
+
+def _keep_slices(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+    """Leave out the labels of other slices, whose sums nobody needs."""
+    slices = batch.column("slices")
+    kept_p = pc.is_in(slices.keys, value_set=pa.array(keys, slices.type.key_type))
+    offsets = np.append(0, np.cumsum(kept_p.to_numpy(zero_copy_only=False)))[slices.offsets.to_numpy()]
+    kept = pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()), slices.keys.filter(kept_p), slices.items.filter(kept_p)
+    )
+    return batch.set_column(batch.schema.get_field_index("slices"), "slices", kept)
 
 
 def _measure_totals(plan: ParadoxPlan, selection: TruthSelection) -> MetricTotals:
@@ -233,22 +219,7 @@ def _finish(plan: ParadoxPlan, table: pa.Table) -> pa.Table:
         cell = {"part": part, "metric": metric, "definition": column.definition, "k": k, "slice_key": key}
         if strata.labels:
             rows += [{**cell, **pair_row} for pair_row in _rows(plan, strata, (part, metric, k))]
-    return pa.Table.from_pylist(rows, schema=_ARROW)
-
-
-_ARROW_TYPES = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "array<string>": pa.list_(pa.string()),
-    "array<bigint>": pa.list_(pa.int64()),
-    "array<double>": pa.list_(pa.float64()),
-}
-_ARROW = pa.schema(
-    [(field.name, _ARROW_TYPES[field.dataType.simpleString()]) for field in DISAGREEMENT_SCHEMA]
-)
+    return pa.Table.from_pylist(rows, schema=DISAGREEMENTS)
 
 
 def _strata(table: pa.Table, m: int) -> StratumMeans:

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from recbench_spark.config import digest
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.schemas import ITEMS
 from recbench_spark.storage import shared_arrays
-from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.blocks import PieceRows, Rows
 from recbench_spark.storage.shared_arrays import SharedRows
 
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
-def find_shared_items(store: FileTables, split_id: str) -> SharedRows | None:
-    """Return the files of a split's catalogue, which workers map; None where Spark must read the table."""
-    files = store.list_partition_files(ITEMS, {"split_id": split_id}, max_bytes=math.inf)
-    return SharedRows(digest(files, length=32), tuple(files)) if files else None
+
+ITEM_COLUMNS = ("item_id", "item_index", "n_train")
+
+
+def share_items(store: AnyStore, split_id: str) -> SharedRows:
+    """Share a split's catalogue (ITEM_COLUMNS) with workers."""
+    return share_rows(store.open_rows(ITEMS, "split_id", [split_id]), ITEM_COLUMNS, store.scratch)
+
+
+def share_rows(rows: Rows, columns: Sequence[str], scratch: str) -> SharedRows:
+    """Return rows as files that all workers read: the table's own, or a copy of what Spark must read.
+
+    The key is of the files: another warehouse may hold other rows under the same name.
+    """
+    if isinstance(rows, PieceRows):
+        return SharedRows(digest(rows.files, length=32), rows.files)
+    from recbench_spark.storage.shared_rows import share_frame  # noqa: PLC0415
+
+    return share_frame(rows, columns, scratch)
 
 
 @dataclass(frozen=True)
@@ -30,17 +49,20 @@ class KnownItems:
     """The catalogue as workers see it; `rows` has item_id, n_train, and item_index.
 
     numeric: None: rows have item_index. Else workers number the rows like `protocol.catalogue.index_items`,
-    by their ids as numbers (True) or as UTF-8 (False).
+    by their ids as numbers (True) or as UTF-8 (False). trained: only items with training rows count, and
+    are numbered without a look at any other one.
     """
 
     rows: SharedRows
     n_items: int
     numeric: bool | None = None
+    trained: bool = False
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
         """Write the rows into arrays in the order of ids: 16 bytes per item, and its id."""
         names = ["item_id", "n_train", *(["item_index"] if self.numeric is None else [])]
-        table = rows.to_table(columns=names).sort_by("item_id")
+        chosen = pc.field("n_train") > 0 if self.trained else None
+        table = rows.to_table(columns=names, filter=chosen).sort_by("item_id")
         ids = table.column("item_id").to_pylist()
         shared_arrays.save_array(folder, "ids", np.array([text.encode() for text in ids], dtype="S"))
         shared_arrays.save_array(folder, "n_train", table.column("n_train").to_numpy().astype(np.int64))
@@ -50,7 +72,7 @@ class KnownItems:
         """Return the index of each item in the order that decides ties, (i,)."""
         if self.numeric is None:
             index: Ints = by_bytes.column("item_index").to_numpy().astype(np.int64)
-            return index
+            return np.argsort(np.argsort(index)) if self.trained else index
         ids, places = by_bytes.column("item_id"), np.arange(len(by_bytes))
         if self.numeric:
             places[np.argsort(ids.cast(pa.int64()).to_numpy())] = np.arange(len(ids))
@@ -61,6 +83,13 @@ class KnownItems:
         arrays = self.rows.arrays(self.build)
         by_index = np.empty_like(arrays["ids"])
         by_index[arrays["item_index"]] = arrays["ids"]
+        return by_index
+
+    def counts(self) -> Ints:
+        """Return the number of training rows of each item, by item_index, (i,)."""
+        arrays = self.rows.arrays(self.build)
+        by_index = np.empty_like(arrays["n_train"])
+        by_index[arrays["item_index"]] = arrays["n_train"]
         return by_index
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:

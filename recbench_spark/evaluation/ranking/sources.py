@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from recbench_spark.evaluation.ranking.known_items import KnownItems
+from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.ranking.scorers import DotScorer, HashScorer, NeighbourScorer, Scorer
 from recbench_spark.models.item_knn import centring_bias
 from recbench_spark.storage import shared_arrays
@@ -98,10 +99,20 @@ def _dot_scorer(source: DotSource) -> Scorer:
 
 @dataclass(frozen=True)
 class NeighbourSource:
-    """Item-to-item weights; `rows` has item_index, item_id, scored, speaks_for, weights, mean."""
+    """Item-to-item weights; items without training rows are not scored.
+
+    Attributes:
+        rows: item_id, neighbour_id, weight.
+        n_items: size of the catalogue.
+        catalogue: the items.
+        counts: item_id, users: numbers of users of each item, and of all users (item_id NULL), to be added.
+            They give the mean that entries of a history are compared with; None: 0.
+    """
 
     rows: SharedRows
     n_items: int
+    catalogue: KnownItems
+    counts: SharedRows | None = None
 
     wants_history: ClassVar[bool] = True
     dims: ClassVar[int] = 0
@@ -112,25 +123,55 @@ class NeighbourSource:
 
     def item_ids(self) -> Strings:
         """Return the item ids, as in `Source`."""
-        return cast(Strings, self.rows.arrays(self.build)["item_ids"])
+        return self.catalogue.ids()
+
+    @property
+    def shared(self) -> SharedRows:
+        """Name of the arrays on a host, which also depend on the counts."""
+        return SharedRows(f"{self.rows.key}-{self.counts.key if self.counts else 'sum'}", self.rows.files)
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
-        """Write the similarities as CSR by the item of the history: 12 bytes per pair, 8 bytes per item."""
-        table = rows.to_table().sort_by("item_index")
-        offsets, items = shared_arrays.flatten_lists(table.column("speaks_for").combine_chunks())
-        weights = shared_arrays.flatten_lists(table.column("weights").combine_chunks())[1]
+        """Write the similarities as CSR by the item of the history: 16 bytes per pair, 8 bytes per item."""
+        neighbours, items, weights = self._read_pairs(rows)
+        order = np.lexsort((items, neighbours))
+        items, weights = items[order].astype(np.int64), weights[order]
+        sizes = np.bincount(neighbours, minlength=self.n_items)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         shared_arrays.save_array(folder, "offsets", offsets)
-        shared_arrays.save_array(folder, "items", items.astype(np.int64))
+        shared_arrays.save_array(folder, "items", items)
         shared_arrays.save_array(folder, "weights", weights)
-        bias = centring_bias(table.column("mean").to_numpy(), offsets, items, weights)
-        shared_arrays.save_array(folder, "bias", bias)
-        shared_arrays.save_array(folder, "scored", table.column("scored").to_numpy())
-        _save_ids(rows, self.n_items, folder)
+        shared_arrays.save_array(folder, "bias", centring_bias(self._means(), offsets, items, weights))
+        shared_arrays.save_array(folder, "scored", self.catalogue.counts() > 0)
+
+    def _read_pairs(self, rows: ds.Dataset) -> tuple[Ints, Ints, Floats]:
+        """Return index of neighbour and of item, and the weight, of each pair, (n,) each."""
+        ids, weights = [np.empty((2, 0), np.int32)], [np.empty(0)]
+        for batch in rows.to_batches(columns=["neighbour_id", "item_id", "weight"]):
+            found = np.stack(
+                [self.catalogue.find(column)[0].astype(np.int32) for column in batch.columns[:2]]
+            )
+            known = (found >= 0).all(axis=0)
+            ids.append(found[:, known])
+            weights.append(batch.column("weight").to_numpy()[known])
+        neighbours, items = np.concatenate(ids, axis=1)
+        return neighbours, items, np.concatenate(weights)
+
+    def _means(self) -> Floats:
+        """Return the share of all users with a relevant training row of each item, (i,)."""
+        users_i, users = np.zeros(self.n_items), 0
+        for batch in self.counts.dataset().to_batches() if self.counts else ():
+            index = self.catalogue.find(batch.column("item_id").fill_null(""))[0]
+            is_total = batch.column("item_id").is_null().to_numpy(zero_copy_only=False)
+            counts = batch.column("users").to_numpy()
+            users += int(counts[is_total].sum())
+            known = (index >= 0) & ~is_total
+            np.add.at(users_i, index[known], counts[known])
+        return users_i / max(users, 1)
 
 
 @lru_cache(maxsize=OPEN_MODELS)
 def _neighbour_scorer(source: NeighbourSource) -> Scorer:
-    arrays = source.rows.arrays(source.build)
+    arrays = source.shared.arrays(source.build)
     names = ("offsets", "items", "weights", "bias", "scored")
     return NeighbourScorer(*(arrays[name] for name in names))
 

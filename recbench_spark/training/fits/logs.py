@@ -6,6 +6,7 @@ else by UTF-8 bytes). So the arrays depend on the log alone, not on its files an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,18 +17,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation.ranking.known_items import share_rows
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.models.rating.interface import UNSEEN, Ratings, RatingSettings, Scale, check_ratings
 from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.blocks import Rows
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import share_rows
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 MICROSECONDS = 1_000_000
+
+TIES = ("ratings", "times")
+"""Arrays that order the rows of a repeated pair, the last one first."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class SharedRatingLog:
     """A labelled log in shared files, with the few facts that the driver knows; sent with every task.
 
     Attributes:
-        shared: Parquet of `COLUMNS`.
+        shared: Parquet with `COLUMNS`.
         parts: names of the parts; the code of a row's part is its place here.
         scale: lowest and highest possible rating.
         has_times: true if every row has a time.
@@ -139,8 +142,8 @@ class RatingLog:
         }
 
 
-def share_log(rows: DataFrame, given: Scale | None, scratch: str) -> SharedRatingLog:
-    """Write labelled rows once for all tasks of a host.
+def share_log(rows: Rows, given: Scale | None, scratch: str) -> SharedRatingLog:
+    """Share labelled rows with all tasks of a host: the files of the split, if tasks can read them.
 
     Args:
         rows: rows with `COLUMNS`.
@@ -150,25 +153,39 @@ def share_log(rows: DataFrame, given: Scale | None, scratch: str) -> SharedRatin
     Raises:
         DataError: a rating outside the given scale.
     """
-    rows = rows.select(*COLUMNS)
     facts = collect_facts(rows)
     scale = find_scale(facts, given)
     has_times = facts["timed"] == facts["rows"]
-    return SharedRatingLog(
-        share_rows(scratch, rows), tuple(facts["parts"]), scale, has_times, facts["rows"]
-    )
+    shared = share_rows(rows, COLUMNS, scratch)
+    return SharedRatingLog(shared, tuple(facts["parts"]), scale, has_times, facts["rows"])
 
 
-def collect_facts(rows: DataFrame) -> dict[str, Any]:
+def collect_facts(rows: Rows) -> dict[str, Any]:
     """Return `rows`, `timed` (rows with a time), `low` and `high` rating, and `parts`, by one pass."""
-    (facts,) = rows.agg(
-        F.count("*").alias("rows"),
-        F.count("event_time").alias("timed"),
-        F.min("rating").alias("low"),
-        F.max("rating").alias("high"),
-        F.sort_array(F.collect_set("part")).alias("parts"),
-    ).collect()
-    return facts.asDict()
+    found = [facts for facts in rows.each(("rating", "event_time", "part"), _find_facts) if facts["rows"]]
+    return {
+        "rows": sum(facts["rows"] for facts in found),
+        "timed": sum(facts["timed"] for facts in found),
+        "low": min((facts["low"] for facts in found), default=None),
+        "high": max((facts["high"] for facts in found), default=None),
+        "parts": sorted(set().union(*(facts["parts"] for facts in found))),
+    }
+
+
+def _find_facts(tables: Iterable[pa.Table]) -> dict[str, Any]:
+    lows, highs, parts, rows, timed = list[float](), list[float](), set[str](), 0, 0
+    for table in tables:
+        bounds = pc.min_max(table.column("rating")).as_py()
+        if len(table):
+            lows.append(bounds["min"])
+            highs.append(bounds["max"])
+        parts.update(table.column("part").unique().to_pylist())
+        rows += len(table)
+        timed += len(table) - table.column("event_time").null_count
+    return {
+        "rows": rows, "timed": timed, "low": min(lows, default=None), "high": max(highs, default=None),
+        "parts": parts,
+    }  # fmt: skip
 
 
 def find_scale(facts: dict[str, Any], given: Scale | None) -> Scale:
@@ -210,15 +227,22 @@ def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times:
     users_r, user_ids = index_ids(table.column("user_id"))
     items_r, item_ids = index_ids(table.column("item_id"))
     parts_r = pc.index_in(table.column("part").combine_chunks(), pa.array(parts)).to_numpy()
-    order_r = np.lexsort((parts_r, items_r, users_r))
     columns = {"users": users_r, "items": items_r, "parts": parts_r.astype(np.int16)}
     columns["ratings"] = table.column("rating").to_numpy()
     if has_times:
         columns["times"] = table.column("event_time").to_numpy() // MICROSECONDS
+    order_r = _sort_rows([parts_r, items_r, users_r], [columns[name] for name in columns if name in TIES])
     for name, column in columns.items():
         shared_arrays.save_array(folder, name, column[order_r])
     shared_arrays.save_array(folder, "user_ids", user_ids)
     shared_arrays.save_array(folder, "item_ids", item_ids)
+
+
+def _sort_rows(keys: list[npt.NDArray[Any]], ties: list[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    """Sort rows by keys, the last one first; repeated pairs by further columns, not by their files."""
+    order_r = np.lexsort(keys)
+    repeated = [np.diff(key[order_r]) == 0 for key in keys]
+    return np.lexsort([*ties, *keys]) if np.logical_and.reduce(repeated).any() else order_r
 
 
 def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:

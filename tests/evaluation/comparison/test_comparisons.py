@@ -1,4 +1,4 @@
-"""Comparisons of runs on Spark: against scipy, by hand, whatever the partitioning."""
+"""Comparisons of runs: against scipy, by hand, whatever the partitioning and the runner."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from scipy import stats
 
@@ -37,11 +38,14 @@ from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.result_files import read_differences
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import CHANGES, COMPARISONS, METRICS, RUNS, USER_METRICS
+from recbench_spark.schemas import CHANGES, COMPARISONS, METRICS, RUNS, USER_METRICS, Table
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from tests.nights import SMALL, models, small
+from tests.table_rows import make_table, open_table
 
 NIGHTS = [date(2026, 1, day) for day in (1, 2, 3)]
 KS = (5, 10, None)
@@ -98,16 +102,18 @@ PLAN = ComparisonPlan(
 )
 
 
-@pytest.fixture(scope="module")
-def results(spark) -> pd.DataFrame:
+def draw_rows() -> pa.Table:
     rows = [
         row
         for place, run in enumerate(RUNS_)
         for row in user_rows(run.run_id, draw_values(place % 3, 1 - place // 3))
     ]
-    frame = spark.createDataFrame(rows, spark_schema(USER_METRICS)).repartition(3)
-    earlier = spark.createDataFrame([], spark_schema(COMPARISONS))
-    return compare(frame, PLAN, earlier).toPandas()
+    return make_table(rows, USER_METRICS)
+
+
+@pytest.fixture(scope="module")
+def results() -> pd.DataFrame:
+    return compare(open_table(draw_rows()), PLAN, {}, 2).to_pandas()
 
 
 def test_every_pair_and_every_model_with_its_past_is_there_once(results: pd.DataFrame) -> None:
@@ -174,32 +180,35 @@ def test_families_and_verdicts(results: pd.DataFrame) -> None:
         assert row.verdict == ("equivalent" if low >= -0.05 and high <= 0.05 else wanted)
 
 
-def test_the_partitioning_changes_no_bit(spark, results: pd.DataFrame) -> None:
-    rows = [
-        row
-        for place, run in reversed(list(enumerate(RUNS_)))
-        for row in user_rows(run.run_id, draw_values(place % 3, 1 - place // 3))
-    ]
-    frame = spark.createDataFrame(rows, spark_schema(USER_METRICS)).coalesce(1)
-    earlier = spark.createDataFrame([], spark_schema(COMPARISONS))
-    again = compare(frame, PLAN, earlier).toPandas()
+def test_the_partitioning_changes_no_bit(results: pd.DataFrame) -> None:
+    rows = draw_rows()
+    rows = rows.take(pa.array(np.random.default_rng(1).permutation(len(rows))))
+    assert_same(results, compare(open_table(rows, 17), PLAN, {}, 5))
+    assert_same(results, compare(open_table(rows, 1), PLAN, {}, 1))
+
+
+def test_a_frame_of_spark_gives_the_same_bits(spark: Any, results: pd.DataFrame) -> None:
+    frame = spark.createDataFrame(draw_rows(), spark_schema(USER_METRICS)).repartition(3)
+    assert_same(results, compare(FrameRows(frame), PLAN, {}, 3))
+
+
+def assert_same(results: pd.DataFrame, again: pa.Table) -> None:
     order = ["kind", "model", "other", "k"]
-    pd.testing.assert_frame_equal(
-        results.sort_values(order).reset_index(drop=True), again.sort_values(order).reset_index(drop=True)
-    )
+    frames = [rows.sort_values(order).reset_index(drop=True) for rows in (results, again.to_pandas())]
+    pd.testing.assert_frame_equal(*frames, check_exact=True)
 
 
-def test_signed_values_far_below_zero_are_compared(spark: Any) -> None:
+def test_signed_values_far_below_zero_are_compared() -> None:
     """Values of -40 to 1 exceed what is added up exactly; scaled by a power of two they do not."""
     values = [1 - 41 * np.random.default_rng(seed).random((N, 3)) ** 8 for seed in (1, 2)]
     runs, rows = RUNS_[:2], []
     for run, values_uc in zip(runs, values, strict=True):
         rows += user_rows(run.run_id, values_uc)
-    frame = spark.createDataFrame(rows, spark_schema(USER_METRICS)).repartition(3)
+    frame = open_table(make_table(rows, USER_METRICS))
     signed = Definition(gain="linear", negative_grades="signed", grade_origin=3.0)
     scales = metric_scales(frame, list_metrics_beyond_one(["ndcg"], signed))
     plan = replace(PLAN, runs=runs, groups=(ComparisonGroup("pair", (0, 1)),), rules=(), scales=scales)
-    row = at(compare(frame, plan, spark.createDataFrame([], spark_schema(COMPARISONS))).toPandas(), 10)
+    row = at(compare(frame, plan, {}, 2).to_pandas(), 10)
     place = [run.model for run in runs].index(row.model)
     x, y = values[place][:, 1], values[1 - place][:, 1]
     assert np.abs(x).max() > 16
@@ -230,8 +239,8 @@ def run_row(run_id: str, model: str, night: date, **more: object) -> tuple:
     return tuple(values.get(name) for name in RUNS.names)
 
 
-def test_nights_are_compared_once_and_looks_add_up(spark, tmp_path: Path) -> None:
-    store = Store(spark, str(tmp_path / "warehouse"))
+def test_nights_are_compared_once_and_looks_add_up(tmp_path: Path) -> None:
+    store = ArrowStore(str(tmp_path / "warehouse"))
     benchmark = small(**ASKED)
     users, metrics, runs = [], [], []
     level = {(0, "popular"): 0.5, (0, "random"): 0.2, (1, "popular"): 0.4, (1, "random"): 0.2}
@@ -246,16 +255,12 @@ def test_nights_are_compared_once_and_looks_add_up(spark, tmp_path: Path) -> Non
     # An attempt that failed and another suite's run take no part.
     runs += [run_row("f", "popular", NIGHTS[1], status="failed", attempt=2),
              run_row("s", "popular", NIGHTS[1], suite="other")]  # fmt: skip
-    store.append_all([
-        (spark.createDataFrame(users, spark_schema(USER_METRICS)), USER_METRICS),
-        (spark.createDataFrame(metrics, spark_schema(METRICS)), METRICS),
-        (spark.createDataFrame(runs, spark_schema(RUNS)), RUNS),
-    ])  # fmt: skip
+    append_tuples(store, (users, USER_METRICS), (metrics, METRICS), (runs, RUNS))
     said = {}
     for night in (0, 1, 1):
         place = BenchmarkNight(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night])
         said[night] = compare_night(place, Journal())
-    comparisons = store.read(COMPARISONS).toPandas()
+    comparisons = store.read_rows(COMPARISONS).to_pandas()
     assert comparisons.comparison_id.nunique() == 2
     pairs = comparisons[(comparisons.kind == "pair") & (comparisons.k == 10)].sort_values("logical_date")
     assert list(zip(pairs.model, pairs.other, pairs.looks, pairs.sequence_users, strict=True)) == [
@@ -276,18 +281,22 @@ def test_nights_are_compared_once_and_looks_add_up(spark, tmp_path: Path) -> Non
     assert {(r.kind, r.model) for r in comparisons.itertuples() if r.kind != "pair"} == {
         (kind, name) for kind in ("previous", "baseline") for name in ("popular", "random")
     }
-    store.install_views()
-    (row,) = spark.sql("SELECT kind, model, k, allowed_drop FROM regressions").collect()
-    assert tuple(row) == ("previous", "popular", 10, 0.05)
-    questions = query_files()
-    assert {r.model for r in spark.sql(questions["which_models_fell_behind"]).collect()} == {"popular"}
-    held = spark.sql(questions["which_differences_hold"]).where("k = 10").collect()
-    assert [(r.model, r.verdict) for r in held] == [("random", "worse")]
+    ask, questions = make_query_runner(store), query_files()
+    (row,) = ask("SELECT kind, model, k, allowed_drop FROM regressions").to_numpy().tolist()
+    assert row == ["previous", "popular", 10, 0.05]
+    assert set(ask(questions["which_models_fell_behind"]).model) == {"popular"}
+    held = ask(questions["which_differences_hold"])
+    assert [(r.model, r.verdict) for r in held[held.k == 10].itertuples()] == [("random", "worse")]
     last = "kind = 'pair' AND k = 10 AND logical_date = '2026-01-02'"
-    both = spark.table("current_comparisons").where(last).collect()
-    found_both = {r.model: (r.difference, r.verdict) for r in both}
+    both = ask(f"SELECT * FROM current_comparisons WHERE {last}")
+    found_both = {r.model: (r.difference, r.verdict) for r in both.itertuples()}
     assert found_both["popular"][0] == -found_both["random"][0] > 0
     assert (found_both["popular"][1], found_both["random"][1]) == ("better", "worse")
+
+
+def append_tuples(store: ArrowStore, *pairs: tuple[list[tuple], Table]) -> None:
+    for rows, table in pairs:
+        store.append_rows(make_table(rows, table), table)
 
 
 def pair_difference(rows: list[tuple], ours: str, theirs: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Simpson's paradox on Spark: by hand, against plain numpy, whatever the partitioning; in the report."""
+"""Simpson's paradox: by hand, against plain numpy, whatever the partitioning; in the report."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
@@ -28,10 +29,13 @@ from recbench_spark.nightly.paradoxes import find_paradoxes
 from recbench_spark.reports import make_disagreements
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS
+from recbench_spark.storage.blocks import Rows, reduce_rows
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.table_sql import query_files
 from tests.nights import DATE, RANKED, SMALL, Ran, small
 from tests.oracles import smallest_flip
+from tests.table_rows import make_table, open_table
 
 RUNS_ = tuple(ComparedRun(name, name, date(2026, 1, 1)) for name in ("a", "b"))
 KIDNEYS = {"small": {"a": (81, 87), "b": (234, 270)}, "large": {"a": (192, 263), "b": (55, 80)}}
@@ -70,14 +74,18 @@ PLAN = paradoxes.ParadoxPlan(
 
 
 @pytest.fixture(scope="module")
-def hospital(spark):
-    rows = patients("test", KIDNEYS) + patients("open_loop", CLEAR)
-    return spark.createDataFrame(rows, spark_schema(RANKINGS)).cache()
+def hospital() -> pa.Table:
+    return make_table(patients("test", KIDNEYS) + patients("open_loop", CLEAR), RANKINGS)
+
+
+def compare_treatments(rows: Rows, tasks: int = 2) -> pd.DataFrame:
+    found = reduce_rows({"pairs": paradoxes.disagreement_measure(PLAN)}, rows, tasks)["pairs"]
+    return found.to_pandas().set_index("part").sort_index()
 
 
 @pytest.fixture(scope="module")
-def treatments(hospital) -> pd.DataFrame:
-    return paradoxes.find_disagreements(hospital.repartition(3), PLAN).toPandas().set_index("part")
+def treatments(hospital: pa.Table) -> pd.DataFrame:
+    return compare_treatments(open_table(hospital))
 
 
 def test_kidney_stones(treatments: pd.DataFrame) -> None:
@@ -107,18 +115,32 @@ def test_a_full_reversal_that_is_certain(treatments: pd.DataFrame) -> None:
         assert low < middle < high
 
 
-def test_the_partitioning_changes_no_bit(hospital, treatments: pd.DataFrame) -> None:
-    again = paradoxes.find_disagreements(hospital.coalesce(1).orderBy("user_key"), PLAN).toPandas()
-    pd.testing.assert_frame_equal(
-        treatments.sort_index(), again.set_index("part").sort_index(), check_exact=True
+def test_the_partitioning_changes_no_bit(hospital: pa.Table, treatments: pd.DataFrame) -> None:
+    rows = hospital.sort_by("user_key")
+    for pieces in (1, 17):
+        again = compare_treatments(open_table(rows, pieces), pieces)
+        pd.testing.assert_frame_equal(treatments, again, check_exact=True)
+
+
+def test_frames_of_spark_give_the_same_bits(
+    spark: Any, hospital: pa.Table, treatments: pd.DataFrame
+) -> None:
+    rows = FrameRows(spark.createDataFrame(hospital, spark_schema(RANKINGS)).repartition(3))
+    pd.testing.assert_frame_equal(treatments, compare_treatments(rows), check_exact=True)
+    plan = flips.FlipPlan(RUNS_, ("recall",), (1, 3), BY_OUTPUT, TURNED)
+    assert flips.find_smallest_flips(rows, plan, 3) == flips.find_smallest_flips(
+        open_table(hospital), plan, 2
     )
 
 
-def test_the_patients_who_turn_the_verdict(hospital) -> None:
+TURNED = (ModelPair("items", "test", 0, 0, 1), ModelPair("users", "test", 0, 1, 0))
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_the_patients_who_turn_the_verdict(hospital: pa.Table, tasks: int) -> None:
     """B leads by 16 successes, one a patient: without 17 of its successes A leads."""
-    pairs = (ModelPair("items", "test", 0, 0, 1), ModelPair("users", "test", 0, 1, 0))
-    plan = flips.FlipPlan(RUNS_, ("recall",), (1, 3), BY_OUTPUT, pairs)
-    verdicts = flips.find_smallest_flips(hospital, plan)
+    plan = flips.FlipPlan(RUNS_, ("recall",), (1, 3), BY_OUTPUT, TURNED)
+    verdicts = flips.find_smallest_flips(open_table(hospital, 2 * tasks), plan, tasks)
     assert [verdict.sign for verdict in verdicts] == [-1, 1]
     for verdict, kind in zip(verdicts, ("item ", ""), strict=True):
         flip = verdict.flip
@@ -132,7 +154,7 @@ def test_the_patients_who_turn_the_verdict(hospital) -> None:
 
 
 ASKED = {"metrics": ["ndcg", "auc"], "k": [5, None], "replicates": 30, "flips": ["items", "users"]}
-Rows = dict[tuple[str, str], list[dict[str, Any]]]
+ByRun = dict[tuple[str, str], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +172,12 @@ def pairs(night: Ran) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def rankings(night: Ran, pairs: pd.DataFrame) -> Rows:
+def rankings(night: Ran, pairs: pd.DataFrame) -> ByRun:
     """The rows of each model and part, by user."""
     models = {**dict(zip(pairs.run_id, pairs.model, strict=True)),
               **dict(zip(pairs.other_run_id, pairs.other, strict=True))}  # fmt: skip
     rows = night.store.read(RANKINGS).where(F.col("run_id").isin(list(models))).orderBy("user_id").collect()
-    rows_by_run: Rows = defaultdict(list)
+    rows_by_run: ByRun = defaultdict(list)
     for row in rows:
         rows_by_run[models[row.run_id], row.part].append(row.asDict())
     return rows_by_run
@@ -188,7 +210,7 @@ def oracle(rows: list[dict[str, Any]], label: str | None, k: float) -> tuple[Any
 @pytest.mark.full
 @pytest.mark.parametrize(("part", "k"), [("test", 5), ("open_loop", None)])
 def test_differences_and_intervals_against_numpy(
-    pairs: pd.DataFrame, rankings: Rows, part: str, k: int | None
+    pairs: pd.DataFrame, rankings: ByRun, part: str, k: int | None
 ) -> None:
     table = pairs[(pairs.part == part) & (pairs.metric == "ndcg")]
     table = table[table.k.isna() if k is None else table.k == k]
@@ -222,7 +244,7 @@ def test_differences_and_intervals_against_numpy(
 
 
 @pytest.mark.full
-def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: Rows) -> None:
+def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: ByRun) -> None:
     table = night.store.read(FLIPS).where(F.col("logical_date") == F.lit(DATE)).toPandas()
     # Four models against the best one, two cut-offs and parts, items, users; AUC is not a sum over items.
     assert set(table.metric) == {"ndcg"} and len(table) == 4 * 2 * 2 * 2

@@ -35,7 +35,6 @@ from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.evaluation.ranking.inputs import ScoredModel
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.part_users import select_part_users
-from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.estimators import exposure as estimators
@@ -54,7 +53,7 @@ from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
 from recbench_spark.storage.frame_blocks import FrameBlocks, FrameRows, reduce_frame, shuffle_blocks
-from recbench_spark.storage.scratch import share_table
+from recbench_spark.storage.scratch import share_results, share_table
 from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.storage.spark_types import spark_columns
 from recbench_spark.training.baselines import train_popular
@@ -600,8 +599,8 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
 
     schema = exposure.EXPOSED_USERS
     users = FrameBlocks(shuffled, select, tuple(schema.names), schema=spark_columns(schema))
-    vectors = share_rows(str(tmp_path), vector_rows(items, train_popular(items).items))
-    model = ScoredModel(DotSource(vectors, catalogue.n, 0))
+    vectors = share_results(str(tmp_path), train_popular(FrameRows(items)).items)
+    model = ScoredModel(DotSource(vectors, catalogue.n, 0, catalogue=known))
     rankings = rank(spark, PassInputs(FrameRows(users.rows()), [model], 290), metric_plan.request())
     values = reduce_frame({"ranks": accuracy.rank_measure(metric_plan)}, rankings)["ranks"].to_pandas()
     whole = values[values.slice_key.isna()]

@@ -1,0 +1,151 @@
+"""Frames of Spark for models that need them: those of a split, and those of trained models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from recbench_spark.data.external_inputs import count_dimensions
+from recbench_spark.engine.versions import union_rows
+from recbench_spark.evaluation.ranking.predict import mean_rating, predict_scored
+from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
+from recbench_spark.evaluation.ranking.source_rows import vector_rows
+from recbench_spark.evaluation.ranking.sources import DotSource, Source
+from recbench_spark.indexing import add_dense_index
+from recbench_spark.kernels.ids import CANONICAL_INTEGER
+from recbench_spark.models.rating.interface import Scale
+from recbench_spark.schemas import Table
+from recbench_spark.storage.blocks import PieceRows, Rows, return_rows
+from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows
+from recbench_spark.storage.shared_rows import load_parquet, share_rows
+from recbench_spark.storage.store import Store
+
+Frame: TypeAlias = DataFrame
+"""The frame of Spark, for annotations of modules without Spark."""
+
+__all__ = ["SparkSession", "mean_rating", "predict_scored"]
+
+SIDE = {
+    "vector": T.StructField("vector", T.ArrayType(T.FloatType())),
+    "bias": T.StructField("bias", T.DoubleType()),
+}
+"""Columns of a side of a trained model, beside its id."""
+
+
+class ItemTable(NamedTuple):
+    """Items that a model learns about.
+
+    Attributes:
+        rows: item_id, and item_index, which is dense and in the order of ids.
+        size: their number.
+    """
+
+    rows: DataFrame
+    size: int
+
+
+def number_trained(items: DataFrame, size: int, scratch: str, typed_ids: bool) -> ItemTable:
+    """Return the items with training rows, numbered without a look at any other row.
+
+    Args:
+        items: the catalogue.
+        size: number of items with training rows.
+        scratch: folder that all executors can read.
+        typed_ids: ids are ordered by the type of their column, and not by their values.
+    """
+    known = items.where("n_train > 0")
+    whole = not typed_ids and known.where(~F.col("item_id").rlike(CANONICAL_INTEGER)).isEmpty()
+    order = F.col("item_id").cast("long") if whole else F.col("item_index")
+    placed = known.select("item_id", "n_train", order.alias("place"))
+    numbered = add_dense_index(placed, F.col("place"), "item_index").drop("place")
+    # Written, because the frame outlives the cache of the model that asks first.
+    written = share_rows(scratch, numbered)
+    return ItemTable(load_parquet(items.sparkSession, *written.files), size)
+
+
+def keep_relevant(frame: DataFrame, threshold: float | None) -> DataFrame:
+    """Keep rows whose rating is at least the threshold (None: above 0)."""
+    return frame.where(is_relevant(F.col("rating"), threshold))
+
+
+def read_parts(labelled: DataFrame, *parts: str) -> DataFrame:
+    """Return the labelled rows of some parts."""
+    return labelled.where(F.col("part").isin(*parts))
+
+
+# ------------------------------------------------------------------------- trained models
+
+
+def append_frames(store: Store, table: Table, sides: Mapping[str, DataFrame], key: str) -> None:
+    """Append frames of a trained model to a table, in one version, once per key.
+
+    Args:
+        store: the warehouse.
+        table: one of the tables of trained models.
+        sides: value of the column `side` -> rows with `SIDE_id` or id; an empty name: no such column.
+        key: name of the model.
+    """
+    named = [
+        frame.withColumnRenamed(f"{side}_id", "id").withColumn("side", F.lit(side)) if side else frame
+        for side, frame in sides.items()
+    ]
+    rows = union_rows(named, by_name=True).withColumn("model_id", F.lit(key))
+    store.append(rows, table, once=key)
+
+
+def unwrap_side(rows: Any, side: str, store: Store, *columns: str) -> DataFrame:
+    """Return a side of a trained model as a frame: `SIDE_id`, and these columns at least."""
+    if not isinstance(rows, PieceRows):
+        frame: DataFrame = rows.frame if isinstance(rows, FrameRows) else rows
+        return frame
+    names = (f"{side}_id", *columns)
+    schema = T.StructType([T.StructField(names[0], T.StringType()), *(SIDE[name] for name in columns)])
+    return make_frame_rows(store.spark, rows.open(names, return_rows, names), schema)
+
+
+def share_frame_vectors(data: Any, items: Any, what: str) -> DotSource:
+    """Write the catalogue with the vectors of these items where workers map it; return the source."""
+    vectors = unwrap_side(items, "item", data.store, *SIDE)
+    dims = count_dimensions(vectors, what)
+    return DotSource(share_rows(data.store.scratch, vector_rows(data.items, vectors)), data.n_items, dims)
+
+
+def predict_products(users: DataFrame, vectors: Rows, source: Source, data: Any) -> DataFrame:
+    """Predict by vectors of users; unknown pairs get the mean."""
+    frame = unwrap_side(vectors, "user", data.store, "vector").select("user_id", "vector")
+    known = users.join(frame, "user_id", "left")
+    return predict_scored(known, source, data.mean_rating)
+
+
+def predict_stored(users: DataFrame, place: str, data: Any) -> DataFrame:
+    """Return predictions of held-out pairs from a file; others get the mean. Shuffles the pairs by user."""
+    pairs = load_parquet(data.spark, place)
+    entry = F.struct("item_id", "prediction")
+    by_user = pairs.groupBy("user_id", "part").agg(
+        F.map_from_entries(F.collect_list(entry)).alias("predicted")
+    )
+    joined = users.join(by_user, ["user_id", "part"], "left")
+    mean = F.lit(data.mean_rating)
+
+    def prediction(item: Column) -> Column:
+        return F.coalesce(F.element_at("predicted", item), mean)
+
+    return joined.select(
+        "user_id",
+        "part",
+        "user_key",
+        F.transform("item_ids", prediction).alias("prediction"),
+        F.col("relevance").alias("outcome"),
+        F.expr("cast(size(filter(item_ids, x -> predicted[x] is null)) as int)").alias("unknown"),
+    )
+
+
+def clip(predicted: DataFrame, scale: Scale) -> DataFrame:
+    """Move predictions outside of the scale to its ends."""
+    low, high = map(F.lit, scale)
+    clipped = F.transform("prediction", lambda one: F.greatest(low, F.least(high, one)))
+    return predicted.withColumn("prediction", clipped)
