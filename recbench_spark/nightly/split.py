@@ -29,15 +29,13 @@ from recbench_spark.protocol.labelled_rows import open_by_user, open_labelled
 from recbench_spark.protocol.labels import OpenLoop, read_dropped, sum_dropped
 from recbench_spark.protocol.manifests import Fact, LogRows, Manifest, describe_rows, refuse_empty_parts
 from recbench_spark.protocol.rules import (
+    find_cut,
     label_log,
-    label_method,
     make_rule,
-    open_log_rows,
     open_task_log,
 )
 from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks, label_slices
-from recbench_spark.protocol.windows import find_instants
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, SPLITS, TABLES, USER_BLOCKS, Table
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -276,14 +274,16 @@ def write_labelled_log(store: AnyStore, dataset: Dataset, split: Split, split_id
 
 
 def _write_by_tasks(store: AnyStore, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
-    files, cut = open_task_log(dataset, split), None
-    rows = open_log_rows(store.engine, files)
-    if label_method(split) == "instants":
-        cut = find_instants(rows, split, dataset.zone)
-    rule = make_rule(split, dataset.duplicates, cut)
-    rule = replace(rule, numeric=rule.tie in files.whole)
-    dropped = _append_labelled(store, label_log(rows, rule, files.n), split_id, files.n)
-    return LogCounts(LogRows(files.n, dropped=dropped), "item_id" in files.whole)
+    log = open_task_log(dataset, split)
+    if log.files is None and not store.is_file_storage:
+        raise FallbackToSpark("tasks cannot write the files of this warehouse")
+    rows, n = log.open(store.engine, store.scratch)
+    # No pair of a generated world is in two rows of one loop.
+    duplicates = dataset.duplicates if log.files or dataset.duplicates != "error" else None
+    rule = make_rule(split, duplicates, find_cut(rows, log, split, dataset.zone))
+    rule = replace(rule, numeric=rule.tie in log.whole, open_loop=choose_open_loop(dataset, split))
+    dropped = _append_labelled(store, label_log(rows, rule, n, log.columns), split_id, n)
+    return LogCounts(LogRows(n, dropped=dropped), "item_id" in log.whole)
 
 
 def _open_frames(store: AnyStore, why: str) -> Any:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from xxhash import xxh64
 
 from recbench_spark.config import Benchmark, Split, WorldSettings, parse
-from recbench_spark.data import world_frames, world_hashes, world_loop, worlds
+from recbench_spark.data import world_hashes, world_loop, worlds
 from recbench_spark.data.world_frames import read_world
 from recbench_spark.engine.pipes import cut_parts
 from recbench_spark.engine.sessions import SparkEngine
@@ -96,9 +96,9 @@ def test_frames_hold_the_same_rows(spark, log, factors, monkeypatch):
     assert frame.select(F.spark_partition_id()).distinct().count() == 4
     pd.testing.assert_frame_equal(_sort_rows(frame.toArrow()), log)
     for made, expected, side in zip(
-        world_frames.true_factors(spark, WORLD), factors, ("user", "item"), strict=True
+        worlds.true_factors(SparkEngine(spark), WORLD), factors, ("user", "item"), strict=True
     ):
-        rows = made.toPandas().set_index(f"{side}_id").sort_index()
+        rows = pd.concat(made.each(pa.Table.to_pandas)).set_index(f"{side}_id").sort_index()
         assert rows.map(repr).equals(expected.map(repr))
     by_tasks = worlds.list_propensities(WORLD, run=run_pieces(SparkEngine(spark)))
     assert by_tasks.equals(worlds.list_propensities(WORLD))

@@ -87,8 +87,8 @@ def compute_changes(engine: Engine, rows: ChangeRows, plan: ChangePlan, tasks: i
     sides = [Side(0, values, _VALUES)]
     if plan.slices:
         names = (*_USER, *_label_columns(plan))
-        read = ("run_id", "part", "user_id", "slices")
-        labels = ChangedRows(rows.rankings, read, partial(_choose_labels, plan=plan), names)
+        needed = ("run_id", "part", "user_id", "slices")
+        labels = ChangedRows(rows.rankings, needed, partial(_choose_labels, plan=plan), names)
         sides.append(Side(1, labels, names))
     users = deal_sides(engine, sides, tasks).then(partial(_add_labels, plan=plan), ())
     found = reduce_tasks({"changes": change_measure(plan)}, users, tasks)
