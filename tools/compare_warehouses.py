@@ -45,7 +45,7 @@ MEASURED_COLUMNS = {
     "predicted_seconds",
     "amounts_json",  # scaled by measured speeds
 }
-RUN_ID_COLUMNS = {"comparison_id", "change_id", "paradox_id"}
+RUN_ID_COLUMNS = {"comparison_id", "change_id", "crossing_id", "paradox_id"}
 CODE_COLUMNS = {"code_version", "run_key"}
 RUN_ID = re.compile(r"\d{8}T\d{6}-\d{8}-[\w.-]+?-[0-9a-f]{8}(?![0-9a-f])")
 MAX_SHOWN = 3

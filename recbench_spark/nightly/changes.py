@@ -74,14 +74,14 @@ def add_code_changes(store: AnyStore, plan: ChangePlan, rows: pa.Table) -> pa.Ta
         for now_id in sorted(owners.get(now.run_id, {now.run_id}))
     ]
     changes = code_changes(store, pairs)
-    found = [
+    row_changes = [
         changes.get(pair)
         for pair in zip(
             *(rows.column(name).to_pylist() for name in ("other_run_id", "run_id")), strict=True
         )
     ]
-    words = pa.array([None if one is None else one.words for one in found], pa.string())
-    alone = pa.array([None if one is None else one.alone for one in found], pa.bool_())
+    words = pa.array([None if one is None else one.words for one in row_changes], pa.string())
+    alone = pa.array([None if one is None else one.alone for one in row_changes], pa.bool_())
     return rows.append_column("code_change", words).append_column("code_alone", alone)
 
 

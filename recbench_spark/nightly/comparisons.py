@@ -365,8 +365,8 @@ def list_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan) -> Iterator[
         "WHERE place = 1 ORDER BY logical_date, compared_at"
     )
     for row in rows.to_dict("records"):
-        found = {str(name): None if is_missing(value) else value for name, value in row.items()}
-        yield found | {"k": None if found["k"] is None else int(found["k"])}
+        known = {str(name): None if is_missing(value) else value for name, value in row.items()}
+        yield known | {"k": None if known["k"] is None else int(known["k"])}
 
 
 # ------------------------------------------------------------------------------- regressions

@@ -91,8 +91,8 @@ def compute_changes(engine: Engine, rows: ChangeRows, plan: ChangePlan, tasks: i
         labels = ChangedRows(rows.rankings, needed, partial(_choose_labels, plan=plan), names)
         sides.append(Side(1, labels, names))
     users = deal_sides(engine, sides, tasks).then(partial(_add_labels, plan=plan), ())
-    found = reduce_tasks({"changes": change_measure(plan)}, users, tasks)
-    return name_owners(found.get("changes", _SCHEMA.empty_table()), plan.numbers)
+    changes = reduce_tasks({"changes": change_measure(plan)}, users, tasks)
+    return name_owners(changes.get("changes", _SCHEMA.empty_table()), plan.numbers)
 
 
 def change_measure(plan: ChangePlan) -> Measure:
@@ -137,12 +137,12 @@ def _add_labels(sides: Sides, plan: ChangePlan) -> pa.Table:
         return pa.table({name: [] for name in _VALUES})
     names = _label_columns(plan)
     if labels is None:
-        found = [pa.nulls(len(rows), pa.string())] * len(names)
+        columns = [pa.nulls(len(rows), pa.string())] * len(names)
     else:  # a join of Arrow takes no lists
         places = rows.select(_USER).append_column("place", pa.array(np.arange(len(rows))))
         joined = places.join(labels, list(_USER), join_type="left outer").sort_by("place")
-        found = [joined.column(name) for name in names]
-    for name, column in zip(names, found, strict=True):
+        columns = [joined.column(name) for name in names]
+    for name, column in zip(names, columns, strict=True):
         rows = rows.append_column(name, column)
     return rows
 

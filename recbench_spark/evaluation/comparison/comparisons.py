@@ -58,13 +58,15 @@ def metric_scales(user_metrics: Rows, metrics: Sequence[str]) -> dict[str, float
     Cost: one scan; rows are not shuffled.
     """
     largest: dict[str, float | None] = {}
-    found = user_metrics.each(("metric", "definition", "values"), partial(_find_largest_of, metrics))
-    for (metric, _), value in (pair for task in found if metrics for pair in task):
+    sizes = user_metrics.each(("metric", "definition", "values"), partial(_find_largest_values, metrics))
+    for (metric, _), value in (pair for task in sizes if metrics for pair in task):
         largest[metric] = max(value or 0.0, largest.get(metric) or 0.0)
     return scale_values(largest)
 
 
-def _find_largest_of(metrics: Sequence[str], tables: Iterable[pa.Table]) -> list[tuple[Any, float | None]]:
+def _find_largest_values(
+    metrics: Sequence[str], tables: Iterable[pa.Table]
+) -> list[tuple[Any, float | None]]:
     wanted = pa.array(metrics, pa.string())
     rows = (table.filter(pc.is_in(table.column("metric"), value_set=wanted)) for table in tables)
     return [pair for own in rows for pair in find_largest(own).items()]
@@ -266,13 +268,13 @@ def sum_looks(earlier: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], Loo
 
 def _add_earlier_looks(results: pa.Table, earlier: EarlierLooks) -> pa.Table:
     """Add users, sum and sum of squares of the same differences on earlier nights."""
-    found = [
+    looks = [
         earlier.get(tuple(row[name] for name in LOOK_KEY)) if row["kind"] == "pair" else None
         for row in results.select([*LOOK_KEY, "kind"]).to_pylist()
     ]
     kinds = (pa.int64(), pa.int64(), pa.float64(), pa.float64())
     for place, (name, kind) in enumerate(zip(Look._fields, kinds, strict=True)):
-        numbers = pa.array([None if one is None else one[place] for one in found], kind)
+        numbers = pa.array([None if one is None else one[place] for one in looks], kind)
         results = results.append_column(name, numbers)
     return results
 

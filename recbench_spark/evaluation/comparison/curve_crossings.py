@@ -93,8 +93,8 @@ def find_crossings(values: Rows, plan: CrossingPlan, tasks: int) -> pa.Table:
     columns = (*KEY, "run_id", "user_id", "given", "ks", "values")
     by_user = values.deal(columns, partial(_deal_curves, plan=plan, tasks=tasks), tasks)
     measures = {str(n): _crossing_measure(plan, pairs) for n, pairs in enumerate(cut_pairs(plan))}
-    found = reduce_tasks(measures, by_user.then(sort_by_user, ()), tasks)
-    return pa.concat_tables([CROSSINGS.empty_table(), *found.values()])
+    crossings = reduce_tasks(measures, by_user.then(sort_by_user, ()), tasks)
+    return pa.concat_tables([CROSSINGS.empty_table(), *crossings.values()])
 
 
 def _crossing_measure(plan: CrossingPlan, pairs: Sequence[RunPair]) -> Measure:

@@ -153,8 +153,8 @@ def find_smallest_flips(rankings: Rows, plan: FlipPlan, tasks: int) -> list[Flip
 
 def _reduce_pairs(contributions: TaskRows, tasks: int, measure: Measure) -> list[tuple[Any, ...]]:
     """Return the results of all verdicts, sorted by verdict."""
-    found = reduce_tasks({"pairs": measure}, contributions, tasks).get("pairs")
-    rows = [] if found is None else [tuple(row.values()) for row in found.to_pylist()]
+    results = reduce_tasks({"pairs": measure}, contributions, tasks).get("pairs")
+    rows = [] if results is None else [tuple(row.values()) for row in results.to_pylist()]
     return sorted(rows, key=itemgetter(0))
 
 

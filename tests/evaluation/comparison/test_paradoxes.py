@@ -79,8 +79,8 @@ def hospital() -> pa.Table:
 
 
 def compare_treatments(rows: Rows, tasks: int = 2) -> pd.DataFrame:
-    found = reduce_rows({"pairs": paradoxes.disagreement_measure(PLAN)}, rows, tasks)["pairs"]
-    return found.to_pandas().set_index("part").sort_index()
+    pairs = reduce_rows({"pairs": paradoxes.disagreement_measure(PLAN)}, rows, tasks)["pairs"]
+    return pairs.to_pandas().set_index("part").sort_index()
 
 
 @pytest.fixture(scope="module")
