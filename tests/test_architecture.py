@@ -67,13 +67,13 @@ MODULES_WITHOUT_SPARK = {
     "runtime.journal",
     *(f"engine.{name}" for name in ("choices", "local", "measures", "pipes")),
     *(f"nightly.{name}" for name in (
-        "batched_evaluation", "candidates", "code_provenance", "comparisons", "crossings", "exposure",
-        "lost_rows", "measure_checks", "mending", "model_fits", "night_status", "paradoxes",
+        "batched_evaluation", "candidates", "changes", "code_provenance", "comparisons", "crossings",
+        "exposure", "lost_rows", "measure_checks", "mending", "model_fits", "night_status", "paradoxes",
         "propensity_names", "report", "report_history", "result_files", "run_rows", "runners", "split",
     )),
     "query.answers",
     *(f"evaluation.comparison.{name}" for name in (
-        "comparison", "comparisons", "counted", "curve_crossings", "differences", "flips",
+        "changes", "comparison", "comparisons", "counted", "curve_crossings", "differences", "flips",
         "local_comparisons", "paired_values", "paradoxes",
     )),
     *(f"storage.{name}" for name in (

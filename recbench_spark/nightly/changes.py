@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from recbench_spark import revisions
 from recbench_spark.config import Comparisons, digest
-from recbench_spark.evaluation.comparison.changes import ChangePlan, compute_changes
+from recbench_spark.evaluation.comparison.changes import ChangePlan, ChangeRows, compute_changes
 from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL
 from recbench_spark.nightly.code_provenance import code_changes
 from recbench_spark.nightly.comparisons import (
+    add_facts,
     find_previous_run,
     list_counted_numbers,
+    list_owners,
     list_runs,
+    open_runs,
     select_tonight_runs,
 )
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
-from recbench_spark.storage.store import Store
+
+if TYPE_CHECKING:
+    from recbench_spark.nightly.split import AnyStore
 
 USER_SLICES = ("cold_user", "users")
 """Slices in which all truth items of a user carry one label."""
@@ -40,21 +45,24 @@ def explain_changes(night: BenchmarkNight, journal: Journal) -> None:
     if night.store.has(CHANGES, "change_id", name):
         return
     with journal.stage("changes", f"explain {len(plan.pairs)} changes", suite=night.benchmark.name):
-        rows = add_code_changes(
-            night.spark_store,
-            plan,
-            compute_changes(night.spark_store.read(USER_METRICS), night.spark_store.read(RANKINGS), plan),
-        )
         facts = {
-            "change_id": F.lit(name),
-            "suite": F.lit(night.benchmark.name),
-            "estimator": F.lit(HOLDOUT),
-            "explained_at": F.lit(datetime.now(UTC)),
+            "change_id": name,
+            "suite": night.benchmark.name,
+            "estimator": HOLDOUT,
+            "explained_at": datetime.now(UTC),
         }
-        night.store.append_named(rows.withColumns(facts), CHANGES, "change_id", name)
+        rows = add_code_changes(night.store, plan, _explain(night.store, plan))
+        night.store.append_named(add_facts(rows, facts, CHANGES), CHANGES, "change_id", name)
 
 
-def add_code_changes(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFrame:
+def _explain(store: AnyStore, plan: ChangePlan) -> pa.Table:
+    runs = [run for pair in plan.pairs for run in pair]
+    user_metrics, tasks = open_runs(store, USER_METRICS, list_owners(runs, plan.numbers))
+    rankings, _ = open_runs(store, RANKINGS, list_owners(runs, ()))
+    return compute_changes(store.engine, ChangeRows(user_metrics, rankings), plan, tasks)
+
+
+def add_code_changes(store: AnyStore, plan: ChangePlan, rows: pa.Table) -> pa.Table:
     """Add `code_change` and `code_alone`; both are NULL where the two nights ran the same code."""
     owners: dict[str, set[str]] = {}
     for number in plan.numbers:
@@ -65,10 +73,16 @@ def add_code_changes(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFra
         for before_id in sorted(owners.get(before.run_id, {before.run_id}))
         for now_id in sorted(owners.get(now.run_id, {now.run_id}))
     ]
-    changed = [(*pair, change.words, change.alone) for pair, change in code_changes(store, pairs).items()]
-    columns = "other_run_id STRING, run_id STRING, code_change STRING, code_alone BOOLEAN"
-    code_columns = store.spark.createDataFrame(changed, columns)
-    return rows.join(F.broadcast(code_columns), ["other_run_id", "run_id"], "left")
+    changes = code_changes(store, pairs)
+    found = [
+        changes.get(pair)
+        for pair in zip(
+            *(rows.column(name).to_pylist() for name in ("other_run_id", "run_id")), strict=True
+        )
+    ]
+    words = pa.array([None if one is None else one.words for one in found], pa.string())
+    alone = pa.array([None if one is None else one.alone for one in found], pa.bool_())
+    return rows.append_column("code_change", words).append_column("code_alone", alone)
 
 
 def make_plan(night: BenchmarkNight, settings: Comparisons) -> ChangePlan | None:

@@ -203,7 +203,7 @@ def estimate_with_rewards(
     """Return results of measures that need the rewards of a model, and count the items without one."""
     rewards = _open_frames(store, "exposure.rewards").open_rewards(store, str(exposure.rewards))
     rankings = store.open_rows(RANKINGS, "run_id", [run_id])
-    results = reduce_rewarded(store.engine, measures, rankings, rewards, store.scratch)
+    results = reduce_rewarded(store.engine, measures, rankings, rewards)
     missing = results.pop("unknown").column("n")[0].as_py()
     return results, warn_above_zero("exposure: items without a reward", missing, "they count 0")
 

@@ -194,6 +194,14 @@ def select_batches(rows: pa.Table, names: Sequence[str]) -> Batches:
         yield pa.RecordBatch.from_arrays(columns, list(names))
 
 
+def decode_dictionaries(rows: pa.Table) -> pa.Table:
+    """Return the rows with texts in place of dictionaries: a block would hold all of a dictionary."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            rows = rows.set_column(place, field.name, rows.column(place).cast(field.type.value_type))
+    return rows
+
+
 def _decode_dictionary(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 

@@ -19,7 +19,7 @@ from recbench_spark.storage.blocks import (
     TaskRows,
     return_rows,
 )
-from recbench_spark.storage.packed_blocks import Block, Change, Result, partition_rows
+from recbench_spark.storage.packed_blocks import Block, Change, Result, decode_dictionaries, partition_rows
 
 BUFFER_BYTES = 1 << 26
 """Bytes of rows that a task holds while it deals them."""
@@ -174,9 +174,10 @@ def _deal_side(tables: Iterable[pa.Table], number: int, tasks: int) -> Iterator[
     from recbench_spark.kernels.hashed_ids import hash_encoded  # noqa: PLC0415
 
     for table in _gather(tables):
-        rows = table.combine_chunks().replace_schema_metadata({NUMBER_KEY: str(number)})
-        ids = rows.column("user_id").combine_chunks()
+        ids = table.column("user_id").combine_chunks()
         hashes_r = hash_encoded(ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode())
+        rows = decode_dictionaries(table).combine_chunks()
+        rows = rows.replace_schema_metadata({NUMBER_KEY: str(number)})
         yield from partition_rows(rows, (hashes_r % tasks).astype("int32"))
 
 

@@ -104,7 +104,7 @@ MAKERS: dict[str, Callable[[Path], dict[str, Measure]]] = {
 """Every function of the package that makes measures of rankings, by module and name."""
 
 OF_TASKS = {
-    *("comparisons.difference_measure", "curve_crossings._crossing_measure"),
+    *("changes.change_measure", "comparisons.difference_measure", "curve_crossings._crossing_measure"),
     *("flips._start_measure", "flips._pass_measure", "flips._largest_measure"),
 }
 """Measures that take all rows of a user, or of an id, at once; their own tests cut the rows into pieces."""

@@ -142,7 +142,7 @@ def test_processes_of_this_machine_change_no_bit(split: Any, drawn: bool, monkey
 
 @pytest.mark.parametrize("drawn", [False, True])
 def test_spark_has_the_bits_of_this_process(spark: Any, split: Any, drawn: bool, monkeypatch: Any) -> None:
-    """By tasks that open files, and beside frames, as for catalogs."""
+    """Files that tasks open, and frames beside them, as for catalogs."""
     from recbench_spark.storage.frame_blocks import FrameRows
     from recbench_spark.storage.store import Store
 

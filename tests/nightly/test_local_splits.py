@@ -142,7 +142,7 @@ def test_large_logs_and_catalogs_go_to_spark(tmp_path: Path, monkeypatch) -> Non
     assert choose_runner("auto", benchmark, "catalog.schema")[0].engine == "spark"
     monkeypatch.setattr(runners, "MOST_ROWS", 899)
     choice, _ = choose_runner("auto", benchmark, str(tmp_path / "w"))
-    assert choice.describe() == "engine spark: 900 rows, up to 899 are split without it"
+    assert choice.describe() == "engine spark: 900 rows, up to 899 are taken without it"
     assert choose_runner("local", benchmark, str(tmp_path / "w"))[0].engine == "local"
     assert choose_runner("spark", benchmark, str(tmp_path / "w"))[0].why == "as requested"
 

@@ -98,7 +98,8 @@ def evaluate(engine: Engine, inputs: PassInputs, work: BatchedWork) -> list[Batc
         inputs: users, models and lists, in the order of `work.members`.
         work: request, measures and folders.
     """
-    tasks, finishing = count_tasks(engine, work.members, inputs.n_users), engine.count_tasks(0)
+    tasks = count_tasks(engine, work.members, inputs.n_users)
+    finishing = min(tasks, engine.count_tasks(0))
     device = choose_device(engine)
     measure = partial(task.deal_results, work=work, device=device, tasks=finishing)
     sums = deal_sides(engine, list_sides(inputs, work.request), tasks).deal(measure, finishing)

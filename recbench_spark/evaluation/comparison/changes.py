@@ -4,30 +4,34 @@ The difference of two published means is split, without remainder, over groups o
 their shares and the change of their means (`kernels.comparison.decomposition`). Groups are: users who
 stayed, left or joined; users with 1, 2-3, 4-7 ... relevant items; the labels of slices of users. Sums are
 whole numbers, so the partitioning does not change a bit.
-Axes: u users, r rows of `user_metrics`, c cut-offs; nights are 0 and 1.
+Axes: u users, r rows of `user_metrics`, c cut-offs, s slices; nights are 0 and 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
-from recbench_spark.engine.versions import change_groups
-from recbench_spark.evaluation.comparison.counted import WHOLE_RANKING, CountedNumber
-from recbench_spark.evaluation.comparison.differences import HOLDOUT, ComparedRun
+from recbench_spark.engine.measures import Measure
+from recbench_spark.evaluation.comparison.comparisons import select_holdout
+from recbench_spark.evaluation.comparison.counted import CountedNumber, gather_rows, name_owners
+from recbench_spark.evaluation.comparison.differences import ComparedRun
+from recbench_spark.evaluation.comparison.paired_values import select_runs
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison.decomposition import UNIT, Change, Group, split, whole_number
 from recbench_spark.kernels.resampling import exact_sums
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.storage.blocks import Engine, Rows, reduce_tasks
+from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.shared_arrays import flatten_lists
+from recbench_spark.storage.sides import ChangedRows, Side, Sides, deal_sides
 
 USERS, ACTIVITY = "users", "n_relevant"
 """The groups that every plan has, beside its slices of users."""
@@ -56,60 +60,92 @@ class ChangePlan:
     numbers: tuple[CountedNumber, ...] = ()
 
 
-def compute_changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> DataFrame:
+@dataclass(frozen=True)
+class ChangeRows:
+    """Rows of `user_metrics` and of `rankings`, which hold the labels of slices, of any runs."""
+
+    user_metrics: Rows
+    rankings: Rows
+
+
+def compute_changes(engine: Engine, rows: ChangeRows, plan: ChangePlan, tasks: int) -> pa.Table:
     """Explain changes by group of users: rows of the table `changes`.
 
     There is one row per pair of runs, part, metric, cut-off and group.
 
     Shuffles the rows of both nights once by user (and, for slices, a label per user and run), then one
-    row per task and group. A task holds one batch of users. A pair has no rows where one night has no
-    users, for instance because retention removed them.
+    row per task and group. A pair has no rows where one night has no users, for instance because retention
+    removed them.
 
     Args:
-        user_metrics: rows of the table, of any runs.
-        rankings: rows of the table, of any runs; they hold the labels of `plan.slices`.
+        engine: the runner.
+        rows: values of users, and their labels.
         plan: runs, metrics, cut-offs, slices.
+        tasks: number of tasks of the shuffles.
     """
-    is_in_plan = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
-    entry = F.struct("night", "metric", "definition", "ks", "values", "n_relevant")
-    rows = _select_pair_rows(gather_rows(user_metrics.where(is_in_plan), plan.numbers), plan)
-    users = rows.groupBy(*_USER).agg(F.collect_list(entry).alias("rows"))
+    columns = (*_NAMES[1:], "estimator", "run_id", "user_id", "ks", "values", "n_relevant")
+    values = ChangedRows(rows.user_metrics, columns, partial(_choose_values, plan=plan), _VALUES)
+    sides = [Side(0, values, _VALUES)]
     if plan.slices:
-        users = users.join(_label_users(rankings, plan), [*_USER], "left")
-    # Batches of one pair and part: as many users as possible are added up at once.
-    ordered = users.sortWithinPartitions("pair", "part")
-    totals = ordered.mapInArrow(partial(_task_sums, plan), _TOTALS)
-
-    # Spark reads the kind of the function from these annotations; a partial does not show them.
-    def finish(table: pa.Table) -> pa.Table:
-        return _finish(plan, table)
-
-    return name_owners(change_groups(totals, _CELL, finish, _RESULTS), plan.numbers)
+        names = (*_USER, *_label_columns(plan))
+        needed = ("run_id", "part", "user_id", "slices")
+        labels = ChangedRows(rows.rankings, needed, partial(_choose_labels, plan=plan), names)
+        sides.append(Side(1, labels, names))
+    users = deal_sides(engine, sides, tasks).then(partial(_add_labels, plan=plan), ())
+    found = reduce_tasks({"changes": change_measure(plan)}, users, tasks)
+    return name_owners(found.get("changes", _SCHEMA.empty_table()), plan.numbers)
 
 
-_USER = ("pair", "part", "user_id")
+def change_measure(plan: ChangePlan) -> Measure:
+    """Return the measure for changes by group of users; it needs all rows of a user at once."""
+    return Measure(partial(_task_sums, plan), _CELL, partial(_finish, plan), ())
 
 
-def _select_pair_rows(rows: DataFrame, plan: ChangePlan) -> DataFrame:
-    """Select the rows of these runs, with `pair` (index of the pair) and `night`, 0 (before) or 1."""
-    run_ids = [run.run_id for pair in plan.pairs for run in pair]
-    number = number_runs(run_ids)
-    chosen = rows.where(F.col("run_id").isin(run_ids))
-    return chosen.withColumns({"pair": (number / 2).cast("int"), "night": number % 2})
+_USER = ("run", "part", "user_id")
+_VALUES = (*_USER, "metric", "definition", "ks", "values", "n_relevant")
 
 
-def _label_users(rankings: DataFrame, plan: ChangePlan) -> DataFrame:
-    """Read each user's label in each slice and night; all truth items of a user have the same label."""
-    columns = [
-        F.max(F.when(F.col("night") == night, F.col("slices")[key][0])).alias(_label_column(n, night))
-        for n, key in enumerate(plan.slices)
-        for night in (0, 1)
-    ]
-    return _select_pair_rows(rankings, plan).groupBy(*_USER).agg(*columns)
+def _run_ids(plan: ChangePlan) -> list[str]:
+    """Return the runs of all pairs: run n is of pair n // 2, and of the night before if n is even."""
+    return [run.run_id for pair in plan.pairs for run in pair]
 
 
-def _label_column(number: int, night: int) -> str:
-    return f"label_{number}_{night}"
+def _choose_values(rows: pa.Table, plan: ChangePlan) -> pa.Table:
+    wanted = gather_rows(select_holdout(rows, plan.metrics), plan.numbers)
+    return select_runs(wanted, _run_ids(plan)).select(_VALUES)
+
+
+def _choose_labels(rows: pa.Table, plan: ChangePlan) -> pa.Table:
+    """Read each user's label in each slice; all truth items of a user have the same label."""
+    chosen = select_runs(rows, _run_ids(plan)).combine_chunks()
+    labels = chosen.select(_USER)
+    for name, key in zip(_label_columns(plan), plan.slices, strict=True):
+        lists = pc.list_slice(pc.map_lookup(chosen.column("slices").combine_chunks(), key, "first"), 0, 1)
+        has_label = pc.fill_null(pc.greater(pc.list_value_length(lists), 0), False).to_numpy(False)
+        places = pa.array(np.cumsum(has_label) - 1, mask=~has_label)
+        labels = labels.append_column(name, lists.flatten().take(places))
+    return labels
+
+
+def _label_columns(plan: ChangePlan) -> list[str]:
+    return [f"label_{number}" for number in range(len(plan.slices))]
+
+
+def _add_labels(sides: Sides, plan: ChangePlan) -> pa.Table:
+    """Return the values of a task's users with the labels of their run."""
+    rows, labels = unpack_blocks(sides.get(0, ())), unpack_blocks(sides.get(1, ()))
+    if rows is None:
+        return pa.table({name: [] for name in _VALUES})
+    names = _label_columns(plan)
+    if labels is None:
+        found = [pa.nulls(len(rows), pa.string())] * len(names)
+    else:  # a join of Arrow takes no lists
+        places = rows.select(_USER).append_column("place", pa.array(np.arange(len(rows))))
+        joined = places.join(labels, list(_USER), join_type="left outer").sort_by("place")
+        found = [joined.column(name) for name in names]
+    for name, column in zip(names, found, strict=True):
+        rows = rows.append_column(name, column)
+    return rows
 
 
 # ------------------------------------------------------------------------------- sums of a task
@@ -117,14 +153,7 @@ def _label_column(number: int, night: int) -> str:
 _NAMES = ("pair", "part", "metric", "definition")
 _CELL = (*_NAMES, "k", "group_key")
 _SUMS = ("users_before", "high_before", "low_before", "users_after", "high_after", "low_after")
-_TOTALS = (
-    "pair INT, part STRING, metric STRING, definition STRING, k INT, group_key STRING, "
-    "group_value STRING, " + ", ".join(f"{name} LONG" for name in _SUMS)
-)
 _CELL_TYPES = (pa.int32(), *(pa.string(),) * 3, pa.int32(), *(pa.string(),) * 2)
-
-ChangeKey = tuple[Any, ...]
-"""pair, part, metric, definition, group key, group value."""
 
 
 @dataclass(frozen=True)
@@ -140,17 +169,13 @@ class Cell:
 
 
 def _task_sums(plan: ChangePlan, batches: Batches) -> Batches:
-    totals: dict[ChangeKey, Ints] = {}
-    for batch in batches:
-        for cell in _read_cells(plan, batch):
-            for group, sums in _group_sums(cell):
-                key = (*cell.key, *group)
-                totals[key] = totals[key] + sums if key in totals else sums
-    for key, sums in totals.items():
-        yield _sum_batch(key, sums, plan)
+    """Sum the rows of some users, which are all rows of theirs."""
+    for cell in _read_cells(plan, pa.Table.from_batches(batches).combine_chunks()):
+        for group, sums in _group_sums(cell):
+            yield _sum_batch((*cell.key, *group), sums, plan)
 
 
-def _sum_batch(key: ChangeKey, sums: Ints, plan: ChangePlan) -> pa.RecordBatch:
+def _sum_batch(key: tuple[Any, ...], sums: Ints, plan: ChangePlan) -> pa.RecordBatch:
     """Build one row per cut-off at which the group has users; sums: (2, c, 3)."""
     rows = [c for c in range(len(plan.ks)) if sums[:, c, 0].any()]
     cells = [(*key[:4], plan.ks[c], *key[4:]) for c in rows]
@@ -159,24 +184,28 @@ def _sum_batch(key: ChangeKey, sums: Ints, plan: ChangePlan) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*keys, *columns], [*_CELL, "group_value", *_SUMS])
 
 
-def _read_cells(plan: ChangePlan, batch: pa.RecordBatch) -> Iterator[Cell]:
-    lists = batch.column("rows")
-    user_r = np.repeat(np.arange(batch.num_rows), np.diff(lists.offsets.to_numpy()))
-    entries = pa.RecordBatch.from_struct_array(lists.flatten())
-    values_rc = _values_at_cutoffs(entries, plan)
-    night_r, relevant_r = (entries.column(name).to_numpy() for name in ("night", "n_relevant"))
-    user_columns = [batch.column(name).take(pa.array(user_r)) for name in ("pair", "part")]
-    keys = [*user_columns, entries.column("metric"), entries.column("definition")]
+def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[Cell]:
+    values_rc = _values_at_cutoffs(table, plan)
+    run_r, relevant_r = (table.column(name).to_numpy() for name in ("run", "n_relevant"))
+    user_r = table.column("user_id").combine_chunks().dictionary_encode().indices.to_numpy()
+    labels_sr = [
+        table.column(name).fill_null(UNLABELLED).to_numpy(zero_copy_only=False)
+        for name in _label_columns(plan)
+    ]
+    keys = [pa.array(run_r // 2), *(table.column(name).combine_chunks() for name in _NAMES[1:])]
     for rows in _equal_key_ranges(keys):
         users, place_r = np.unique(user_r[rows], return_inverse=True)
-        cells = (night_r[rows], place_r)
+        cells = (run_r[rows] % 2, place_r)
         # Cut-offs of one user can be in several rows: one per run that owns some of them.
         values = np.full((2, len(users), len(plan.ks)), np.nan)
         row, c = np.nonzero(~np.isnan(values_rc[rows]))
         values[cells[0][row], cells[1][row], c] = values_rc[rows[row], c]
         relevant = np.zeros((2, len(users)), dtype=np.int64)
         relevant[cells] = relevant_r[rows]
-        labels = {ACTIVITY: activity_label(relevant), **_slice_labels(plan, batch, users)}
+        labels = {ACTIVITY: activity_label(relevant)}
+        for key, label_r in zip(plan.slices, labels_sr, strict=True):
+            labels[key] = np.full(relevant.shape, UNLABELLED, dtype=object)
+            labels[key][cells] = label_r[rows]
         yield Cell(tuple(key[int(rows[0])].as_py() for key in keys), values, labels)
 
 
@@ -190,7 +219,7 @@ def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
     return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
 
 
-def _values_at_cutoffs(entries: pa.RecordBatch, plan: ChangePlan) -> Floats:
+def _values_at_cutoffs(entries: pa.Table, plan: ChangePlan) -> Floats:
     """Read the values at the cut-offs of the plan, (r, c)."""
     offsets, k_p = flatten_lists(entries.column("ks"))
     _, value_p = flatten_lists(entries.column("values"))
@@ -209,15 +238,6 @@ def activity_label(relevant: Ints) -> npt.NDArray[Any]:
     bits = np.frexp(relevant.astype(np.float64))[1]
     names = np.array(["0", "1", *(f"{1 << b}-{(2 << b) - 1}" for b in range(1, 32))], dtype=object)
     return names[bits]
-
-
-def _slice_labels(plan: ChangePlan, batch: pa.RecordBatch, users: Ints) -> dict[str, npt.NDArray[Any]]:
-    def night_labels(number: int, night: int) -> npt.NDArray[Any]:
-        column = batch.column(_label_column(number, night)).fill_null(UNLABELLED)
-        labels: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)[users]
-        return labels
-
-    return {key: np.stack([night_labels(n, 0), night_labels(n, 1)]) for n, key in enumerate(plan.slices)}
 
 
 def _group_sums(cell: Cell) -> Iterator[tuple[tuple[str, str], Ints]]:
@@ -243,30 +263,23 @@ def _exact_sums(values: Floats) -> Ints:
 
 # ------------------------------------------------------------------------------- the changes
 
-_RESULT_TYPES = {
-    "model": (pa.string(), "STRING"),
-    "run_id": (pa.string(), "STRING"),
-    "other_run_id": (pa.string(), "STRING"),
-    "logical_date": (pa.date32(), "DATE"),
-    "other_date": (pa.date32(), "DATE"),
-    "part": (pa.string(), "STRING"),
-    "metric": (pa.string(), "STRING"),
-    "definition": (pa.string(), "STRING"),
-    "k": (pa.int32(), "INT"),
-    "group_key": (pa.string(), "STRING"),
-    "group_value": (pa.string(), "STRING"),
-    "users_before": (pa.int64(), "LONG"),
-    "users_after": (pa.int64(), "LONG"),
-    **dict.fromkeys(
-        (
-            *("share_before", "share_after", "mean_before", "mean_after"),
-            *("mix_change", "within_change", "difference", "value", "other_value"),
+_SCHEMA = pa.schema(
+    {
+        **dict.fromkeys(("model", "run_id", "other_run_id"), pa.string()),
+        **dict.fromkeys(("logical_date", "other_date"), pa.date32()),
+        **dict.fromkeys(("part", "metric", "definition"), pa.string()),
+        "k": pa.int32(),
+        **dict.fromkeys(("group_key", "group_value"), pa.string()),
+        **dict.fromkeys(("users_before", "users_after"), pa.int64()),
+        **dict.fromkeys(
+            (
+                *("share_before", "share_after", "mean_before", "mean_after"),
+                *("mix_change", "within_change", "difference", "value", "other_value"),
+            ),
+            pa.float64(),
         ),
-        (pa.float64(), "DOUBLE"),
-    ),
-}
-_RESULTS = ", ".join(f"{name} {kind}" for name, (_, kind) in _RESULT_TYPES.items())
-_SCHEMA = pa.schema([(name, kind) for name, (kind, _) in _RESULT_TYPES.items()])
+    }
+)
 
 
 def _finish(plan: ChangePlan, table: pa.Table) -> pa.Table:
@@ -321,71 +334,3 @@ def _change_columns(
         "within_change": float(change.within),
         "difference": float(change.mix + change.within),
     }
-
-
-# ------------------------------------------------------------------------------- several runs
-
-_NUMBER = ("part", "metric", "definition")
-_TYPES = "run_id STRING, owner STRING, part STRING, metric STRING, definition STRING, k INT"
-
-
-def gather_rows(user_metrics: DataFrame, numbers: Sequence[CountedNumber]) -> DataFrame:
-    """Return rows of `user_metrics` with all numbers of a model and night under one run.
-
-    Rows of runs that share no numbers stay as they are. Nothing is shuffled: the numbers are broadcast.
-
-    Args:
-        user_metrics: rows of the table, of any runs.
-        numbers: all numbers that count, of each model and night with several runs.
-    """
-    if not numbers:
-        return user_metrics
-    shared = sorted({run_id for number in numbers for run_id in (number.run_id, number.owner)})
-    representatives = _numbers_frame(user_metrics.sparkSession, numbers).withColumnRenamed(
-        "run_id", "standing"
-    )
-    owned_numbers = representatives.groupBy("standing", F.col("owner").alias("run_id"), *_NUMBER)
-    cut_offs = owned_numbers.agg(F.collect_list("k").alias("owned_ks"))
-    pairs = F.filter(
-        F.arrays_zip("ks", "values"),
-        lambda pair: F.array_contains("owned_ks", F.coalesce(pair["ks"], F.lit(WHOLE_RANKING))),
-    )
-    shared_rows = user_metrics.where(F.col("run_id").isin(shared))
-    chosen = shared_rows.join(F.broadcast(cut_offs), ["run_id", *_NUMBER]).withColumn("pairs", pairs)
-    lists = {"ks": F.col("pairs.ks"), "values": F.col("pairs.values")}
-    gathered = chosen.where(F.size("pairs") > 0).withColumns({"run_id": F.col("standing"), **lists})
-    alone = user_metrics.where(~F.col("run_id").isin(shared))
-    return alone.unionByName(gathered.select(*user_metrics.columns))
-
-
-def name_owners(results: DataFrame, numbers: Sequence[CountedNumber]) -> DataFrame:
-    """Return results whose `run_id` and `other_run_id` are those of the runs that own the numbers.
-
-    Args:
-        results: with columns run_id, other_run_id, part, metric, definition, k.
-        numbers: as in `gather_rows`.
-    """
-    if not numbers:
-        return results
-    named = results
-    for name in ("run_id", "other_run_id"):
-        owners = _numbers_frame(results.sparkSession, numbers).alias("owners")
-        conditions = [named[name] == F.col("owners.run_id")]
-        conditions += [named[column] == F.col(f"owners.{column}") for column in _NUMBER]
-        conditions += [F.coalesce(named["k"], F.lit(WHOLE_RANKING)) == F.col("owners.k")]
-        renamed = F.coalesce(F.col("owners.owner"), named[name]).alias(name)
-        columns = [renamed if column == name else named[column] for column in named.columns]
-        named = named.join(F.broadcast(owners), conditions, "left").select(*columns)
-    return named
-
-
-def _numbers_frame(spark: SparkSession, numbers: Sequence[CountedNumber]) -> DataFrame:
-    return spark.createDataFrame([astuple(number) for number in numbers], _TYPES)
-
-
-def number_runs(run_ids: Sequence[str]) -> Column:
-    """Return each row's place of its run among these ids."""
-    places = F.map_from_arrays(
-        F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
-    )
-    return F.element_at(places, F.col("run_id"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +14,8 @@ from recbench_spark.engine.measures import Measure, Measures
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.blocks import Engine, Rows, reduce_rows, reduce_tasks
-from recbench_spark.storage.packed_blocks import unpack_blocks
-from recbench_spark.storage.scratch import share_table
-from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
+from recbench_spark.storage.packed_blocks import decode_dictionaries, unpack_blocks
+from recbench_spark.storage.shared_arrays import flatten_lists
 from recbench_spark.storage.sides import ChangedRows, NamedRows, Side, deal_sides
 
 NO_REWARDS = pa.schema({"user_id": pa.string(), "item_id": pa.string(), "reward": pa.float64()})
@@ -55,9 +54,8 @@ def add_rewards(rankings: pa.Table, rewards: pa.Table) -> pa.Table:
     return rankings.append_column("unknown_rewards", pa.array(unknown_n))
 
 
-def count_wrong(tables: Iterable[pa.Table]) -> WrongRewards:
+def count_wrong(rewards: pa.Table) -> WrongRewards:
     """Count what `refuse_wrong` refuses, in all rows of some items, or of some users."""
-    rewards = pa.concat_tables(tables)
     values = rewards.column("reward").cast(pa.float64())
     is_chance = pc.and_(pc.greater_equal(values, 0), pc.less_equal(values, 1))
     keys = _key_rewards(rewards)
@@ -80,19 +78,18 @@ UNKNOWN = Measure(_sum_unknown, (), _add_up, ("unknown_rewards",))
 
 
 def reduce_rewarded(
-    engine: Engine, measures: Measures, rankings: Rows, rewards: NamedRows, base: str
+    engine: Engine, measures: Measures, rankings: Rows, rewards: NamedRows
 ) -> dict[str, pa.Table]:
     """Reduce rankings with the columns of `add_rewards`; the result of UNKNOWN is named "unknown".
 
-    Rewards of items are mapped by tasks, and the driver holds them once. Those of users and items are dealt
-    by user, beside the rankings.
+    Rewards of items are sent to all tasks, and the driver holds them. Those of users and items are dealt by
+    user, beside the rankings.
 
     Args:
         engine: the runner.
         measures: measures by name.
         rankings: rows of the table `rankings` of one run.
         rewards: item_id[, user_id], reward.
-        base: a folder that all tasks see.
 
     Raises:
         DataError: as `refuse_wrong`.
@@ -100,37 +97,24 @@ def reduce_rewarded(
     measures = {**measures, "unknown": UNKNOWN}
     needs = [name for measure in measures.values() for name in measure.needs if name not in REWARD_COLUMNS]
     columns = tuple(dict.fromkeys(["user_id", "item_ids", "top_items", *needs]))
-    tasks = engine.count_tasks(0)
+    names, tasks = (*columns, *REWARD_COLUMNS), engine.count_tasks(0)
     if "user_id" not in rewards.names:
         table = pa.concat_tables(rewards.each(rewards.names, pa.concat_tables))
-        refuse_wrong([count_wrong([table])])
-        add = partial(_add_shared, rewards=share_table(base, table))
-        joined = ChangedRows(rankings, columns, add, (*columns, *REWARD_COLUMNS))
-        return reduce_rows(measures, joined, tasks)
+        refuse_wrong([count_wrong(table)])
+        return reduce_rows(
+            measures, ChangedRows(rankings, columns, partial(add_rewards, rewards=table), names), tasks
+        )
     own = Side(1, rewards, rewards.names)
-    refuse_wrong(deal_sides(engine, [own], tasks).then(_unpack_rewards, ()).each(_count_table))
+    refuse_wrong(deal_sides(engine, [own], tasks).then(_unpack_rewards, ()).each(count_wrong))
     dealt = deal_sides(engine, [Side(0, rankings, columns), own], tasks)
-    return reduce_tasks(measures, dealt.then(_add_dealt, (*columns, *REWARD_COLUMNS)), tasks)
+    return reduce_tasks(measures, dealt.then(_add_dealt, names), tasks)
 
 
 # ------------------------------------------------------------------------------- what tasks do
 
 
-@lru_cache(maxsize=1)
-def _read_shared(rewards: SharedRows) -> pa.Table:
-    return rewards.dataset().to_table()
-
-
-def _add_shared(rankings: pa.Table, rewards: SharedRows) -> pa.Table:
-    return add_rewards(rankings, _read_shared(rewards))
-
-
 def _unpack_rewards(sides: Any) -> pa.Table:
     return unpack_blocks(sides[1])
-
-
-def _count_table(rewards: pa.Table) -> WrongRewards:
-    return count_wrong([rewards])
 
 
 def _add_dealt(sides: Any) -> pa.Table:
@@ -155,6 +139,7 @@ def refuse_wrong(counts: Sequence[WrongRewards]) -> None:
 
 
 def _key_rewards(rewards: pa.Table) -> pa.Array:
+    rewards = decode_dictionaries(rewards)
     items = rewards.column("item_id").combine_chunks()
     if "user_id" not in rewards.column_names:
         return items

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from datetime import UTC, date, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -10,21 +11,32 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.comparison.changes import ChangePlan, activity_label, compute_changes
+from recbench_spark.engine.local import LocalEngine
+from recbench_spark.evaluation.comparison.changes import (
+    ChangePlan,
+    ChangeRows,
+    activity_label,
+    compute_changes,
+)
 from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.kernels.resampling import mean_and_error, moments
 from recbench_spark.nightly.changes import explain_changes
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.report import make_report
+from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, METRICS, RANKINGS, RUNS, USER_METRICS, Table
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.blocks import Rows
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.spark_types import spark_schema
-from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from tests.nights import SMALL, models, small
+from tests.table_rows import make_table, open_table
 
 NIGHTS = [date(2026, 1, day) for day in (1, 2, 3)]
 Users = dict[str, tuple[float | None, int, str]]
@@ -66,23 +78,37 @@ def test_activity_in_ranges_that_double() -> None:
 # ------------------------------------------------------------------------- the stage
 
 
-def test_without_a_rest_and_against_pandas(spark) -> None:
+PAIRS = tuple((ComparedRun(f"{m}0", m, NIGHTS[0]), ComparedRun(f"{m}1", m, NIGHTS[1])) for m in "xy")
+PLAN = ChangePlan(PAIRS, ("ndcg",), (10, None), ("cold_user", "absent"))
+
+
+def draw_nights() -> tuple[dict[tuple[str, int], Users], pa.Table, pa.Table]:
     """Two models, 150 users per night of whom 100 stay; in the second definition nobody was before."""
     rng = np.random.default_rng(0)
     tables, rows = {}, []
     for model in "xy":
         for night in (0, 1):
             users: Users = {
-                f"u{n}": (None if rng.random() < 0.1 else float(rng.random()), int(rng.integers(1, 9)), "")
+                f"u{n}": (
+                    None if rng.random() < 0.1 else float(rng.random()),
+                    int(rng.integers(1, 9)),
+                    "cold" if n % 3 else "warm",
+                )
                 for n in range(50 * night, 50 * night + 150)
             }
             tables[model, night] = users
             rows += user_rows(f"{model}{night}", users)
     rows += [row(USER_METRICS, run_id="x1", user_id="u1", part="test", metric="ndcg", definition="v2",
                  estimator="holdout", ks=[10], values=[1.0], n_relevant=1)]  # fmt: skip
-    pairs = tuple((ComparedRun(f"{m}0", m, NIGHTS[0]), ComparedRun(f"{m}1", m, NIGHTS[1])) for m in "xy")
-    frame = spark.createDataFrame(rows, spark_schema(USER_METRICS)).repartition(3)
-    changes = compute_changes(frame, frame, ChangePlan(pairs, ("ndcg",), (10, None))).toPandas()
+    ranked = [one for (m, n), users in tables.items() for one in ranking_rows(f"{m}{n}", users)]
+    return tables, make_table(rows, USER_METRICS), make_table(ranked, RANKINGS)
+
+
+def test_without_a_rest_and_against_pandas() -> None:
+    tables, values, labels = draw_nights()
+    changes = explain(open_table(values), open_table(labels), 2).to_pandas()
+    assert set(changes[changes.group_key == "absent"].group_value) == {"unknown"}
+    changes = changes[changes.group_key != "absent"]
     assert set(changes.definition) == {"v1"} and set(changes.model) == {"x", "y"}
     for (model, k, key), groups in changes.fillna({"k": 0}).groupby(["model", "k", "group_key"]):
         values = [np.array([[math.nan if v is None else v] for v, _, _ in tables[model, n].values()])
@@ -100,6 +126,27 @@ def test_without_a_rest_and_against_pandas(spark) -> None:
         assert len(groups) == len(wanted)
 
 
+def explain(values: Rows, labels: Rows, tasks: int) -> pa.Table:
+    engine = LocalEngine(tempfile.gettempdir())
+    return compute_changes(engine, ChangeRows(values, labels), PLAN, tasks)
+
+
+def bits(rows: pa.Table) -> list[str]:
+    return sorted(map(repr, rows.to_pylist()))
+
+
+def test_no_partitioning_and_no_runner_changes_a_bit(spark: Any) -> None:
+    _, values, labels = draw_nights()
+    wanted = bits(explain(open_table(values, 1), open_table(labels, 1), 1))
+    assert wanted == bits(explain(open_table(values, 17), open_table(labels, 5), 4))
+    frames = [
+        FrameRows(spark.createDataFrame(rows, spark_schema(table)).repartition(3))
+        for rows, table in ((values, USER_METRICS), (labels, RANKINGS))
+    ]
+    assert wanted == bits(explain(frames[0], frames[1], 3))
+    assert wanted == bits(explain(frames[0], FrameRows(frames[1].frame.coalesce(1)), 2))
+
+
 def by_pandas(before: Users, after: Users, key: str, factor: float) -> dict[str, Any]:
     """Mean and users of each group on both nights."""
     nights = []
@@ -108,6 +155,8 @@ def by_pandas(before: Users, after: Users, key: str, factor: float) -> dict[str,
         known = {user for user, (v, _, _) in other.items() if v is not None}
         if key == "users":
             table["g"] = ["stayed" if user in known else name for user in table.index]
+        elif key == "cold_user":
+            table["g"] = table.c
         else:
             table["g"] = [{1: "1", 2: "2-3", 3: "2-3", 8: "8-15"}.get(n, "4-7") for n in table.n]
         nights.append((table.v * factor).groupby(table.g).agg(["mean", "size"]))
@@ -124,8 +173,8 @@ def by_pandas(before: Users, after: Users, key: str, factor: float) -> dict[str,
 # ------------------------------------------------------------------------- the step
 
 
-def test_a_night_by_hand_in_table_view_question_and_report(spark, tmp_path: Path) -> None:
-    store = Store(spark, str(tmp_path / "warehouse"))
+def test_a_night_by_hand_in_table_view_question_and_report(tmp_path: Path) -> None:
+    store = ArrowStore(str(tmp_path / "warehouse"))
     benchmark = small(
         comparisons={"replicates": 10}, models=models("popular", "random"), headline="ndcg@10",
         evaluation={**SMALL["evaluation"], "metrics": ["ndcg", "coverage"], "k": [10], "parts": ["test"]},
@@ -147,16 +196,14 @@ def test_a_night_by_hand_in_table_view_question_and_report(spark, tmp_path: Path
     ]  # fmt: skip
     users = [one for run_id, table in of_runs.items() for one in user_rows(run_id, table)]
     ranked = [one for run_id, table in of_runs.items() for one in ranking_rows(run_id, table)]
-    store.append_all([
-        (spark.createDataFrame(rows, spark_schema(table)), table)
-        for rows, table in (([*runs, row(RUNS, **new)], RUNS), (metrics, METRICS),
-                            (users, USER_METRICS), (ranked, RANKINGS))
-    ])  # fmt: skip
+    for rows, table in (([*runs, row(RUNS, **new)], RUNS), (metrics, METRICS), (users, USER_METRICS),
+                        (ranked, RANKINGS)):  # fmt: skip
+        store.append_rows(make_table(rows, table), table)
     for night in (0, 1, 1):
         explain_changes(
             BenchmarkNight(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night]), Journal()
         )
-    changes = store.read(CHANGES).toPandas()
+    changes = store.read_rows(CHANGES).to_pandas()
     assert len(changes) == 2 * (3 + 3 + 2) and set(changes.other_run_id) == {"m0"}
     _check_by_hand(changes[changes.k == 10].set_index(["group_key", "group_value"]))
 
@@ -166,8 +213,9 @@ def test_a_night_by_hand_in_table_view_question_and_report(spark, tmp_path: Path
     assert {facts.key for facts in report.changes} == {"users", "n_relevant", "cold_user"}
     for facts in report.changes:
         assert facts.mix + facts.within == pytest.approx(-1 / 6)
-    answers = spark.sql(query_files()["why_did_the_number_move"]).where("k = 10").collect()
-    assert {r.group_value for r in answers if r.group_key == "cold_user"} == {"warm", "cold"}
+    answers = make_query_runner(store)(query_files()["why_did_the_number_move"])
+    at_ten = answers[(answers.k == 10) & (answers.group_key == "cold_user")]
+    assert set(at_ten.group_value) == {"warm", "cold"}
 
 
 def _check_by_hand(rows: pd.DataFrame) -> None:

@@ -355,18 +355,15 @@ SHARED = {
 }  # fmt: skip
 
 
-def write_pieces(
-    spark: Any, folder: Path, pieces: dict[str, list[tuple[str, tuple[int | None, ...]]]]
-) -> Any:
+def write_pieces(folder: Path, pieces: dict[str, list[tuple[str, tuple[int | None, ...]]]]) -> Any:
     """Comparisons and changes of two models' two nights.
 
     Args:
-        spark: the session.
         folder: of the warehouse.
         pieces: what each run of `popular` measures, by the end of its name, the newest last; the older of
             two runs with the same number has another value.
     """
-    store, benchmark = Store(spark, str(folder)), small(**SHARED)
+    store, benchmark = ArrowStore(str(folder)), small(**SHARED)
     users, metrics, runs = [], [], []
     for night in (0, 1):
         for model in ("popular", "random"):
@@ -393,14 +390,17 @@ def write_pieces(
                         (run_id, "test", metric, "v1", k, "holdout", None, None, float(np.nanmean(x)), None,
                          None, None, 40) for k, x in zip(ks, columns.T, strict=True)
                     ]  # fmt: skip
-    tables = ((users, USER_METRICS), (metrics, METRICS), (runs, RUNS))
-    store.append_all([(spark.createDataFrame(rows, spark_schema(table)), table) for rows, table in tables])
+    append_tuples(store, (users, USER_METRICS), (metrics, METRICS), (runs, RUNS))
     night = BenchmarkNight(store, benchmark, Definition(), "split1", {}, NIGHTS[1])
     for _ in range(2):  # the second time nothing is done again
         compare_night(night, Journal())
         explain_changes(night, Journal())
     return [
-        store.read(table).toPandas().drop(columns=[name, at]).sort_values(order).reset_index(drop=True)
+        store.read_rows(table)
+        .to_pandas()
+        .drop(columns=[name, at])
+        .sort_values(order)
+        .reset_index(drop=True)
         for table, name, at, order in (
             (COMPARISONS, "comparison_id", "compared_at", ["kind", "model", "metric", "k"]),
             (CHANGES, "change_id", "explained_at", ["model", "metric", "k", "group_key", "group_value"]),
@@ -408,11 +408,10 @@ def write_pieces(
     ]
 
 
-@pytest.mark.slow
-def test_numbers_of_several_runs_are_compared_as_if_one_run_had_them(spark: Any, tmp_path: Path) -> None:
-    whole = write_pieces(spark, tmp_path / "one", {"": [("ndcg", KS), ("recall", KS)]})
+def test_numbers_of_several_runs_are_compared_as_if_one_run_had_them(tmp_path: Path) -> None:
+    whole = write_pieces(tmp_path / "one", {"": [("ndcg", KS), ("recall", KS)]})
     pieces = {"-all": [("ndcg", KS)], "-recall": [("recall", (None, 10, 5))], "-five": [("ndcg", (5,))]}
-    parts = write_pieces(spark, tmp_path / "several", pieces)
+    parts = write_pieces(tmp_path / "several", pieces)
     for one, several in zip(whole, parts, strict=True):
         ids = ["run_id", "other_run_id"]
         assert len(one) and set(one.metric) == {"ndcg", "recall"}

@@ -559,7 +559,7 @@ def test_few_effective_rows_are_a_warning() -> None:
 def test_rewards_that_cannot_be_used() -> None:
     rewards = pa.table({"item_id": ["a", "a", "b"], "reward": [0.5, 1.5, None]})
     with pytest.raises(DataError, match=r"2 rows are not a probability .* 1 occur twice"):
-        refuse_wrong([count_wrong([rewards])])
+        refuse_wrong([count_wrong(rewards)])
 
 
 # ------------------------------------------------------------------------------------ real data
