@@ -87,7 +87,8 @@ MODULES_WITHOUT_SPARK = {
         "popularity", "positions", "rules", "time_facts", "user_blocks", "windows",
     )),
     *(f"training.{name}" for name in (
-        "baselines", "given_rows", "item_knn", "model_adapter", "rating_models", "registry", "split_data",
+        "baselines", "given_rows", "item_knn", "means", "model_adapter", "rating_models", "registry",
+        "split_data",
     )),
     *(f"evaluation.ranking.{name}" for name in (
         "batches", "candidates", "drawn_batches", "given", "inputs", "known_items", "negatives",

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from recbench_spark.data.external_inputs import count_dimensions
 from recbench_spark.engine.versions import union_rows
-from recbench_spark.evaluation.ranking.predict import mean_rating, predict_scored
+from recbench_spark.evaluation.ranking.predict import predict_scored
 from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
@@ -27,7 +27,7 @@ from recbench_spark.storage.store import Store
 Frame: TypeAlias = DataFrame
 """The frame of Spark, for annotations of modules without Spark."""
 
-__all__ = ["SparkSession", "mean_rating", "predict_scored"]
+__all__ = ["SparkSession"]
 
 SIDE = {
     "vector": T.StructField("vector", T.ArrayType(T.FloatType())),
@@ -118,6 +118,17 @@ def predict_products(users: DataFrame, vectors: Rows, source: Source, data: Any)
     """Predict by vectors of users; unknown pairs get the mean."""
     frame = unwrap_side(vectors, "user", data.store, "vector").select("user_id", "vector")
     known = users.join(frame, "user_id", "left")
+    return predict_scored(known, source, data.mean_rating)
+
+
+def predict_biases(users: DataFrame, of_users: Any, of_items: Any, data: Any) -> DataFrame:
+    """Predict sums of the biases of users and of items; unseen users have 0, and unseen items the mean."""
+    biases = unwrap_side(of_users, "user", data.store, "bias").withColumnRenamed("bias", "user_bias")
+    known = users.join(biases.select("user_id", "user_bias"), "user_id", "left").fillna({"user_bias": 0.0})
+    items = unwrap_side(of_items, "item", data.store, "bias").select("item_id", "bias")
+    whole = data.items.select("item_id").join(items, "item_id", "left").fillna({"bias": data.mean_rating})
+    empty = F.array().cast("array<float>").alias("vector")
+    source = share_frame_vectors(data, whole.select("item_id", empty, "bias"), "means")
     return predict_scored(known, source, data.mean_rating)
 
 

@@ -1,30 +1,47 @@
-"""Means of users and items on the cluster, by sums of whole numbers."""
+"""Means of users and items by exact sums: tasks hold whole users, and what they sum by item is shuffled."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from recbench_spark.evaluation.ranking import predict
+from recbench_spark.evaluation.ranking.sources import DotSource
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.hashed_ids import hash_encoded
+from recbench_spark.kernels.ids import encode_texts
 from recbench_spark.models.means import MeansModel
 from recbench_spark.protocol.labelled_rows import open_labelled
-from recbench_spark.training.fits.logs import collect_facts, find_scale
-from recbench_spark.training.frames import clip, unwrap_side
+from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.packed_blocks import Block, partition_rows
+from recbench_spark.storage.scratch import keep_results
+from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.training.fits.logs import collect_facts, find_scale, to_decimals
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
-EXACT = "decimal(38,15)"
-"""Type in which deviations are summed: its sums are exact, so they are the same under any partitioning."""
+if TYPE_CHECKING:
+    from recbench_spark.training.frames import Frame
+
+COLUMNS = ("user_id", "item_id", "rating", "part")
+"""Columns of the labelled rows."""
+
+SUMS = ("item_id", "total", "n")
+"""Columns of the sums of a task by item."""
 
 
 class MeansAdapter(ModelAdapter[MeansModel]):
     """Adapter of the mean model: biases hold the overall mean and the deviations of both sides."""
 
+    runs_local: ClassVar[bool] = True
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
-        """Compute the deviations by two shuffles of the training rows, one per side.
+        """Compute the deviations of one side after the other; sums by item are shuffled, no rows.
 
         The biases of items include the overall mean, so ranking and prediction use one number.
 
@@ -33,45 +50,107 @@ class MeansAdapter(ModelAdapter[MeansModel]):
         """
         if data.scale is not None:
             find_scale(collect_facts(open_labelled(data.store, data.split_id)), data.scale)
-        mean = data.mean_rating
-        rows = data.train_rows.select("user_id", "item_id", (F.col("rating") - F.lit(mean)).alias("left"))
-        order = [] if self.settings.means == "global" else self.settings.means.split("_")
-        biases = {}
-        for side in order:
-            biases[side], rows = _deviations(
-                rows, side[:-1], getattr(self.settings, f"{side[:-1]}_shrinkage")
-            )
-        users, items = biases.get("users"), biases.get("items")
-        every = data.training_items.rows.select("item_id")
-        deviation = F.lit(0.0) if items is None else F.coalesce("bias", F.lit(0.0))
-        listed = every if items is None else every.join(items, "item_id", "left")
-        shifted = listed.select("item_id", (F.lit(mean) + deviation).alias("bias"))
-        return Trained(None if users is None else _without_vectors(users), _without_vectors(shifted))
+        mean, order, by_users = data.mean_rating, self.settings.means, self.settings.user_shrinkage
+        if "items" not in order:
+            every = data.open_items().open(("item_id", "n_train"), _list_trained, ("item_id", "bias"))
+            kept = keep_results(data.store.scratch, every, data.store.engine)
+        else:
+            first = by_users if order == "users_items" else None
+            kept = keep_results(data.store.scratch, self._sum_items(data, mean, first), data.store.engine)
+        items = kept.open(("item_id", "bias"), partial(_shift, mean=mean), ("item_id", "vector", "bias"))
+        if "users" not in order:
+            return Trained(None, items)
+        source = None
+        if order == "items_users":
+            rows = SharedRows(f"{data.key(self.settings)}-biases", kept.files)
+            source = DotSource(rows, data.n_items, 0, catalogue=data.known_items)
+        find = partial(_find_users, mean=mean, shrinkage=by_users, items=source)
+        return Trained(data.open_by_user(COLUMNS, find, ("user_id", "vector", "bias")), items)
 
-    def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
+    def _sum_items(self, data: SplitData, mean: float, by_users: float | None) -> TaskRows:
+        """Return the deviations of items, after those of users if their shrinkage is given."""
+        add = partial(_sum_by_item, mean=mean, shrinkage=by_users)
+        tasks = data.store.engine.count_tasks(data.n_items)
+        sums = data.open_by_user(COLUMNS, add, SUMS).deal(partial(_deal_items, tasks=tasks), tasks)
+        finish = partial(_finish_items, shrinkage=self.settings.item_shrinkage)
+        return sums.then(finish, ("item_id", "vector", "bias"))
+
+    def predict(self, users: Frame, data: SplitData) -> Frame:
         """Predict ratings; unseen users and items without ratings have a deviation of 0.
 
         Predictions are clipped to `dataset.scale` if it is given. See `ModelAdapter.predict`.
         """
-        trained = self.load(data)
-        sides = (trained.users, "user"), (trained.items, "item")
-        of_users, of_items = (unwrap_side(rows, side, data.spark_store, "bias") for rows, side in sides)
-        biases = of_users.select("user_id", F.col("bias").alias("user_bias"))
-        known = users.join(biases, "user_id", "left").fillna({"user_bias": 0.0})
-        items = data.items.select("item_id").join(of_items.select("item_id", "bias"), "item_id", "left")
-        whole = _without_vectors(items.fillna({"bias": data.mean_rating}))
-        predictions = predict.predict_scored(known, self.share_vectors(whole, data), data.mean_rating)
-        return predictions if data.scale is None else clip(predictions, data.scale)
+        trained, frames = self.load(data), data.frames
+        predicted: Frame = frames.predict_biases(users, trained.users, trained.items, data)
+        return predicted if data.scale is None else frames.clip(predicted, data.scale)
 
 
-def _deviations(rows: DataFrame, side: str, shrinkage: float) -> tuple[DataFrame, DataFrame]:
-    """Return (ID, bias) of one side, and the rows with the remaining deviation in `left`."""
-    ids = f"{side}_id"
-    total = F.sum(F.col("left").cast(EXACT)).cast("double")
-    biases = rows.groupBy(ids).agg((total / (F.count("*") + F.lit(shrinkage))).alias("bias"))
-    left: Column = F.col("left") - F.col("bias")
-    return biases, rows.join(biases, ids).withColumn("left", left).drop("bias")
+# ------------------------------------------------------------------------------ what tasks do
 
 
-def _without_vectors(biases: DataFrame) -> DataFrame:
-    return biases.select(biases.columns[0], F.array().cast("array<float>").alias("vector"), "bias")
+def _list_trained(items: pa.Table) -> pa.Table:
+    ids = items.filter(pc.greater(items.column("n_train"), 0)).column("item_id")
+    return pa.table({"item_id": ids, "bias": np.zeros(len(ids))})
+
+
+def _shift(items: pa.Table, mean: float) -> pa.Table:
+    return _name_biases("item_id", items.column("item_id"), mean + items.column("bias").to_numpy())
+
+
+def _find_users(rows: pa.Table, mean: float, shrinkage: float, items: DotSource | None) -> pa.Table:
+    """Return the deviations of some users, after those of items if there are any."""
+    users, codes, left = _read_rows(rows, mean)
+    if items is not None:
+        index = items.catalogue.find(codes.dictionary)[0] if items.catalogue else np.zeros(0)
+        left = left - items.rows.arrays(items.build)["bias"][index[codes.indices.to_numpy()]]
+    which, totals, n = _add_up(users.indices.to_numpy(), left)
+    return _name_biases("user_id", users.dictionary.take(pa.array(which)), _divide(totals, n, shrinkage))
+
+
+def _sum_by_item(rows: pa.Table, mean: float, shrinkage: float | None) -> pa.Table:
+    users, items, left = _read_rows(rows, mean)
+    if shrinkage is not None:
+        user_r = users.indices.to_numpy()
+        which, totals, n = _add_up(user_r, left)
+        bias_u = np.zeros(len(users.dictionary))
+        bias_u[which] = _divide(totals, n, shrinkage)
+        left = left - bias_u[user_r]
+    which, totals, n = _add_up(items.indices.to_numpy(), left)
+    return pa.table([items.dictionary.take(pa.array(which)), totals, pa.array(n)], list(SUMS))
+
+
+def _deal_items(tables: Iterable[pa.Table], tasks: int) -> Iterator[Block]:
+    for table in tables:
+        if len(table):
+            hashes = hash_encoded(encode_texts(table.column("item_id")))
+            yield from partition_rows(table.combine_chunks(), (hashes % np.uint64(tasks)).astype(np.int32))
+
+
+def _finish_items(sums: pa.Table, shrinkage: float) -> pa.Table:
+    added = sums.group_by("item_id").aggregate([("total", "sum"), ("n", "sum")])
+    bias = _divide(added.column("total_sum"), added.column("n_sum").to_numpy(), shrinkage)
+    return _name_biases("item_id", added.column("item_id"), bias)
+
+
+def _read_rows(rows: pa.Table, mean: float) -> tuple[pa.DictionaryArray, pa.DictionaryArray, Floats]:
+    """Return user, item and deviation from the mean of each training row."""
+    train = rows.filter(pc.equal(rows.column("part").cast(pa.string()), "train"))
+    users, items = (encode_texts(train.column(name)) for name in COLUMNS[:2])
+    return users, items, train.column("rating").to_numpy() - mean
+
+
+def _add_up(key_r: npt.NDArray[np.int32], left_r: Floats) -> tuple[Ints, pa.ChunkedArray, Ints]:
+    """Return the distinct keys, their exact totals and numbers of rows."""
+    rows = pa.table({"key": key_r, "left": to_decimals(left_r)})
+    added = rows.group_by("key").aggregate([("left", "sum"), ("left", "count")])
+    return added.column("key").to_numpy(), added.column("left_sum"), added.column("left_count").to_numpy()
+
+
+def _divide(totals: pa.ChunkedArray, n: Ints, shrinkage: float) -> Floats:
+    """Return total / (n + shrinkage); a total is rounded once, by Python."""
+    return np.array([float(total) for total in totals.to_pylist()]) / (n + float(shrinkage))
+
+
+def _name_biases(name: str, ids: pa.Array, bias: Floats) -> pa.Table:
+    vectors = pa.array([[]], pa.list_(pa.float32())).take(pa.array([0] * len(ids), pa.int32()))
+    return pa.table({name: ids, "vector": vectors, "bias": pa.array(bias, pa.float64())})

@@ -29,7 +29,7 @@ from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.training.fits.logs import SharedRatingLog, share_log
+from recbench_spark.training.fits.logs import SharedRatingLog, mean_rating, share_log
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
@@ -130,6 +130,11 @@ class SplitData:
         return share_log(open_labelled(self.store, self.split_id), self.scale, self.store.scratch)
 
     @cached_property
+    def mean_rating(self) -> float:
+        """Mean rating of the training part."""
+        return mean_rating(open_labelled(self.store, self.split_id))
+
+    @cached_property
     def sources(self) -> dict[str, Source]:
         """Sources that are open, by key of the model: a ranking and a learning curve share one copy."""
         return {}
@@ -216,11 +221,6 @@ class SplitData:
     def train_rows(self) -> Frame:
         """Rows of the training part: user_id, item_id, rating."""
         return self._read_part("train")
-
-    @cached_property
-    def mean_rating(self) -> float:
-        """Mean rating of the training part."""
-        return float(self.frames.mean_rating(self.train_rows))
 
     @property
     def test_rows(self) -> Frame:

@@ -6,6 +6,8 @@ import io
 import os
 from dataclasses import replace
 from datetime import date
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from recbench_spark.schemas import EMBEDDINGS, FITS, ITEMS
 from recbench_spark.schemas import SPLITS as SPLITS_TABLE
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
+from recbench_spark.training.fits.logs import to_decimals
 from recbench_spark.training.fits.running import run_tasks
 from recbench_spark.training.model_adapter import make_adapter
 from recbench_spark.training.registry import name_adapter
@@ -44,6 +47,11 @@ MODELS: list[dict[str, Any]] = [
     {"kind": "als", "rank": 3, "iterations": 2, "implicit": False},
     {"kind": "implicit_als", "dims": 3, "sweeps": 2},
     {"kind": "sgd_mf", "dims": 3, "epochs": 2},
+    {"kind": "means"},
+    {"kind": "means", "means": "items_users", "user_shrinkage": 3.0, "item_shrinkage": 2.0},
+    {"kind": "means", "means": "items"},
+    {"kind": "means", "means": "users"},
+    {"kind": "means", "means": "global"},
 ]
 SPLITS: dict[str, dict[str, Any]] = {
     "ratio": {"protocol": "RO_RS", "ratio": [0.6, 0.2, 0.2]},
@@ -66,9 +74,13 @@ def make(path: str, split: str, models: list[dict[str, Any]] = MODELS) -> Benchm
     return make_benchmark(document, [], "test")
 
 
+def open_night(store: Any, benchmark: Benchmark) -> BenchmarkNight:
+    split_id = split_log(store, benchmark)
+    return BenchmarkNight(store, benchmark, benchmark.definition, split_id, {}, date(2026, 1, 1))
+
+
 def fit_all(store: Any, benchmark: Benchmark) -> BenchmarkNight:
-    split_id, journal = split_log(store, benchmark), Journal(io.StringIO())
-    night = BenchmarkNight(store, benchmark, benchmark.definition, split_id, {}, date(2026, 1, 1))
+    night, journal = open_night(store, benchmark), Journal(io.StringIO())
     vars(night)["data"] = replace(night.data, world=WORLD)  # which a file has no place for beside a log
     assert fit_models_in_tasks(night, benchmark.models, journal) == {"m6", "m7", "m8", "m9"}
     for model in benchmark.models:
@@ -123,13 +135,48 @@ def test_held_out_users_have_the_vectors_of_their_given_rows(tmp_path: Path) -> 
             assert user not in vectors
 
 
+@pytest.mark.parametrize("order", ["users_items", "items_users", "items", "users", "global"])
+def test_means_equal_fractions(tmp_path: Path, order: str) -> None:
+    settings = {"kind": "means", "means": order, "user_shrinkage": 3.0, "item_shrinkage": 2.0}
+    benchmark = make(write_log(tmp_path / "log", 8), "ratio", [settings])
+    store = ArrowStore(str(tmp_path / "w"))
+    night = open_night(store, benchmark)
+    train_model(night, benchmark.models[0], Journal(io.StringIO()))
+    rows = store.rows(SPLITS_TABLE, [("part", "=", "train")])
+    mean = Fraction(sum(Fraction(row["rating"]) for row in rows), len(rows))
+    left = [Fraction(row["rating"]) - mean for row in rows]
+    expected: dict[str, dict[str, Fraction]] = {
+        "item": {row["item_id"]: Fraction() for row in rows}, "user": {},
+    }  # fmt: skip
+    for side in () if order == "global" else tuple(name[:-1] for name in order.split("_")):
+        ids, shrinkage = [row[f"{side}_id"] for row in rows], 3 if side == "user" else 2
+        groups = {one: [x for x, name in zip(left, ids, strict=True) if name == one] for one in set(ids)}
+        expected[side] = {one: sum(own) / (len(own) + shrinkage) for one, own in groups.items()}
+        left = [x - expected[side][one] for x, one in zip(left, ids, strict=True)]
+    found = {side: {} for side in expected}
+    for row in store.rows(EMBEDDINGS):
+        assert row["vector"] == []
+        found[row["side"]][row["id"]] = row["bias"]
+    assert found["user"] == pytest.approx({one: float(x) for one, x in expected["user"].items()}, abs=1e-13)
+    wanted = {one: float(mean + x) for one, x in expected["item"].items()}
+    assert found["item"] == pytest.approx(wanted, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0.1, "0.100000000000000"), (2.1234567890123455, "2.123456789012346"), (-1e-16, "0.000000000000000")],
+)
+def test_decimals_round_the_shortest_text_half_up(number: float, text: str) -> None:
+    (rounded,) = to_decimals(np.array([number])).to_pylist()
+    assert rounded == Decimal(text)
+
+
 def test_kinds_that_need_spark_say_so(tmp_path: Path) -> None:
     """Before any work; the others are listed, so that a change is seen."""
-    models = [{"kind": "mf_bpr"}, {"kind": "means"}]
+    models = [{"kind": "mf_bpr"}, {"kind": "mllib_als"}]
     benchmark = make(write_log(tmp_path / "log", 7), "ratio", models)
     store = ArrowStore(str(tmp_path / "w"))
-    split_id = split_log(store, benchmark)
-    night = BenchmarkNight(store, benchmark, benchmark.definition, split_id, {}, date(2026, 1, 1))
+    night = open_night(store, benchmark)
     for model in benchmark.models:
         with pytest.raises(FallbackToSpark, match=f"model {model.name}: kind '{model.kind}'"):
             train_model(night, model, Journal(io.StringIO()))
@@ -138,8 +185,18 @@ def test_kinds_that_need_spark_say_so(tmp_path: Path) -> None:
     ranked = [kind for kind in list_kinds() if kind != "published"]
     kinds = {kind: import_attribute(name_adapter(model_class(kind)), kind) for kind in ranked}
     local = {kind for kind, adapter in kinds.items() if adapter.runs_local}
-    assert {"popular", "random", "truth", "item_knn", "als", "implicit_als", "neumf", "rbm"} <= local
-    assert local.isdisjoint({"mllib_als", "means", "mf_bpr", "sasrec", "graph", "embeddings", "lists"})
+    assert {
+        "popular",
+        "random",
+        "truth",
+        "item_knn",
+        "als",
+        "implicit_als",
+        "means",
+        "neumf",
+        "rbm",
+    } <= local
+    assert local.isdisjoint({"mllib_als", "mf_bpr", "sasrec", "graph", "embeddings", "lists"})
 
 
 def end_second(task: int) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.evaluation.ranking.batches import read_item_lists
 from recbench_spark.evaluation.ranking.scored import user_block
@@ -23,12 +21,6 @@ PREDICTED = (
     "user_id STRING, part STRING, user_key LONG, "
     "prediction ARRAY<DOUBLE>, outcome ARRAY<DOUBLE>, unknown INT"
 )
-
-
-def mean_rating(rows: DataFrame) -> float:
-    """Return the mean of the column rating; as a sum of decimals it is the same under any partitioning."""
-    sums = rows.agg(F.sum(F.col("rating").cast("decimal(38,15)")), F.count("*")).collect()[0]
-    return float(Fraction(sums[0]) / sums[1]) if sums[1] else 0.0
 
 
 def predict_scored(users: DataFrame, source: Source, mean: float) -> DataFrame:

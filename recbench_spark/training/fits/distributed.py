@@ -12,14 +12,14 @@ from recbench_spark.config import Bootstrap, MllibAlsModel
 from recbench_spark.engine.sessions import count_cores
 from recbench_spark.errors import Interrupted, is_cancelled
 from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_metrics
-from recbench_spark.evaluation.ranking.predict import mean_rating
 from recbench_spark.failures import describe_with_trace, is_java_gone
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.runtime.session import cache_scope
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.storage.shared_rows import load_parquet
 from recbench_spark.storage.store import Store
-from recbench_spark.training.fits.logs import SharedRatingLog
+from recbench_spark.training.fits.logs import SharedRatingLog, mean_rating
 from recbench_spark.training.fits.tasks import FitTask, Row
 from recbench_spark.training.mllib_als import train_als
 
@@ -64,7 +64,9 @@ def _fit_and_measure(store: Store, model: MllibAlsModel, task: FitTask, files: S
     seeded = model.model_copy(update={"seed": task.seed})
     trained = train_als(train, items, seeded, None, scratch_folder(store.scratch))
     assert trained.users is not None and trained.items is not None
-    pairs = _predict_pairs(watched, trained.users, trained.items, mean_rating(train)).cache()
+    pairs = _predict_pairs(
+        watched, trained.users, trained.items, mean_rating(FrameRows(rows), task.train)
+    ).cache()
     whole = _errors(pairs)
     by_part = {part: _errors(pairs.where(F.col("part") == part))["rmse"] for part in task.watched}
     n = pairs.count()

@@ -6,8 +6,10 @@ else by UTF-8 bytes). So the arrays depend on the log alone, not on its files an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +30,7 @@ from recbench_spark.storage.shared_arrays import SharedRows
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 MICROSECONDS = 1_000_000
+UNIT, CONTEXT = Decimal(1).scaleb(-15), Context(prec=38)
 
 TIES = ("ratings", "times")
 """Arrays that order the rows of a repeated pair, the last one first."""
@@ -186,6 +189,30 @@ def _find_facts(tables: Iterable[pa.Table]) -> dict[str, Any]:
         "rows": rows, "timed": timed, "low": min(lows, default=None), "high": max(highs, default=None),
         "parts": parts,
     }  # fmt: skip
+
+
+def mean_rating(rows: Rows, parts: Sequence[str] = ("train",)) -> float:
+    """Return the mean rating of some parts; as a sum of decimals it is the same under any partitioning."""
+    sums = rows.each(("rating", "part"), partial(_sum_ratings, parts=parts))
+    n = sum(n for _, n in sums)
+    return float(sum((Fraction(total) for total, _ in sums), Fraction()) / n) if n else 0.0
+
+
+def _sum_ratings(tables: Iterable[pa.Table], parts: Sequence[str]) -> tuple[Decimal, int]:
+    total, n = Decimal(), 0
+    for table in tables:
+        chosen = pc.is_in(table.column("part").cast(pa.string()), pa.array(parts))
+        ratings = table.column("rating").filter(chosen)
+        total += (pc.sum(to_decimals(ratings.to_numpy())).as_py() or 0) if len(ratings) else 0
+        n += len(ratings)
+    return total, n
+
+
+def to_decimals(values_n: npt.NDArray[np.float64]) -> pa.Array:
+    """Round numbers to 15 decimals, whose sums are exact; halves of their shortest texts go up."""
+    distinct, place_n = np.unique(values_n, return_inverse=True)
+    rounded = [Decimal(repr(number)).quantize(UNIT, ROUND_HALF_UP, CONTEXT) for number in distinct.tolist()]
+    return pa.array(rounded, pa.decimal128(38, 15)).take(pa.array(place_n))
 
 
 def find_scale(facts: dict[str, Any], given: Scale | None) -> Scale:
