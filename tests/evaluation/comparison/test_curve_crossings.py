@@ -15,12 +15,18 @@ from recbench_spark.evaluation.comparison.curve_crossings import (
     CELL,
     CrossingPlan,
     cut_pairs,
+    find_crossings,
     finish_pair,
     sum_pairs,
 )
 from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.kernels.comparison.curve_crossings import bootstrap_crossing
+from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.nightly.crossings import make_rows
+from recbench_spark.schemas import CURVE_VALUES, arrow_rows
+from recbench_spark.storage.frame_blocks import FrameRows
+from recbench_spark.storage.spark_types import spark_schema
+from tests.table_rows import open_table
 
 GIVEN = (1, 2, 4, 8)
 RUNS = tuple(ComparedRun(f"run_{name}", name, date(2026, 1, 1)) for name in "abc")
@@ -86,6 +92,45 @@ def test_sums_of_tasks_give_the_crossing_of_all_users(parts: int) -> None:
         assert row["value"] == crossing.switch.value and row["share_at_ends"] == crossing.share_at_ends
         assert bool(row["swapped"]) == crossing.switch.swapped
         assert row["sign_changes"] == crossing.sign_changes
+
+
+def make_user_rows(users: int) -> tuple[Any, pa.Table]:
+    """Rows of `curve_values` with the wanted cut-off in two places, and the crossings of all users."""
+    _, values = draw_values(users)
+    names = [f"u{u:04}" for u in range(users)]
+    rows = [
+        {
+            "run_id": f"run_{name}", "user_id": names[u], "user_key": 0, "part": "test", "metric": metric,
+            "definition": "v1", "given": list(GIVEN), "points": 4, "n_relevant": 1,
+            "ks": [5, None] if u % 2 else [1, 5],
+            "values": [curve, other] if u % 2 else [other, curve],
+        }
+        for metric in ("ndcg", "recall")
+        for run, name in enumerate("abc")
+        for u in range(users)
+        for curve in [[None if np.isnan(x) else x for x in values[u, run].tolist()]]
+        for other in [[0.5] * 4]
+    ]  # fmt: skip
+    return find(hash_ids(pa.array(names)).view(np.int64), values, 1), arrow_rows(rows, CURVE_VALUES)
+
+
+def test_rows_of_the_table_in_any_pieces_give_these_crossings() -> None:
+    wanted, rows = make_user_rows(60)
+    for pieces, tasks in ((1, 1), (7, 3)):
+        assert read_sorted(find_crossings(open_table(rows, pieces), PLAN, tasks)) == wanted
+
+
+def test_frames_of_spark_give_these_crossings(spark: Any) -> None:
+    wanted, rows = make_user_rows(30)
+    frame = spark.createDataFrame(rows, spark_schema(CURVE_VALUES)).repartition(3)
+    assert read_sorted(find_crossings(FrameRows(frame), PLAN, 2)) == wanted
+
+
+def read_sorted(crossings: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = crossings.sort_by(
+        [("first_run", "ascending"), ("second_run", "ascending")]
+    ).to_pylist()
+    return rows
 
 
 def test_pairs_are_cut_into_pieces_that_a_task_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
