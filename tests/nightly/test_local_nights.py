@@ -1,4 +1,4 @@
-"""Nights by this machine's processes: the tables of Spark's nights, shared warehouses, the choice of the runner."""
+"""Nights by this machine's processes: the same tables as by Spark, faults, and the choice of the runner."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run_both_nights(store: Any, other: Any = None) -> None:
 
 
 def test_two_nights_have_the_same_tables(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """One process; two processes with files between them; Spark; and Spark's second night after a local one."""
+    """One process; two with files between them; Spark; and Spark's second night after a local one."""
     places = [str(tmp_path / place) for place in ("one", "two", "mixed", "spark")]
     run_both_nights(ArrowStore(places[0]))
     with monkeypatch.context() as patch:
@@ -102,7 +102,7 @@ def job_line(place: Path, *flags: str) -> list[str]:
     return ["--config", "demo", "--warehouse", str(place), "--logical-date", str(DATE), *sets, *flags]
 
 
-def test_the_job_starts_no_java(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_the_job_starts_no_java(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("recbench_spark.commands.actions.nightly.open_store", pytest.fail)
     flags = job_line(tmp_path / "w", "--set=evaluation.bootstrap.replicates=10")
     assert job.main(job.parser().parse_args(flags)) == 0
@@ -113,7 +113,7 @@ def test_the_job_starts_no_java(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.full
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_a_night_that_ended_half_way_is_completed(tmp_path: Path, sent: signal.Signals) -> None:
-    """It ends while models are ranked: nothing of it is visible, and the next run has the tables of a whole one."""
+    """It ends while models are ranked: nothing is visible; the next run has the tables of a whole one."""
     words = [sys.executable, "jobs/nightly.py", *job_line(tmp_path / "w", "--engine=local")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
         assert started.stdout is not None
@@ -133,7 +133,10 @@ def test_a_night_that_ended_half_way_is_completed(tmp_path: Path, sent: signal.S
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "model": ({"models": [{"name": "mf", "kind": "mf_bpr"}]}, "model mf \\(kind mf_bpr\\) runs on Spark"),
-    "task": ({"models": models("als_4"), "evaluation": {"task": "rating", "metrics": ["rmse"]}}, "rating is"),
+    "task": (
+        {"models": models("als_4"), "evaluation": {"task": "rating", "metrics": ["rmse"]}},
+        "rating is",
+    ),
 }
 
 
