@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.engine.versions import change_setting, collect_arrow, make_frame, union_rows
+from recbench_spark.engine.versions import change_setting, make_frame, union_rows
 from recbench_spark.schemas import Table
 from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
@@ -67,12 +67,6 @@ class Store(WarehouseTables):
             files = write_frame(conform(frame, table), place, table)
             commit = partial(delta_files.commit, place, files, {}, name)
             retry_conflicts(f"write {table.name}", commit)
-
-    def append_named(self, rows: Any, table: Table, column: str, name: str) -> None:
-        """Append rows as `FileTables.append_named`; a frame is collected."""
-        super().append_named(
-            rows if isinstance(rows, pa.Table) else collect_arrow(rows), table, column, name
-        )
 
     def append_parts(self, parts: Sequence[Part], table: Table, once: str) -> list[delta_files.File]:
         """Append the results of tasks to partitions of a table; a second call does nothing.

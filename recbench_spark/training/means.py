@@ -148,9 +148,8 @@ def _add_up(key_r: npt.NDArray[np.int32], left_r: Floats) -> tuple[Ints, pa.Chun
 
 def _divide(totals: pa.ChunkedArray, n: Ints, shrinkage: float) -> Floats:
     """Return total / (n + shrinkage); a total is rounded once, by Python."""
-    rounded = np.array([float(total) for total in totals.to_pylist()], np.float64)
-    biases: Floats = rounded / (n + float(shrinkage))
-    return biases
+    quotients: Floats = np.array([float(total) for total in totals.to_pylist()]) / (n + float(shrinkage))
+    return quotients
 
 
 def _name_biases(name: str, ids: pa.Array, bias: Floats) -> pa.Table:

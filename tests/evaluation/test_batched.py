@@ -235,7 +235,7 @@ def test_a_model_that_fails_leaves_its_error_and_nothing_else(result) -> None:
 
 def test_the_only_model_raises_so_that_spark_tries_again(tmp_path: Path) -> None:
     members = (Member("broken", Broken(share_rows(tmp_path), ITEMS, DIMS)),)
-    work = BatchedWork(members, REQUEST, {}, None, (str(tmp_path), str(tmp_path)))
+    work = BatchedWork(members, REQUEST, {}, None, (str(tmp_path), str(tmp_path)), repeats=True)
     table = users().drop_columns(["vector", "list_items", "list_ids", "list_scores"])
     with pytest.raises(ValueError, match="half a file"):
         list(task.run_task(work, lambda: "cpu", blocks({USERS_MEMBER: [table]})))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from dataclasses import replace
 from datetime import date
@@ -18,6 +20,9 @@ from recbench_spark.kernels.ranking.scorers import Scorer
 from recbench_spark.nightly import batched_evaluation
 from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING, RankableModel, group_models
 from recbench_spark.schemas import METRICS, RANKINGS, RUNS, USER_METRICS
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.blocks import count_table_rows
+from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.store import Store
 from recbench_spark.training.baselines import RandomAdapter
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
@@ -66,6 +71,8 @@ class BrittleSource(HashSource):
 
 class Failing(Behaviour[Brittle]):
     """Opens like any other."""
+
+    runs_local: ClassVar[bool] = True
 
     learns: ClassVar[bool] = False
 
@@ -162,32 +169,70 @@ def test_how_many_rows_are_ranked_is_known_before(spark, tmp_path: Path) -> None
             evaluation={"metrics": ["ndcg"], "k": [5], "definition": {"empty_users": empty}},
         )  # fmt: skip
         night = make_split(store, benchmark)
-        assert night.n_rankings == night.open_user_frame().count() == ranked
+        assert night.n_rankings == sum(night.select_users().each(["part"], count_table_rows)) == ranked
 
 
-def commits(store: Store, name: str) -> int:
+def commits(store: Any, name: str) -> int:
     return DeltaTable(store.location(name)).version()
 
 
-def test_a_model_that_fails_in_the_pass_fails_alone(splits: Splits, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_that_fails_in_the_pass_fails_alone(tmp_path: Path, workers: int) -> None:
     evaluation = {**EVALUATION, "metrics": ["ndcg"]}
     chosen = [*models("random"), BROKEN, *models("popular")]
     benchmark = small(name="night", dataset=WORLD, models=chosen, evaluation=evaluation)
-    store = splits.copy(benchmark, tmp_path / "w")
+    store = ArrowStore(str(tmp_path / "w"), workers=workers)
     ran = run(store, benchmark)
     assert set(ran.outcome.failed) == {"broken"}
     assert ran.outcome.failed["broken"] == "ValueError: the model's file is half a file"
     assert set(ran.outcome.run_ids) == {"random", "popular"}
-    runs = {row.model: row for row in store.read(RUNS).collect()}
-    assert (runs["broken"].status, runs["popular"].status) == ("failed", "succeeded")
+    runs = {row["model"]: row for row in store.rows(RUNS)}
+    assert (runs["broken"]["status"], runs["popular"]["status"]) == ("failed", "succeeded")
     for table in (RANKINGS, USER_METRICS, METRICS):
-        run_ids = {row.run_id for row in store.read(table).select("run_id").distinct().collect()}
-        assert run_ids == {runs["random"].run_id, runs["popular"].run_id}, table.name
+        run_ids = {row["run_id"] for row in store.rows(table, columns=["run_id"])}
+        assert run_ids == {runs["random"]["run_id"], runs["popular"]["run_id"]}, table.name
     # Version 0 made the table, 1 is the whole night's.
     assert {
         commits(store, table) for table in ("rankings", "user_metrics", "metrics", "checks", "runs")
     } == {1}
-    assert all(row.seconds > 0 for row in runs.values())
+    assert all(row["seconds"] > 0 for row in runs.values())
+
+
+class Mortal(ModelConfig):
+    """Settings of a model that ends the process which scores it."""
+
+    behaviour: ClassVar[str] = "tests.nightly.test_batched_evaluation:Dying"
+    kind: Literal["tests.nightly.test_batched_evaluation:Mortal"]
+
+
+class DyingSource(HashSource):
+    """Ends the worker, as the system does where memory runs out."""
+
+    def scorer(self) -> Scorer:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+class Dying(Failing):
+    """Random, and deadly."""
+
+    def source(self, trained: Trained, data: SplitData) -> HashSource:
+        base = super().source(trained, data)
+        return DyingSource(base.rows, base.n_items, base.seed)
+
+
+def test_a_model_whose_worker_dies_is_named_and_the_others_go_on(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(batched_evaluation.shuffle, "PAIRS_PER_TASK", 10)
+    deadly = {"name": "deadly", "kind": "tests.nightly.test_batched_evaluation:Mortal"}
+    chosen = [*models("random"), deadly, *models("popular")]
+    evaluation = {**EVALUATION, "metrics": ["ndcg"], "parts": ["test"]}
+    benchmark = small(name="night", dataset=WORLD, models=chosen, evaluation=evaluation)
+    store = ArrowStore(str(tmp_path / "w"), workers=2)
+    ran = run(store, benchmark)
+    assert set(ran.outcome.run_ids) == {"random", "popular"} and set(ran.outcome.failed) == {"deadly"}
+    assert "was ended from outside" in ran.outcome.failed["deadly"]
+    assert "model 2/3 deadly: FAILED" in ran.remarks
+    assert not list(host_folder().glob("shuffle-*"))
 
 
 @pytest.mark.slow

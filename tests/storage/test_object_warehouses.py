@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, RUNS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -34,7 +35,8 @@ def fill(store: Store) -> None:
     )
     for _ in range(2):  # the second one does nothing
         store.append(frame, REJECTS, once="first")
-    store.append_named(spark.createDataFrame([("s3", "c", "4", "w")], REJECTED), REJECTS, "split_id", "s3")
+    named = collect_arrow(spark.createDataFrame([("s3", "c", "4", "w")], REJECTED))
+    store.append_named(named, REJECTS, "split_id", "s3")
     store.append_rows([trial(1), trial(2)], TRIALS, once="trials")
     store.append_rows([trial(1), trial(2)], TRIALS, once="trials")
     store.append_missing([trial(2), trial(3)], TRIALS, ["trial_id", "status"])

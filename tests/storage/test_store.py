@@ -14,6 +14,7 @@ from deltalake import DeltaTable as DeltaLakeTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import (
     CHECKS,
@@ -118,11 +119,11 @@ def test_rows_of_a_name_that_were_deleted_are_made_again(
     of_a = "split_id = 'a'"
     for deleted in range(3):
         for split in ("a", "b", "a"):
-            store.append_named(facts(store, split), MANIFESTS, "split_id", split)
+            store.append_named(collect_arrow(facts(store, split)), MANIFESTS, "split_id", split)
         rows = store.read(MANIFESTS)
         assert (rows.where(of_a).count(), rows.count()) == (3, 6), f"deleted {deleted} times"
         store.spark.sql(f"DELETE FROM {store.identifier('manifests')} WHERE {of_a}")
-    store.append_named(facts(store, "c").where("false"), MANIFESTS, "split_id", "c")
+    store.append_named(collect_arrow(facts(store, "c").where("false")), MANIFESTS, "split_id", "c")
     assert store.read(MANIFESTS).count() == 3
 
 

@@ -117,11 +117,15 @@ def check_item_features(benchmark: Benchmark) -> None:
     Raises:
         ConfigError: vectors of two lengths, no vectors, a column missing; the model is named.
     """
-    from recbench_spark.graph.features import count_dimensions, open_features, require_equal_lengths  # noqa: PLC0415
-
     for model in benchmark.models:
         features = attrgetter("features")(model) if "features.path" in model.paths else None
         if features is not None and features.path and Path(features.path).exists():
+            from recbench_spark.graph.features import (  # noqa: PLC0415
+                count_dimensions,
+                open_features,
+                require_equal_lengths,
+            )
+
             try:
                 count_dimensions(
                     require_equal_lengths(open_features(features.path, features.id_column, "auto"))

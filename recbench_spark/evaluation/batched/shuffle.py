@@ -8,7 +8,7 @@ driver receives a few rows per model. Without Spark.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -100,7 +100,7 @@ def evaluate(engine: Engine, inputs: PassInputs, work: BatchedWork) -> list[Batc
     """
     tasks = count_tasks(engine, work.members, inputs.n_users)
     finishing = min(tasks, engine.count_tasks(0))
-    device = choose_device(engine)
+    device, work = choose_device(engine), replace(work, repeats=hasattr(engine, "spark"))
     measure = partial(task.deal_results, work=work, device=device, tasks=finishing)
     sums = deal_sides(engine, list_sides(inputs, work.request), tasks).deal(measure, finishing)
     cells = finish_dealt(work.measures, sums)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.engine.measures import Measure, Measures, pack_rows
+from recbench_spark.errors import RecbenchError
 from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, USERS
 from recbench_spark.evaluation.batched import progress
 from recbench_spark.evaluation.ranking.candidates import CandidateRule, add_candidates
@@ -78,6 +79,7 @@ class BatchedWork:
         values: function from rankings to rows of `USER_VALUES`; None: such rows are not written.
         folders: folders of the tables `rankings` and `user_metrics`, whose partitions are runs.
         candidates: what the rows of CANDIDATES_MEMBER are; None: there are none.
+        repeats: the runner tries a task that raises again.
         progress: a folder where tasks record their progress (`progress.record_progress`); empty: none.
     """
 
@@ -87,6 +89,7 @@ class BatchedWork:
     values: Callable[[Batches], Batches] | None
     folders: tuple[str, str]
     candidates: CandidateRule | None = None
+    repeats: bool = False
     progress: str = ""
 
 
@@ -123,10 +126,11 @@ def run_task(work: BatchedWork, device: Callable[[], str], sides: Sides) -> Batc
             results, member_values = _evaluate_member(work, member, users, member_rows, task_device)
         # An error of one model must not stop the others; the driver tries this model again alone.
         except Exception as error:
-            if len(work.members) == 1:
+            if len(work.members) == 1 and work.repeats:
                 raise
-            message = pa.table({"error": [f"{type(error).__name__}: {error}"]})
-            results, member_values = [(FAILED, message)], {}
+            own = isinstance(error, RecbenchError)
+            message = str(error) if own else f"{type(error).__name__}: {error}"
+            results, member_values = [(FAILED, pa.table({"error": [message]}))], {}
         results.append((SECONDS, pa.table({"seconds": [time.perf_counter() - started]})))
         progress.record_progress(work.progress, task, users.num_rows * (number + 1))
         yield from (pack_rows(kind, rows, number) for kind, rows in results)

@@ -23,14 +23,13 @@ from recbench_spark.engine.measures import Measure
 from recbench_spark.evaluation.comparison.comparisons import select_holdout
 from recbench_spark.evaluation.comparison.counted import CountedNumber, gather_rows, name_owners
 from recbench_spark.evaluation.comparison.differences import ComparedRun
-from recbench_spark.evaluation.comparison.paired_values import select_runs
+from recbench_spark.evaluation.comparison.paired_values import read_cutoffs, select_runs
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison.decomposition import UNIT, Change, Group, split, whole_number
 from recbench_spark.kernels.resampling import exact_sums
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.blocks import Engine, Rows, reduce_tasks
 from recbench_spark.storage.packed_blocks import unpack_blocks
-from recbench_spark.storage.shared_arrays import flatten_lists
 from recbench_spark.storage.sides import ChangedRows, Side, Sides, deal_sides
 
 USERS, ACTIVITY = "users", "n_relevant"
@@ -185,7 +184,7 @@ def _sum_batch(key: tuple[Any, ...], sums: Ints, plan: ChangePlan) -> pa.RecordB
 
 
 def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[Cell]:
-    values_rc = _values_at_cutoffs(table, plan)
+    values_rc = read_cutoffs(table, plan.ks)
     run_r, relevant_r = (table.column(name).to_numpy() for name in ("run", "n_relevant"))
     user_r = table.column("user_id").combine_chunks().dictionary_encode().indices.to_numpy()
     labels_sr = [
@@ -217,20 +216,6 @@ def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
         code = code * len(encoded.dictionary) + encoded.indices.to_numpy()
     order = np.argsort(code, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
-
-
-def _values_at_cutoffs(entries: pa.Table, plan: ChangePlan) -> Floats:
-    """Read the values at the cut-offs of the plan, (r, c)."""
-    offsets, k_p = flatten_lists(entries.column("ks"))
-    _, value_p = flatten_lists(entries.column("values"))
-    row_p = np.repeat(np.arange(entries.num_rows), np.diff(offsets))
-    # A NULL cut-off, the whole ranking, is NaN among the floats.
-    cut_p = np.nan_to_num(k_p.astype(np.float64), nan=0.0)
-    values: Floats = np.full((entries.num_rows, len(plan.ks)), np.nan)
-    for c, k in enumerate(plan.ks):
-        selected = cut_p == (k or 0)
-        values[row_p[selected], c] = value_p[selected]
-    return values
 
 
 def activity_label(relevant: Ints) -> npt.NDArray[Any]:

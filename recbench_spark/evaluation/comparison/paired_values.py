@@ -105,16 +105,25 @@ def _equal_key_ranges(table: pa.Table, names: Sequence[str]) -> list[tuple[int, 
 def _to_paired_values(rows: pa.Table, n_runs: int, ks: Sequence[int | None]) -> PairedValues:
     first = np.array([start for start, _ in _equal_key_ranges(rows, ("user_id",))])
     user_r = np.searchsorted(first, np.arange(rows.num_rows), side="right") - 1
-    offsets, k_p = flatten_lists(rows.column("ks").combine_chunks())
-    _, value_p = flatten_lists(rows.column("values").combine_chunks())
-    row_p = np.repeat(np.arange(rows.num_rows), np.diff(offsets))
+    values_rc = read_cutoffs(rows, ks)
+    # Cut-offs of one user can be in several rows: one per run that owns some of them.
+    row, c = np.nonzero(~np.isnan(values_rc))
     values = np.full((len(first), n_runs, len(ks)), np.nan)
-    # A NULL cut-off, the whole ranking, is NaN among the floats.
-    cut_p = np.nan_to_num(k_p.astype(np.float64), nan=0.0)
-    run_r = rows.column("run").to_numpy()
-    for c, k in enumerate(ks):
-        selected = cut_p == (k or 0)
-        values[user_r[row_p[selected]], run_r[row_p[selected]], c] = value_p[selected]
+    values[user_r[row], rows.column("run").to_numpy()[row], c] = values_rc[row, c]
     keys_u = rows.column("user_key").to_numpy()[first]
     part, metric, definition = (rows.column(name)[0].as_py() for name in KEY)
     return PairedValues((part, metric, definition), keys_u, values)
+
+
+def read_cutoffs(rows: pa.Table, ks: Sequence[int | None]) -> Floats:
+    """Read the values of each row at some cut-offs, (r, c); NaN: there is none."""
+    offsets, k_p = flatten_lists(rows.column("ks"))
+    _, value_p = flatten_lists(rows.column("values"))
+    row_p = np.repeat(np.arange(rows.num_rows), np.diff(offsets))
+    # A NULL cut-off, the whole ranking, is NaN among the floats.
+    cut_p = np.nan_to_num(k_p.astype(np.float64), nan=0.0)
+    values: Floats = np.full((rows.num_rows, len(ks)), np.nan)
+    for c, k in enumerate(ks):
+        selected = cut_p == (k or 0)
+        values[row_p[selected], c] = value_p[selected]
+    return values

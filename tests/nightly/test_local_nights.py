@@ -1,0 +1,150 @@
+"""Nights by this machine's processes: the same tables as by Spark, faults, and the choice of the runner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recbench_spark.commands import nightly as job
+from recbench_spark.config import Benchmark
+from recbench_spark.engine import local
+from recbench_spark.errors import ConfigError
+from recbench_spark.nightly.runners import choose_runner
+from recbench_spark.schemas import COMPARISONS, RUNS
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.store import Store
+from tests.nights import DATE, SMALL, models, run, small
+from tools.compare_warehouses import main as compare
+
+NEXT = date(2026, 1, 2)
+
+WHOLE: dict[str, Any] = {
+    "evaluation": {
+        **SMALL["evaluation"],
+        "metrics": [*SMALL["evaluation"]["metrics"], "novelty", "gini"],
+        "exposure": {"propensities": {"method": "true"}},
+        "multiverse": True,
+    },
+    "comparisons": {"baseline": "popular", "slices": ["cold_user"]},
+    "paradoxes": {"metrics": ["ndcg"], "k": [10], "replicates": 20, "flips_against": "all"},
+    "regressions": [{"metric": "ndcg", "k": 10, "drop": 0.01}],
+}
+"""A night with everything that runs without Spark."""
+
+DRAWN: dict[str, Any] = {
+    "split": {"protocol": "TO_LS", "valid": True},
+    "models": models("popular", "item_knn", "als_4"),
+    "evaluation": {
+        "metrics": ["ndcg", "recall"],
+        "k": [5],
+        "definition": {"threshold": 4, "candidates": "uniform"},
+        "draw": {"n": 10, "estimators": ["bv"]},
+        "bootstrap": {"replicates": 10},
+    },
+}
+"""Drawn candidates, and estimates that correct for them."""
+
+FALLS = {"models": [{"name": "als_4", "kind": "random"}, *models("random", "popular", "item_knn", "truth")]}
+"""The next night, on which a model falls."""
+
+
+def run_both_nights(store: Any, other: Any = None) -> None:
+    run(store, small(**WHOLE))
+    run(other or store, small(**{**WHOLE, **FALLS}), NEXT)
+
+
+def test_two_nights_have_the_same_tables(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """One process; two with files between them; Spark; and Spark's second night after a local one."""
+    places = [str(tmp_path / place) for place in ("one", "two", "mixed", "spark")]
+    run_both_nights(ArrowStore(places[0]))
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "SENT_BYTES", 0)
+        patch.setattr(local, "ROWS_PER_TASK", 500)
+        run_both_nights(ArrowStore(places[1], workers=2))
+    run_both_nights(ArrowStore(places[2]), Store(spark, places[2]))
+    run_both_nights(Store(spark, places[3]))
+    assert [compare([place, places[3]]) for place in places[:3]] == [0, 0, 0]
+    assert ArrowStore(places[2]).read_rows(COMPARISONS).num_rows
+
+
+def test_drawn_candidates_have_the_same_tables(spark: Any, tmp_path: Path) -> None:
+    for place, store in (("one", ArrowStore), ("spark", lambda root: Store(spark, root))):
+        run(store(str(tmp_path / place)), small(**DRAWN))
+    assert compare([str(tmp_path / "one"), str(tmp_path / "spark")]) == 0
+
+
+def test_a_second_run_does_nothing_and_a_new_model_is_added(tmp_path: Path) -> None:
+    store = ArrowStore(str(tmp_path))
+    first = run(store, small(models=models("popular")))
+    again = run(store, small(models=models("popular")))
+    assert first.outcome.run_ids and not again.outcome.run_ids and again.outcome.skipped == ("popular",)
+    more = run(store, small(models=models("popular", "random")))
+    assert set(more.outcome.run_ids) == {"random"} and more.outcome.skipped == ("popular",)
+    assert not list((tmp_path / "_scratch").glob("*/*"))
+
+
+def test_a_failing_model_stops_no_other(tmp_path: Path) -> None:
+    broken = {"name": "broken", "kind": "tests.own_model:PureSvd", "wrong": "nan"}
+    ran = run(ArrowStore(str(tmp_path)), small(models=[broken, *models("popular")]))
+    assert set(ran.outcome.run_ids) == {"popular"} and set(ran.outcome.failed) == {"broken"}
+
+
+def job_line(place: Path, *flags: str) -> list[str]:
+    sizes = [f"users={u}" for u in (400,)] + ["items=200", "interactions=20000", "open_loop=2000"]
+    sets = [f"--set=dataset.world.{one}" for one in sizes]
+    return ["--config", "demo", "--warehouse", str(place), "--logical-date", str(DATE), *sets, *flags]
+
+
+def test_the_job_starts_no_java(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("recbench_spark.commands.actions.nightly.open_store", pytest.fail)
+    flags = job_line(tmp_path / "w", "--set=evaluation.bootstrap.replicates=10")
+    assert job.main(job.parser().parse_args(flags)) == 0
+    said = capsys.readouterr()
+    assert "engine local: 22,000 rows" in said.out + said.err and "als_32" in said.out
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_a_night_that_ended_half_way_is_completed(tmp_path: Path, sent: signal.Signals) -> None:
+    """It ends while models are ranked: nothing is visible; the next run has the tables of a whole one."""
+    words = [sys.executable, "jobs/nightly.py", *job_line(tmp_path / "w", "--engine=local")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
+        assert started.stdout is not None
+        for line in started.stdout:
+            if "] rank " in line:
+                break
+        os.kill(started.pid, sent)
+        started.stdout.read()
+    assert started.returncode == (130 if sent == signal.SIGINT else -sent)
+    store = ArrowStore(str(tmp_path / "w"))
+    assert not [row for row in store.rows(RUNS) if row["status"] == "succeeded"]
+    for place in ("w", "whole"):
+        done = subprocess.run([*words[:4], "--warehouse", str(tmp_path / place), *words[6:]], check=False)
+        assert done.returncode == 0
+    assert compare([str(tmp_path / "w"), str(tmp_path / "whole")]) == 0
+
+
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "model": ({"models": [{"name": "mf", "kind": "mf_bpr"}]}, "model mf \\(kind mf_bpr\\) runs on Spark"),
+    "task": (
+        {"models": models("als_4"), "evaluation": {"task": "rating", "metrics": ["rmse"]}},
+        "rating is",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_needs_spark_is_said(tmp_path: Path, name: str) -> None:
+    changes, why = CASES[name]
+    benchmark: Benchmark = small(**changes)
+    assert choose_runner("auto", benchmark, str(tmp_path), night=True)[0].engine == "spark"
+    with pytest.raises(ConfigError, match=why) as refused:
+        choose_runner("local", benchmark, str(tmp_path), night=True)
+    assert refused.value.hint == "use --engine spark"
