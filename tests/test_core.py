@@ -168,8 +168,12 @@ def test_a_log_is_looked_at_and_a_published_board_judged(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "package", "extra"),
     [
-        (("nightly", "--config", "demo", "--logical-date", "2026-01-01"), "pyspark", "spark"),
-        (("split", "--config", "demo"), "pyspark", "spark"),
+        (
+            ("nightly", "--config", "demo", "--engine", "spark", "--logical-date", "2026-01-01"),
+            "pyspark",
+            "spark",
+        ),
+        (("split", "--config", "demo", "--engine", "spark"), "pyspark", "spark"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

@@ -86,7 +86,7 @@ def append_frames(store: Store, table: Table, sides: Mapping[str, DataFrame], ke
     Args:
         store: the warehouse.
         table: one of the tables of trained models.
-        sides: value of the column `side` -> rows with `SIDE_id` or id; an empty name: no such column.
+        sides: value of the column `side` -> its rows; an empty name: no such column.
         key: name of the model.
     """
     named = [
@@ -98,7 +98,7 @@ def append_frames(store: Store, table: Table, sides: Mapping[str, DataFrame], ke
 
 
 def unwrap_side(rows: Any, side: str, store: Store, *columns: str) -> DataFrame:
-    """Return a side of a trained model as a frame: `SIDE_id`, and these columns at least."""
+    """Return a side of a trained model as a frame: its ids, and these columns at least."""
     if not isinstance(rows, PieceRows):
         frame: DataFrame = rows.frame if isinstance(rows, FrameRows) else rows
         return frame

@@ -1,4 +1,4 @@
-"""What a model may know of a night: tables of its split, as rows on any runner and as frames of Spark."""
+"""Data that a model may know of a night: its split, as rows on any runner and as frames of Spark."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class SplitData:
     @cached_property
     def training_catalogue(self) -> KnownItems:
         """Items with training rows, numbered without a look at any other row, as tasks look up ids."""
-        size, whole = self._trained_facts
+        size, whole = self._training_counts
         if size == self.n_items:
             return self.known_items
         numeric = True if whole and not self.typed_ids else None
@@ -101,14 +101,14 @@ class SplitData:
         return KnownItems(named, size, numeric, trained=True)
 
     @cached_property
-    def _trained_facts(self) -> tuple[int, bool]:
+    def _training_counts(self) -> tuple[int, bool]:
         """Number of items with training rows, and whether all of their ids are whole numbers."""
         facts = self.open_items().each(("item_id", "n_train"), _find_trained)
         return sum(n for n, _ in facts), all(whole for _, whole in facts)
 
     def count_items(self, settings: ModelConfig) -> int:
         """Return the number of items that a fit has vectors for, by its setting `items`."""
-        return self.n_items if settings.counts_catalogue else self._trained_facts[0]
+        return self.n_items if settings.counts_catalogue else self._training_counts[0]
 
     def open_by_user(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> TaskRows:
         """Let tasks change the labelled rows of some users each, as `protocol.labelled_rows`."""
@@ -202,7 +202,7 @@ class SplitData:
     @cached_property
     def training_items(self) -> ItemTable:
         """Items with training rows, numbered without a look at any other row."""
-        frames, size = self.frames, self._trained_facts[0]
+        frames, size = self.frames, self._training_counts[0]
         table: ItemTable = (
             frames.ItemTable(self.items, size)
             if size == self.n_items

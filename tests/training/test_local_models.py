@@ -153,13 +153,15 @@ def test_means_equal_fractions(tmp_path: Path, order: str) -> None:
         groups = {one: [x for x, name in zip(left, ids, strict=True) if name == one] for one in set(ids)}
         expected[side] = {one: sum(own) / (len(own) + shrinkage) for one, own in groups.items()}
         left = [x - expected[side][one] for x, one in zip(left, ids, strict=True)]
-    found = {side: {} for side in expected}
+    biases = {side: {} for side in expected}
     for row in store.rows(EMBEDDINGS):
         assert row["vector"] == []
-        found[row["side"]][row["id"]] = row["bias"]
-    assert found["user"] == pytest.approx({one: float(x) for one, x in expected["user"].items()}, abs=1e-13)
+        biases[row["side"]][row["id"]] = row["bias"]
+    assert biases["user"] == pytest.approx(
+        {one: float(x) for one, x in expected["user"].items()}, abs=1e-13
+    )
     wanted = {one: float(mean + x) for one, x in expected["item"].items()}
-    assert found["item"] == pytest.approx(wanted, abs=1e-13)
+    assert biases["item"] == pytest.approx(wanted, abs=1e-13)
 
 
 @pytest.mark.parametrize(

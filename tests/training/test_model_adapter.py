@@ -14,6 +14,8 @@ from recbench_spark.training.model_adapter import Behaviour, ModelAdapter
 
 
 class Older(Behaviour[ModelConfig]):
+    runs_local = True
+
     def saved(self, data: Any) -> bool:
         return data == "saved"
 

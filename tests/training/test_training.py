@@ -193,7 +193,7 @@ def test_item_knn_equals_numpy(
 
 @pytest.mark.parametrize("typed", [False, True])
 def test_trained_items_are_numbered_among_themselves(tmp_path: Path, typed: bool) -> None:
-    """By their values where all are whole numbers, whatever item without training rows there is."""
+    """Places by value where all are whole numbers, whatever item without training rows there is."""
     ids = ["10", "9", "b"]  # with b, the catalogue is in the order of bytes
     rows = pa.table({"item_id": ids, "item_index": [0, 1, 2], "n_train": [4, 2, 0]})
     shared = share_rows(keep(rows, tmp_path, 1), (), "")

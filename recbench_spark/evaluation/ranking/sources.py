@@ -126,7 +126,7 @@ class NeighbourSource:
         return self.catalogue.ids()
 
     @property
-    def shared(self) -> SharedRows:
+    def arrays_name(self) -> SharedRows:
         """Name of the arrays on a host, which also depend on the counts."""
         return SharedRows(f"{self.rows.key}-{self.counts.key if self.counts else 'sum'}", self.rows.files)
 
@@ -147,11 +147,11 @@ class NeighbourSource:
         """Return index of neighbour and of item, and the weight, of each pair, (n,) each."""
         ids, weights = [np.empty((2, 0), np.int32)], [np.empty(0)]
         for batch in rows.to_batches(columns=["neighbour_id", "item_id", "weight"]):
-            found = np.stack(
+            index = np.stack(
                 [self.catalogue.find(column)[0].astype(np.int32) for column in batch.columns[:2]]
             )
-            known = (found >= 0).all(axis=0)
-            ids.append(found[:, known])
+            known = (index >= 0).all(axis=0)
+            ids.append(index[:, known])
             weights.append(batch.column("weight").to_numpy()[known])
         neighbours, items = np.concatenate(ids, axis=1)
         return neighbours, items, np.concatenate(weights)
@@ -171,7 +171,7 @@ class NeighbourSource:
 
 @lru_cache(maxsize=OPEN_MODELS)
 def _neighbour_scorer(source: NeighbourSource) -> Scorer:
-    arrays = source.shared.arrays(source.build)
+    arrays = source.arrays_name.arrays(source.build)
     names = ("offsets", "items", "weights", "bias", "scored")
     return NeighbourScorer(*(arrays[name] for name in names))
 

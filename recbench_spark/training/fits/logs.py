@@ -165,13 +165,13 @@ def share_log(rows: Rows, given: Scale | None, scratch: str) -> SharedRatingLog:
 
 def collect_facts(rows: Rows) -> dict[str, Any]:
     """Return `rows`, `timed` (rows with a time), `low` and `high` rating, and `parts`, by one pass."""
-    found = [facts for facts in rows.each(("rating", "event_time", "part"), _find_facts) if facts["rows"]]
+    by_task = [facts for facts in rows.each(("rating", "event_time", "part"), _find_facts) if facts["rows"]]
     return {
-        "rows": sum(facts["rows"] for facts in found),
-        "timed": sum(facts["timed"] for facts in found),
-        "low": min((facts["low"] for facts in found), default=None),
-        "high": max((facts["high"] for facts in found), default=None),
-        "parts": sorted(set().union(*(facts["parts"] for facts in found))),
+        "rows": sum(facts["rows"] for facts in by_task),
+        "timed": sum(facts["timed"] for facts in by_task),
+        "low": min((facts["low"] for facts in by_task), default=None),
+        "high": max((facts["high"] for facts in by_task), default=None),
+        "parts": sorted(set().union(*(facts["parts"] for facts in by_task))),
     }
 
 
