@@ -12,12 +12,16 @@ from typing import Any
 from recbench_spark.benchmark import NightOutcome, run_night
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.data.arrow_files import identity
+from recbench_spark.errors import FallbackToSpark
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.night import BenchmarkNight, open_night
 from recbench_spark.nightly.run_keys import hash_split
+from recbench_spark.nightly.runners import require_local_night
 from recbench_spark.nightly.split import prepare_split
+from recbench_spark.protocol.rules import open_task_log
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
 
 DATE = date(2026, 1, 1)
@@ -109,8 +113,20 @@ def run(store: Store, benchmark: Benchmark, day: date = DATE, **options: Any) ->
     log = (store.folder or Path()) / "logs" / f"{day}.jsonl"
     if store.folder:
         journal.write_to(log)
-    outcome = run_night(store, benchmark, day, journal, **options)
+    outcome = run_night(choose_store(store, benchmark), benchmark, day, journal, **options)
     return Ran(store, benchmark, outcome, stream.getvalue(), log)
+
+
+def choose_store(store: Any, benchmark: Benchmark) -> Any:
+    """The same warehouse without Spark, where the night needs none: a fifth of the time."""
+    if store.folder is None or store.schema:
+        return store
+    try:
+        require_local_night(benchmark)
+        open_task_log(benchmark.dataset, benchmark.split)
+    except FallbackToSpark:
+        return store
+    return ArrowStore(store.root)
 
 
 def run_small_night(spark: Any, folder: Path) -> Ran:

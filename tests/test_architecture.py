@@ -282,6 +282,8 @@ LAZY_FILES = {
     "recbench_spark/adhoc/compared_runs.py": "loads Spark for a warehouse that only Spark reads",
     "recbench_spark/adhoc/engines.py": "loads the engine that a call chooses",
     "recbench_spark/adhoc/evaluate.py": "the call chooses its engine, and loads no other",
+    "recbench_spark/benchmark.py": "loads Spark for steps that it alone does",
+    "recbench_spark/nightly/night.py": "loads Spark for what it alone reads",
     "recbench_spark/cli.py": "loads Spark, to cancel its jobs",
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
     "recbench_spark/data/delta_snapshots.py": "loads Spark for a frame that only Spark reads",

@@ -27,7 +27,7 @@ from recbench_spark.protocol.audit_passes import build_manifest, count_parts
 from recbench_spark.protocol.item_counts import MOST_ITEMS, Catalogue, count_catalogue
 from recbench_spark.protocol.labelled_rows import open_by_user, open_labelled
 from recbench_spark.protocol.labels import OpenLoop, read_dropped, sum_dropped
-from recbench_spark.protocol.manifests import Fact, LogRows, Manifest, describe_rows, refuse_empty_parts
+from recbench_spark.protocol.manifests import Fact, LogRows, describe_rows, refuse_empty_parts
 from recbench_spark.protocol.rules import (
     find_cut,
     label_log,
@@ -160,7 +160,7 @@ def _make_split(
     _write_blocks(store, benchmark, rows, split_id, numeric=written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
         manifest = build_manifest(rows, log, split.model_dump_json(), store.engine, parts=part_counts)
-        _require_whole(store, split_id, manifest)
+        _require_whole(store, split_id, USER_BLOCKS, manifest.users)
         facts = manifest.facts
         if benchmark.dataset.until:
             facts.append(_later_fact(benchmark.dataset, log.later))
@@ -189,8 +189,8 @@ def name_time_unit(dataset: Dataset) -> Iterator[None]:
         raise EmptyPartError(error.message, hint, error.ends) from None
 
 
-def _require_whole(store: AnyStore, split_id: str, manifest: Manifest) -> None:
-    """Compare the rows of the catalogue and of the user blocks with the items and users of the log.
+def _require_whole(store: AnyStore, split_id: str, table: Table, wanted: int) -> None:
+    """Compare the rows of the catalogue, or of the user blocks, with the items or users of the log.
 
     The rows are counted from the statistics of the commits. A table that lacks rows would stay under its
     name for good, and every later night would read it. So the split is dropped: its next name is made anew.
@@ -198,17 +198,14 @@ def _require_whole(store: AnyStore, split_id: str, manifest: Manifest) -> None:
     Raises:
         StoreError: a table has more or fewer rows than the log has users or items.
     """
-    for table, wanted, what in (
-        (ITEMS, manifest.items, "items"),
-        (USER_BLOCKS, manifest.users, "users"),
-    ):
-        actual = store.count_rows(table, "split_id", split_id)
-        if actual != wanted:
-            drop_splits(store, [split_id], "incomplete")
-            raise StoreError(
-                f"split {split_id}: {table.name} has {actual:,} rows, and the log has {wanted:,} {what}",
-                "the rows of this split were removed: run again, and it is made anew",
-            )
+    actual = store.count_rows(table, "split_id", split_id)
+    if actual != wanted:
+        drop_splits(store, [split_id], "incomplete")
+        what = "items" if table is ITEMS else "users"
+        raise StoreError(
+            f"split {split_id}: {table.name} has {actual:,} rows, and the log has {wanted:,} {what}",
+            "the rows of this split were removed: run again, and it is made anew",
+        )
 
 
 def drop_splits(store: AnyStore, split_ids: Sequence[str], reason: str) -> None:
@@ -320,6 +317,7 @@ def _write_blocks(
 ) -> None:
     with journal.stage("items", "catalogue of items", split_id=split_id):
         catalogue = _write_catalogue(store, rows, split_id, numeric)
+        _require_whole(store, split_id, ITEMS, catalogue.n)
         if benchmark.dataset.reader == "world":
             true = list_propensities(benchmark.dataset.world, run=run_pieces(store.engine))
             methods, names = pa.repeat("true", len(true)), pa.repeat(split_id, len(true))

@@ -32,7 +32,7 @@ WHOLE: dict[str, Any] = {
         "exposure": {"propensities": {"method": "true"}},
         "multiverse": True,
     },
-    "comparisons": {"baseline": "popular", "slices": ["cold_user"]},
+    "comparisons": {"baseline": "popular"},
     "paradoxes": {"metrics": ["ndcg"], "k": [10], "replicates": 20, "flips_against": "all"},
     "regressions": [{"metric": "ndcg", "k": 10, "drop": 0.01}],
 }
@@ -45,7 +45,7 @@ DRAWN: dict[str, Any] = {
         "metrics": ["ndcg", "recall"],
         "k": [5],
         "definition": {"threshold": 4, "candidates": "uniform"},
-        "draw": {"n": 10, "estimators": ["bv"]},
+        "draw": {"n": 10, "estimators": ["bias_variance"]},
         "bootstrap": {"replicates": 10},
     },
 }
