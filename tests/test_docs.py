@@ -154,7 +154,7 @@ WHOLE: dict[str, Any] = {
     "models": [{"name": "popular", "kind": "popular"}, {"name": "als", "kind": "als"}],
 }
 NOT_RUN = {
-    "README-1": "tests/test_readme.py runs it",
+    "README-2": "tests/test_readme.py runs it",
     "evaluate_tables-1": "tests/test_readme.py runs it",
     "graph_embeddings-1": "a model file of jobs/embed.py, and no benchmark file",
     "embed_a_pyg_model-0": "tests/jobs/test_pyg_lesson.py runs it",

@@ -53,14 +53,14 @@ def require_local_night(benchmark: Benchmark) -> None:
         FallbackToSpark: one has none.
     """
     evaluation = benchmark.evaluation
-    asked = {
+    needs_spark = {
         "evaluation.task: rating": evaluation.task == "rating",
         "evaluation.learning_curve": evaluation.learning_curve is not None,
         "retrieval": benchmark.retrieval is not None,
         "evaluation.features": bool(evaluation.features) and DIVERSITY in evaluation.metrics,
     }
-    for name, is_asked in asked.items():
-        if is_asked:
+    for name, is_wanted in needs_spark.items():
+        if is_wanted:
             raise FallbackToSpark(f"{name} is evaluated by Spark")
     for model in benchmark.models:
         if not isinstance(model, PublishedModel) and not make_adapter(model).runs_local:
