@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Evaluation, Exposure
+from recbench_spark.data.arrow_files import read_column_names, read_table
+from recbench_spark.data.arrow_rows import as_double, read_column
 from recbench_spark.definitions import Definition
 from recbench_spark.engine.measures import Measures
 from recbench_spark.errors import DataError, FallbackToSpark
@@ -39,9 +41,10 @@ from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.nightly.propensity_names import method_name
 from recbench_spark.schemas import ITEMS, PROPENSITIES, RANKINGS
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.blocks import reduce_rows
+from recbench_spark.storage.blocks import PieceRows, reduce_rows, return_rows
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
+from recbench_spark.storage.sides import ChangedRows, NamedRows
 
 if TYPE_CHECKING:
     from recbench_spark.nightly.split import AnyStore
@@ -114,7 +117,7 @@ def read_propensities(store: AnyStore, split_id: str, exposure: Exposure) -> pa.
     """
     settings, name = exposure.propensities, method_name(store, exposure.propensities)
     if settings.method == "given":
-        return _open_frames(store, "propensities of a table").read_given(store, str(settings.path))
+        return _read_given(store, str(settings.path))
     propensities = _read_stored(store, split_id, name)
     if not len(propensities) and settings.method != "true":
         _open_frames(store, f"propensities '{settings.name}'").fit_propensities(store, split_id, settings)
@@ -122,6 +125,33 @@ def read_propensities(store: AnyStore, split_id: str, exposure: Exposure) -> pa.
     if not len(propensities):
         raise DataError(f"no propensities '{settings.name}' of split {split_id}", "jobs/propensity.py")
     return propensities
+
+
+def _read_given(store: AnyStore, path: str) -> pa.Table:
+    if not isinstance(store, ArrowStore):
+        return _open_frames(store, "propensities").read_given(store, path)
+    (table,) = _read_tables([path], ["item_id", "propensity"], what="propensities")
+    return table
+
+
+def open_rewards(store: AnyStore, path: str) -> NamedRows:
+    """Return item_id[, user_id], reward of a table; a value that is no number is NULL."""
+    if not isinstance(store, ArrowStore):
+        rows: NamedRows = _open_frames(store, "rewards").open_rewards(store, path)
+        return rows
+    stored = set(read_column_names(path))
+    names = tuple(name for name in ("user_id", "item_id", "reward") if name in stored | {"reward"})
+    read = partial(_read_tables, what="rewards")
+    return ChangedRows(PieceRows(store.engine, [path], read), names, return_rows, names)
+
+
+def _read_tables(paths: Iterable[str], columns: Sequence[str], what: str) -> Iterator[pa.Table]:
+    """Yield whole tables, with ids as text; the last column is a number."""
+    *ids, value = columns
+    for path in paths:
+        table = read_table(path, ["item_id", value], what)
+        texts = [table.column(name).cast(pa.string()) for name in ids]
+        yield pa.table([*texts, as_double(read_column(table, value, what), value)], [*columns])
 
 
 def _open_frames(store: AnyStore, what: str) -> Any:
@@ -201,7 +231,7 @@ def estimate_with_rewards(
     store: AnyStore, run_id: str, measures: Measures, exposure: Exposure
 ) -> tuple[dict[str, pa.Table], Check]:
     """Return results of measures that need the rewards of a model, and count the items without one."""
-    rewards = _open_frames(store, "exposure.rewards").open_rewards(store, str(exposure.rewards))
+    rewards = open_rewards(store, str(exposure.rewards))
     rankings = store.open_rows(RANKINGS, "run_id", [run_id])
     results = reduce_rewarded(store.engine, measures, rankings, rewards)
     missing = results.pop("unknown").column("n")[0].as_py()

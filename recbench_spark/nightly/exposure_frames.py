@@ -18,8 +18,8 @@ from recbench_spark.storage.store import Store
 
 def read_given(store: Store, path: str) -> pa.Table:
     """Read item_id and propensity of a table."""
-    names = ["item_id", "propensity"]
-    return collect_arrow(read_table(store.spark, path, names, "propensities").select(*names))
+    rows = read_table(store.spark, path, ["item_id", "propensity"], "propensities")
+    return collect_arrow(rows.select(F.col("item_id").cast("string"), F.col("propensity").cast("double")))
 
 
 def fit_propensities(store: Store, split_id: str, settings: Propensities) -> None:
