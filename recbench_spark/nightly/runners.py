@@ -52,8 +52,11 @@ def require_local_night(benchmark: Benchmark) -> None:
     Raises:
         FallbackToSpark: one has none.
     """
-    evaluation = benchmark.evaluation
+    evaluation, exposure = benchmark.evaluation, benchmark.evaluation.exposure
     needs_spark = {
+        "definition.candidates: given": benchmark.definition.candidates == "given",
+        "evaluation.exposure with fitted propensities": exposure is not None
+        and exposure.propensities.method not in ("true", "given"),
         "evaluation.task: rating": evaluation.task == "rating",
         "evaluation.learning_curve": evaluation.learning_curve is not None,
         "retrieval": benchmark.retrieval is not None,
