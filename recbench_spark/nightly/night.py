@@ -10,9 +10,6 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from recbench_spark import schemas
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import (
@@ -196,13 +193,6 @@ class BenchmarkNight:
     def plan(self) -> MetricPlan:
         """Return the plan of the metrics."""
         return make_metric_plan(self.benchmark.evaluation, self.definition)
-
-
-def _count_trained_users(blocks: Iterable[pa.Table]) -> int:
-    return sum(
-        int(pc.sum(pc.greater(pc.list_value_length(rows.column("train_items")), 0)).as_py() or 0)
-        for rows in blocks
-    )
 
 
 def open_night(store: AnyStore, benchmark: Benchmark, logical_date: date) -> BenchmarkNight:

@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 
 from recbench_spark.engine.measures import PIECE_ROWS, Measures
 from recbench_spark.engine.tasks import Tasks
-from recbench_spark.engine.versions import count_shuffle_tasks, send_to_tasks, union_rows
+from recbench_spark.engine.versions import count_shuffle_tasks, is_frame, send_to_tasks, union_rows
 from recbench_spark.kernels.streams import Batches, chunks
 from recbench_spark.storage.blocks import (
     Blocks,
@@ -193,7 +193,7 @@ class FrameRows:
 
 def as_rows(rows: DataFrame | Rows | None) -> Rows | None:
     """Return a frame as rows; rows, and None, as they are."""
-    return FrameRows(rows, PIECE_ROWS) if isinstance(rows, DataFrame) else rows
+    return FrameRows(rows, PIECE_ROWS) if is_frame(rows) else rows
 
 
 def open_frame(spark: SparkSession, rows: Rows, schema: T.StructType) -> DataFrame:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
 from recbench_spark.config.models import ModelConfig
+from recbench_spark.engine.versions import is_frame
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark
 from recbench_spark.evaluation.ranking.inputs import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.known_items import share_rows
@@ -120,7 +121,7 @@ class ModelAdapter(Generic[Settings]):
         sides = {side: rows for side, rows in vectors.items() if rows is not None}
         near = {"": trained.similarities} if trained.similarities is not None else {}
         for table, parts in ((EMBEDDINGS, sides), (SIMILARITIES, near)):
-            if any(map(_is_frame, parts.values())):
+            if any(map(is_frame, parts.values())):
                 data.frames.append_frames(data.store, table, parts, key)
             elif parts:
                 named = [_name_part(rows, side, key) for side, rows in parts.items()]
@@ -208,7 +209,7 @@ class ModelAdapter(Generic[Settings]):
     def rank_users(self, trained: Trained, source: Source, data: SplitData) -> Rows | None:
         """Return user_id, vector of the users of training, and of those folded in by their given rows."""
         known = self.users(trained, source)
-        if _is_frame(known):
+        if is_frame(known):
             known = data.frames.FrameRows(known)
         if not (data.folds_users and self.settings.folds_given_rows):
             return cast("Rows | None", known)
@@ -295,11 +296,6 @@ Behaviour = ModelAdapter
 def make_adapter(settings: ModelConfig) -> ModelAdapter[ModelConfig]:
     """Import the adapter class of a model's settings and return an adapter with these settings."""
     return cast("ModelAdapter[ModelConfig]", import_adapter(settings)(settings))
-
-
-def _is_frame(rows: Side) -> bool:
-    """Return whether rows are a frame of Spark."""
-    return hasattr(type(rows), "sparkSession")
 
 
 def _name_part(rows: Side, side: str, key: str) -> Part:
