@@ -193,7 +193,7 @@ class FrameRows:
 
 def as_rows(rows: DataFrame | Rows | None) -> Rows | None:
     """Return a frame as rows; rows, and None, as they are."""
-    return FrameRows(rows, PIECE_ROWS) if is_frame(rows) else rows
+    return FrameRows(rows, PIECE_ROWS) if is_frame(rows) else cast("Rows | None", rows)
 
 
 def open_frame(spark: SparkSession, rows: Rows, schema: T.StructType) -> DataFrame:
