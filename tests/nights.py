@@ -119,7 +119,7 @@ def run(store: Store, benchmark: Benchmark, day: date = DATE, **options: Any) ->
 
 def choose_store(store: Any, benchmark: Benchmark) -> Any:
     """The same warehouse without Spark, where the night needs none: a fifth of the time."""
-    if store.folder is None or store.schema:
+    if isinstance(store, ArrowStore) or store.folder is None or store.schema:
         return store
     try:
         require_local_night(benchmark)

@@ -389,7 +389,7 @@ def test_make_sql_hands_the_question_on_as_it_is(tmp_path):
     python.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     python.chmod(0o755)
     query = f"SELECT `a`, 'b' FROM \"c\" -- $(touch {tmp_path}/one) `touch {tmp_path}/two` $HOME"
-    command = ["make", "-s", "sql", f"PY={python}", "STAMP=", f"Q={query} $(shell touch {tmp_path}/three)"]
+    command = ["make", "-s", "sql", f"PY={python}", "CORE=", f"Q={query} $(shell touch {tmp_path}/three)"]
     done = subprocess.run([*command, "WAREHOUSE="], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == f"{query} $(shell touch {tmp_path}/three)", done.stderr
     assert done.stdout.splitlines()[1:3] == ["--warehouse", ""]

@@ -21,7 +21,7 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
 from recbench_spark.evaluation.metrics.listed import ListedCatalogue
 from recbench_spark.evaluation.ranking.candidates import CandidateRule, Candidates
 from recbench_spark.evaluation.ranking.inputs import GivenRows, ScoredModel
-from recbench_spark.evaluation.ranking.known_items import KnownItems, find_shared_items
+from recbench_spark.evaluation.ranking.known_items import KnownItems, share_items
 from recbench_spark.evaluation.ranking.negatives import draw_candidates
 from recbench_spark.evaluation.ranking.part_users import PART_USERS, map_user_blocks, select_part_users
 from recbench_spark.evaluation.ranking.sources import DotSource, HashSource
@@ -80,7 +80,7 @@ def run_pass(store: Any, split: Any, drawn: bool, open_rows: Callable[[PieceRows
     folder, split_id, facts = split
     evaluation = facts["benchmark"].evaluation
     evaluation = evaluation.model_copy(update={"metrics": ("ndcg", "auc", "coverage"), "multiverse": True})
-    known = KnownItems(find_shared_items(store, split_id), facts["n"])
+    known = KnownItems(share_items(store, split_id), facts["n"])
     definition = evaluation.resolve()
     plan = make_metric_plan(evaluation, definition)
 

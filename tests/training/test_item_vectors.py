@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from recbench_spark.config.models import ModelConfig
+from recbench_spark.errors import DataError
 from recbench_spark.schemas import EMBEDDINGS, arrow_rows
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.delta_tables import list_files
 from recbench_spark.training.model_adapter import ModelAdapter
 
 VECTORS = {"one length": [[1.0, 2.0], [3.0, 4.0]], "two lengths": [[1.0, 2.0], [3.0]]}
@@ -34,23 +34,20 @@ def append_vectors(place: str, model: str, side: str, vectors: list[Any]) -> Non
 
 def check_lengths(root: str) -> None:
     """Check for each model of VECTORS whether its vectors can be read from the table."""
-    ArrowStore(root).create(EMBEDDINGS)
-    place = f"{root}/{EMBEDDINGS.name}"
-    store = SimpleNamespace(
-        root=root,
-        location=lambda name: f"{root}/{name}",
-        list_partition_files=lambda _, partition: list_files(place, partition),
-    )
-    dims = {}
+    store = ArrowStore(root)
+    store.create(EMBEDDINGS)
+    dims: dict[str, int | None] = {}
     for model, vectors in VECTORS.items():
-        append_vectors(place, model, "item", vectors)
-        append_vectors(place, model, "user", [[1.0]])
+        append_vectors(store.location(EMBEDDINGS.name), model, "item", vectors)
+        append_vectors(store.location(EMBEDDINGS.name), model, "user", [[1.0]])
     for model in (*VECTORS, "none"):
-        data: Any = SimpleNamespace(
-            store=store, n_items=2, known_items=None, key=lambda _, model=model: model
-        )
-        source = Stored(None)._source_from_table(data)  # type: ignore[arg-type]
-        dims[model] = source and source.dims
+        data: Any = SimpleNamespace(store=store, n_items=2, known_items=None, key=lambda _, m=model: m)
+        adapter: Any = Stored(SimpleNamespace(name=model))  # type: ignore[arg-type]
+        try:
+            dims[model] = adapter.share_vectors(adapter.load(data).items, data).dims
+        except DataError as error:
+            assert "several lengths" in error.message
+            dims[model] = None
     assert dims == {"one length": 2, "two lengths": None, "none": None}
 
 
