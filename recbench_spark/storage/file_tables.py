@@ -122,7 +122,7 @@ class FileTables:
     def rows(
         self, table: Table, filters: Filters = (), columns: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
-        """Return rows that fulfil all filters as objects, maps as dictionaries; arguments as `read_rows`."""
+        """Return rows that fulfil all filters as objects; arguments as `read_rows`."""
         held = self.read_rows(table, filters, columns)
         rows = cast(list[dict[str, Any]], held.to_pylist())
         for name in (field.name for field in held.schema if pa.types.is_map(field.type)):

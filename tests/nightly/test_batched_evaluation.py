@@ -22,7 +22,6 @@ from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING, Ra
 from recbench_spark.schemas import METRICS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import count_table_rows
-from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.store import Store
 from recbench_spark.training.baselines import RandomAdapter
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
@@ -227,12 +226,13 @@ def test_a_model_whose_worker_dies_is_named_and_the_others_go_on(tmp_path: Path,
     chosen = [*models("random"), deadly, *models("popular")]
     evaluation = {**EVALUATION, "metrics": ["ndcg"], "parts": ["test"]}
     benchmark = small(name="night", dataset=WORLD, models=chosen, evaluation=evaluation)
+    monkeypatch.setattr("recbench_spark.storage.arrow_store.host_folder", lambda: tmp_path / "host")
     store = ArrowStore(str(tmp_path / "w"), workers=2)
     ran = run(store, benchmark)
     assert set(ran.outcome.run_ids) == {"random", "popular"} and set(ran.outcome.failed) == {"deadly"}
     assert "was ended from outside" in ran.outcome.failed["deadly"]
     assert "model 2/3 deadly: FAILED" in ran.remarks
-    assert not list(host_folder().glob("shuffle-*"))
+    assert not list((tmp_path / "host").glob("shuffle-*"))
 
 
 @pytest.mark.slow
