@@ -30,10 +30,11 @@ demo-night: $(CORE) ## after make demo: a second night on which a model falls
 		--set 'models.als_32={name: als_32, kind: random}' --set 'comparisons={baseline: popular}' \
 		--set 'regressions=[{metric: ndcg, k: 10, drop: 0.01}]' $(ARGS) || [ $$? -eq 4 ]
 
-demo-spark: $(STAMP) ## after make demo: the same night on Spark, and whether its tables are the same; needs Java 17
+demo-spark: $(STAMP) ## the demo's night on both runners, and whether the tables are the same; needs Java 17
+	$(PY) jobs/nightly.py --config $(CONFIG) --warehouse "$${STORED_AT%/}-local" --logical-date $(DATE) --engine local $(ARGS)
 	$(VENV)/bin/spark-submit --properties-file conf/spark/local.conf jobs/nightly.py --config $(CONFIG) \
-		--warehouse "$$STORED_AT-spark" --logical-date $(DATE) --engine spark $(ARGS)
-	$(PY) tools/compare_warehouses.py "$$STORED_AT" "$$STORED_AT-spark"
+		--warehouse "$${STORED_AT%/}-spark" --logical-date $(DATE) --engine spark $(ARGS)
+	$(PY) tools/compare_warehouses.py "$${STORED_AT%/}-local" "$${STORED_AT%/}-spark"
 
 test: $(STAMP) style ## style, types, tests without a JVM, one shared night and a test of each job: 5 minutes
 	@$(MAKE) --no-print-directory -j 2 types test-short

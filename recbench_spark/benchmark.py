@@ -232,6 +232,7 @@ def run_model(
 
 def _import_measure(night: BenchmarkNight) -> Callable[..., list[Check]]:
     """Import the function that measures one model by itself, on Spark."""
+    _ = night.spark_store
     if night.benchmark.evaluation.task == "rating":
         from recbench_spark.nightly.rating_evaluation import predict_model  # noqa: PLC0415
 
@@ -319,7 +320,9 @@ def catch_failures(runs: Attempt | Sequence[Attempt], journal: Journal) -> Itera
         if is_cancelled(error):
             raise Interrupted from error
         # Every other model would fail too, and no run can be written; or Spark makes the night.
-        if is_java_gone(error) or isinstance(error, FallbackToSpark):
+        own = runs if isinstance(runs, Attempt) else next(iter(runs), None)
+        is_local = own is not None and isinstance(own.night.store, ArrowStore)
+        if is_java_gone(error) or (is_local and isinstance(error, FallbackToSpark)):
             raise
         for run in [runs] if isinstance(runs, Attempt) else runs:
             if not run.error:  # an earlier reason is the one to report

@@ -109,7 +109,16 @@ def test_the_wheel_leaves_the_packages_of_a_runtime_as_they_are(
     ]
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["value", str(2 / 3)], done.stderr
-    words = [python.parent / "recbench", "nightly", "--config", "demo", "--warehouse", "n", *NIGHT]
+    words = [
+        python.parent / "recbench",
+        "nightly",
+        "--engine=spark",
+        "--config",
+        "demo",
+        "--warehouse",
+        "n",
+        *NIGHT,
+    ]
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -50,7 +50,13 @@ def run_night(folder: Path, flags: tuple[str, ...]) -> None:
     properties.write_text(f"{text}\n{session.JAVA_FLAGS} {options}\n", encoding="utf-8")
     os.environ[session.PROPERTIES] = str(properties)
     sets = [f"--set=dataset.world.{name}={value}" for name, value in WORLD.items()]
-    words = ["--config=demo", f"--warehouse={folder / 'w'}", "--logical-date=2026-01-01", *sets]
+    words = [
+        "--config=demo",
+        "--engine=spark",
+        f"--warehouse={folder / 'w'}",
+        "--logical-date=2026-01-01",
+        *sets,
+    ]
     nightly.main(nightly.parser().parse_args(words))
     context = SparkContext._active_spark_context
     assert context is not None

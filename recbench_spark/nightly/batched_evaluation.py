@@ -17,7 +17,7 @@ from typing import Any
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig, digest
 from recbench_spark.engine.versions import read_setting
-from recbench_spark.errors import ConfigError, DataError, is_cancelled
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, is_cancelled
 from recbench_spark.evaluation.batched import shuffle
 from recbench_spark.evaluation.batched.progress import watch_progress
 from recbench_spark.evaluation.batched.run_measures import map_user_values
@@ -184,7 +184,7 @@ def _pass_with_retry(
     try:
         passes = _run_pass(night, wanted, group, journal)
     except Exception as error:
-        if is_cancelled(error) or is_java_gone(error):
+        if _ends_night(error):
             raise
         passes = [_PassResult(None, 0.0, error) for _ in group]
     return [
@@ -228,6 +228,11 @@ def _progress_folder(night: BenchmarkNight) -> Path | None:
     return None if folder is None else Path(scratch_folder(str(folder)))
 
 
+def _ends_night(error: Exception) -> bool:
+    """Return whether no other model can be evaluated either, or Spark makes the night."""
+    return is_cancelled(error) or is_java_gone(error) or isinstance(error, FallbackToSpark)
+
+
 def _as_error(message: str | None) -> Exception | None:
     return None if message is None else DataError(message)
 
@@ -245,6 +250,6 @@ def _collect_run_rows(
         try:
             yield ready.run_id, make_run_rows(night, wanted, run, passed.result.measured, ready.checks)
         except Exception as error:
-            if is_cancelled(error) or is_java_gone(error):
+            if _ends_night(error):
                 raise
             failed[ready.run_id] = error

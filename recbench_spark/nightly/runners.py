@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from recbench_spark.config import Benchmark, PublishedModel
+import os
+from collections.abc import Sequence
+
+from recbench_spark.config import Benchmark, ModelConfig, PublishedModel
 from recbench_spark.engine.choices import EngineChoice, require_spark
-from recbench_spark.errors import FallbackToSpark
+from recbench_spark.errors import ConfigError, FallbackToSpark
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
 from recbench_spark.protocol.rules import open_task_log
-from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, USER_BLOCKS
+from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, TABLES, USER_BLOCKS, Table
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 from recbench_spark.training.model_adapter import make_adapter
 
@@ -29,12 +32,12 @@ def choose_runner(
     Raises:
         ConfigError: `local` is requested, and only Spark can do this.
     """
-    if requested == "spark":
-        return EngineChoice("spark", "as requested"), 0
+    if why := find_wish(requested):
+        return EngineChoice("spark", why), 0
     try:
         if night:
             require_local_night(benchmark)
-        n = _count_rows(benchmark, root)
+        n = _count_rows(benchmark, root, NIGHT_TABLES if night else SPLIT_TABLES)
     except FallbackToSpark as error:
         return require_spark(requested, error), 0
     if requested == "local":
@@ -44,6 +47,28 @@ def choose_runner(
     if n > MOST_ROWS:
         return EngineChoice("spark", f"{n:,} rows, up to {MOST_ROWS:,} are taken without it"), 0
     return EngineChoice("local", f"{n:,} rows of this machine (up to {MOST_ROWS:,}), without Spark"), n
+
+
+SPLIT_TABLES = (SPLITS, ITEMS, USER_BLOCKS, MANIFESTS)
+NIGHT_TABLES = tuple(
+    table
+    for table in TABLES.values()
+    if not table.name.startswith(("graph", "board", "submissions", "speed"))
+)
+"""Tables to which a split or a night may append rows."""
+
+SESSIONS = {
+    "PYSPARK_GATEWAY_PORT": "spark-submit started this job",
+    "SPARK_REMOTE": "SPARK_REMOTE names a server of Spark Connect",
+}
+"""Variables of the environment by which a caller asks for a session of Spark."""
+
+
+def find_wish(requested: str) -> str:
+    """Return in words who asked for Spark: the flag, or with `auto` the environment; empty: nobody."""
+    if requested != "auto":
+        return "as requested" if requested == "spark" else ""
+    return next((why for name, why in SESSIONS.items() if os.environ.get(name)), "")
 
 
 def require_local_night(benchmark: Benchmark) -> None:
@@ -66,11 +91,19 @@ def require_local_night(benchmark: Benchmark) -> None:
         if is_wanted:
             raise FallbackToSpark(f"{name} is evaluated by Spark")
     for model in benchmark.models:
-        if not isinstance(model, PublishedModel) and not make_adapter(model).runs_local:
+        if not isinstance(model, PublishedModel) and not _runs_local(model):
             raise FallbackToSpark(f"model {model.name} (kind {model.kind}) runs on Spark")
 
 
-def _count_rows(benchmark: Benchmark, root: str) -> int:
+def _runs_local(model: ModelConfig) -> bool:
+    """Return whether a model needs no Spark; its module may not even be loaded without."""
+    try:
+        return make_adapter(model).runs_local
+    except (ConfigError, ModuleNotFoundError):
+        return False
+
+
+def _count_rows(benchmark: Benchmark, root: str, tables: Sequence[Table]) -> int:
     """Count the rows of a log that tasks read by themselves.
 
     Raises:
@@ -82,5 +115,5 @@ def _count_rows(benchmark: Benchmark, root: str) -> int:
     if joined:
         raise FallbackToSpark(f"slice {joined[0]} comes from a table")
     n = open_task_log(benchmark.dataset, benchmark.split).n
-    ArrowStore(root, read_only=True).check_appendable([SPLITS, ITEMS, USER_BLOCKS, MANIFESTS])
+    ArrowStore(root, read_only=True).check_appendable(tables)
     return n

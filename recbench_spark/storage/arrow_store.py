@@ -176,12 +176,20 @@ class ArrowStore(FileTables):
         """
         for table in tables:
             if self.exists(table.name):
-                with hold_table(self.location(table.name), latest=False) as opened:
-                    protocol = opened.protocol()
+                protocol = self._read_protocol(table.name)
                 if protocol.min_writer_version > CHECKED_VERSION:
                     features = ", ".join(protocol.writer_features or [])
                     requirement = features or protocol.min_writer_version
                     raise FallbackToSpark(f"table {table.name} of the warehouse requires {requirement}")
+
+    def _read_protocol(self, name: str) -> Any:
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+        try:
+            with hold_table(self.location(name), latest=False) as opened:
+                return opened.protocol()
+        except DeltaError as error:
+            raise FallbackToSpark(f"table {name}: {str(error).splitlines()[0]}") from None
 
     def append_all(self, frames: Sequence[tuple[pa.Table, Table]]) -> None:
         """Append to several tables, one after the other."""

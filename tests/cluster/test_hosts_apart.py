@@ -170,7 +170,19 @@ def list_models(flags: Command, root: str) -> list[Command]:
 
 def list_night(config: str, root: str) -> list[Command]:
     """Return the command of the night."""
-    return [["nightly", "--config", config, "--warehouse", root, "--logical-date", "2026-01-01"]]
+    return [
+        [
+            "nightly",
+            "--engine",
+            "spark",
+            "--config",
+            config,
+            "--warehouse",
+            root,
+            "--logical-date",
+            "2026-01-01",
+        ]
+    ]
 
 
 def list_view(pid: int) -> set[str]:

@@ -10,12 +10,15 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.commands import nightly as job
 from recbench_spark.config import Benchmark
 from recbench_spark.engine import local
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, FallbackToSpark
+from recbench_spark.nightly import runners
 from recbench_spark.nightly.runners import choose_runner
 from recbench_spark.schemas import COMPARISONS, RUNS
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -148,3 +151,27 @@ def test_what_needs_spark_is_said(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=why) as refused:
         choose_runner("local", benchmark, str(tmp_path), night=True)
     assert refused.value.hint == "use --engine spark"
+
+
+@pytest.mark.parametrize("variable", runners.SESSIONS)
+def test_who_asks_for_a_session_gets_spark(tmp_path: Path, monkeypatch: Any, variable: str) -> None:
+    monkeypatch.setenv(variable, "sc://host:15002")
+    choice, _ = choose_runner("auto", small(), str(tmp_path), night=True)
+    assert choice.engine == "spark" and choice.why == runners.SESSIONS[variable]
+    assert choose_runner("local", small(), str(tmp_path), night=True)[0].engine == "local"
+
+
+def test_rewards_that_spark_must_read_fail_no_model(tmp_path: Path) -> None:
+    """A folder with partitions: the night ends for the other runner, and leaves no run."""
+    (tmp_path / "rewards" / "day=1").mkdir(parents=True)
+    pq.write_table(pa.table({"item_id": ["i00001"], "reward": [1.0]}), tmp_path / "rewards/day=1/a.parquet")
+    exposure = {
+        "propensities": {"method": "true"},
+        "estimators": ["ips", "dr"],
+        "rewards": str(tmp_path / "rewards"),
+    }
+    benchmark = small(models=models("popular"), evaluation={**SMALL["evaluation"], "exposure": exposure})
+    store = ArrowStore(str(tmp_path / "w"))
+    with pytest.raises(FallbackToSpark, match="day=1"):
+        run(store, benchmark)
+    assert not store.rows(RUNS)

@@ -26,7 +26,7 @@ QUESTION = """SELECT part, estimator, model, metric, k, value FROM leaderboard
     ORDER BY part, estimator, model, metric, k, value"""
 
 JOBS: Mapping[str, tuple[str, ...]] = {
-    "night": ("nightly", "--config", "{inputs}/night.yaml", *DATE),
+    "night": ("nightly", "--engine", "spark", "--config", "{inputs}/night.yaml", *DATE),
     "query": ("query", "--engine", "spark", "--format", "csv", "which_model_is_best"),
     "select": ("query", "--engine", "spark", "--format", "csv", QUESTION),
     "evaluate": (
@@ -39,7 +39,7 @@ JOBS: Mapping[str, tuple[str, ...]] = {
         *("embed", "--edges", "{inputs}/edges.csv", "--undirected", "--widths", "8,8"),
         *("--blocks", "2", "--seed", "1", "--nearest", "5"),
     ),
-    "als": ("nightly", "--config", "{inputs}/als.yaml", *DATE),
+    "als": ("nightly", "--engine", "spark", "--config", "{inputs}/als.yaml", *DATE),
 }
 """Command and words of each job; `als` is last, since it ended a Connect server once."""
 

@@ -45,6 +45,11 @@ def run(args: argparse.Namespace) -> int:
         from recbench_spark.commands.dry_runs import dry_run  # noqa: PLC0415
 
         print(dry_run(args.warehouse, benchmark, args.logical_date, done))
+        if done is None:
+            from recbench_spark.nightly.runners import choose_runner  # noqa: PLC0415
+
+            choice, _ = choose_runner(args.engine, benchmark, args.warehouse, night=True)
+            print(f"runner      {choice.describe()}")
         return OK
     journal = Journal()
     if args.log:
