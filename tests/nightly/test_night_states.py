@@ -141,6 +141,7 @@ def test_a_signal_ends_a_running_night_with_its_state(
     place.parent.mkdir()
     place.write_text('{"exit_code": 0, "state": "finished"}')
     words = ["--config", tmp_path / "shop.yaml", "--warehouse", tmp_path, "--logical-date", DAY]
+    words += ["--engine=spark"] if word == "starting Spark" else []
     job = [sys.executable, "-m", "recbench_spark", "nightly", *map(str, words)]
     own = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "JAVA_HOME")}
     lines: list[str] = []

@@ -288,6 +288,12 @@ def test_walks_that_find_nobody_are_told_and_fit_nothing(spark, tmp_path) -> Non
     assert "epoch 1: loss" not in ran.remarks
 
 
+def read_vectors(items: Any) -> Any:
+    """The vectors of a trained model by item."""
+    rows = pa.concat_tables(items.each(("item_id", "vector"), pa.concat_tables))
+    return rows.to_pandas().set_index("item_id")["vector"]
+
+
 def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> None:
     kinds, short = ("mf_bpr", "pinsage"), {**FIT, "epochs": 2}
     fitted = [
@@ -307,7 +313,7 @@ def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> N
     assert ran.remarks.count("  epoch 2: loss") == 4 and ran.remarks.count("; ended: ") == 4
     for kind in kinds:
         one, two = (
-            make_adapter(model).load(ran.night.data).items.toPandas().set_index("item_id")["vector"]
+            read_vectors(make_adapter(model).load(ran.night.data).items)
             for model in benchmark.models
             if model.name in (f"{kind}_1", f"{kind}_2")
         )
