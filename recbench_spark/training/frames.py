@@ -99,10 +99,10 @@ def append_frames(store: Store, table: Table, sides: Mapping[str, DataFrame], ke
 
 def unwrap_side(rows: Any, side: str, store: Store, *columns: str) -> DataFrame:
     """Return a side of a trained model as a frame: its ids, and these columns at least."""
-    if not isinstance(rows, PieceRows):
-        frame: DataFrame = rows.frame if isinstance(rows, FrameRows) else rows
-        return frame
     names = (f"{side}_id", *columns)
+    if not isinstance(rows, PieceRows):
+        frame: DataFrame = rows.frame.select(*names) if isinstance(rows, FrameRows) else rows
+        return frame
     schema = T.StructType([T.StructField(names[0], T.StringType()), *(SIDE[name] for name in columns)])
     return make_frame_rows(store.spark, rows.open(names, return_rows, names), schema)
 

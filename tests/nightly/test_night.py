@@ -717,7 +717,7 @@ def test_a_night_in_a_catalog(spark, writer: str, monkeypatch: pytest.MonkeyPatc
     try:
         store = Store(spark, "spark_catalog.recbench_night_test")
         ran = run(store, small(**TINY))
-        assert set(ran.outcome.run_ids) == {"popular"}
+        assert set(ran.outcome.run_ids) == {"popular"}, ran.outcome.failed
         assert (ran.outcome.report_path is None) == (writer == "Spark")
         assert spark.table("recbench_night_test.runs").count() == 1
         assert "popular" in ran.outcome.leaderboard
