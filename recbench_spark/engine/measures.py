@@ -109,7 +109,8 @@ def sum_rows(
             piece = table.slice(start, most).combine_chunks()
             for name, measure in measures.items():
                 for rows in measure.sums(iter(piece.to_batches())):
-                    yield pack_rows(name, pa.Table.from_batches([rows]))
+                    if rows.num_rows:
+                        yield pack_rows(name, pa.Table.from_batches([rows]))
 
 
 def deal_sums(
@@ -136,14 +137,14 @@ def deal_sums(
 
 def finish_sums(measures: Measures, cells: pa.Table) -> pa.Table:
     """Finish all cells of a task: a row of `CELLS` for each member and measure."""
-    finished: list[pa.RecordBatch] = []
-    groups = cells.group_by(["member", "kind"], use_threads=False).aggregate([("rows", "list")])
-    for member, kind, rows in zip(
-        *(groups.column(name) for name in ("member", "kind", "rows_list")), strict=True
-    ):
-        sums = _deserialize_tables(rows.values).combine_chunks()
-        results = finish_table(measures[kind.as_py()], sums) if kind.as_py() in measures else sums
-        finished.append(pack_rows(kind.as_py(), results, member.as_py()))
+    sums: dict[tuple[int, str], list[pa.Scalar]] = {}
+    for member, kind, rows in zip(*cells.columns, strict=True):
+        sums.setdefault((member.as_py(), kind.as_py()), []).append(rows)
+    finished = []
+    for (member, kind), packed in sums.items():
+        rows = _deserialize_tables(packed)
+        results = finish_table(measures[kind], rows) if kind in measures else rows
+        finished.append(pack_rows(kind, results, member))
     return pa.Table.from_batches(finished, CELLS)
 
 
@@ -167,7 +168,7 @@ def pack_rows(kind: str, rows: pa.Table, member: int = 0) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=CELLS)
 
 
-def _deserialize_tables(rows: pa.ChunkedArray) -> pa.Table:
+def _deserialize_tables(rows: Iterable[pa.Scalar]) -> pa.Table:
     return pa.concat_tables([pa.ipc.open_stream(value.as_buffer()).read_all() for value in rows])
 
 

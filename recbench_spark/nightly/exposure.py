@@ -16,7 +16,7 @@ from recbench_spark.data.arrow_files import read_column_names, read_table
 from recbench_spark.data.arrow_rows import as_double, read_column
 from recbench_spark.definitions import Definition
 from recbench_spark.engine.measures import Measures
-from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.errors import DataError
 from recbench_spark.evaluation.estimators import debiased
 from recbench_spark.evaluation.estimators.debiased import Proposal
 from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, EstimationPlan
@@ -40,14 +40,14 @@ from recbench_spark.kernels.estimators.propensities import CHANCES
 from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.nightly.propensity_names import method_name
 from recbench_spark.schemas import ITEMS, PROPENSITIES, RANKINGS
-from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.arrow_store import ArrowStore, require_session
 from recbench_spark.storage.blocks import PieceRows, reduce_rows, return_rows
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
 from recbench_spark.storage.sides import ChangedRows, NamedRows
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
 """An estimate gets a warning if its effective rows are fewer, or are a smaller share of all rows."""
@@ -156,8 +156,7 @@ def _read_tables(paths: Iterable[str], columns: Sequence[str], what: str) -> Ite
 
 def _open_frames(store: AnyStore, what: str) -> Any:
     """Return the module of what Spark alone does. Raises FallbackToSpark: the warehouse has none."""
-    if isinstance(store, ArrowStore):
-        raise FallbackToSpark(what)
+    require_session(store, what)
     from recbench_spark.nightly import exposure_frames  # noqa: PLC0415
 
     return exposure_frames
@@ -234,7 +233,8 @@ def estimate_with_rewards(
     rewards = open_rewards(store, str(exposure.rewards))
     rankings = store.open_rows(RANKINGS, "run_id", [run_id])
     results = reduce_rewarded(store.engine, measures, rankings, rewards)
-    missing = results.pop("unknown").column("n")[0].as_py()
+    unknown = results.pop("unknown", None)  # None: no user was ranked
+    missing = 0 if unknown is None else unknown.column("n")[0].as_py()
     return results, warn_above_zero("exposure: items without a reward", missing, "they count 0")
 
 

@@ -56,6 +56,17 @@ def needs_no_java(root: str) -> bool:
     return is_local_folder(root) or is_object_storage(root)
 
 
+def require_session(store: AnyStore, why: str) -> Store:
+    """Return a warehouse that has a session of Spark; `why`: what needs one, in words.
+
+    Raises:
+        FallbackToSpark: it has none.
+    """
+    if isinstance(store, ArrowStore):
+        raise FallbackToSpark(why)
+    return store
+
+
 class ArrowStore(FileTables):
     """Tables by name below one local folder, or one URI of an object storage.
 

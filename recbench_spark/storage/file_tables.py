@@ -283,7 +283,8 @@ class FileTables:
             for partition in ({column: value, **others} for value in values)
             for file in self.list_partition_files(table, partition, max_bytes=math.inf)
         ]
-        return PieceRows(self.engine, pieces, partial(read_partition_files, most=most))
+        read = partial(read_partition_files, most=most, schema=table.arrow_schema)
+        return PieceRows(self.engine, pieces, read)
 
     def _open_frame(self, table: Table, values: Mapping[str, Sequence[str]], most: int) -> StoredRows:
         raise FallbackToSpark(f"table {table.name} of the warehouse")

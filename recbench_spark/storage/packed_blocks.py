@@ -155,21 +155,39 @@ def read_files(files: Iterable[str], columns: Sequence[str]) -> Iterator[pa.Tabl
     """Yield the rows of each file that a task gets."""
     texts = [name for name in DICTIONARIES if name in columns]
     for file in files:
-        yield open_parquet(file, read_dictionary=texts).read(columns=list(columns))
+        rows = open_parquet(file, read_dictionary=texts).read(columns=list(columns))
+        # Files of several writers differ in what may be NULL; their rows have one schema.
+        yield pa.table(dict(zip(rows.column_names, rows.columns, strict=True)))
 
 
 def read_partition_files(
-    pieces: Iterable[tuple[str, Mapping[str, str]]], columns: Sequence[str], most: int = PIECE_ROWS
+    pieces: Iterable[tuple[str, Mapping[str, str]]],
+    columns: Sequence[str],
+    most: int = PIECE_ROWS,
+    schema: pa.Schema | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of files, some at a time, with the values of their partition."""
+    """Yield the rows of files, some at a time, with the values of their partition.
+
+    Args:
+        pieces: files, each with the values of its partition.
+        columns: the wanted columns.
+        most: rows that are read at once.
+        schema: of the table; a column that a file lacks, since it is older, is NULL. None: no file is.
+    """
     for file, partition in pieces:
         names = [name for name in columns if name not in partition]
         for batch in open_parquet(file).iter_batches(most, columns=names):
-            rows = pa.Table.from_batches([batch])
-            for name in columns:
-                if name in partition:
-                    rows = rows.append_column(name, pa.repeat(partition[name], len(rows)))
-            yield rows.select(list(columns))
+            yield pa.table({name: _read_column(batch, name, partition, schema) for name in columns})
+
+
+def _read_column(
+    batch: pa.RecordBatch, name: str, partition: Mapping[str, str], schema: pa.Schema | None
+) -> pa.Array:
+    if name in partition:
+        return pa.repeat(partition[name], batch.num_rows)
+    if schema is not None and name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, schema.field(name).type)
+    return batch.column(name)
 
 
 def finish_tables(

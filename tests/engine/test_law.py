@@ -257,3 +257,12 @@ def test_on_spark(spark: Any, measures: Any, whole: Any) -> None:
         there = frame.mapInArrow(partial(map_user_values, metric_plan, None), to_ddl(USER_VALUES))
         assert bits({"values": there.toArrow()}) == bits(values)
     spark.conf.set(batch_rows, before)
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_sums_without_a_row_are_no_result(tasks: int, tmp_path: Path) -> None:
+    """For instance of a cut-off that no run has."""
+    none = pa.RecordBatch.from_pydict({"user_id": pa.array([], pa.string())})
+    measure = Measure(lambda _: iter([none]), ("user_id",), lambda sums: sums, ("user_id",))
+    rows = PieceRows(LocalEngine(str(tmp_path)), [make_rows()], open_tables)
+    assert reduce_rows({"none": measure}, rows, tasks) == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -54,6 +54,12 @@ def add_rewards(rankings: pa.Table, rewards: pa.Table) -> pa.Table:
     return rankings.append_column("unknown_rewards", pa.array(unknown_n))
 
 
+def _join_tables(tables: Iterable[pa.Table]) -> pa.Table:
+    """Join rewards of items; a task may have none."""
+    held = [table for table in tables if len(table)]
+    return pa.concat_tables(held) if held else NO_REWARDS.empty_table().select(["item_id", "reward"])
+
+
 def count_wrong(rewards: pa.Table) -> WrongRewards:
     """Count what `refuse_wrong` refuses, in all rows of some items, or of some users."""
     values = rewards.column("reward").cast(pa.float64())
@@ -99,7 +105,7 @@ def reduce_rewarded(
     columns = tuple(dict.fromkeys(["user_id", "item_ids", "top_items", *needs]))
     names, tasks = (*columns, *REWARD_COLUMNS), engine.count_tasks(0)
     if "user_id" not in rewards.names:
-        table = pa.concat_tables(rewards.each(rewards.names, pa.concat_tables))
+        table = _join_tables(rewards.each(rewards.names, _join_tables))
         refuse_wrong([count_wrong(table)])
         return reduce_rows(
             measures, ChangedRows(rankings, columns, partial(add_rewards, rewards=table), names), tasks

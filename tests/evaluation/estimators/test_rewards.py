@@ -76,3 +76,8 @@ def test_rankings_meet_their_rewards_in_tasks(tmp_path: Path, workers: int) -> N
         reduce(tmp_path, OF_USERS, workers)
     with pytest.raises(DataError, match=r"0 rows are not a probability .* 1 occur twice"):
         reduce(tmp_path, pa.concat_tables([whole, whole.slice(0, 1)]), workers)
+
+
+def test_rewards_without_a_row_count_0(tmp_path: Path) -> None:
+    """The two truth items and two listed items of u, one listed item of v, one truth item of w."""
+    assert reduce(tmp_path, OF_ITEMS.slice(0, 0), 1) == (0.0, 4 + 1 + 1)
