@@ -60,7 +60,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.arrow_store import ArrowStore
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 @pin_inputs()

@@ -62,7 +62,7 @@ from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import INTERACTIONS
-from recbench_spark.storage.blocks import Blocks, Engine, return_rows, run_pieces
+from recbench_spark.storage.blocks import Blocks, Engine, PieceRows, return_rows, run_pieces
 
 Run = Callable[[Callable[[range], Any], Sequence[range]], Iterable[Any]]
 """Calls a function for each piece: `map` in this process, or tasks. The order of results is free."""
@@ -136,17 +136,17 @@ def read_piece(piece: range, world: WorldSettings, loop: Loop) -> Batches:
         yield from pa.Table.from_arrays(columns, schema=INTERACTIONS).to_batches(max_chunksize=1 << 16)
 
 
-def make_rows(engine: Engine, world: WorldSettings) -> Blocks:
+def open_rows(engine: Engine, world: WorldSettings) -> PieceRows:
     """Return the log (`read_piece`), which tasks make. A small job per period counts the feedback."""
-    pieces = list_pieces(world)
     read = partial(_read_rows, world=world, loop=simulate_loop(world, run_pieces(engine)))
-    opened = engine.parallelize(pieces, len(pieces))
-    return Blocks(opened, return_rows, tuple(INTERACTIONS.names), read=read)
+    return PieceRows(engine, list_pieces(world), read)
 
 
-def _read_rows(pieces: Iterable[range], world: WorldSettings, loop: Loop) -> Iterator[pa.Table]:
+def _read_rows(
+    pieces: Iterable[range], columns: Sequence[str], world: WorldSettings, loop: Loop
+) -> Iterator[pa.Table]:
     for piece in pieces:
-        yield pa.Table.from_batches(read_piece(piece, world, loop), INTERACTIONS)
+        yield pa.Table.from_batches(read_piece(piece, world, loop), INTERACTIONS).select(columns)
 
 
 def read_factors(piece: range, world: WorldSettings, side: str) -> Batches:

@@ -27,7 +27,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 USER_SLICES = ("cold_user", "users")
 """Slices in which all truth items of a user carry one label."""

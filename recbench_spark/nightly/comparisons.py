@@ -34,7 +34,7 @@ from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS, Tab
 from recbench_spark.storage.object_access import map_together
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
     from recbench_spark.storage.blocks import Rows
 
 

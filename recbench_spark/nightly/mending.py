@@ -17,7 +17,7 @@ from recbench_spark.storage.lost_files import forget_files
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def mend_night(store: AnyStore, benchmark: Benchmark, day: date, journal: Journal) -> None:

@@ -21,7 +21,7 @@ from recbench_spark.config import (
 )
 from recbench_spark.data.columnar import COLUMNAR_READERS
 from recbench_spark.definitions import VERSION, Definition
-from recbench_spark.errors import DataError, FallbackToSpark, StoreError
+from recbench_spark.errors import DataError, StoreError
 from recbench_spark.evaluation.estimators.exposure import EXPOSED_USERS, select_exposed_users
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS, Facts
@@ -49,7 +49,7 @@ from recbench_spark.protocol.labels import UNORDERED
 from recbench_spark.protocol.manifests import check_suspects
 from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.blocks import count_table_rows
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from recbench_spark.nightly.curve_context import CurveContext
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
     from recbench_spark.storage.store import Store
 
 
@@ -85,10 +85,7 @@ class BenchmarkNight:
     @property
     def spark_store(self) -> Store:
         """The warehouse, for steps that Spark alone can do. Raises FallbackToSpark."""
-        if isinstance(self.store, ArrowStore):
-            raise FallbackToSpark("a step of this night")
-        store: Store = self.store
-        return store
+        return require_session(self.store, "a step of this night")
 
     def table(self, table: schemas.Table) -> DataFrame:
         """Return the rows of this night's split, for steps that Spark alone can do."""

@@ -8,7 +8,7 @@ from recbench_spark.config import Propensities, digest
 from recbench_spark.nightly.split import choose_identity
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def method_name(store: AnyStore, settings: Propensities) -> str:

@@ -36,7 +36,7 @@ from recbench_spark.schemas import CURVE_CROSSINGS, LEARNING_CURVES, RETRIEVAL_R
 from recbench_spark.storage.table_sql import view_files
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:

@@ -21,7 +21,7 @@ from recbench_spark.reports.frame_values import is_missing
 from recbench_spark.schemas import RUNS
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 FILES_IN_WORDS = {
     "lists": "lists",

@@ -22,7 +22,7 @@ from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.schemas import COMPARISONS, METRICS
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 SCHEMA_VERSION: Literal[1] = 1
 

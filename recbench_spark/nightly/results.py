@@ -46,7 +46,7 @@ from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def write_checks(store: AnyStore, run_id: str, checks: Sequence[Check]) -> None:

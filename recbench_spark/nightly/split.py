@@ -38,13 +38,11 @@ from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks, label_slices
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, SPLITS, TABLES, USER_BLOCKS, Table
-from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.arrow_store import ArrowStore, require_session
 from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.store import Store
-
-    AnyStore = ArrowStore | Store
+    from recbench_spark.storage.arrow_store import AnyStore
 
 HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
 """Parts that a log or a protocol may hold out, beside those that `split.parts` names."""
@@ -289,8 +287,7 @@ def _open_frames(store: AnyStore, why: str) -> Any:
     Raises:
         FallbackToSpark: the warehouse has no session.
     """
-    if isinstance(store, ArrowStore):
-        raise FallbackToSpark(why)
+    require_session(store, why)
     from recbench_spark.nightly import split_frames  # noqa: PLC0415
 
     return split_frames

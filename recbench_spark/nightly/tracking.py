@@ -15,7 +15,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, RUNS
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 Entry = TypeVar("Entry", str, float)
 

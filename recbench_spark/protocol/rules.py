@@ -17,7 +17,7 @@ from recbench_spark.protocol.labels import HeldOutIds, LabelMethod, SplitRule, l
 from recbench_spark.protocol.pairs import DuplicateRule
 from recbench_spark.protocol.windows import find_instants
 from recbench_spark.schemas import INTERACTIONS
-from recbench_spark.storage.blocks import Blocks, Engine, PieceRows, Rows, count_table_rows
+from recbench_spark.storage.blocks import Blocks, Engine, PieceRows, Rows, count_table_rows, return_rows
 from recbench_spark.storage.scratch import keep_results
 from recbench_spark.storage.sides import ChangedRows
 
@@ -47,7 +47,8 @@ class TaskLog:
         """Return the rows, and their number. A world is generated once, and kept in scratch."""
         if self.files is not None:
             return open_log_rows(engine, self.files), self.n
-        rows = keep_results(scratch, worlds.make_rows(engine, self.world), engine)
+        made = worlds.open_rows(engine, self.world).open(self.columns, return_rows, self.columns)
+        rows = keep_results(scratch, made, engine)
         return rows, sum(rows.each(["rating"], count_table_rows))
 
 

@@ -114,23 +114,6 @@ def make_frame_rows(spark: SparkSession, blocks: TaskRows, schema: T.StructType)
     return FrameBlocks(frame, return_rows, blocks.names).rows(inside)
 
 
-def open_pieces(
-    spark: SparkSession, pieces: Sequence[Any], read: Read, change: Change, schema: T.StructType
-) -> FrameBlocks:
-    """Let each task read a piece and change its rows: none of them passes through Spark, nor a shuffle.
-
-    Args:
-        spark: the session.
-        pieces: files, or whatever `read` opens; all tasks get the list.
-        read: function from pieces to tables.
-        change: function from the rows of a table to a result.
-        schema: schema of the result.
-    """
-    numbers = spark.range(0, len(pieces), 1, len(pieces))
-    opened = partial(_read_numbered, pieces=pieces, read=read)
-    return FrameBlocks(numbers, change, tuple(schema.names), schema=schema, read=opened)
-
-
 @dataclass(frozen=True)
 class FrameRows:
     """Rows of a frame as pieces: the partitions that Spark makes.
@@ -237,10 +220,6 @@ def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
 
 
 # ------------------------------------------------------------------------- what tasks do
-
-
-def _read_numbered(batches: Batches, pieces: Sequence[Any], read: Read) -> Iterable[pa.Table]:
-    return read(pieces[number] for batch in batches for number in batch.column(0).to_pylist())
 
 
 def _change_batches(batches: Batches, read: Read, change: Change, names: Sequence[str]) -> Batches:

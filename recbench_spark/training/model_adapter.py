@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from recbench_spark.checks import Check
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.engine.versions import is_frame
-from recbench_spark.errors import ConfigError, DataError, FallbackToSpark
+from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.ranking.inputs import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.known_items import share_rows
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, SIMILARITIES
-from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.blocks import PieceRows, Rows, rename_results, return_rows
 from recbench_spark.storage.file_tables import Part
 from recbench_spark.storage.scratch import keep_results
@@ -95,8 +95,8 @@ class ModelAdapter(Generic[Settings]):
         Raises:
             FallbackToSpark: it has no Spark, and the kind needs it.
         """
-        if not self.runs_local and isinstance(data.store, ArrowStore):
-            raise FallbackToSpark(f"model {self.settings.name}: kind '{self.settings.kind}'")
+        if not self.runs_local:
+            require_session(data.store, f"model {self.settings.name}: kind '{self.settings.kind}'")
 
     # -------------------------------------------------------------------------- fit, save, load
 

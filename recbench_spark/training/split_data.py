@@ -15,7 +15,6 @@ from recbench_spark import revisions
 from recbench_spark.config import WorldSettings, digest
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import FallbackToSpark
 from recbench_spark.evaluation.ranking.known_items import KnownItems, share_items
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
@@ -23,7 +22,7 @@ from recbench_spark.models.rating.interface import Scale
 from recbench_spark.protocol.labelled_rows import open_by_user, open_labelled
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, RUNS, SPLITS, Table
-from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.blocks import StoredRows, TaskRows
 from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.packed_blocks import Change
@@ -173,9 +172,7 @@ class SplitData:
     @property
     def spark_store(self) -> Store:
         """The warehouse with Spark."""
-        if isinstance(self.store, ArrowStore):
-            raise FallbackToSpark("a model that reads frames")
-        return self.store
+        return require_session(self.store, "a model that reads frames")
 
     @property
     def frames(self) -> Any:

@@ -22,7 +22,7 @@ from recbench_spark.tuning.search import (
 )
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def credit_searches(store: AnyStore, benchmark: Benchmark) -> Benchmark:

@@ -29,7 +29,7 @@ from recbench_spark.storage.objects import require_storage
 from recbench_spark.storage.uris import link_place
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
     from recbench_spark.storage.store import Store
 
 NOTES = re.compile(r"\n\n(\d+ notes? o[^\n]*)\Z")

@@ -21,7 +21,7 @@ from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
 from recbench_spark.storage.uris import link_place
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def run(args: argparse.Namespace) -> int:

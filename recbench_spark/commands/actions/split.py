@@ -30,7 +30,7 @@ from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.uris import join_uri
 
 if TYPE_CHECKING:
-    from recbench_spark.nightly.split import AnyStore
+    from recbench_spark.storage.arrow_store import AnyStore
     from recbench_spark.storage.store import Store
 
 GATE_PATTERN = re.compile(

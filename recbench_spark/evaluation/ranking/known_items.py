@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,16 +80,16 @@ class KnownItems:
 
     def ids(self) -> npt.NDArray[np.bytes_]:
         """Return the ids as UTF-8, by item_index, (i,)."""
-        arrays = self.rows.arrays(self.build)
-        by_index = np.empty_like(arrays["ids"])
-        by_index[arrays["item_index"]] = arrays["ids"]
-        return by_index
+        return self._order("ids")
 
     def counts(self) -> Ints:
         """Return the number of training rows of each item, by item_index, (i,)."""
+        return self._order("n_train")
+
+    def _order(self, name: str) -> npt.NDArray[Any]:
         arrays = self.rows.arrays(self.build)
-        by_index = np.empty_like(arrays["n_train"])
-        by_index[arrays["item_index"]] = arrays["n_train"]
+        by_index = np.empty_like(arrays[name])
+        by_index[arrays["item_index"]] = arrays[name]
         return by_index
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
