@@ -135,7 +135,7 @@ class SparkEngine:
 
     def count_tasks(self, n: int) -> int:
         """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
-        return max(count_shuffle_tasks(self.spark), -(-n // ROWS_PER_TASK))
+        return max(count_shuffle_tasks(self.spark) or self.cores, -(-n // ROWS_PER_TASK))
 
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Any:
         """Return tasks over parts of a list, with the words of Spark's RDDs."""

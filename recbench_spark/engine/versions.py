@@ -144,9 +144,9 @@ def change_setting(spark: SparkSession, key: str, value: str) -> None:
 
 
 def count_shuffle_tasks(spark: SparkSession) -> int:
-    """Return the number of tasks of a shuffle; 1 where the platform chooses it, as `auto` says."""
+    """Return the number of tasks of a shuffle; 0 where the platform chooses it, as `auto` says."""
     text = read_setting(spark, "spark.sql.shuffle.partitions") or ""
-    return int(text) if text.isdecimal() else 1
+    return int(text) if text.isdecimal() else 0
 
 
 # ------------------------------------------------------------------------- rows to numbered tasks

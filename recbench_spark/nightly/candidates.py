@@ -15,7 +15,7 @@ from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.schemas import CANDIDATES
 from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.delta_files import File, write_file
-from recbench_spark.storage.sides import ChangedRows
+from recbench_spark.storage.sides import ChangedRows, gather_tables
 
 COLUMNS = tuple(name for name in CANDIDATES.names if name != "split_id")
 
@@ -62,7 +62,7 @@ def _append_drawn(night: BenchmarkNight, rows: ChangedRows, once: str) -> None:
         given_candidates.append_drawn(night, rows, once)
         return
     write = partial(_write_rows, folder=night.store.location(CANDIDATES.name), split_id=night.split_id)
-    files = [file for file in rows.each(COLUMNS, write) if file is not None]
+    files = [file for written in rows.each(COLUMNS, write) for file in written]
     night.store.commit_files(files, CANDIDATES, once)
 
 
@@ -82,6 +82,5 @@ def _name_draw(drawn: pa.Table, part: str, name: str) -> pa.Table:
     return rows.append_column("draw", pa.repeat(pa.scalar(name), len(rows)))
 
 
-def _write_rows(tables: Iterable[pa.Table], folder: str, split_id: str) -> File | None:
-    held = [table for table in tables if len(table)]
-    return write_file(pa.concat_tables(held), folder, {"split_id": split_id}, COLUMNS) if held else None
+def _write_rows(tables: Iterable[pa.Table], folder: str, split_id: str) -> list[File]:
+    return [write_file(rows, folder, {"split_id": split_id}, COLUMNS) for rows in gather_tables(tables)]

@@ -108,9 +108,7 @@ def list_owners(runs: Iterable[ComparedRun], numbers: Iterable[CountedNumber]) -
 
 def open_runs(store: AnyStore, table: Table, run_ids: Sequence[str]) -> tuple[Rows, int]:
     """Return the rows of some runs, and the number of tasks of a shuffle of them."""
-    count = partial(store.count_rows, table, "run_id")
-    # Spark reads a catalog to count its rows, and has a number of tasks without that.
-    n = sum(map_together(store.root, count, run_ids)) if store.is_file_storage else 0
+    n = sum(map_together(store.root, partial(store.count_rows, table, "run_id"), run_ids))
     return store.open_rows(table, "run_id", run_ids), store.engine.count_tasks(n)
 
 

@@ -20,8 +20,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.engine.measures import PIECE_ROWS, Measures
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.tasks import Tasks
-from recbench_spark.engine.versions import count_shuffle_tasks, is_frame, send_to_tasks, union_rows
+from recbench_spark.engine.versions import is_frame, send_to_tasks, union_rows
 from recbench_spark.kernels.streams import Batches, chunks
 from recbench_spark.storage.blocks import (
     Blocks,
@@ -203,7 +204,7 @@ def _pack_pieces(spark: SparkSession, pieces: Sequence[Any], deal: Callable[[Any
 
 def reduce_frame(measures: Measures, rows: DataFrame) -> dict[str, pa.Table]:
     """Reduce a frame by all measures in one pass, as `blocks.reduce_rows`."""
-    return reduce_rows(measures, FrameRows(rows, PIECE_ROWS), count_shuffle_tasks(rows.sparkSession))
+    return reduce_rows(measures, FrameRows(rows, PIECE_ROWS), SparkEngine(rows.sparkSession).count_tasks(0))
 
 
 def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:

@@ -173,7 +173,7 @@ def _deal_side(tables: Iterable[pa.Table], number: int, tasks: int) -> Iterator[
     """Partition the rows of a side by user, many at a time, so that blocks are large."""
     from recbench_spark.kernels.hashed_ids import hash_encoded  # noqa: PLC0415
 
-    for table in _gather(tables):
+    for table in gather_tables(tables):
         ids = table.column("user_id").combine_chunks()
         hashes_r = hash_encoded(ids if pa.types.is_dictionary(ids.type) else ids.dictionary_encode())
         rows = decode_dictionaries(table).combine_chunks()
@@ -181,7 +181,8 @@ def _deal_side(tables: Iterable[pa.Table], number: int, tasks: int) -> Iterator[
         yield from partition_rows(rows, (hashes_r % tasks).astype("int32"))
 
 
-def _gather(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def gather_tables(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the same rows in tables of about BUFFER_BYTES; none without rows."""
     held: list[pa.Table] = []
     size = 0
     for table in tables:

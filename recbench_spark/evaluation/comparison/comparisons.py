@@ -104,7 +104,8 @@ def compare(user_metrics: Rows, plan: ComparisonPlan, earlier: EarlierLooks, tas
     """
     n = plan.tasks(tasks)
     users = user_metrics.deal(COLUMNS, partial(_deal_users, plan=plan, tasks=n), n)
-    reduced = reduce_tasks({"tests": difference_measure(plan)}, users.then(sort_by_user, ()), n)
+    finishing = plan.finishing_tasks(n)
+    reduced = reduce_tasks({"tests": difference_measure(plan)}, users.then(sort_by_user, ()), finishing)
     results = _add_earlier_looks(reduced.get("tests", RESULTS.empty_table()), earlier)
     return name_owners(adjust_families(results, plan), plan.numbers)
 

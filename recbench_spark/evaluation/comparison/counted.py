@@ -74,14 +74,14 @@ def _take_cutoffs(rows: pa.Table, standing: str, *owned: Any) -> pa.Table:
     # A NULL cut-off, the whole ranking, is NaN among the floats.
     kept_p = np.isin(np.nan_to_num(k_p.astype(np.float64), nan=WHOLE_RANKING), ks)
     bounds = pa.array(np.append(0, np.cumsum(kept_p))[offsets].astype(np.int32))
-    lists = {
-        "ks": pa.array(k_p[kept_p], pa.int32(), from_pandas=True),
-        "values": pa.array(value_p[kept_p], pa.float64(), from_pandas=True),
-        "run_id": None,
-    }
-    for name, flat in lists.items():
-        column = pa.repeat(standing, len(rows)) if flat is None else pa.ListArray.from_arrays(bounds, flat)
-        rows = rows.set_column(rows.column_names.index(name), name, column)
+    columns: dict[str, pa.Array] = {"run_id": pa.repeat(standing, len(rows))}
+    for name, flat_p in (("ks", k_p), ("values", value_p)):
+        kind = rows.schema.field(name).type
+        flat = pa.array(flat_p[kept_p], kind.value_type, from_pandas=True)
+        columns[name] = pa.ListArray.from_arrays(bounds, flat, type=kind)
+    for name, column in columns.items():
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(place), column)  # the type of the other rows
     return rows.filter(pc.greater(pc.list_value_length(rows.column("ks")), 0))
 
 

@@ -89,9 +89,17 @@ class ComparisonPlan:
 
     def tasks(self, requested: int) -> int:
         """Return the number of partitions: as requested, or fewer where partial sums would be too large."""
+        return max(1, min(requested, PAYLOAD // self._group_bytes))
+
+    def finishing_tasks(self, tasks: int) -> int:
+        """Return the number of tasks that finish cells, so that each receives about PAYLOAD at most."""
+        cells = 2 * len(self.metrics) * len(self.ks) * len(self.groups)  # of both parts
+        return max(tasks, -(-cells * tasks * self._group_bytes // PAYLOAD))
+
+    @property
+    def _group_bytes(self) -> int:
         m = max(len(group.runs) for group in self.groups)
-        group_bytes = 8 * m * (kernel.PLANES * m + 3 * self.bootstrap.replicates)
-        return max(1, min(requested, PAYLOAD // group_bytes))
+        return 8 * m * (kernel.PLANES * m + 3 * self.bootstrap.replicates)
 
 
 def scale_values(largest: Mapping[str, float | None]) -> dict[str, float]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from recbench_spark.engine.measures import Measure, Measures
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.blocks import Engine, Rows, reduce_rows, reduce_tasks
+from recbench_spark.storage.blocks import Engine, Rows, count_table_rows, reduce_rows, reduce_tasks
 from recbench_spark.storage.packed_blocks import decode_dictionaries, unpack_blocks
 from recbench_spark.storage.shared_arrays import flatten_lists
 from recbench_spark.storage.sides import ChangedRows, NamedRows, Side, deal_sides
@@ -25,10 +25,11 @@ REWARD_COLUMNS = ("truth_rewards", "listed_rewards", "unknown_rewards")
 
 
 class WrongRewards(NamedTuple):
-    """Numbers of rewards that are no probability, and of ids that occur again."""
+    """Numbers of rewards that are no probability, of ids that occur again, and of rows without an id."""
 
     wrong: int
     twice: int
+    missing: int = 0
 
 
 def add_rewards(rankings: pa.Table, rewards: pa.Table) -> pa.Table:
@@ -66,7 +67,7 @@ def count_wrong(rewards: pa.Table) -> WrongRewards:
     is_chance = pc.and_(pc.greater_equal(values, 0), pc.less_equal(values, 1))
     keys = _key_rewards(rewards)
     wrong = len(rewards) - (pc.sum(is_chance).as_py() or 0)
-    return WrongRewards(wrong, len(keys) - len(keys.unique()))
+    return WrongRewards(wrong, len(keys) - len(keys.unique()), keys.null_count)
 
 
 def _sum_unknown(batches: Batches) -> Batches:
@@ -103,13 +104,16 @@ def reduce_rewarded(
     measures = {**measures, "unknown": UNKNOWN}
     needs = [name for measure in measures.values() for name in measure.needs if name not in REWARD_COLUMNS]
     columns = tuple(dict.fromkeys(["user_id", "item_ids", "top_items", *needs]))
-    names, tasks = (*columns, *REWARD_COLUMNS), engine.count_tasks(0)
+    names = (*columns, *REWARD_COLUMNS)
     if "user_id" not in rewards.names:
         table = _join_tables(rewards.each(rewards.names, _join_tables))
         refuse_wrong([count_wrong(table)])
         return reduce_rows(
-            measures, ChangedRows(rankings, columns, partial(add_rewards, rewards=table), names), tasks
+            measures, ChangedRows(rankings, columns, partial(add_rewards, rewards=table), names)
         )
+    refuse_wrong(rewards.each(rewards.names, _count_missing))
+    n = sum(sum(rows.each(["user_id"], count_table_rows)) for rows in (rankings, rewards))
+    tasks = engine.count_tasks(n)
     own = Side(1, rewards, rewards.names)
     refuse_wrong(deal_sides(engine, [own], tasks).then(_unpack_rewards, ()).each(count_wrong))
     dealt = deal_sides(engine, [Side(0, rankings, columns), own], tasks)
@@ -117,6 +121,11 @@ def reduce_rewarded(
 
 
 # ------------------------------------------------------------------------------- what tasks do
+
+
+def _count_missing(tables: Iterable[pa.Table]) -> WrongRewards:
+    """Count rows without a user or an item, which no task could receive by user."""
+    return WrongRewards(0, 0, sum(_key_rewards(table).null_count for table in tables))
 
 
 def _unpack_rewards(sides: Any) -> pa.Table:
@@ -134,9 +143,12 @@ def refuse_wrong(counts: Sequence[WrongRewards]) -> None:
     """Refuse a reward model with invalid or duplicate rows.
 
     Raises:
-        DataError: rewards outside of 0..1, or items (of a user) that stand twice, with their numbers.
+        DataError: rows without an id, rewards outside of 0..1, or items (of a user) that stand twice, with
+            their numbers.
     """
-    wrong, twice = (sum(numbers) for numbers in zip((0, 0), *counts, strict=True))
+    wrong, twice, missing = (sum(numbers) for numbers in zip((0, 0, 0), *counts, strict=True))
+    if missing:
+        raise DataError(f"rewards: {missing} rows lack an id", "leave them out")
     if wrong or twice:
         raise DataError(
             f"rewards: {wrong} rows are not a probability within 0..1, {twice} occur twice",

@@ -17,11 +17,13 @@ from recbench_spark.config import Benchmark, Bootstrap, Regression, parse
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.comparison.comparisons import compare, metric_scales
+from recbench_spark.evaluation.comparison.counted import WHOLE_RANKING, CountedNumber, gather_rows
 from recbench_spark.evaluation.comparison.differences import (
     ComparedRun,
     ComparisonGroup,
     ComparisonPlan,
 )
+from recbench_spark.kernels.comparison import significance as kernel
 from recbench_spark.kernels.comparison.significance import (
     benjamini_hochberg,
     holm,
@@ -456,3 +458,35 @@ def test_metrics_that_leave_minus_one_to_one_are_scaled(axes: dict[str, str], ex
     metrics = ["ndcg", "hit", "recall", "novelty"]
     beyond = list_metrics_beyond_one(metrics, Definition(**axes))  # type: ignore[arg-type]
     assert sorted(beyond) == sorted(expected)
+
+
+def test_shared_numbers_keep_the_types_of_a_catalog() -> None:
+    """Spark's columns may forbid NULL; rows under another run have the same schema."""
+    lists = {
+        "ks": pa.list_(pa.field("element", pa.int32())),
+        "values": pa.list_(pa.field("element", pa.float64(), False)),
+    }
+    names = ("run_id", "part", "metric", "definition")
+    schema = pa.schema([*(pa.field(name, pa.string(), False) for name in names), *lists.items()])
+    row = {"part": "test", "metric": "ndcg", "definition": "d", "ks": [1, None], "values": [0.5, 0.25]}
+    rows = pa.Table.from_pylist([{"run_id": "old", **row}, {"run_id": "other", **row}], schema)
+    gathered = gather_rows(rows, [CountedNumber("new", "old", "test", "ndcg", "d", WHOLE_RANKING)])
+    assert gathered.schema.equals(schema)
+    assert gathered.to_pylist() == [
+        {"run_id": "other", **row},
+        {"run_id": "new", **row, "ks": [None], "values": [0.25]},
+    ]
+
+
+def test_many_models_are_finished_by_more_tasks() -> None:
+    """A cell of 300 models and 1,000 replicates has 8 x 300 x (9 x 300 + 3 x 1,000) bytes of each task."""
+    models = tuple(range(300))
+    runs = tuple(ComparedRun(f"r{n}", f"m{n}", NIGHTS[0]) for n in models)
+    plan = replace(
+        PLAN, runs=runs, groups=(ComparisonGroup("pair", models),), bootstrap=Bootstrap(replicates=1000)
+    )
+    assert 8 * 300 * (kernel.PLANES * 300 + 3 * 1000) * 78 < 2**30 < 13_680_000 * 79
+    assert plan.tasks(100) == 78
+    assert plan.finishing_tasks(78) == 78, "six cells of a GiB at most"
+    assert replace(plan, metrics=tuple("abcdefghijklmnopqrst")).finishing_tasks(78) == 120
+    assert PLAN.finishing_tasks(2) == 2

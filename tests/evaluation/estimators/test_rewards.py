@@ -81,3 +81,11 @@ def test_rankings_meet_their_rewards_in_tasks(tmp_path: Path, workers: int) -> N
 def test_rewards_without_a_row_count_0(tmp_path: Path) -> None:
     """The two truth items and two listed items of u, one listed item of v, one truth item of w."""
     assert reduce(tmp_path, OF_ITEMS.slice(0, 0), 1) == (0.0, 4 + 1 + 1)
+
+
+@pytest.mark.parametrize("name", ["user_id", "item_id"])
+def test_rewards_without_an_id_are_refused(tmp_path: Path, name: str) -> None:
+    ids = {"user_id": pa.array(["u", "v"]), "item_id": pa.array(["a", "a"])}
+    ids[name] = pa.array([None, "a"], pa.string())
+    with pytest.raises(DataError, match="1 rows lack an id"):
+        reduce(tmp_path, pa.table({**ids, "reward": [0.25, 0.5]}), 1)
