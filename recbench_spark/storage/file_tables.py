@@ -307,11 +307,16 @@ class FileTables:
         """Append the results of tasks to partitions of a table, in one version; a second call does nothing.
 
         It returns the files that tasks wrote now, with what their tasks noted.
+
+        Raises:
+            FallbackToSpark: the table requires of its writers what `delta_files` does not do.
         """
         self.create(table)
         location, name = self.location(table.name), f"{table.name}/{once}"
         if delta_files.is_committed(location, name):
             return []
+        if not delta_files.can_commit(location):
+            raise FallbackToSpark(f"table {table.name} of the warehouse has rules that tasks do not check")
         files = [
             file
             for blocks, partition in parts

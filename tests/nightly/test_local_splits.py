@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from recbench_spark.commands import split as job
 from recbench_spark.config import Benchmark, make_benchmark
@@ -164,3 +165,12 @@ def test_an_empty_part_is_refused_by_its_sizes(tmp_path: Path) -> None:
     benchmark = make(write_log(tmp_path / "log", 7, event_time=times), SPLITS["instants"])
     with pytest.raises(EmptyPartError, match="no training rows"):
         split_log(ArrowStore(str(tmp_path / "w")), benchmark)
+
+
+def test_tasks_add_no_rows_beside_rules_of_a_team(tmp_path: Path) -> None:
+    store = ArrowStore(str(tmp_path))
+    store.create(TABLE)
+    table = DeltaTable(store.location(TABLE.name))
+    table.alter.add_constraint({"rated": "rating >= 0"})
+    with pytest.raises(FallbackToSpark, match="table splits of the warehouse has rules"):
+        store.append_parts([], TABLE, "once")
