@@ -11,7 +11,7 @@ from recbench_spark.errors import ConfigError, FallbackToSpark
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
 from recbench_spark.protocol.rules import open_task_log
 from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, TABLES, USER_BLOCKS, Table
-from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
+from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.training.model_adapter import make_adapter
 
 MOST_ROWS = 20_000_000
@@ -42,8 +42,6 @@ def choose_runner(
         return require_spark(requested, error), 0
     if requested == "local":
         return EngineChoice("local", f"{n:,} rows, as requested"), n
-    if not is_local_folder(root):
-        return EngineChoice("spark", f"Spark's settings may hold the access to {root}"), 0
     if n > MOST_ROWS:
         return EngineChoice("spark", f"{n:,} rows, up to {MOST_ROWS:,} are taken without it"), 0
     return EngineChoice("local", f"{n:,} rows of this machine (up to {MOST_ROWS:,}), without Spark"), n

@@ -83,6 +83,15 @@ def test_drawn_candidates_have_the_same_tables(spark: Any, tmp_path: Path) -> No
     assert compare([str(tmp_path / "one"), str(tmp_path / "spark")]) == 0
 
 
+def test_object_storage_holds_the_same_night(bucket: str, tmp_path: Path) -> None:
+    """`auto` needs no Spark there, since the variables of the environment reach it."""
+    chosen, _ = choose_runner("auto", small(models=models("popular")), f"{bucket}/w", night=True)
+    assert chosen.engine == "local"
+    for place in (f"{bucket}/w", str(tmp_path / "w")):
+        run(ArrowStore(place), small(models=models("popular", "item_knn", "als_4")))
+    assert compare([f"{bucket}/w", str(tmp_path / "w")]) == 0
+
+
 def test_a_second_run_does_nothing_and_a_new_model_is_added(tmp_path: Path) -> None:
     store = ArrowStore(str(tmp_path))
     first = run(store, small(models=models("popular")))
