@@ -1,17 +1,17 @@
 """Measure how much longer a night of many models takes than its arithmetic. Models are vectors.
 
     python jobs/bench/night.py                                     5 models x 20,000 users x 5,000 items
-    python jobs/bench/night.py --models 50 --users 100000 --items 20000 --systems bare,night
+    python jobs/bench/night.py --models 12 --users 50000 --items 20000 --systems bare,local
     python jobs/bench/night.py --all-ranks                         no cut-off, AUC too
     python jobs/bench/night.py --storage folder,s3,s3+30ms          the same night on several storages
 
 `night` is `run_night` on an existing split and models: from stored user blocks and vectors to committed
-rankings, values of users, metrics, checks and runs, and the report. `alone` is the same with one model at a
-time (the setting `spark.recbench.models_at_once`). `bare` is the sum over models of ranking, metrics and
-bootstrap on arrays, by as many processes as Spark has threads, without output. The metrics of `bare` must
-equal the committed ones bit for bit, else the job fails. Making the world and compiling are not counted; a
-first night and a first `bare` are reported separately. At the end the job prints the peak memory of the
-largest worker of Spark, with mapped files, and the time of each stage of a night.
+rankings, values of users, metrics, checks and runs, and the report. `local` is the same without Spark.
+`alone` is `night` with one model at a time (the setting `spark.recbench.models_at_once`). `bare` is the sum
+over models of ranking, metrics and bootstrap on arrays, by as many processes as Spark has threads, without
+output. The metrics of `bare` must equal the committed ones bit for bit, else the job fails. Making the
+world and compiling are not counted; a first turn of each is reported separately. At the end the job
+prints the peak memory of the largest worker of Spark, with mapped files, and the time of each stage.
 
 With `--storage` only `night` is run, in turns on each storage: a folder, an S3 server on this machine (that
 of the tests, which Go builds), and this server behind a proxy that makes each request longer. The job
@@ -31,14 +31,15 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from itertools import count, pairwise
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -62,10 +63,12 @@ from jobs.bench.night_world import (
     store_split,
 )
 from recbench_spark import cli
+from recbench_spark.config import Benchmark
 from recbench_spark.errors import OK, DataError
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, MetricTotals
 from recbench_spark.kernels import resampling
+from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.metrics.accuracy import measure
 from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.positives import ItemLists
@@ -74,7 +77,11 @@ from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_r
 from recbench_spark.nightly.measure_checks import make_metric_plan
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage import delta_files
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 USERS_PER_BATCH = 4096
 
@@ -89,7 +96,7 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--rounds", type=int, default=2, help="turns of all systems; 0: none after the first"
     )
-    flags.add_argument("--systems", default="bare,night,alone")
+    flags.add_argument("--systems", default="bare,local,night,alone")
     flags.add_argument("--storage", help="folder,s3,s3+30ms: nights on these storages, and no other system")
     flags.add_argument("--requests", action="store_true", help="list requests by table, too")
     flags.add_argument("--all-ranks", action="store_true", help="count ranks beyond the largest k")
@@ -182,7 +189,7 @@ def largest_worker_memory() -> float:
     return max(sizes)
 
 
-def check_results(store: Store, runs: dict[str, str], plan: MetricPlan, expected: list[Any]) -> None:
+def check_results(store: AnyStore, runs: dict[str, str], plan: MetricPlan, expected: list[Any]) -> None:
     """Check that the committed metrics equal those of the bare arithmetic. Raises DataError."""
     table = delta_files.read_rows(store.location("metrics"), [("run_id", "in", list(runs.values()))])
     rows = {(row["run_id"], row["metric"], row["k"]): row for row in table.to_pylist()}
@@ -200,44 +207,70 @@ def main(args: argparse.Namespace) -> int:
 
 
 def compare_systems(args: argparse.Namespace) -> int:
-    """Make the world, run a warm-up night, then run the systems in turns."""
+    """Make the world, run a warm-up night of each system, then run the systems in turns."""
     systems = args.systems.split(",")
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
         folder, threads = Path(place), len(os.sched_getaffinity(0))
         world = generate(args, folder)
         request = make_benchmark(args, world)
         plan = make_metric_plan(request.evaluation, request.evaluation.resolve())
-        store = Store(get_session("recbench-spark bench night"), str(folder / "warehouse"))
-        store_split(store, request, world, folder)
-        days = count()
-        first_night, runs = run_nights(store, request, days, "64")
+        nights = {name: StoredNights(name, request, folder) for name in systems if name != "bare"}
+        first = {name: one.run_first(world) for name, one in nights.items()}
         # It is measured here because Spark ends workers that are idle for a minute, as during `bare`.
         gib = largest_worker_memory()
-        blocks = delta_files.read_rows(store.location("user_blocks"), columns=["user_id", "user_key"])
-        order = np.argsort(np.array(blocks.column("user_id").to_pylist(), dtype=np.int64))
-        keys_u = blocks.column("user_key").to_numpy()[order]
+        keys_u = hash_ids(pa.array(map(str, range(args.users)), pa.string())).view(np.int64)
         with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:
-            first_bare, bare_rows = time_call(lambda: run_bare(world, keys_u, plan, pool, threads))
-            check_results(store, runs, plan, bare_rows)
-            every: dict[str, Callable[[], float]] = {
-                "bare": lambda: time_call(lambda: run_bare(world, keys_u, plan, pool, threads))[0],
-                "night": lambda: run_nights(store, request, days, "64")[0],
-                "alone": lambda: run_nights(store, request, days, "0")[0],
-            }
-            seconds = take_turns({name: every[name] for name in systems}, args.rounds)
-        by_stage = [read_stages(store, FIRST_NIGHT + timedelta(days=n)) for n in range(next(days))]
+            bare = partial(run_bare, world, keys_u, plan, pool, threads)
+            first["bare"], bare_rows = time_call(bare)
+            for one in nights.values():
+                check_results(one.store, one.runs, plan, bare_rows)
+            turns: dict[str, Callable[[], float]] = {name: one.run for name, one in nights.items()}
+            turns["bare"] = lambda: time_call(bare)[0]
+            seconds = take_turns({name: turns[name] for name in systems}, args.rounds)
         gib = max(gib, largest_worker_memory())
+        by_stage = [line for one in nights.values() for line in one.list_stages()]
     print(
         f"{args.models} models x {args.users:,} users x {args.items:,} items, {threads} threads, same bits"
     )
-    print(f"first turns, session and kernels cold: night {first_night:.1f} s, bare {first_bare:.1f} s")
+    print("first turns, all cold:", ", ".join(f"{name} {spent:.1f} s" for name, spent in first.items()))
     print_seconds(seconds)
     facts = {"benchmark": "night", "models": args.models, "users": args.users, "items": args.items}
     append_rows(args.output, list_rows(facts, seconds))
-    print(f"largest worker: {gib:.2f} GiB at most")
-    for n, line in enumerate(by_stage):
-        print(f"night {n} by stage: {line}")
+    print(f"largest worker of Spark: {gib:.2f} GiB at most")
+    print(*by_stage, sep="\n")
     return OK
+
+
+class StoredNights:
+    """Nights of one system in a warehouse of its own."""
+
+    def __init__(self, name: str, request: Benchmark, folder: Path) -> None:
+        self.name, self.request, self.root = name, request, str(folder / name)
+        self.at_once = "0" if name == "alone" else "64"
+        self.days, self.runs = count(), dict[str, str]()
+
+    @cached_property
+    def store(self) -> AnyStore:
+        """The warehouse; Spark starts with the first one that needs it."""
+        if self.name == "local":
+            return ArrowStore(self.root, workers=len(os.sched_getaffinity(0)))
+        return Store(get_session("recbench-spark bench night"), self.root)
+
+    def run_first(self, world: NightWorld) -> float:
+        """Store the split and run the first night; return its seconds."""
+        store_split(self.store, self.request, world)
+        seconds, self.runs = run_nights(self.store, self.request, self.days, self.at_once)
+        return seconds
+
+    def run(self) -> float:
+        """Run the next night; return its seconds."""
+        return run_nights(self.store, self.request, self.days, self.at_once)[0]
+
+    def list_stages(self) -> list[str]:
+        """Return a line for each night that has run, with its stages."""
+        nights = range(next(self.days))
+        stages = [read_stages(self.store, FIRST_NIGHT + timedelta(days=n)) for n in nights]
+        return [f"{self.name} {n} by stage: {line}" for n, line in zip(nights, stages, strict=True)]
 
 
 def print_seconds(seconds: dict[str, list[float]]) -> None:

@@ -58,7 +58,7 @@ class StorageNights:
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         self.kinds = args.requests
-        self.folder, self.world = folder, generate(args, folder)
+        self.world = generate(args, folder)
         self.request = make_benchmark(args, self.world)
         self.spark = get_session("recbench-spark bench night")
         self.days: dict[str, Iterator[int]] = {}
@@ -71,7 +71,7 @@ class StorageNights:
         if storage.name not in self.stores:
             storage.use(self.spark)
             store = self.stores[storage.name] = Store(self.spark, storage.root)
-            store_split(store, self.request, self.world, self.folder)
+            store_split(store, self.request, self.world)
             self.days[storage.name], self.requests[storage.name] = count(), []
         store, day = self.stores[storage.name], next(self.days[storage.name])
         runs: dict[str, str] = {}

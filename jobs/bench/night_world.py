@@ -8,14 +8,12 @@ import json
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from jobs.bench.harness import time_call
 from jobs.bench.storages import Stage
@@ -24,16 +22,25 @@ from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.errors import DataError
+from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
 from recbench_spark.nightly.night import open_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage import delta_files
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.objects import read_bytes
-from recbench_spark.storage.store import Store
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.storage.packed_blocks import read_files
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 KNOWN_ITEMS, HELD_OUT_ITEMS, PLANTED_SHARE = 47, 5, 0.3
 """Number of training and held-out items of a user, and the share of held-out vectors in the user's."""
+
+USERS_PER_FILE = 20_000
+"""Users of a piece that a task reads."""
 
 METRICS, KS = ("hit", "precision", "recall", "map", "mrr", "ndcg"), (10, 100)
 FIRST_NIGHT = date(2026, 1, 1)
@@ -54,16 +61,18 @@ class StoredFactorsModel(ModelConfig):
     folder: str
 
 
-class StoredFactors(Behaviour[StoredFactorsModel]):
+class StoredFactors(ModelAdapter[StoredFactorsModel]):
     """Vectors that are written to the table `embeddings` on first use, like those of a trained model."""
+
+    runs_local: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
         """Return the vectors as rows."""
-        return Trained(*(self._rows(data.spark, side) for side in ("user", "item")))
+        return Trained(*(self._open(data, side) for side in ("user", "item")))
 
-    def _rows(self, spark: SparkSession, side: str) -> Any:
-        rows = spark.read.parquet(f"{self.settings.folder}/{side}s.parquet")
-        return rows.withColumnRenamed("id", f"{side}_id").withColumn("bias", F.lit(0.0))
+    def _open(self, data: SplitData, side: str) -> PieceRows:
+        files = sorted(map(str, Path(self.settings.folder).glob(f"{side}s-*.parquet")))
+        return PieceRows(data.store.engine, files, read_files)
 
 
 # ------------------------------------------------------------------------------------------- world
@@ -95,10 +104,15 @@ def generate(args: argparse.Namespace, folder: Path) -> NightWorld:
         users_ud += np.float32(PLANTED_SHARE) * items_id[truth].sum(axis=1)
         for side, rows in (("user", users_ud), ("item", items_id)):
             np.save(place / f"{side}s.npy", rows)
-            bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * args.dims)
-            vectors = pa.ListArray.from_arrays(bounds, pa.array(rows.ravel()))
-            ids = pa.array(map(str, range(len(rows))), pa.string())
-            pq.write_table(pa.table({"id": ids, "vector": vectors}), place / f"{side}s.parquet")
+            table = pa.table(
+                {
+                    f"{side}_id": _name_ids(0, len(rows)),
+                    "vector": _list_rows(rows),
+                    "bias": pa.array(np.zeros(len(rows))),
+                }
+            )
+            for start in range(0, len(rows), USERS_PER_FILE):
+                pq.write_table(table.slice(start, USERS_PER_FILE), place / f"{side}s-{start}.parquet")
         folders.append(place)
     return NightWorld(tuple(folders), known, truth, args.items)
 
@@ -128,47 +142,67 @@ def make_benchmark(args: argparse.Namespace, world: NightWorld) -> Benchmark:
     )
 
 
-def store_split(store: Store, night_benchmark: Benchmark, world: NightWorld, folder: Path) -> None:
+def _name_ids(start: int, stop: int) -> pa.Array:
+    return pa.array(map(str, range(start, stop)), pa.string())
+
+
+def _list_rows(rows: npt.NDArray[Any]) -> pa.ListArray:
+    bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1])
+    return pa.ListArray.from_arrays(bounds, pa.array(rows.ravel()))
+
+
+def store_split(store: AnyStore, night_benchmark: Benchmark, world: NightWorld) -> None:
     """Store user blocks and items as the split of the night, as if they came from a log."""
     split_id = open_night(store, night_benchmark, FIRST_NIGHT).split_id
-    columns: dict[str, Any] = {"user": pa.array(np.arange(len(world.truth_un)))}
-    for name, rows in (("known", world.known_un), ("truth", world.truth_un)):
-        bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1])
-        columns[name] = pa.ListArray.from_arrays(bounds, pa.array(rows.ravel()))
-    pq.write_table(pa.table(columns), folder / "blocks.parquet", row_group_size=20_000)
-    blocks = store.spark.read.parquet(str(folder / "blocks.parquet"))
-    named = F.lit(split_id).alias("split_id")
-    store.append(blocks.selectExpr(*BLOCK).select(named, "*"), schemas.USER_BLOCKS)
-    items = store.spark.range(world.n_items).selectExpr(*ITEM)
-    store.append(items.select(named, "*"), schemas.ITEMS)
+    for start in range(0, len(world.truth_un), USERS_PER_FILE):
+        store.append_rows(_make_blocks(world, split_id, start), schemas.USER_BLOCKS)
+    n = world.n_items
+    columns = {
+        "split_id": pa.repeat(split_id, n),
+        "item_id": _name_ids(0, n),
+        "item_index": pa.array(np.arange(n, dtype=np.int32)),
+        "n_train": pa.repeat(1, n),
+        "popularity": pa.repeat("head", n),
+    }
+    store.append_rows(pa.table(columns), schemas.ITEMS)
     facts = {"split_id": split_id, "fact": "rows", "value": 1.0}
     store.append_rows([{**facts, "part": part} for part in ("train", "test")], schemas.MANIFESTS)
 
 
-BLOCK = (
-    "CAST(user AS STRING) AS user_id",
-    "xxhash64(CAST(user AS STRING)) AS user_key",
-    "known AS train_items",
-    "transform(known, x -> 1.0D) AS train_ratings",
-    "map('test', named_struct('item_ids', transform(truth, x -> CAST(x AS STRING)), 'items', truth, "
-    "'relevance', transform(truth, x -> 1.0D), 'slices', map())) AS held_out",
-)
-ITEM = (
-    "CAST(id AS STRING) AS item_id",
-    "CAST(id AS INT) AS item_index",
-    "1L AS n_train",
-    "'head' AS popularity",
-)
+def _make_blocks(world: NightWorld, split_id: str, start: int) -> pa.Table:
+    """Return the rows of `user_blocks` of some users; all ratings are 1."""
+    known, truth = (rows[start : start + USERS_PER_FILE] for rows in (world.known_un, world.truth_un))
+    users, n = _name_ids(start, start + len(truth)), len(truth)
+    names, kinds = zip(*((field.name, field) for field in schemas.HELD_OUT), strict=True)
+    values = {
+        "item_ids": _list_rows(truth.astype(str)),
+        "items": _list_rows(truth),
+        "relevance": _list_rows(np.ones(truth.shape)),
+        "slices": pa.array([[]] * n, schemas.HELD_OUT.field("slices").type),
+    }
+    held_out = pa.StructArray.from_arrays([values[name] for name in names], fields=list(kinds))
+    columns = {
+        "split_id": pa.repeat(split_id, n),
+        "user_id": users,
+        "user_key": pa.array(hash_ids(users).view(np.int64)),
+        "train_items": _list_rows(known),
+        "train_ratings": _list_rows(np.ones(known.shape)),
+        "held_out": pa.MapArray.from_arrays(
+            pa.array(np.arange(n + 1, dtype=np.int32)), pa.repeat("test", n), held_out
+        ),
+    }
+    return pa.table(columns)
 
 
 # ------------------------------------------------------------------------------------------- turns
 
 
 def run_nights(
-    store: Store, night_benchmark: Benchmark, days: Any, at_once: str
+    store: AnyStore, night_benchmark: Benchmark, days: Any, at_once: str
 ) -> tuple[float, dict[str, str]]:
     """Run a night; return its seconds and run_ids. Its stages are logged."""
-    store.spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
+    if not isinstance(store, ArrowStore):
+        store.spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
     day, journal = FIRST_NIGHT + timedelta(days=next(days)), Journal(io.StringIO())
     journal.write_to(name_log(store, day))
     seconds, done = time_call(lambda: run_night(store, night_benchmark, day, journal))
@@ -178,17 +212,17 @@ def run_nights(
     return seconds, done.run_ids
 
 
-def name_log(store: Store, day: date) -> str:
+def name_log(store: AnyStore, day: date) -> str:
     """Return the place of the log of a night."""
     return f"{store.root}/logs/{day}.jsonl"
 
 
-def read_log(store: Store, day: date) -> list[dict[str, Any]]:
+def read_log(store: AnyStore, day: date) -> list[dict[str, Any]]:
     """Return the rows of the log of a night."""
     return [json.loads(line) for line in (read_bytes(name_log(store, day)) or b"").splitlines()]
 
 
-def list_stages(store: Store, day: date) -> list[Stage]:
+def list_stages(store: AnyStore, day: date) -> list[Stage]:
     """Return the stages of a night."""
     stages = []
     for row in read_log(store, day):
@@ -197,7 +231,7 @@ def list_stages(store: Store, day: date) -> list[Stage]:
     return stages
 
 
-def read_stages(store: Store, day: date) -> str:
+def read_stages(store: AnyStore, day: date) -> str:
     """Return the seconds of a night by stage, summed over models."""
     seconds: dict[str, float] = {}
     for row in read_log(store, day):
@@ -205,7 +239,7 @@ def read_stages(store: Store, day: date) -> str:
     return ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items() if spent >= 0.05)
 
 
-def read_metrics(store: Store, runs: dict[str, str]) -> list[Any]:
+def read_metrics(store: AnyStore, runs: dict[str, str]) -> list[Any]:
     """Return the metrics of a night by model, in order."""
     models = {run_id: model for model, run_id in runs.items()}
     table = delta_files.read_rows(store.location("metrics"), [("run_id", "in", list(models))])
