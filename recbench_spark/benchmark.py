@@ -8,13 +8,12 @@ again. A run becomes visible with its row in `runs`, which is written last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, date, datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from recbench_spark.checks import Check
 from recbench_spark.config import Benchmark, ModelConfig, PublishedModel, RetrievedModel, SwitchModel
 from recbench_spark.errors import FAILED, GATE, FallbackToSpark, Interrupted, RecbenchError, is_cancelled
 from recbench_spark.failures import describe_with_trace, is_java_gone
@@ -206,7 +205,7 @@ def run_model(
     Args:
         run: the attempt.
         journal: journal of the job.
-        alone: rank and measure the model by itself, now.
+        alone: predict by the model and measure it, now.
         fitted: names of the models that this night has fitted.
 
     Returns:
@@ -222,24 +221,12 @@ def run_model(
         opened = open_model(night, model, run.run_id)
         run.seconds = (datetime.now(UTC) - run.started).total_seconds()
         return [opened]
-    run.checks = _import_measure(night)(night, model, run.run_id, journal)
-    require_split(night)
-    add_curves([run], journal)
-    if isinstance(model, RetrievedModel):
-        measure_indexes([run], [open_model(night, model, run.run_id)], journal)
-    return []
-
-
-def _import_measure(night: BenchmarkNight) -> Callable[..., list[Check]]:
-    """Import the function that measures one model by itself, on Spark."""
     _ = night.spark_store
-    if night.benchmark.evaluation.task == "rating":
-        from recbench_spark.nightly.rating_evaluation import predict_model  # noqa: PLC0415
+    from recbench_spark.nightly.rating_evaluation import predict_model  # noqa: PLC0415
 
-        return predict_model
-    from recbench_spark.nightly.model_evaluation import evaluate_model  # noqa: PLC0415
-
-    return evaluate_model
+    run.checks = predict_model(night, model, run.run_id, journal)
+    require_split(night)
+    return []
 
 
 def add_curves(runs: Sequence[Attempt], journal: Journal) -> None:

@@ -1,7 +1,7 @@
 """Evaluate a group of models on the held-out parts in one pass, with one commit for each table.
 
-The numbers equal those of `nightly.model_evaluation` bit for bit. That module is used where tasks cannot
-write the files of the warehouse themselves (a catalog where Spark writes).
+Tasks write the files of rankings and of values of users; in a catalog where Spark writes, Spark appends
+them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.training.model_adapter import make_adapter
 
 MODELS_AT_ONCE_SETTING = "spark.recbench.models_at_once"
-"""Spark setting: the largest number of models in one pass. 0: each model by itself, through Spark's
-writers."""
+"""Spark setting: the largest number of models in one pass. 0: as 1, each model by itself."""
+
+Folders = tuple[str, str]
+"""Folders in which tasks write the files of `rankings` and `user_metrics`."""
 
 MAX_MODELS = 64
 MAX_ITEM_BYTES = 16 << 30
@@ -74,20 +76,14 @@ class EvaluationOutcome:
 
 
 def read_models_per_pass(night: BenchmarkNight) -> int:
-    """Return how many models one pass may have on this night.
-
-    0: each model is evaluated by itself (`nightly.model_evaluation`).
-    """
+    """Return how many models one pass may have on this night; 0: none, since they predict ratings."""
     spark = getattr(night.store.engine, "spark", None)
     text = str((spark and read_setting(spark, MODELS_AT_ONCE_SETTING)) or MAX_MODELS)
     if not text.isdecimal():
         raise ConfigError(
             f"{MODELS_AT_ONCE_SETTING} is '{text}', not a number of models", "0: each model by itself"
         )
-    limit = int(text)
-    if not limit or night.benchmark.evaluation.task == "rating":
-        return 0
-    return limit if night.store.can_add_files(RANKINGS, USER_METRICS) else 0
+    return 0 if night.benchmark.evaluation.task == "rating" else max(int(text), 1)
 
 
 def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> RankableModel:
@@ -131,9 +127,10 @@ def evaluate_group(
     runs = [ready.run_id for ready in group]
     wanted = NightMeasures.from_night(night)
     with journal.stage("rankings", f"rank {names}: {parts}", run_ids=runs) as counts:
-        passes = _pass_with_retry(night, wanted, group, journal)
+        folders = night.store.choose_folder(RANKINGS), night.store.choose_folder(USER_METRICS)
+        passes = _pass_with_retry(night, wanted, group, journal, folders)
         ranked = [(ready, passed) for ready, passed in zip(group, passes, strict=True) if passed.result]
-        _commit_files(night, [passed.result for _, passed in ranked], digest(runs, length=32))
+        _commit_files(night, [passed.result for _, passed in ranked], folders, digest(runs, length=32))
         counts["failed"] = len(group) - len(ranked)
     failed: dict[str, Exception] = {}
     with journal.stage("metrics", f"measure {names}", run_ids=runs) as counts:
@@ -150,14 +147,16 @@ def evaluate_group(
     }
 
 
-def _commit_files(night: BenchmarkNight, results: Sequence[BatchedResult | None], name: str) -> None:
+def _commit_files(
+    night: BenchmarkNight, results: Sequence[BatchedResult | None], folders: Folders, name: str
+) -> None:
     """Commit the files of rankings and of values of users, each table under the name of the group."""
     rankings = [file for result in results if result for file in result.rankings]
     values = [file for result in results if result for file in result.values]
     night.store.run_together(
         [
-            partial(night.store.commit_files, rankings, RANKINGS, name),
-            partial(night.store.commit_files, values, USER_METRICS, name),
+            partial(night.store.commit_files, rankings, RANKINGS, name, folders[0]),
+            partial(night.store.commit_files, values, USER_METRICS, name, folders[1]),
         ]
     )
 
@@ -175,30 +174,39 @@ class _PassResult:
 
 
 def _pass_with_retry(
-    night: BenchmarkNight, wanted: NightMeasures, group: Sequence[RankableModel], journal: Journal
+    night: BenchmarkNight,
+    wanted: NightMeasures,
+    group: Sequence[RankableModel],
+    journal: Journal,
+    folders: Folders,
 ) -> list[_PassResult]:
     """Run one pass for all models; a model that fails in it is tried once more by itself.
 
     Where the whole pass dies, every model is tried by itself.
     """
     try:
-        passes = _run_pass(night, wanted, group, journal)
+        passes = _run_pass(night, wanted, group, journal, folders)
     except Exception as error:
         if _ends_night(error):
             raise
         passes = [_PassResult(None, 0.0, error) for _ in group]
     return [
-        passed if passed.result or len(group) == 1 else _pass_with_retry(night, wanted, [ready], journal)[0]
+        passed
+        if passed.result or len(group) == 1
+        else _pass_with_retry(night, wanted, [ready], journal, folders)[0]
         for ready, passed in zip(group, passes, strict=True)
     ]
 
 
 def _run_pass(
-    night: BenchmarkNight, wanted: NightMeasures, group: Sequence[RankableModel], journal: Journal
+    night: BenchmarkNight,
+    wanted: NightMeasures,
+    group: Sequence[RankableModel],
+    journal: Journal,
+    folders: Folders,
 ) -> list[_PassResult]:
     started = time.monotonic()
     needs_candidates = any(not make_adapter(ready.model).brings_candidates for ready in group)
-    folders = (night.store.location(RANKINGS.name), night.store.location(USER_METRICS.name))
     members = tuple(shuffle.to_member(ready.run_id, ready.ranked, wanted.request) for ready in group)
     notes = _progress_folder(night)
     values = partial(map_user_values, wanted.plan, wanted.catalogue) if wanted.has_values else None

@@ -56,14 +56,10 @@ def _open_stored(night: BenchmarkNight, name: str) -> ChangedRows:
 
 
 def _append_drawn(night: BenchmarkNight, rows: ChangedRows, once: str) -> None:
-    if not night.store.can_add_files(CANDIDATES):
-        from recbench_spark.nightly import given_candidates  # noqa: PLC0415
-
-        given_candidates.append_drawn(night, rows, once)
-        return
-    write = partial(_write_rows, folder=night.store.location(CANDIDATES.name), split_id=night.split_id)
+    folder = night.store.choose_folder(CANDIDATES)
+    write = partial(_write_rows, folder=folder, split_id=night.split_id)
     files = [file for written in rows.each(COLUMNS, write) for file in written]
-    night.store.commit_files(files, CANDIDATES, once)
+    night.store.commit_files(files, CANDIDATES, once, folder)
 
 
 # ------------------------------------------------------------------------------- what tasks do

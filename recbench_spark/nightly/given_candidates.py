@@ -1,18 +1,14 @@
-"""Candidates that only Spark reads, or writes: tables and files of datasets, draws for a catalog."""
+"""Candidates that only Spark reads: tables and files of datasets."""
 
 from __future__ import annotations
-
-from pyspark.sql import functions as F
 
 from recbench_spark.data.external_inputs import group_candidates
 from recbench_spark.data.readers.published import read_negatives
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.night import BenchmarkNight
-from recbench_spark.schemas import CANDIDATES, ITEMS
-from recbench_spark.storage.frame_blocks import FrameRows, open_frame
-from recbench_spark.storage.sides import ChangedRows
-from recbench_spark.storage.spark_types import spark_schema
+from recbench_spark.schemas import ITEMS
+from recbench_spark.storage.frame_blocks import FrameRows
 
 
 def read_candidates(night: BenchmarkNight) -> FrameRows:
@@ -32,11 +28,3 @@ def read_candidates(night: BenchmarkNight) -> FrameRows:
             "give a table of user_id, item_id",
         )
     return FrameRows(group_candidates(rows, night.table(ITEMS), night.open_user_frame()))
-
-
-def append_drawn(night: BenchmarkNight, rows: ChangedRows, once: str) -> None:
-    """Append drawn candidates to a catalog where Spark writes."""
-    schema = spark_schema(CANDIDATES)
-    columns = type(schema)([field for field in schema if field.name in rows.names])
-    frame = open_frame(night.spark, rows, columns)
-    night.store.append(frame.withColumn("split_id", F.lit(night.split_id)), CANDIDATES, once=once)

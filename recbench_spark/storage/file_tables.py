@@ -205,12 +205,20 @@ class FileTables:
         """Run actions on different tables or files, as `object_access.map_together`."""
         map_together(self.root, lambda action: action(), actions)
 
-    def can_add_files(self, *tables: Table) -> bool:
-        """Create the tables, and return whether tasks may write their files."""
-        if not self.is_file_storage:
-            return False
-        self.create(*tables)
-        return all(delta_files.can_commit(self.location(table.name)) for table in tables)
+    def choose_folder(self, table: Table) -> str:
+        """Create a table, and return the folder in which tasks write files for `commit_files`.
+
+        Raises:
+            FallbackToSpark: Spark must write the table, and this warehouse has none.
+        """
+        self.create(table)
+        location = self.location(table.name)
+        if self.is_file_storage and delta_files.can_commit(location):
+            return location
+        return self._open_spare_folder(table)
+
+    def _open_spare_folder(self, table: Table) -> str:
+        raise FallbackToSpark(f"table {table.name} of the warehouse has rules that tasks do not check")
 
     def note_run(self, run_id: str) -> None:
         """Mark a run of this process as at work, so that cleaning keeps its rows."""
@@ -289,14 +297,22 @@ class FileTables:
     def _open_frame(self, table: Table, values: Mapping[str, Sequence[str]], most: int) -> StoredRows:
         raise FallbackToSpark(f"table {table.name} of the warehouse")
 
-    def commit_files(self, files: Sequence[delta_files.File], table: Table, once: str) -> None:
-        """Append files that tasks wrote to a table's folder, once per name, in one version."""
+    def commit_files(self, files: Sequence[delta_files.File], table: Table, once: str, folder: str) -> None:
+        """Append files that tasks wrote to a folder (`choose_folder`), once per name, in one version."""
         if not files:
             return
-        delta_files.require_visible(self.location(table.name), files)
-        self._commit(
-            table, partial(delta_files.commit, files=files, partition={}, once=f"{table.name}/{once}")
-        )
+        delta_files.require_visible(folder, files)
+        if folder != self.location(table.name):
+            self._append_spare(files, table, once, folder)
+            return
+        names = dict.fromkeys(table.partition_by, "")
+        commit = partial(delta_files.commit, files=files, partition=names, once=f"{table.name}/{once}")
+        self._commit(table, commit)
+
+    def _append_spare(
+        self, files: Sequence[delta_files.File], table: Table, once: str, folder: str
+    ) -> None:
+        raise NotImplementedError
 
     def append_blocks(self, blocks: TaskRows, table: Table, once: str) -> list[delta_files.File]:
         """Append the results of tasks to a table's partition `once`, as `append_parts`."""
@@ -309,21 +325,17 @@ class FileTables:
         It returns the files that tasks wrote now, with what their tasks noted.
 
         Raises:
-            FallbackToSpark: the table requires of its writers what `delta_files` does not do.
+            FallbackToSpark: as `choose_folder`.
         """
-        self.create(table)
-        location, name = self.location(table.name), f"{table.name}/{once}"
-        if delta_files.is_committed(location, name):
+        folder = self.choose_folder(table)
+        if folder == self.location(table.name) and delta_files.is_committed(folder, f"{table.name}/{once}"):
             return []
-        if not delta_files.can_commit(location):
-            raise FallbackToSpark(f"table {table.name} of the warehouse has rules that tasks do not check")
         files = [
             file
             for blocks, partition in parts
-            for file in delta_files.write_files(blocks, location, partition)
+            for file in delta_files.write_files(blocks, folder, partition)
         ]
-        names = dict.fromkeys(table.partition_by, "")
-        self._commit(table, partial(delta_files.commit, files=files, partition=names, once=name))
+        self.commit_files(files, table, once, folder)
         return files
 
     def _write_rows(self, rows: pa.Table, table: Table, once: str = "") -> None:

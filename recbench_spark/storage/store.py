@@ -19,20 +19,21 @@ from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from recbench_spark.engine.versions import change_setting, make_frame, union_rows
+from recbench_spark.engine.versions import change_setting, make_frame
 from recbench_spark.schemas import Table
 from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.file_tables import Part
-from recbench_spark.storage.frame_blocks import make_frame_rows
+from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.frame_blocks import open_frame
 from recbench_spark.storage.frame_files import write_frame
 from recbench_spark.storage.marks import oldest_work
+from recbench_spark.storage.packed_blocks import read_partition_files
+from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.spark_types import conform, spark_schema
 from recbench_spark.storage.table_sql import equality_condition, quote_text, timestamp_literal
-from recbench_spark.storage.uris import is_object_storage
+from recbench_spark.storage.uris import is_object_storage, join_uri
 from recbench_spark.storage.warehouse import WarehouseTables
 
 T = TypeVar("T")
@@ -68,24 +69,16 @@ class Store(WarehouseTables):
             commit = partial(delta_files.commit, place, files, {}, name)
             retry_conflicts(f"write {table.name}", commit)
 
-    def append_parts(self, parts: Sequence[Part], table: Table, once: str) -> list[delta_files.File]:
-        """Append the results of tasks to partitions of a table; a second call does nothing.
+    def _open_spare_folder(self, table: Table) -> str:
+        return scratch_folder(self.scratch)
 
-        Tasks write the files themselves (`delta_files`) in a folder that all of them see and in object
-        storage; else the rows go through Spark's writer. It returns the files that tasks wrote now, with
-        what their tasks noted.
-        """
-        self.create(table)
-        if self.is_file_storage and delta_files.can_commit(self.location(table.name)):
-            return super().append_parts(parts, table, once)
-        frames = [
-            make_frame_rows(self.spark, blocks, spark_schema(table)).withColumns(
-                {column: F.lit(value) for column, value in partition.items()}
-            )
-            for blocks, partition in parts
-        ]
-        self.append(union_rows(frames, by_name=True), table, once)
-        return []
+    def _append_spare(
+        self, files: Sequence[delta_files.File], table: Table, once: str, folder: str
+    ) -> None:
+        """Let Spark append files that tasks wrote beside a table, since its catalog or rules need Spark."""
+        pieces = [(join_uri(folder, file.path), file.partition or {}) for file in files]
+        rows = PieceRows(self.engine, pieces, partial(read_partition_files, schema=table.arrow_schema))
+        self.append(open_frame(self.spark, rows, spark_schema(table)), table, once)
 
     def append_all(self, frames: Sequence[tuple[DataFrame, Table]]) -> None:
         """Append to several tables at once: the driver plans one while executors work on another."""

@@ -231,7 +231,7 @@ def test_tables_of_users_are_laid_out_by_run(
     store = Store(spark, str(folder))
     assert store.migrate() == [] and not (folder / "_migrating").exists()
     assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
-    assert store.can_add_files(RANKINGS, USER_METRICS), "tasks write their files"
+    assert store.choose_folder(USER_METRICS) == store.location(USER_METRICS.name), "tasks write its files"
     assert sorted(store.list_values(USER_METRICS, "run_id")) == ["r1", "r2"]
 
 

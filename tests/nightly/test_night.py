@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import date, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,6 +42,7 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage import warehouse
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows
 from recbench_spark.storage.packed_blocks import are_whole
@@ -708,9 +710,22 @@ def test_every_question_has_an_answer(with_views: Ran, name: str) -> None:
         assert "small" in set(rows.suite)
 
 
+DRAWN = {
+    "metrics": ["ndcg", "recall"], "k": [5], "bootstrap": {"replicates": 10},
+    "definition": {"threshold": 4, "candidates": "uniform"}, "draw": {"n": 10},
+}  # fmt: skip
+
+
+def list_numbers(store: Any) -> set[tuple[Any, ...]]:
+    """Values of users and metrics, without their runs."""
+    rows = [*store.rows(METRICS), *store.rows(USER_METRICS)]
+    return {tuple(repr(row[name]) for name in sorted(row) if name != "run_id") for row in rows}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("writer", ["tasks", "Spark"])
-def test_a_night_in_a_catalog(spark, writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_night_in_a_catalog(spark, writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with several models, and drawn candidates: as in a folder."""
     spark.sql("CREATE SCHEMA recbench_night_test")
     if writer == "Spark":
         monkeypatch.setattr(warehouse, "find_schema_place", lambda *_: None)
@@ -729,6 +744,10 @@ def test_a_night_in_a_catalog(spark, writer: str, monkeypatch: pytest.MonkeyPatc
                 assert set(again.outcome.run_ids) == {"popular"} and f"table {lost} is not" in again.remarks
                 assert spark.table(f"recbench_night_test.{lost}").count() > 0
             assert run(store, small(**TINY)).outcome.skipped == ("popular",)
+            several = {**TINY, "models": models("popular", "random", "als_4"), "evaluation": DRAWN}
+            assert set(run(store, small(**several)).outcome.run_ids) == {"popular", "random", "als_4"}
+            run(Store(spark, str(tmp_path)), small(**several))
+            assert list_numbers(store) >= list_numbers(ArrowStore(str(tmp_path)))
     finally:
         spark.sql("DROP SCHEMA recbench_night_test CASCADE")
 

@@ -79,7 +79,7 @@ def test_files_of_all_writers_and_ages_meet_in_one_shuffle(tmp_path: Path) -> No
         write_file(table.drop_columns(["run_id"]), folder, {"run_id": run_id}, columns)
         for run_id, columns in (("r2", own), ("r3", old))
     ]
-    store.commit_files(files, RANKINGS, "tasks")
+    store.commit_files(files, RANKINGS, "tasks", folder)
     rows = store.open_rows(RANKINGS, "run_id", ["r1", "r2", "r3"])
     dealt = deal_sides(store.engine, [Side(0, rows, names)], 1)
     (whole,) = dealt.each(lambda sides: unpack_blocks(sides[0]))

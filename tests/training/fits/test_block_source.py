@@ -12,8 +12,8 @@ from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating.registry import load
 from recbench_spark.nightly.benchmark_checks import check_night
-from recbench_spark.nightly.model_evaluation import make_adapter
 from recbench_spark.schemas import FITS, RANKINGS, SPLITS
+from recbench_spark.training.model_adapter import make_adapter
 from tests.nights import Ran, run, small
 
 MODELS: list[dict[str, Any]] = [
