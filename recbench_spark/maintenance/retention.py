@@ -32,7 +32,7 @@ from recbench_spark.storage.objects import (
     stat_objects,
 )
 from recbench_spark.storage.publish import remove_published
-from recbench_spark.storage.shared_rows import POINTER
+from recbench_spark.storage.published_rows import POINTER
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import arrow_uri, join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES

@@ -78,8 +78,10 @@ class ArrowStore(FileTables):
     in_catalog = False
     wait = 0.1  # an append takes some milliseconds
 
-    def __init__(self, root: str, *, read_only: bool = False, workers: int = 1) -> None:
-        """Open a warehouse.
+    def __init__(
+        self, root: str, *, read_only: bool = False, any_version: bool = False, workers: int = 1
+    ) -> None:
+        """Open a warehouse; `any_version`: its schema may be another one.
 
         Raises:
             StoreError: the folder cannot be written to, or has another schema version; the object storage
@@ -93,7 +95,7 @@ class ArrowStore(FileTables):
             require_storage(self.root)
         if not read_only:
             check_writable(self.folder) if self.folder else require_conditional_writes(self.root)
-        if self.exists("runs"):
+        if not any_version and self.exists("runs"):
             with hold_table(self.location("runs"), latest=False) as table:
                 check_version(self.root, table.metadata().configuration)
 
