@@ -8,7 +8,6 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,7 +18,6 @@ from pyarrow.parquet import filters_to_expression
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table, arrow_rows
-from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import count_rows, hold_table, read_dataset
 from recbench_spark.storage.file_tables import FileTables
@@ -217,10 +215,6 @@ class ArrowStore(FileTables):
         """
         self.create(table)
         self._write_rows(arrow_rows(rows, table), table, once)
-
-    def delete(self, name: str, column: str, values: Sequence[str]) -> None:
-        """Delete the rows whose column has one of the values."""
-        self._retry(f"clean {name}", partial(delta_files.delete_rows, self.location(name), column, values))
 
     def create(self, *tables: Table) -> None:
         """Create those tables that do not exist yet, with the first commit that Spark would write."""
