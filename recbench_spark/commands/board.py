@@ -29,6 +29,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--paired", action="store_true", help="compare every two rows fold by fold as well")
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument("--logical-date", type=cli.parse_day, help="fills {logical_date} in, YYYY-MM-DD")
+    cli.add_engine(flags)
     return flags
 
 

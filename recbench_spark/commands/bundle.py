@@ -49,6 +49,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--why", help="accept, retract, score --accept: the reason, kept in the table")
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument("--logical-date", type=cli.parse_day, help="the night of a bundle of rankings")
+    cli.add_engine(flags)
     return flags
 
 

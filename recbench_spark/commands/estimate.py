@@ -56,6 +56,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--dataset", help="name under which runs are compared (default: the log's path)")
     flags.add_argument("--suite", default="standalone", help="name under which runs are compared")
     flags.add_argument("--logical-date", type=cli.parse_day, help="the day evaluated (default: today)")
+    cli.add_engine(flags)
     flags.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
     return flags
 

@@ -33,6 +33,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--optimize", action="store_true", help="compact small files")
     flags.add_argument("--vacuum-hours", type=int, metavar="N",
                        help="remove files unused for N hours; time travel ends there")  # fmt: skip
+    cli.add_engine(flags)
     flags.add_argument("--dry-run", action="store_true", help="say what retention would remove, and stop")
     return flags
 

@@ -29,6 +29,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--protocols", default=",".join(PROTOCOLS), help="splits, comma-separated")
     flags.add_argument("--candidates", default=",".join(CANDIDATES), help="candidates, comma-separated")
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
+    cli.add_engine(flags)
     flags.add_argument("--dry-run", action="store_true", help="check the files and say what would be run")
     return flags
 

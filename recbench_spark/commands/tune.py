@@ -38,6 +38,7 @@ def parser() -> cli.Parser:
     )
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument("--logical-date", type=cli.parse_day, help="fills {logical_date} in, YYYY-MM-DD")
+    cli.add_engine(flags)
     flags.add_argument("--dry-run", action="store_true", help="check the file and say what would be tried")
     flags.add_argument("--log", help="JSON-lines log (default: WAREHOUSE/logs/NAME-search.jsonl)")
     return flags

@@ -83,6 +83,15 @@ def hash_longs(values_r: npt.NDArray[np.int64], hashes_r: Hashes) -> Hashes:
     return out
 
 
+def hash_numbers(values_r: npt.NDArray[Any], hashes_r: Hashes) -> Hashes:
+    """Extend each row's hash by a number of 32 or 64 bits, as Spark does; it has one zero and one NaN."""
+    if values_r.dtype.kind == "f":
+        values_r = np.where(np.isnan(values_r), values_r.dtype.type(np.nan), values_r + 0)
+    rows, content_b = len(values_r), np.ascontiguousarray(values_r).view(np.uint8)
+    texts = Texts(np.arange(rows + 1) * values_r.dtype.itemsize, content_b)
+    return hash_texts(texts, np.arange(rows, dtype=np.int32), hashes_r)
+
+
 def start(rows: int) -> Hashes:
     """Return the start value of Spark's `xxhash64`, (rows,)."""
     return np.full(rows, 42, np.uint64)

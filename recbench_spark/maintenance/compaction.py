@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from functools import partial
+from typing import TYPE_CHECKING
 
 from recbench_spark.nightly.split import drop_splits
 from recbench_spark.schemas import RUNS, SPLITS, TABLES, Table
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.object_access import map_together
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 LARGE_RESULTS = ("rankings", "user_metrics", "curve_values", "curve_rankings")
 """Tables with a row for each user and run. Metrics and checks of an old night are small and stay."""
@@ -25,28 +27,29 @@ class OldResults:
     splits: tuple[str, ...]
 
 
-def find_old_results(store: Store, before: date, keep: Sequence[date] = ()) -> OldResults:
+def find_old_results(store: AnyStore, before: date, keep: Sequence[date] = ()) -> OldResults:
     """Return runs of earlier nights that have rows of users, and splits that only such runs have used.
 
     The driver holds names of runs and splits, no row for a user.
     """
-    is_kept = (F.col("logical_date") >= F.lit(before)) | F.col("logical_date").isin(list(keep))
-    runs = store.read(RUNS).select("run_id", "split_id", is_kept.alias("kept"))
-    used = runs.groupBy("split_id").agg(F.max("kept").alias("kept"))
-    existing = store.read(SPLITS).select("split_id").distinct()
-    splits = used.where(~F.col("kept")).join(existing, "split_id", "left_semi")
-    run_ids = {run_id for name in LARGE_RESULTS for run_id in _runs_with_rows(store, TABLES[name], runs)}
-    return OldResults(tuple(sorted(run_ids)), tuple(sorted(row.split_id for row in splits.collect())))
+    known, kept, used = set[str](), set[str](), dict[str, bool]()
+    for row in store.rows(RUNS, [], ["run_id", "split_id", "logical_date"]):
+        is_kept = row["logical_date"] >= before or row["logical_date"] in keep
+        used[row["split_id"]] = used.get(row["split_id"], False) or is_kept
+        kept |= {row["run_id"]} if is_kept else set()
+        known.add(row["run_id"])
+    stored = map_together(store.root, partial(list_known, store), [TABLES[name] for name in LARGE_RESULTS])
+    run_ids = (known - kept) & set().union(*stored)
+    splits = list_known(store, SPLITS) & {name for name, is_kept in used.items() if not is_kept}
+    return OldResults(tuple(sorted(run_ids)), tuple(sorted(splits)))
 
 
-def _runs_with_rows(store: Store, table: Table, runs: DataFrame) -> list[str]:
-    existing = store.read(table).select("run_id").distinct()
-    return [
-        row.run_id for row in runs.where(~F.col("kept")).join(existing, "run_id", "left_semi").collect()
-    ]
+def list_known(store: AnyStore, table: Table) -> set[str]:
+    """Return the values of the partition column of a table; none where there is no such table."""
+    return store.list_values(table, table.partition_by[0]) if store.exists(table.name) else set()
 
 
-def drop_old_results(store: Store, old: OldResults) -> None:
+def drop_old_results(store: AnyStore, old: OldResults) -> None:
     """Delete old results."""
     for name in filter(store.exists, LARGE_RESULTS):
         if old.runs:

@@ -11,8 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING
 
 from recbench_spark.graph.model_inputs import NIGHT_NOTE, read_note
 from recbench_spark.graph.stored_graphs import FOLDER
@@ -25,8 +24,10 @@ from recbench_spark.maintenance.retention import (
     remove_folders,
 )
 from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS
-from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import join_uri
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class OldGraphs:
 
 
 def find_old_graphs(
-    store: Store, before: date, keep: Sequence[date] = (), splits: Collection[str] = ()
+    store: AnyStore, before: date, keep: Sequence[date] = (), splits: Collection[str] = ()
 ) -> OldGraphs:
     """Return the folders that no kept night needs.
 
@@ -72,7 +73,7 @@ def find_old_graphs(
     return OldGraphs(names, tuple(sorted(lists)), size)
 
 
-def _find_old_graph_objects(store: Store, rule: RetentionRule) -> OldGraphs:
+def _find_old_graph_objects(store: AnyStore, rule: RetentionRule) -> OldGraphs:
     """Return the old folders of an object storage; a catalog where Spark writes has none."""
     if not store.is_file_storage:
         return OldGraphs()
@@ -84,7 +85,7 @@ def _find_old_graph_objects(store: Store, rule: RetentionRule) -> OldGraphs:
     return OldGraphs(names, tuple(lists), sum(sizes.values()))
 
 
-def drop_old_graphs(store: Store, old: OldGraphs) -> None:
+def drop_old_graphs(store: AnyStore, old: OldGraphs) -> None:
     """Delete old graphs, rows of layers first, so that no model without files appears complete."""
     root = join_uri(str(store.folder or store.root), FOLDER)
     places = [join_uri(root, name) for name in old.folders]
@@ -99,14 +100,14 @@ def drop_old_graphs(store: Store, old: OldGraphs) -> None:
     remove_folders(store, places if store.folder is None else list(map(Path, places)))
 
 
-def _last_layer(store: Store, name: str) -> int:
+def _last_layer(store: AnyStore, name: str) -> int:
     """Return the layer of a model whose vectors are its result and are kept like embeddings."""
     note = read_note(join_uri(str(store.folder or store.root), f"{FOLDER}/models/{name}"))
     assert note is not None
     return int(note["layers"]) + int(note["output"] == "embeddings")
 
 
-def compact_table(store: Store, name: str) -> bool:
+def compact_table(store: AnyStore, name: str) -> bool:
     """OPTIMIZE a table; return False for one whose files must stay as tasks wrote them, block by block.
 
     A run over a graph identifies finished blocks by the names of files. So vectors of graph models are not
@@ -116,7 +117,6 @@ def compact_table(store: Store, name: str) -> bool:
         return False
     models: list[str] = []
     if name == "embeddings":
-        rows = store.read(GRAPH_RUNS).select("model_id").distinct()
-        models = [row.model_id for row in rows.orderBy(F.col("model_id")).collect()]
+        models = sorted(store.list_values(GRAPH_RUNS, "model_id") if store.exists(GRAPH_RUNS.name) else [])
     store.optimize(name, without=("model_id", models))
     return True

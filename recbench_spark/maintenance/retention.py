@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recbench_spark.graph.folders import MANIFEST
 from recbench_spark.graph.model_inputs import NIGHT_NOTE
@@ -32,10 +33,12 @@ from recbench_spark.storage.objects import (
     stat_objects,
 )
 from recbench_spark.storage.publish import remove_published
-from recbench_spark.storage.shared_rows import POINTER
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.published_rows import POINTER
 from recbench_spark.storage.uris import arrow_uri, join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 MAX_NIGHT_SECONDS = 24 * 3600
 """Seconds after which a night is over: a day."""
@@ -71,10 +74,10 @@ class RetentionRule:
 
     @classmethod
     def read(
-        cls, store: Store, before: date, keep: Sequence[date], doomed: Collection[str]
+        cls, store: AnyStore, before: date, keep: Sequence[date], doomed: Collection[str]
     ) -> RetentionRule:
         """Return the rule for a warehouse; `doomed`: splits that will be removed."""
-        existing = {row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()}
+        existing = store.list_values(SPLITS, "split_id") if store.exists(SPLITS.name) else set()
         if store.folder is not None:
             in_use = time_in_use(store.folder)
         else:  # object storage has no marks of work: a night is over after a day
@@ -126,7 +129,7 @@ def last_use_time(folder: Path) -> float:
 
 
 def find_old_fits(
-    store: Store, before: date, keep: Sequence[date] = (), splits: Collection[str] = ()
+    store: AnyStore, before: date, keep: Sequence[date] = (), splits: Collection[str] = ()
 ) -> tuple[Path | str, ...]:
     """Return the folders of fits, their logs and bundles that no kept night needs; URIs of object storage.
 
@@ -150,7 +153,7 @@ def find_old_fits(
     return tuple(sorted(folder for parent in parents for folder in find_old_folders(parent, 1, rule)))
 
 
-def find_old_layouts(store: Store, before: date, keep: Sequence[date] = ()) -> tuple[Path, ...]:
+def find_old_layouts(store: AnyStore, before: date, keep: Sequence[date] = ()) -> tuple[Path, ...]:
     """Return the folders of logs of auctions, and of their counts, that no replay has used lately.
 
     Args:
@@ -196,7 +199,7 @@ def _find_shared_folder(root: str, name: str) -> tuple[str, ...]:
     return tuple(names[:depth]) if len(names) > depth else ()
 
 
-def remove_folders(store: Store, old: Sequence[Path | str]) -> None:
+def remove_folders(store: AnyStore, old: Sequence[Path | str]) -> None:
     """Remove the result of `find_old_folders` or `find_old_objects`.
 
     A folder that a run has begun to use since then stays.
@@ -219,7 +222,7 @@ def find_unused_objects(places: Sequence[str], in_use: float) -> list[str]:
     return [place for place in places if all(entry.written <= in_use for entry in stat_objects(place))]
 
 
-def remove_private_files(store: Store) -> int:
+def remove_private_files(store: AnyStore) -> int:
     """Remove private files and folders that killed processes left behind; return their number."""
     if store.folder is not None:
         return sum(remove_leftovers(store.folder / folder) for folder in SHARED_FOLDERS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from recbench_spark.config import Benchmark, ModelConfig, PublishedModel
 from recbench_spark.engine.choices import EngineChoice, require_spark
@@ -32,19 +33,50 @@ def choose_runner(
     Raises:
         ConfigError: `local` is requested, and only Spark can do this.
     """
+    count = partial(_count_rows, benchmark, night=night)
+    return choose_job_runner(requested, root, count, NIGHT_TABLES if night else SPLIT_TABLES)
+
+
+def choose_job_runner(
+    requested: str, root: str, count: Callable[[], int], tables: Sequence[Table]
+) -> tuple[EngineChoice, int]:
+    """Choose the runner of a job, as `choose_runner`.
+
+    Args:
+        requested: auto, local or spark.
+        root: the warehouse.
+        count: counts the rows of the job's log, 0 where it has none; FallbackToSpark: it needs Spark.
+        tables: those to which it may append rows.
+
+    Raises:
+        ConfigError: `local` is requested, and only Spark can do this.
+    """
     if why := find_wish(requested):
         return EngineChoice("spark", why), 0
     try:
-        if night:
-            require_local_night(benchmark)
-        n = _count_rows(benchmark, root, NIGHT_TABLES if night else SPLIT_TABLES)
+        if not needs_no_java(root):
+            raise FallbackToSpark(f"warehouse {root} is no folder and no object storage")
+        n = count()
+        ArrowStore(root, read_only=True, any_version=True).check_appendable(tables)
     except FallbackToSpark as error:
         return require_spark(requested, error), 0
+    size = f"{n:,} rows" if n else "tables of the warehouse"
     if requested == "local":
-        return EngineChoice("local", f"{n:,} rows, as requested"), n
+        return EngineChoice("local", f"{size}, as requested"), n
     if n > MOST_ROWS:
-        return EngineChoice("spark", f"{n:,} rows, up to {MOST_ROWS:,} are taken without it"), 0
-    return EngineChoice("local", f"{n:,} rows of this machine (up to {MOST_ROWS:,}), without Spark"), n
+        return EngineChoice("spark", f"{size}, up to {MOST_ROWS:,} are taken without it"), 0
+    limit = f" of this machine (up to {MOST_ROWS:,})" if n else ""
+    return EngineChoice("local", f"{size}{limit}, without Spark"), n
+
+
+def count_log(benchmark: Benchmark) -> int:
+    """Return the rows of a benchmark's log. Raises FallbackToSpark: Spark must read or label it."""
+    return open_task_log(benchmark.dataset, benchmark.split).n
+
+
+def count_no_log() -> int:
+    """Return the rows of the log of a job that has none."""
+    return 0
 
 
 SPLIT_TABLES = (SPLITS, ITEMS, USER_BLOCKS, MANIFESTS)
@@ -101,17 +133,15 @@ def _runs_local(model: ModelConfig) -> bool:
         return False
 
 
-def _count_rows(benchmark: Benchmark, root: str, tables: Sequence[Table]) -> int:
+def _count_rows(benchmark: Benchmark, night: bool) -> int:
     """Count the rows of a log that tasks read by themselves.
 
     Raises:
-        FallbackToSpark: the log, the split, a slice or the warehouse needs Spark.
+        FallbackToSpark: the night, the log, the split or a slice needs Spark.
     """
-    if not needs_no_java(root):
-        raise FallbackToSpark(f"warehouse {root} is no folder and no object storage")
+    if night:
+        require_local_night(benchmark)
     joined = [cut.key for cut in benchmark.evaluation.slices if cut.path]
     if joined:
         raise FallbackToSpark(f"slice {joined[0]} comes from a table")
-    n = open_task_log(benchmark.dataset, benchmark.split).n
-    ArrowStore(root, read_only=True).check_appendable(tables)
-    return n
+    return count_log(benchmark)

@@ -255,20 +255,46 @@ def write_labelled_log(store: AnyStore, dataset: Dataset, split: Split, split_id
         ConfigError, SchemaError, DataError, ProtocolError: as `open_log` and `label_blocks`.
         FallbackToSpark: the warehouse has no Spark, which must read the log.
     """
+    return write_labelled(
+        store, dataset, split, partial(_append_labelled, store, split_id), rejects_of=split_id
+    )
+
+
+def write_labelled(
+    store: AnyStore,
+    dataset: Dataset,
+    split: Split,
+    write: Callable[[TaskRows, int], Counter[tuple[str, str]]],
+    *,
+    rejects_of: str = "",
+    every_fold: bool = False,
+) -> LogCounts:
+    """Read, check and label a log, and let `write` write it, as `write_labelled_log`.
+
+    Args:
+        store: the warehouse.
+        dataset: the log, and the rule for two rows of a pair.
+        split: the protocol.
+        write: writes labelled rows of so many, and counts those that they leave out.
+        rejects_of: the split in whose name rejected rows are kept; empty: they are not.
+        every_fold: true if `part` is the number of the row's fold.
+    """
     try:
-        return _write_by_tasks(store, dataset, split, split_id)
+        blocks, n, numeric = _label_by_tasks(store, dataset, split, every_fold)
+        return LogCounts(LogRows(n, dropped=write(blocks, n)), numeric)
     except Exception as error:
         why = str(error)  # of Spark's error the text names the worker's
         if FallbackToSpark.__name__ not in f"{type(error).__name__} {why}":
             raise
     frames = _open_frames(store, why)
-    open_loop = choose_open_loop(dataset, split)
-    with frames.label_frame(store, dataset, split, split_id, open_loop) as (blocks, rows, numeric):
-        dropped = _append_labelled(store, blocks, split_id, rows.n)
-    return LogCounts(replace(rows, dropped=dropped), numeric)
+    rule = {"open_loop": choose_open_loop(dataset, split), "every_fold": every_fold}
+    with frames.label_frame(store, dataset, split, rejects_of, **rule) as (labelled, rows, numeric):
+        return LogCounts(replace(rows, dropped=write(labelled, rows.n)), numeric)
 
 
-def _write_by_tasks(store: AnyStore, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
+def _label_by_tasks(
+    store: AnyStore, dataset: Dataset, split: Split, every_fold: bool
+) -> tuple[TaskRows, int, bool]:
     log = open_task_log(dataset, split)
     if log.files is None and not store.is_file_storage:
         raise FallbackToSpark("tasks cannot write the files of this warehouse")
@@ -276,9 +302,9 @@ def _write_by_tasks(store: AnyStore, dataset: Dataset, split: Split, split_id: s
     # No pair of a generated world is in two rows of one loop.
     duplicates = dataset.duplicates if log.files or dataset.duplicates != "error" else None
     rule = make_rule(split, duplicates, find_cut(rows, log, split, dataset.zone))
-    rule = replace(rule, numeric=rule.tie in log.whole, open_loop=choose_open_loop(dataset, split))
-    dropped = _append_labelled(store, label_log(rows, rule, n, log.columns), split_id, n)
-    return LogCounts(LogRows(n, dropped=dropped), "item_id" in log.whole)
+    open_loop, numeric = choose_open_loop(dataset, split), rule.tie in log.whole
+    rule = replace(rule, numeric=numeric, open_loop=open_loop, every_fold=every_fold)
+    return label_log(rows, rule, n, log.columns), n, "item_id" in log.whole
 
 
 def _open_frames(store: AnyStore, why: str) -> Any:
@@ -293,7 +319,7 @@ def _open_frames(store: AnyStore, why: str) -> Any:
     return split_frames
 
 
-def _append_labelled(store: AnyStore, blocks: TaskRows, split_id: str, n: int) -> Counter[tuple[str, str]]:
+def _append_labelled(store: AnyStore, split_id: str, blocks: TaskRows, n: int) -> Counter[tuple[str, str]]:
     """Write labelled rows, and count those of n that they leave out, by part and reason.
 
     Tasks that write files count; where Spark writes, or has written before, a second pass counts.

@@ -29,7 +29,13 @@ from recbench_spark.storage.store import Store
 
 @contextmanager
 def label_frame(
-    store: Store, dataset: Dataset, split: Split, split_id: str, open_loop: OpenLoop
+    store: Store,
+    dataset: Dataset,
+    split: Split,
+    rejects_of: str,
+    *,
+    open_loop: OpenLoop,
+    every_fold: bool,
 ) -> Iterator[tuple[FrameBlocks, LogRows, bool]]:
     """Label any log by Spark's readers; unusable rows are an error, or go to `rejects`.
 
@@ -37,8 +43,8 @@ def label_frame(
         The labelled blocks, the counts of the log, and whether item ids are ordered as numbers.
     """
     opened = open_log(store.spark, dataset)
-    if opened.rejects is not None:
-        append_split(store, REJECTS, opened.rejects, split_id)
+    if opened.rejects is not None and rejects_of:
+        append_split(store, REJECTS, opened.rejects, rejects_of)
     # Cache parsed text; reading columnar files again is faster than caching them.
     log = opened.stored if dataset.reader in COLUMNAR_READERS else opened.stored.cache()
     log, later = drop_later_rows(log, dataset)
@@ -52,7 +58,14 @@ def label_frame(
     ordered = numeric if tie == "item_id" else id_order([log], tie) == "numeric"
     with narrow_rows(store.spark):
         blocks = label_blocks(
-            narrow, split, dataset.duplicates, n, ordered, open_loop=open_loop, zone=dataset.zone
+            narrow,
+            split,
+            dataset.duplicates,
+            n,
+            ordered,
+            open_loop=open_loop,
+            every_fold=every_fold,
+            zone=dataset.zone,
         )
         yield blocks, LogRows(n, later, opened.rejected, opened.describe_reasons()), numeric
     opened.stored.unpersist()

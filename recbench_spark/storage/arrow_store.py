@@ -8,7 +8,6 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,7 +18,6 @@ from pyarrow.parquet import filters_to_expression
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table, arrow_rows
-from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import count_rows, hold_table, read_dataset
 from recbench_spark.storage.file_tables import FileTables
@@ -78,8 +76,10 @@ class ArrowStore(FileTables):
     in_catalog = False
     wait = 0.1  # an append takes some milliseconds
 
-    def __init__(self, root: str, *, read_only: bool = False, workers: int = 1) -> None:
-        """Open a warehouse.
+    def __init__(
+        self, root: str, *, read_only: bool = False, any_version: bool = False, workers: int = 1
+    ) -> None:
+        """Open a warehouse; `any_version`: its schema may be another one.
 
         Raises:
             StoreError: the folder cannot be written to, or has another schema version; the object storage
@@ -93,7 +93,7 @@ class ArrowStore(FileTables):
             require_storage(self.root)
         if not read_only:
             check_writable(self.folder) if self.folder else require_conditional_writes(self.root)
-        if self.exists("runs"):
+        if not any_version and self.exists("runs"):
             with hold_table(self.location("runs"), latest=False) as table:
                 check_version(self.root, table.metadata().configuration)
 
@@ -215,10 +215,6 @@ class ArrowStore(FileTables):
         """
         self.create(table)
         self._write_rows(arrow_rows(rows, table), table, once)
-
-    def delete(self, name: str, column: str, values: Sequence[str]) -> None:
-        """Delete the rows whose column has one of the values."""
-        self._retry(f"clean {name}", partial(delta_files.delete_rows, self.location(name), column, values))
 
     def create(self, *tables: Table) -> None:
         """Create those tables that do not exist yet, with the first commit that Spark would write."""

@@ -431,7 +431,12 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
     hooks = PostCommitHookProperties(cleanup_expired_logs=False)
     with _hold_version(folder) as table, explain_delta_errors("delete from", folder):
         properties = _next_commit(table, folder, f"delete {column}")
-        table.delete(predicate, commit_properties=properties, post_commithook_properties=hooks)
+        if column in table.schema().to_arrow().names and column not in table.metadata().partition_columns:
+            # Files that `delete` writes again have texts of a type that Arrow's filters do not know.
+            nothing = pa.schema(table.schema().to_arrow()).empty_table()
+            _write_rows(table, folder, nothing, properties, predicate)
+        else:
+            table.delete(predicate, commit_properties=properties, post_commithook_properties=hooks)
         _sum_up_log(table, folder)
 
 

@@ -213,7 +213,7 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
         FallbackToSpark: features by which the files alone are not the rows.
     """
     system = None
-    if _has_odd_name(place):
+    if has_odd_name(place):
         system = fs.SubTreeFileSystem(str(_real_folder(place)), fs.LocalFileSystem())
     with hold_table(place, version) as table:
         features = list_features(table)
@@ -316,7 +316,7 @@ def open_for_write(place: str | Path) -> Iterator[DeltaTable]:
         FileExistsError: another writer's commit has that name already; nothing was written.
         DeltaError: as `open_table`.
     """
-    if not _has_odd_name(place):
+    if not has_odd_name(place):
         with hold_table(place) as table:
             yield table
         return
@@ -361,7 +361,8 @@ def _real_folder(place: str | Path) -> Path:
     return local_path(place).resolve()
 
 
-def _has_odd_name(place: str | Path) -> bool:
+def has_odd_name(place: str | Path) -> bool:
+    """Return whether a table's folder has a name that `deltalake` does not accept."""
     return not is_remote(place) and UNSUPPORTED_CHARACTERS.search(str(_real_folder(place))) is not None
 
 
@@ -370,7 +371,7 @@ def _table_uri(place: str | Path) -> str:
         require_table_name(str(place))
     if is_remote(place):
         return arrow_uri(str(place))
-    return (_plain_folder(_real_folder(place)) if _has_odd_name(place) else _real_folder(place)).as_uri()
+    return (_plain_folder(_real_folder(place)) if has_odd_name(place) else _real_folder(place)).as_uri()
 
 
 def _plain_folder(real: Path) -> Path:

@@ -16,12 +16,12 @@ import pyarrow as pa
 from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import RESULT_TABLES, RUNS, TABLES, Table, arrow_rows
-from recbench_spark.storage import delta_files
+from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
 from recbench_spark.storage.delta_files import Filters, Since
-from recbench_spark.storage.delta_tables import list_file_sizes
-from recbench_spark.storage.marks import end_runs, note_run, runs_at_work
+from recbench_spark.storage.delta_tables import has_odd_name, list_file_sizes
+from recbench_spark.storage.marks import count_hours_to_keep, end_runs, note_run, runs_at_work
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.packed_blocks import read_partition_files
@@ -111,10 +111,6 @@ class FileTables:
         """Return whether any row has this value."""
         raise NotImplementedError
 
-    def delete(self, name: str, column: str, values: Sequence[str]) -> None:
-        """Delete the rows whose column has one of the values."""
-        raise NotImplementedError
-
     def exists(self, name: str) -> bool:
         """Return whether the table has been created."""
         raise NotImplementedError
@@ -178,7 +174,7 @@ class FileTables:
         new = delta_files.drop_repeated_keys(arrow_rows(rows, table), key)
         if new.num_rows:
             self.create(table)
-            self._retry(f"write {table.name}", partial(self._append_missing, new, table, key, since))
+            self.retry(f"write {table.name}", partial(self._append_missing, new, table, key, since))
 
     def replace_rows(
         self, rows: Sequence[Mapping[str, Any]], table: Table, column: str, value: str
@@ -186,7 +182,52 @@ class FileTables:
         """Replace all rows that have a value in a column, in one version."""
         self.create(table)
         new = arrow_rows(rows, table)
-        self._retry(f"write {table.name}", partial(self._replace_rows, new, table, column, value))
+        self.retry(f"write {table.name}", partial(self._replace_rows, new, table, column, value))
+
+    def delete(self, name: str, column: str, values: Sequence[str]) -> None:
+        """Delete the rows whose column has one of the values."""
+        place = self._open_files(name)
+        self.retry(f"clean {name}", partial(delta_files.delete_rows, place, column, values))
+
+    # ------------------------------------------------------------------------------- upkeep
+
+    def optimize(self, name: str, without: tuple[str, Sequence[str]] = ("", ())) -> None:
+        """Compact small files into large ones, in the table's layout; `without`: partitions left alone.
+
+        The rows go through the driver in streams (`table_upkeep`).
+        """
+        place, (column, values) = self._open_files(name), without
+        self.retry(f"optimize {name}", partial(table_upkeep.compact_files, place, column, values))
+
+    def vacuum(self, name: str, hours: int) -> None:
+        """Remove files that no version of the last hours uses, also those of killed writers.
+
+        Files that were written since the start of the oldest run at work stay. Delta compares times of
+        files with this host's clock, so the difference is added where it is ahead of the storage's clock.
+        On object storage no mark says since when a run is at work: `hours` must be longer than a night.
+
+        Raises:
+            FallbackToSpark: the name of the folder is one that `deltalake` does not take.
+        """
+        place = self._open_files(name)
+        if has_odd_name(place):
+            raise FallbackToSpark(f"{place} has a name that `deltalake` does not take")
+        kept = hours if self.folder is None else count_hours_to_keep(self.folder, hours)
+        self.retry(f"vacuum {name}", partial(table_upkeep.vacuum_files, place, kept))
+
+    def migrate(self) -> list[str]:
+        """Give an older warehouse what it lacks; result and errors as `migration.migrate`."""
+        return migration.migrate(self)
+
+    def _open_files(self, name: str) -> str:
+        """Return the place of a table whose files the driver may exchange. Raises FallbackToSpark."""
+        if self.folder is not None and not self.keeps_files(TABLES[name]):
+            raise FallbackToSpark(f"table {name} of the warehouse")
+        return self.location(name)
+
+    def keeps_files(self, table: Table) -> bool:
+        """Return whether the driver may exchange the files of an existing table, without Spark."""
+        return self._uses_deltalake(table)
 
     def _append_arrow(self, rows: pa.Table, table: Table, once: str) -> None:
         self._write_rows(rows, table, once)
@@ -197,7 +238,7 @@ class FileTables:
     def _replace_rows(self, rows: pa.Table, table: Table, column: str, value: str) -> None:
         delta_files.replace_rows(self.location(table.name), rows, column, value)
 
-    def _retry(self, what: str, action: Callable[[], T]) -> T:
+    def retry(self, what: str, action: Callable[[], T]) -> T:
         """Run an action again while another writer is first."""
         return retry_while(is_delta_conflict, what, action, self.wait)
 
@@ -344,7 +385,7 @@ class FileTables:
         self._commit(table, partial(delta_files.append_rows, rows=rows, once=name))
 
     def _commit(self, table: Table, write: Any) -> None:
-        self._retry(f"write {table.name}", partial(write, self.location(table.name)))
+        self.retry(f"write {table.name}", partial(write, self.location(table.name)))
 
     def list_values(self, table: Table, column: str) -> set[str]:
         """Return the distinct values of a text column; of a partition column from the log alone."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.leases import TOUCH_SECONDS, is_dead, list_held
 from recbench_spark.storage.makers import private_name, this_maker
 
@@ -162,3 +165,12 @@ def _owner_fields(line: str) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(line)
     fields.pop("since", None)
     return fields
+
+
+def count_hours_to_keep(folder: Path, hours: int) -> int:
+    """Return the hours whose files a vacuum keeps: longer where a run is at work, or clocks differ."""
+    now = read_clock(folder)
+    since = oldest_work(folder)
+    at_work = 0.0 if since is None else now - since
+    ahead = max(0.0, time.time() - now)
+    return math.ceil(max(hours, at_work / 3600 + 1) + ahead / 3600) if at_work or ahead > 1 else hours

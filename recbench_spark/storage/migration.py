@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from pyspark.sql import functions as F
-
-from recbench_spark.engine.sessions import forget_delta_logs
-from recbench_spark.errors import StoreError
+from recbench_spark.errors import FallbackToSpark, StoreError
 from recbench_spark.schemas import RESULT_TABLES, TABLES, Table
-from recbench_spark.storage.delta_files import can_append
-from recbench_spark.storage.delta_tables import open_table
+from recbench_spark.storage.delta_tables import open_table, read_dataset
 from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import list_others_at_work
 from recbench_spark.storage.publish import remove_tree
 from recbench_spark.storage.retries import ATTEMPTS
-from recbench_spark.storage.spark_errors import retry_conflicts
-from recbench_spark.storage.spark_types import conform
 from recbench_spark.storage.table_sql import quote_folder
-from recbench_spark.storage.table_statements import create_statement, migration_statements
+from recbench_spark.storage.table_statements import create_statement, migration_statements, name_types
 from recbench_spark.storage.table_upkeep import change_table
-from recbench_spark.storage.uris import LOG, is_object_storage
-from recbench_spark.storage.warehouse import WarehouseTables
+from recbench_spark.storage.uris import LOG
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.file_tables import FileTables
+    from recbench_spark.storage.warehouse import WarehouseTables
 
 STATISTICS = "delta.dataSkippingStatsColumns"
 MIGRATION_FOLDER = "_migrating"
 """Folder beside the tables for a migration; no table has a name like this."""
 
 
-def migrate(warehouse: WarehouseTables) -> list[str]:
+def migrate(warehouse: FileTables) -> list[str]:
     """Give an older warehouse the columns, constraints and layouts that it lacks.
 
     New columns are NULL in old rows. Rows are written again only if the layout of a table has changed.
@@ -42,17 +41,36 @@ def migrate(warehouse: WarehouseTables) -> list[str]:
     Raises:
         StoreError: newer code made the warehouse, a column cannot be added or has another type, or a run is
             at work.
+        FallbackToSpark: the warehouse has no Spark, which must change a table; nothing is changed then.
     """
     if warehouse.folder is None:
         return _migrate(warehouse, None)
     # A waiting job must not look at a table: it could see it between its two names.
     with take_turns(warehouse.folder / MIGRATION_FOLDER / "tables", keep_work=True) as lease:
-        forget_delta_logs(warehouse.spark)
+        _forget_logs(warehouse)
         return _migrate(warehouse, lease.work)
 
 
-def _migrate(warehouse: WarehouseTables, work: Path | None) -> list[str]:
+def _forget_logs(warehouse: FileTables) -> None:
+    """Let a session, where there is one, read the logs of all tables again."""
+    if (session := getattr(warehouse, "spark", None)) is not None:
+        from recbench_spark.engine.sessions import forget_delta_logs  # noqa: PLC0415
+
+        forget_delta_logs(session)
+
+
+def _require_spark(warehouse: FileTables, table: Table) -> WarehouseTables:
+    """Return a warehouse with a session. Raises FallbackToSpark."""
+    if not hasattr(warehouse, "spark"):
+        raise FallbackToSpark(f"table {table.name} of the warehouse has another layout")
+    return cast("WarehouseTables", warehouse)
+
+
+def _migrate(warehouse: FileTables, work: Path | None) -> list[str]:
     """Migrate under the lease; `work`: the folder for tables that are written again."""
+    for table in _existing_tables(warehouse):
+        if not _is_laid_out(warehouse, table):
+            _require_spark(warehouse, table)
     done = [
         _swap_table(warehouse, name, work)
         for name in RESULT_TABLES
@@ -60,26 +78,22 @@ def _migrate(warehouse: WarehouseTables, work: Path | None) -> list[str]:
     ]
     for table in _existing_tables(warehouse):
         statements = _migration_statements(warehouse, table)
-        is_laid_out = _layout(warehouse, table.name) == (table.partition_by, ())
+        is_laid_out = _is_laid_out(warehouse, table)
         if statements or not is_laid_out:
             _refuse_beside_runs(warehouse)
-        if statements and _is_changed_by_name(warehouse, table):
-            retry_conflicts(f"migrate {table.name}", partial(_change_object_table, warehouse, table))
+        if statements and warehouse.keeps_files(table):
+            warehouse.retry(f"migrate {table.name}", partial(_change_table, warehouse, table))
         else:
             for statement in statements:
-                retry_conflicts(f"migrate {table.name}", partial(warehouse.spark.sql, statement))
+                run = partial(_require_spark(warehouse, table).spark.sql, statement)
+                warehouse.retry(f"migrate {table.name}", run)
         done += statements
         if not is_laid_out:
-            done.append(_rewrite_table(warehouse, table, work))
+            done.append(_rewrite_table(_require_spark(warehouse, table), table, work))
     return done
 
 
-def _is_changed_by_name(warehouse: WarehouseTables, table: Table) -> bool:
-    """Return whether columns come by a conditional write: in object storage, to tables of this code."""
-    return is_object_storage(warehouse.root) and can_append(warehouse.location(table.name))
-
-
-def _change_object_table(warehouse: WarehouseTables, table: Table) -> None:
+def _change_table(warehouse: FileTables, table: Table) -> None:
     """Carry out the statements of a table by one conditional write, after a look at its rows.
 
     Raises:
@@ -88,18 +102,29 @@ def _change_object_table(warehouse: WarehouseTables, table: Table) -> None:
     """
     place = warehouse.location(table.name)
     version = open_table(place).version()
-    rows = warehouse.spark.read.format("delta").option("versionAsOf", version).load(place)
-    if not migration_statements(table, rows.schema, warehouse.properties(table.name), place):
+    if not _migration_statements(warehouse, table):
         return  # another migration was first
     for name, condition in table.constraints.items():
-        breaches = conform(rows, table).where(~F.coalesce(F.expr(condition), F.lit(False)))
-        if not breaches.isEmpty():
+        if _has_breach(place, version, table, condition):
             message = f"{place} cannot be migrated: a row breaks the constraint {name}: {condition}"
             raise StoreError(message, "remove these rows, and run --migrate again")
     change_table(place, table, version)
 
 
-def _refuse_beside_runs(warehouse: WarehouseTables) -> None:
+def _has_breach(place: str, version: int, table: Table, condition: str) -> bool:
+    """Return whether a row of a table breaks a condition; columns that it lacks are NULL."""
+    import duckdb  # noqa: PLC0415
+
+    rows = read_dataset(place, version)
+    missing = [f", NULL AS {name}" for name in table.names if name not in rows.schema.names]
+    with duckdb.connect() as database:
+        database.register("rows", rows)
+        whole = f"(SELECT *{''.join(missing)} FROM rows)"
+        sql = f"SELECT 1 FROM {whole} WHERE NOT coalesce(({condition}), false) LIMIT 1"
+        return bool(database.execute(sql).fetchall())
+
+
+def _refuse_beside_runs(warehouse: FileTables) -> None:
     """Refuse to change tables while a run writes to them.
 
     A night of the older code would lose what it appends to a table that is written again, and a night of
@@ -114,22 +139,35 @@ def _refuse_beside_runs(warehouse: WarehouseTables) -> None:
         raise StoreError(message, "wait until it has ended, or end it, and run --migrate again")
 
 
-def _existing_tables(warehouse: WarehouseTables) -> list[Table]:
+def _existing_tables(warehouse: FileTables) -> list[Table]:
     """Return the tables of the warehouse, `runs` last."""
     tables = [table for table in TABLES.values() if warehouse.exists(table.name)]
     return sorted(tables, key=lambda table: table.name == "runs")
 
 
-def _migration_statements(warehouse: WarehouseTables, table: Table) -> list[str]:
-    schema, properties = warehouse.read(table).schema, warehouse.properties(table.name)
-    return migration_statements(table, schema, properties, warehouse.identifier(table.name))
+def _migration_statements(warehouse: FileTables, table: Table) -> list[str]:
+    place = warehouse.location(table.name)
+    if warehouse.keeps_files(table):
+        opened = open_table(place)
+        known, properties = opened.schema().to_json(), opened.metadata().configuration
+        identifier = quote_folder(place)
+    else:
+        by_spark = _require_spark(warehouse, table)
+        known, properties = by_spark.read(table).schema.json(), by_spark.properties(table.name)
+        identifier = by_spark.identifier(table.name)
+    return migration_statements(table, name_types(json.loads(known)["fields"]), properties, identifier)
 
 
-def _layout(warehouse: WarehouseTables, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the partition columns and the clustering columns of a table."""
-    detail = warehouse.spark.sql(f"DESCRIBE DETAIL {warehouse.identifier(name)}").first()
-    assert detail is not None
-    return tuple(detail.partitionColumns), tuple(detail.clusteringColumns)
+def _is_laid_out(warehouse: FileTables, table: Table) -> bool:
+    """Return whether a table has the present partitions, and no clusters."""
+    if warehouse.keeps_files(table):  # `deltalake` writes to no table of clusters
+        return (
+            tuple(open_table(warehouse.location(table.name)).metadata().partition_columns)
+            == table.partition_by
+        )
+    by_spark = _require_spark(warehouse, table)
+    detail: Any = by_spark.spark.sql(f"DESCRIBE DETAIL {by_spark.identifier(table.name)}").first()
+    return (tuple(detail.partitionColumns), tuple(detail.clusteringColumns)) == (table.partition_by, ())
 
 
 def _rewrite_table(warehouse: WarehouseTables, table: Table, work: Path | None) -> str:
@@ -142,6 +180,8 @@ def _rewrite_table(warehouse: WarehouseTables, table: Table, work: Path | None) 
     layout = ", ".join(table.partition_by)
     description = f"write {table.name} again, partitioned by {layout}"
     if warehouse.folder is None or work is None:
+        from recbench_spark.storage.spark_types import conform  # noqa: PLC0415
+
         name, rows = warehouse.identifier(table.name), warehouse.read(table)
         warehouse.spark.sql(f"ALTER TABLE {name} CLUSTER BY NONE")
         warehouse.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{STATISTICS}')")
@@ -162,6 +202,8 @@ def _replace_table(warehouse: WarehouseTables, table: Table, work: Path) -> bool
 
     A writer without a mark (an older version, another system) can append at any moment.
     """
+    from recbench_spark.storage.spark_types import conform  # noqa: PLC0415
+
     assert warehouse.folder is not None
     target, aside, place = (
         warehouse.folder / table.name,
@@ -187,24 +229,24 @@ def _last_version(folder: Path) -> int:
     return max(int(path.stem) for path in (folder / LOG).glob("*.json") if path.stem.isdigit())
 
 
-def _old_location(warehouse: WarehouseTables, name: str) -> Path:
+def _old_location(warehouse: FileTables, name: str) -> Path:
     """Return the place of an old table whose name another one takes."""
     assert warehouse.folder is not None
     return warehouse.folder / MIGRATION_FOLDER / f"{name}.before"
 
 
-def _is_half_swapped(warehouse: WarehouseTables, name: str) -> bool:
+def _is_half_swapped(warehouse: FileTables, name: str) -> bool:
     """Return whether a migration was killed between the two renames of `_rewrite_table`."""
     return warehouse.folder is not None and _old_location(warehouse, name).is_dir()
 
 
-def _swap_table(warehouse: WarehouseTables, name: str, work: Path) -> str:
+def _swap_table(warehouse: FileTables, name: str, work: Path) -> str:
     """Give the rewritten table its name, and remove the old one."""
     assert warehouse.folder is not None
     target = warehouse.folder / name
     older = warehouse.folder / MIGRATION_FOLDER / name  # older versions wrote the new table there
     if not target.exists():
         (work / name if (work / name).exists() else older).rename(target)
-    forget_delta_logs(warehouse.spark)
+    _forget_logs(warehouse)
     shutil.rmtree(_old_location(warehouse, name))
     return f"remove {name} as it was"

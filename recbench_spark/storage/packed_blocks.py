@@ -212,6 +212,11 @@ def select_batches(rows: pa.Table, names: Sequence[str]) -> Batches:
         yield pa.RecordBatch.from_arrays(columns, list(names))
 
 
+def select_columns(rows: pa.Table, change: Change, names: Sequence[str]) -> pa.Table:
+    """Return some columns of a result."""
+    return change(rows).select(names)
+
+
 def decode_dictionaries(rows: pa.Table) -> pa.Table:
     """Return the rows with texts in place of dictionaries: a block would hold all of a dictionary."""
     for place, field in enumerate(rows.schema):

@@ -8,26 +8,23 @@ append them twice.
 
 from __future__ import annotations
 
-import math
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from recbench_spark.engine.versions import change_setting, make_frame
-from recbench_spark.schemas import Table
-from recbench_spark.storage import delta_files, migration, table_upkeep
-from recbench_spark.storage.ages import read_clock
+from recbench_spark.schemas import TABLES, Table
+from recbench_spark.storage import delta_files
 from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.delta_tables import has_odd_name
 from recbench_spark.storage.frame_blocks import open_frame
 from recbench_spark.storage.frame_files import write_frame
-from recbench_spark.storage.marks import oldest_work
+from recbench_spark.storage.marks import count_hours_to_keep
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.storage.spark_errors import retry_conflicts
@@ -119,58 +116,40 @@ class Store(WarehouseTables):
         writer = writer.option("replaceWhere", f"{column} = {quote_text(value)}")
         (writer.saveAsTable if self.in_catalog else writer.save)(self.location(table.name))
 
-    def _retry(self, what: str, action: Callable[[], T]) -> T:
+    def retry(self, what: str, action: Callable[[], T]) -> T:
+        """Run an action again while another writer is first."""
         return retry_conflicts(what, action)
 
     def delete(self, name: str, column: str, values: Sequence[str]) -> None:
         """Delete the rows whose column has one of the values."""
+        if self._keeps_files(name):
+            super().delete(name, column, values)
+            return
         listed = ", ".join(map(quote_text, values))
         statement = f"DELETE FROM {self.identifier(name)} WHERE {column} IN ({listed})"
-        delete: Callable[[], object] = partial(self.spark.sql, statement)
-        if is_object_storage(self.root):
-            delete = partial(delta_files.delete_rows, self.location(name), column, values)
-        retry_conflicts(f"clean {name}", delete)
+        retry_conflicts(f"clean {name}", partial(self.spark.sql, statement))
 
     def optimize(self, name: str, without: tuple[str, Sequence[str]] = ("", ())) -> None:
-        """Compact small files into large ones, in the table's layout; `without`: partitions left alone.
-
-        On object storage the rows go through the driver in streams (`table_upkeep`).
-        """
-        column, values = without
-        if is_object_storage(self.root):
-            action = partial(table_upkeep.compact_files, self.location(name), column, values)
-            retry_conflicts(f"optimize {name}", action)
+        """Compact small files, as `FileTables.optimize`."""
+        if self._keeps_files(name):
+            super().optimize(name, without)
             return
+        column, values = without
         listed = ", ".join(map(quote_text, values))
         where = f" WHERE {column} NOT IN ({listed})" if values else ""
         statement = f"OPTIMIZE {self.identifier(name)}{where}"
-        retry_conflicts(f"optimize {name}", lambda: self.spark.sql(statement))
+        retry_conflicts(f"optimize {name}", partial(self.spark.sql, statement))
 
     def vacuum(self, name: str, hours: int) -> None:
-        """Remove files that no version of the last hours uses, also those of killed writers.
-
-        Files that were written since the start of the oldest run at work stay. Delta compares times of
-        files with this host's clock, so the difference is added where it is ahead of the storage's clock.
-        On object storage no mark says since when a run is at work: `hours` must be longer than a night.
-        """
-        if is_object_storage(self.root):
-            remove = partial(table_upkeep.vacuum_files, self.location(name), hours)
-            retry_conflicts(f"vacuum {name}", remove)
+        """Remove files that no version of the last hours uses, as `FileTables.vacuum`."""
+        if self._keeps_files(name) and not has_odd_name(self.location(name)):
+            super().vacuum(name, hours)
             return
-        if self.folder is not None:
-            hours = _hours_to_keep(self.folder, hours)
+        kept = hours if self.folder is None else count_hours_to_keep(self.folder, hours)
         # Delta would require a week, but a night ends within a day.
         change_setting(self.spark, "spark.databricks.delta.retentionDurationCheck.enabled", "false")
-        self.spark.sql(f"VACUUM {self.identifier(name)} RETAIN {hours} HOURS")
+        self.spark.sql(f"VACUUM {self.identifier(name)} RETAIN {kept} HOURS")
 
-    def migrate(self) -> list[str]:
-        """Give an older warehouse what it lacks; result and errors as `migration.migrate`."""
-        return migration.migrate(self)
-
-
-def _hours_to_keep(folder: Path, hours: int) -> int:
-    now = read_clock(folder)
-    since = oldest_work(folder)
-    at_work = 0.0 if since is None else now - since
-    ahead = max(0.0, time.time() - now)
-    return math.ceil(max(hours, at_work / 3600 + 1) + ahead / 3600) if at_work or ahead > 1 else hours
+    def _keeps_files(self, name: str) -> bool:
+        """Return whether the driver exchanges the files of a table; in object storage Spark never does."""
+        return is_object_storage(self.root) or self.keeps_files(TABLES[name])

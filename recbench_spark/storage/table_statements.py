@@ -1,30 +1,39 @@
-"""Statements of Spark SQL that create and migrate tables, and filters of their rows."""
+"""Statements of SQL that create and migrate tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from operator import eq, ge, gt, le, lt, ne
-from typing import Any, cast
-
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from recbench_spark.errors import StoreError
-from recbench_spark.schemas import SCHEMA_VERSION, Table, TableColumn
-from recbench_spark.storage.spark_types import spark_type
+from recbench_spark.schemas import SCHEMA_VERSION, Table
 from recbench_spark.storage.table_sql import VERSION_PROPERTY, quote_text, table_properties
 
+SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+"""Types that SQL calls otherwise than a log of Delta."""
 
-def _name_type(column: TableColumn) -> str:
-    return spark_type(column.type).simpleString()
+
+def name_types(fields: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the type of each column in SQL, from the fields of a schema in a log of Delta."""
+    return {field["name"]: _name_type(field["type"]) for field in fields}
+
+
+def _name_type(kind: Any) -> str:
+    if isinstance(kind, str):
+        return SQL_NAMES.get(kind, kind)
+    if kind["type"] == "array":
+        return f"array<{_name_type(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{_name_type(kind['keyType'])},{_name_type(kind['valueType'])}>"
+    return f"struct<{','.join(f'{name}:{text}' for name, text in name_types(kind['fields']).items())}>"
 
 
 def create_statement(table: Table, identifier: str) -> str:
     """Return the SQL that creates a table; Delta's own builder does not know names of three parts."""
-    null = {True: "", False: "NOT NULL"}
+    null, types = {True: "", False: "NOT NULL"}, name_types(json.loads(table.schema_json)["fields"])
     columns = (
-        f"`{c.name}` {_name_type(c)} {null[c.nullable]} COMMENT {quote_text(c.comment)}"
+        f"`{c.name}` {types[c.name]} {null[c.nullable]} COMMENT {quote_text(c.comment)}"
         for c in table.columns
     )
     properties = [f"{quote_text(k)} = {quote_text(v)}" for k, v in table_properties(table).items()]
@@ -40,9 +49,15 @@ def create_statement(table: Table, identifier: str) -> str:
 
 
 def migration_statements(
-    table: Table, schema: StructType, properties: Mapping[str, str], identifier: str
+    table: Table, existing: Mapping[str, str], properties: Mapping[str, str], identifier: str
 ) -> list[str]:
     """Return the SQL that changes an existing table to its present schema; empty if nothing is to do.
+
+    Args:
+        table: the present schema.
+        existing: the type of each column, as `name_types`.
+        properties: those of the table.
+        identifier: its name in SQL.
 
     Raises:
         StoreError: newer code made the table, or a column cannot be added or has another type.
@@ -52,8 +67,8 @@ def migration_statements(
         raise StoreError(
             f"{identifier} has schema version {version}: newer code made it", "update this one"
         )
-    existing = {field.name: field.dataType.simpleString() for field in schema.fields}
-    changed = [c.name for c in table.columns if existing.get(c.name, _name_type(c)) != _name_type(c)]
+    types = name_types(json.loads(table.schema_json)["fields"])
+    changed = [name for name, kind in types.items() if existing.get(name, kind) != kind]
     missing = [column for column in table.columns if column.name not in existing]
     refused = [*changed, *(column.name for column in missing if not column.nullable)]
     if refused:
@@ -61,7 +76,7 @@ def migration_statements(
             f"{identifier}: column {refused[0]} cannot be brought to this schema",
             "use another --warehouse, or the version of recbench-spark that made this one",
         )
-    columns = [f"`{c.name}` {_name_type(c)} COMMENT {quote_text(c.comment)}" for c in missing]
+    columns = [f"`{c.name}` {types[c.name]} COMMENT {quote_text(c.comment)}" for c in missing]
     statements = [f"ALTER TABLE {identifier} ADD COLUMNS ({', '.join(columns)})"] if columns else []
     for name, condition in table.constraints.items():
         old_condition = properties.get(f"delta.constraints.{name}")
@@ -75,12 +90,3 @@ def migration_statements(
         assignment = f"{quote_text(VERSION_PROPERTY)} = {quote_text(str(SCHEMA_VERSION))}"
         statements.append(f"ALTER TABLE {identifier} SET TBLPROPERTIES ({assignment})")
     return statements
-
-
-def filter_condition(column: str, operator: str, value: Any) -> Column:
-    """Return a filter of `Store.rows` as a Spark column."""
-    at = F.col(column)
-    if operator == "in":
-        return at.isin(list(value))
-    tests: dict[str, Callable[[Any, Any], Any]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
-    return cast(Column, tests[operator](at, F.lit(value)))

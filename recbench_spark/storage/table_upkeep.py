@@ -1,4 +1,4 @@
-"""Upkeep of tables on object storage: compaction, removal of unused files, new columns and constraints.
+"""Upkeep of tables: compaction, removal of unused files, new columns and constraints.
 
 Spark commits to object storage by a plain write, so it could overwrite the commit of another job. Here
 `deltalake`, or this module, commits by a conditional write, so other jobs may write at the same time.
@@ -30,7 +30,7 @@ from recbench_spark.storage.delta_tables import list_stored_files, open_table, r
 from recbench_spark.storage.object_access import open_filesystem, open_path
 from recbench_spark.storage.objects import open_output, put_if_absent, read_object_clock
 from recbench_spark.storage.table_sql import table_properties
-from recbench_spark.storage.uris import LOG, join_uri
+from recbench_spark.storage.uris import LOG, is_object_storage, join_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -105,7 +105,7 @@ def _group_files(
     open_groups: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     groups = []
     for path, known in files.items():
-        if known["size_bytes"] >= FILE_BYTES or (column and known[f"partition.{column}"] in without):
+        if known["size_bytes"] >= FILE_BYTES or (without and known[f"partition.{column}"] in without):
             continue
         partition = tuple(known[f"partition.{name}"] for name in columns)
         group = open_groups.setdefault(partition, {})
@@ -139,7 +139,7 @@ def vacuum_files(place: str, hours: float) -> None:
     Raises:
         ConflictError, StoreError: as `compact_files`.
     """
-    ahead = max(0.0, time.time() - read_object_clock(place)) / 3600
+    ahead = max(0.0, time.time() - read_object_clock(place)) / 3600 if is_object_storage(place) else 0.0
     with explain_delta_errors("vacuum", place):
         open_table(place).vacuum(
             math.ceil(hours + ahead),

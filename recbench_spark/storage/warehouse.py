@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
@@ -56,7 +58,7 @@ from recbench_spark.storage.table_folders import (
     try_create_local,
 )
 from recbench_spark.storage.table_sql import check_version, quote_folder, view_files
-from recbench_spark.storage.table_statements import create_statement, filter_condition
+from recbench_spark.storage.table_statements import create_statement
 from recbench_spark.storage.uris import HDFS, LOG, arrow_uri, is_object_storage, read_scheme, trim_uri
 
 SMALL_PARTITION_BYTES = 1 << 23
@@ -414,6 +416,15 @@ class WarehouseTables(FileTables):
             return {key: value for key, value in known.items() if value is not None}
         detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier(name)}").select("properties").first()
         return dict(detail.properties) if detail else {}
+
+
+def filter_condition(column: str, operator: str, value: Any) -> Column:
+    """Return a filter of `Store.rows` as a Spark column."""
+    at = F.col(column)
+    if operator == "in":
+        return at.isin(list(value))
+    tests: dict[str, Callable[[Any, Any], Any]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+    return cast(Column, tests[operator](at, F.lit(value)))
 
 
 def _check_storage(spark: SparkSession, root: str, read_only: bool) -> None:

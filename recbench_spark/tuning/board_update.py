@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from pyspark.sql import functions as F
 
 from recbench_spark.config import Benchmark, digest
 from recbench_spark.errors import MissingError
@@ -28,14 +29,17 @@ from recbench_spark.leaderboard.published import load_published_boards
 from recbench_spark.leaderboard.searches import SearchTrials
 from recbench_spark.leaderboard.verdicts import TuningReason, TuningVerdict, uses_best
 from recbench_spark.nightly.measure_checks import make_metric_plan
+from recbench_spark.query.answers import make_query_runner
 from recbench_spark.schemas import BOARDS, FITS, RUNS, TRIALS, VERDICTS
-from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import Row
 from recbench_spark.tuning.credit import find_search, find_tuning, read_credited_trials
-from recbench_spark.tuning.decisions import HELD, headline_filter, is_counted, read_latest_decisions
+from recbench_spark.tuning.decisions import HELD, is_counted, keep_headline, read_latest_decisions
 from recbench_spark.tuning.fold_fits import list_named_parts, select_complete_seeds, summarise_models
 from recbench_spark.tuning.folds import FoldedLog
 from recbench_spark.tuning.search import SearchResult, collect_searches, has_settings, read_searches
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 RMSE = "rmse"
 
@@ -64,7 +68,7 @@ def board_name(benchmark: Benchmark) -> str:
     return benchmark.board or benchmark.name
 
 
-def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> BoardState:
+def update_board(store: AnyStore, benchmark: Benchmark, log: FoldedLog | None) -> BoardState:
     """Append new and changed entries, judge all entries, and write the verdicts.
 
     The driver holds one row for each fit and trial. `log`: the ratings that fits are over. None: the own
@@ -99,16 +103,13 @@ def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> B
 
 
 def collect_own_entries(
-    store: Store, benchmark: Benchmark, log: FoldedLog, trials: Sequence[Row]
+    store: AnyStore, benchmark: Benchmark, log: FoldedLog, trials: Sequence[Row]
 ) -> list[tuple[Entry, SettingsSource]]:
     """Return an entry for each model, setting and part, over the seeds that cover all folds.
 
     Each entry comes with the source of its settings. `trials`: rows that may be credited to it.
     """
-    own_fits = (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name)
-    finished = own_fits & (F.col("purpose") == "benchmark") & (F.col("status") == "succeeded")
-    columns = [name for name in FITS.names if name != "rmse_by_step"]
-    rows = [row.asDict() for row in store.read(FITS).where(finished).select(*columns).collect()]
+    rows = read_own_fits(store, benchmark, log)
     by_setting: dict[tuple[str, str], list[Row]] = {}
     for row in {(row["fit_id"], row["model"]): row for row in rows}.values():
         by_setting.setdefault((row["model"], row["settings_json"]), []).append(row)
@@ -119,8 +120,15 @@ def collect_own_entries(
     return entries
 
 
+def read_own_fits(store: AnyStore, benchmark: Benchmark, log: FoldedLog) -> list[Row]:
+    """Return the succeeded fits of a benchmark file over all folds, without errors by step."""
+    own = {"log_id": log.log_id, "suite": benchmark.name, "purpose": "benchmark", "status": "succeeded"}
+    columns = [name for name in FITS.names if name != "rmse_by_step"]
+    return store.rows(FITS, [(name, "=", value) for name, value in own.items()], columns)
+
+
 def collect_nightly_entries(
-    store: Store, benchmark: Benchmark, trials: Sequence[Row] = ()
+    store: AnyStore, benchmark: Benchmark, trials: Sequence[Row] = ()
 ) -> list[tuple[Entry, SettingsSource]]:
     """Return an entry for each measured model: the headline of its latest night on the part test, no slice.
 
@@ -131,36 +139,39 @@ def collect_nightly_entries(
     """
     metric, evaluation = benchmark.headline.partition("@")[0], benchmark.evaluation
     definition = make_metric_plan(evaluation, benchmark.definition).describe(metric)
-    store.install_views()
-    rows = store.spark.table("latest_metrics").where(
-        headline_filter(benchmark) & (F.col("suite") == benchmark.name) & (F.col("part") == "test")
-        & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
-        & (F.col("definition") == definition) & (F.col("dataset") == benchmark.dataset.name)
-        & (F.col("split") == benchmark.split.describe())
-    ).orderBy("run_id").collect()  # fmt: skip
-    rows = list({row.model: row for row in rows}.values())  # the last one of two splits of a night
+    latest = make_query_runner(store)(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
+    own = ("test", definition, benchmark.dataset.name, benchmark.split.describe())
+    found = sorted(
+        (
+            row
+            for row in keep_headline(benchmark, list_records(latest))
+            if (row["part"], row["definition"], row["dataset"], row["split"]) == own
+        ),
+        key=itemgetter("run_id"),
+    )
+    rows = list({row["model"]: row for row in found}.values())  # the last one of two splits of a night
     if not rows:
         message = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
         raise MissingError(message, "run jobs/nightly.py with the same file first")
     # Older code scored bundles of lists in the benchmark's own suite: these are no models of the file.
     names = {model.name for model in benchmark.models}
-    rows = [row for row in rows if row.model in names or row.model_kind != "lists"]
-    settings = read_run_settings(store, [row.run_id for row in rows])
+    rows = [row for row in rows if row["model"] in names or row["model_kind"] != "lists"]
+    settings = read_run_settings(store, [row["run_id"] for row in rows])
     lower = about_metric(metric).best == "small"
     entries = []
     for row in rows:
-        own = settings.get(row.run_id, {})
+        used = settings.get(row["run_id"], {})
         entry = Entry(
-            board_name(benchmark), "ours", row.dataset, f"{row.split}; {row.definition}",
-            benchmark.headline, lower, canonical_method(row.model_kind, own), row.model,
-            float(row.value), ran_by="ours", who=row.ran_by, year=row.logical_date.year,
-            dims=own.get("dims"), evidence=f"run {row.run_id}",
+            board_name(benchmark), "ours", row["dataset"], f"{row['split']}; {row['definition']}",
+            benchmark.headline, lower, canonical_method(row["model_kind"], used), row["model"],
+            float(row["value"]), ran_by="ours", who=row["ran_by"], year=row["logical_date"].year,
+            dims=used.get("dims"), evidence=f"run {row['run_id']}",
         )  # fmt: skip
-        entries.append(_add_tuning(entry, benchmark, trials, own))
+        entries.append(_add_tuning(entry, benchmark, trials, used))
     return entries
 
 
-def read_run_settings(store: Store, run_ids: Sequence[str]) -> dict[str, Row]:
+def read_run_settings(store: AnyStore, run_ids: Sequence[str]) -> dict[str, Row]:
     """Return the settings that the model of each run had; the file may have others by now."""
     rows = store.rows(RUNS, [("run_id", "in", list(run_ids))], ["run_id", "config_json"])
     return {row["run_id"]: json.loads(row["config_json"] or "{}").get("model", {}) for row in rows}
@@ -203,7 +214,7 @@ def _add_tuning(
     return replace(entry, **facts), tuning
 
 
-def append_entries(store: Store, entries: Iterable[Entry]) -> int:
+def append_entries(store: AnyStore, entries: Iterable[Entry]) -> int:
     """Append entries that are new or of which more is known; return the number of rows.
 
     A row is never changed: readers take the last row of an entry_id. If two jobs append the same entry at
@@ -237,12 +248,12 @@ def _column_value(entry: Entry, name: str, key: str, now: datetime) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def read_newest_entries(store: Store, names: Iterable[str]) -> dict[str, Entry]:
+def read_newest_entries(store: AnyStore, names: Iterable[str]) -> dict[str, Entry]:
     """Return the newest row of each entry of some boards by its id; the driver holds all of them."""
     return _keep_newest(_read_rows(store, names))
 
 
-def _read_rows(store: Store, names: Iterable[str]) -> list[Row]:
+def _read_rows(store: AnyStore, names: Iterable[str]) -> list[Row]:
     return store.rows(BOARDS, [("board", "in", sorted(names))])
 
 
@@ -258,7 +269,7 @@ def _keep_newest(rows: Iterable[Row]) -> dict[str, Entry]:
     return entries
 
 
-def read_entries(store: Store, name: str) -> list[Entry]:
+def read_entries(store: AnyStore, name: str) -> list[Entry]:
     """Return the rows of a board, best first within a part, with rows that are held back or retracted."""
     return sorted(
         read_newest_entries(store, [name]).values(),
@@ -266,13 +277,12 @@ def read_entries(store: Store, name: str) -> list[Entry]:
     )
 
 
-def read_other_searches(store: Store, log: FoldedLog) -> dict[str, tuple[str, SearchTrials]]:
+def read_other_searches(store: AnyStore, log: FoldedLog) -> dict[str, tuple[str, SearchTrials]]:
     """Return method and search of rating models on other logs, by log and model."""
-    others = (F.col("log_id") != log.log_id) & F.coalesce("metric", F.lit("rmse")).eqNullSafe("rmse")
-    rows = [row.asDict() for row in store.read(TRIALS).where(others).collect()]
     by_log: dict[str, list[Row]] = {}
-    for row in rows:
-        by_log.setdefault(row["log_id"], []).append(row)
+    for row in store.rows(TRIALS, [("log_id", "!=", log.log_id)]):
+        if (row["metric"] or RMSE) == RMSE:
+            by_log.setdefault(row["log_id"], []).append(row)
     searches = {}
     for log_id, trials in by_log.items():
         for model, result in collect_searches(trials).items():
@@ -283,7 +293,7 @@ def read_other_searches(store: Store, log: FoldedLog) -> dict[str, tuple[str, Se
     return searches
 
 
-def write_verdicts(store: Store, name: str, verdicts: Mapping[str, TuningVerdict]) -> None:
+def write_verdicts(store: AnyStore, name: str, verdicts: Mapping[str, TuningVerdict]) -> None:
     """Replace the reasons and notes of a board by the present ones."""
     now = datetime.now(UTC)
     rows = [
@@ -301,18 +311,24 @@ def write_verdicts(store: Store, name: str, verdicts: Mapping[str, TuningVerdict
         store.replace_rows(rows, VERDICTS, "board", name)
 
 
-def read_shown_fits(store: Store, log: FoldedLog) -> pd.DataFrame:
+def read_shown_fits(store: AnyStore, log: FoldedLog) -> pd.DataFrame:
     """Return the succeeded fits of a log for benchmarks and figures, each once."""
-    counted = F.col("purpose").isin("benchmark", "figure") & (F.col("status") == "succeeded")
-    rows = store.read(FITS).where((F.col("log_id") == log.log_id) & counted)
+    purposes = ["benchmark", "figure"]
+    counted = [("log_id", "=", log.log_id), ("purpose", "in", purposes), ("status", "=", "succeeded")]
     columns = ("fit_id", "model", "kind", "dims", "settings_json", "fold", "seed", "rmse", "rmse_by_step")
-    return rows.select(*columns, "cpu_seconds").dropDuplicates(["fit_id"]).toPandas()
+    rows: pd.DataFrame = store.read_rows(FITS, counted, [*columns, "cpu_seconds"]).to_pandas()
+    return rows.drop_duplicates("fit_id")
 
 
 BOARD_VIEWS = ("board_gaps", "board_progress", "board_spreads", "board_looks", "board_decided")
 
 
-def read_views(store: Store, name: str) -> dict[str, pd.DataFrame]:
+def read_views(store: AnyStore, name: str) -> dict[str, pd.DataFrame]:
     """Return the rows of a board's views, except `search_curves`, which is a view of logs."""
-    store.install_views()
-    return {view: store.spark.table(view).where(F.col("board") == name).toPandas() for view in BOARD_VIEWS}
+    ask = make_query_runner(store)
+    return {view: ask(f"SELECT * FROM {view} WHERE board = '{name}'") for view in BOARD_VIEWS}
+
+
+def list_records(rows: pd.DataFrame) -> list[Row]:
+    """Return rows of plain values as objects, with None for what is missing."""
+    return [dict(row) for row in rows.astype(object).where(rows.notna(), None).to_dict("records")]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
-
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Any
 
 from recbench_spark.config import Benchmark, digest
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.nightly.measure_checks import parse_headline
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS
-from recbench_spark.storage.store import Store
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 Decision = dict[str, Any]
 """A row of `board_decisions`."""
@@ -23,7 +22,7 @@ PROGRAM = "recbench-spark"
 """Value of `who` for a decision of the plausibility check."""
 
 
-def read_latest_decisions(store: Store, board: str) -> dict[str, Decision]:
+def read_latest_decisions(store: AnyStore, board: str) -> dict[str, Decision]:
     """Return the newest decision on each row of a board, by entry id. The driver holds all of them."""
     decisions: dict[str, Decision] = {}
     rows = store.rows(BOARD_DECISIONS, [("board", "=", board)])
@@ -38,13 +37,13 @@ def is_counted(entry_id: str, decisions: Mapping[str, Decision]) -> bool:
 
 
 def record_decision(
-    store: Store, entry_id: str, board: str, decision: str, reason: str, *, who: str
+    store: AnyStore, entry_id: str, board: str, decision: str, reason: str, *, who: str
 ) -> None:
     """Append a decision on a row of a board."""
     store.append_rows([_decision_row(entry_id, board, decision, reason, who)], BOARD_DECISIONS)
 
 
-def hold_back(store: Store, entry_id: str, board: str, reason: str) -> None:
+def hold_back(store: AnyStore, entry_id: str, board: str, reason: str) -> None:
     """Hold back a row on which nobody has decided; two jobs that do so at once write one decision."""
     row = _decision_row(entry_id, board, HELD, reason, PROGRAM)
     store.append_missing([row], BOARD_DECISIONS, ("entry_id", "decision", "who"))
@@ -56,22 +55,22 @@ def _decision_row(entry_id: str, board: str, decision: str, reason: str, who: st
     return dict(zip(BOARD_DECISIONS.names, row, strict=True))
 
 
-def decide_on_entry(store: Store, entry_id: str, decision: str, reason: str, who: str) -> str:
+def decide_on_entry(store: AnyStore, entry_id: str, decision: str, reason: str, who: str) -> str:
     """Accept or retract a row of any board; return its name and board in words.
 
     Raises:
         ConfigError: no board has such a row.
     """
-    board_rows = store.read(BOARDS).select("entry_id", "board", "name").distinct()
-    rows = board_rows.where(F.col("entry_id") == entry_id).collect()
-    if not rows:
-        ids = [row.entry_id for row in board_rows.collect()]
-        raise ConfigError(f"--entry {entry_id}: no board has such a row", nearest(entry_id, ids))
-    record_decision(store, entry_id, rows[0].board, decision, reason, who=who)
-    return f"{rows[0].name} on board {rows[0].board}"
+    rows = {row["entry_id"]: row for row in store.rows(BOARDS, [], ["entry_id", "board", "name"])}
+    row = rows.get(entry_id)
+    if row is None:
+        raise ConfigError(f"--entry {entry_id}: no board has such a row", nearest(entry_id, rows))
+    record_decision(store, entry_id, row["board"], decision, reason, who=who)
+    return f"{row['name']} on board {row['board']}"
 
 
-def headline_filter(benchmark: Benchmark) -> Column:
-    """Return the condition for the headline's metric and cut-off, for any table with these columns."""
+def keep_headline(benchmark: Benchmark, rows: Iterable[Decision]) -> list[Decision]:
+    """Return the rows of `metrics`, or of a view of it, that hold the headline over all users of a part."""
     metric, k = parse_headline(benchmark)
-    return (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(k))
+    wanted = (metric, k, None, "holdout")
+    return [row for row in rows if (row["metric"], row["k"], row["slice_key"], row["estimator"]) == wanted]

@@ -9,25 +9,25 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING
 
 from recbench_spark import revisions
 from recbench_spark.config import Benchmark, MllibAlsModel, ModelConfig, digest
-from recbench_spark.errors import RecbenchError
+from recbench_spark.failures import describe_error
 from recbench_spark.leaderboard.fold_statistics import FoldSummary, summarise_folds
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
 from recbench_spark.models.rating.registry import learns_relevant
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS
-from recbench_spark.storage.spark_errors import explain_spark_error
-from recbench_spark.storage.store import Store
-from recbench_spark.training.fits.distributed import fit_als
+from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.training.fits.logs import require_times
 from recbench_spark.training.fits.running import TaskResult, count_slots, run_tasks
 from recbench_spark.training.fits.table import BackgroundCommits, append_fits, store_place
 from recbench_spark.training.fits.tasks import FIT_FILES, FitTask, Row, fit_one, read_earlier_row
 from recbench_spark.tuning.folds import FoldedLog
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 COMMIT_SECONDS = 20.0
 """Longest time that rows wait for a common commit: each commit takes the driver a second."""
@@ -82,7 +82,7 @@ class FitPlanner:
         purpose: purpose as in `fits`.
     """
 
-    store: Store
+    store: AnyStore
     benchmark: Benchmark
     log: FoldedLog
     threads: int = 1
@@ -182,7 +182,7 @@ def estimate_cost(task: FitTask, log: FoldedLog) -> float:
     return float(log.files.rows * steps * dims * (dims if solves else 1))
 
 
-def run_plan(store: Store, plan: FitPlan, journal: Journal) -> list[Row]:
+def run_plan(store: AnyStore, plan: FitPlan, journal: Journal) -> list[Row]:
     """Return the row of every task of the plan in its order; fits of earlier attempts are not repeated."""
     done = read_done_rows(store, plan)
     _append_under_plan(store, plan, done)
@@ -204,20 +204,17 @@ def _describe_done(plan: FitPlan, todo: Sequence[FitTask]) -> str:
     return f"{len(plan.tasks)} fits, {done} of them already done{note}"
 
 
-def read_done_rows(store: Store, plan: FitPlan) -> dict[str, Row]:
+def read_done_rows(store: AnyStore, plan: FitPlan) -> dict[str, Row]:
     """Return the rows of earlier attempts in a final state, by fit."""
-    in_plan = F.col("fit_id").isin([task.fit_id for task in plan.tasks]) & F.col("status").isin(
-        *FINAL_STATES
-    )
-    rows = store.read(FITS).where((F.col("log_id") == plan.log.log_id) & in_plan).collect()
-    kept_fits = {task.fit_id for task in plan.tasks if task.keep}
+    keep = {task.fit_id: task.keep for task in plan.tasks}
     rows_by_fit: dict[str, Row] = {}
-    for row in rows:
-        if row.files is not None or row.status != "succeeded" or row.fit_id not in kept_fits:
-            entered = rows_by_fit.get(row.fit_id, {}).get(ENTERED, set())
-            files = None if row.files is None else store_place(store, row.files)
-            extra = {"files": files, ENTERED: entered | {(row.suite, row.model, row.purpose)}}
-            rows_by_fit[row.fit_id] = row.asDict() | extra
+    for row in store.rows(FITS, [("log_id", "=", plan.log.log_id), ("status", "in", list(FINAL_STATES))]):
+        name, files = row["fit_id"], row["files"]
+        if name in keep and (files is not None or row["status"] != "succeeded" or not keep[name]):
+            entered = rows_by_fit.get(name, {}).get(ENTERED, set())
+            place = None if files is None else store_place(store, files)
+            extra = {"files": place, ENTERED: entered | {(row["suite"], row["model"], row["purpose"])}}
+            rows_by_fit[name] = row | extra
     return rows_by_fit
 
 
@@ -225,7 +222,7 @@ ENTERED = "entered"
 """Key of a known row: each (suite, model, purpose) that the table has it under."""
 
 
-def _append_under_plan(store: Store, plan: FitPlan, done: Mapping[str, Row]) -> None:
+def _append_under_plan(store: AnyStore, plan: FitPlan, done: Mapping[str, Row]) -> None:
     """Append rows for fits that were made under another name or purpose, with those of the plan."""
     missing = {}
     for task in plan.tasks:
@@ -245,7 +242,15 @@ def run_distributed(
     """Fit models that use Spark themselves, one after the other on all executors.
 
     Each row is committed when its fit ends; fits of earlier starts are not repeated.
+
+    Raises:
+        FallbackToSpark: the warehouse has no Spark.
     """
+    if not models:
+        return []
+    store = require_session(fits.store, f"model {models[0].name} (kind {models[0].kind})")
+    from recbench_spark.training.fits.distributed import fit_als  # noqa: PLC0415
+
     log, places = fits.log, folds or fits.log.folds or (None,)
     rows = []
     for model in models:
@@ -255,14 +260,14 @@ def run_distributed(
                 plan = fits.plan([task])
                 done = read_done_rows(fits.store, plan)
                 if task.fit_id not in done:
-                    done[task.fit_id] = fit_als(fits.store, model, task, log.files)
+                    done[task.fit_id] = fit_als(store, model, task, log.files)
                     append_fits(fits.store, [done[task.fit_id]], plan.facts)
                     journal.say(f"fit {_describe_fit(done[task.fit_id])}")
                 rows.append(done[task.fit_id])
     return rows
 
 
-def _run_fits(store: Store, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> Iterator[Row]:
+def _run_fits(store: AnyStore, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> Iterator[Row]:
     """Yield rows as fits end and commit them in groups; the next start after an interruption goes on."""
     if not todo:
         return
@@ -285,12 +290,7 @@ def _outcome_row(task: FitTask, outcome: TaskResult) -> Row:
     """Return the row of a task, or a row for a task whose process died."""
     if outcome.row is not None:
         return outcome.row
-    error = outcome.error
-    message = (
-        str(error)
-        if isinstance(error, RecbenchError)
-        else explain_spark_error(error or Exception("no outcome"))
-    )
+    message = describe_error(outcome.error or OSError("no outcome"))
     return {
         "fit_id": task.fit_id, "model": task.model, "kind": task.kind, "settings_json": None,
         "seed": task.seed, "fold": task.fold, "dims": task.dims, "threads": task.threads,

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, digest
-from recbench_spark.data.readers.ids import id_order
-from recbench_spark.data.readers.logs import open_log
-from recbench_spark.errors import DataError, ProtocolError, StoreError
+from recbench_spark.errors import ProtocolError, StoreError
 from recbench_spark.inputs import pin_inputs, require_unchanged
-from recbench_spark.nightly.split import choose_open_loop, identify_split
-from recbench_spark.nightly.split_frames import drop_later_rows
-from recbench_spark.protocol.manifests import LogRows, describe_rows, list_log_facts
+from recbench_spark.nightly.split import identify_split, write_labelled
+from recbench_spark.protocol.labels import sum_dropped
+from recbench_spark.protocol.manifests import describe_rows, list_log_facts
 from recbench_spark.protocol.pairs import read_fold_part
-from recbench_spark.protocol.rules import make_rule
-from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.storage.frame_blocks import FrameRows
+from recbench_spark.storage.blocks import PieceRows, TaskRows
+from recbench_spark.storage.delta_files import File, write_files
 from recbench_spark.storage.objects import read_bytes, write_bytes
+from recbench_spark.storage.packed_blocks import read_partition_files, select_columns
+from recbench_spark.storage.published_rows import publish_rows
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import load_parquet, publish_rows, write_parquet
-from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import COLUMNS, SharedRatingLog, collect_facts, find_scale
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 FACTS_FILE = "facts.json"
 """File beside the rows with the facts that the driver needs."""
@@ -60,7 +63,7 @@ class FoldedLog:
 
 
 @pin_inputs()
-def open_folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLog:
+def open_folded_log(store: AnyStore, benchmark: Benchmark, journal: Journal) -> FoldedLog:
     """Return the labelled log of a benchmark; it is written once under the hash of all its inputs.
 
     Raises:
@@ -88,6 +91,15 @@ def open_folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> Fol
     return log
 
 
+def open_rows(store: AnyStore, log: FoldedLog) -> PieceRows:
+    """Return the labelled rows of a log, which tasks open by themselves."""
+    return _open_files(store, log.files.shared.files)
+
+
+def _open_files(store: AnyStore, files: Iterable[str]) -> PieceRows:
+    return PieceRows(store.engine, [(file, {}) for file in files], read_partition_files)
+
+
 def _describe_protocol(benchmark: Benchmark) -> str:
     split = benchmark.split
     if split.holdout not in FOLD_HOLDOUTS:
@@ -98,15 +110,24 @@ def _describe_protocol(benchmark: Benchmark) -> str:
     return f"{split.folds} random folds of {row_group} seed {split.seed}"
 
 
-def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool, journal: Journal) -> int:
+def _write_log(
+    store: AnyStore, benchmark: Benchmark, folder: str, every_fold: bool, journal: Journal
+) -> int:
     """Write the labelled rows, then their facts with the names of the files; return the number of rows."""
-    files, log = _write_labelled_rows(store, benchmark, folder, every_fold)
-    for line in describe_rows([fact._asdict() for fact in list_log_facts(log)]):
+    files: list[File] = []
+
+    def write(blocks: TaskRows, _n: int) -> Counter[tuple[str, str]]:
+        chosen = blocks.then(partial(select_columns, change=blocks.change, names=COLUMNS), COLUMNS)
+        files[:] = write_files(chosen, folder, {})
+        return sum_dropped(file.notes for file in files)
+
+    written = write_labelled(store, benchmark.dataset, benchmark.split, write, every_fold=every_fold)
+    for line in describe_rows([fact._asdict() for fact in list_log_facts(written.rows)]):
         journal.say(f"log of {benchmark.dataset.name}: {line}")
-    labelled = load_parquet(store.spark, *files)
     require_unchanged()
-    names = sorted(file.rsplit("/", 1)[1] for file in files)
-    facts = {**collect_facts(FrameRows(labelled)), "files": names}
+    names = sorted(file.path for file in files)
+    rows = _open_files(store, [f"{folder}/{name}" for name in names])
+    facts = {**collect_facts(rows), "files": names}
     write_bytes(f"{folder}/{FACTS_FILE}", json.dumps(facts).encode())
     return int(facts["rows"])
 
@@ -124,33 +145,6 @@ def _read_facts(folder_path: str) -> dict[str, Any]:
             f"{folder_path}/{FACTS_FILE} is missing or damaged",
             f"remove {folder_path}: the next run makes it again",
         ) from None
-
-
-def _write_labelled_rows(
-    store: Store, benchmark: Benchmark, folder_path: str, every_fold: bool
-) -> tuple[tuple[str, ...], LogRows]:
-    """Read, check and label the rows and write them as Parquet; return the files, and what was read."""
-    dataset, split = benchmark.dataset, benchmark.split
-    opened = open_log(store.spark, dataset)
-    log, later = drop_later_rows(opened.stored.cache(), dataset)
-    n = log.count()
-    if not n:
-        raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
-    ordered = id_order([log], make_rule(split, None).tie) == "numeric"
-    blocks = label_blocks(
-        log.drop("attributes") if dataset.reader != "world" else log,
-        split,
-        dataset.duplicates,
-        n,
-        ordered,
-        open_loop=choose_open_loop(dataset, split),
-        every_fold=every_fold,
-        zone=dataset.zone,
-    )
-    files = write_parquet(blocks.rows().select(*COLUMNS), folder_path)
-    dropped = count_dropped_rows(blocks)
-    opened.stored.unpersist()
-    return files, LogRows(n, later, opened.rejected, opened.describe_reasons(), dropped)
 
 
 def _make_log_files(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.config import Benchmark
 from recbench_spark.errors import DataError, MissingError
@@ -26,9 +29,10 @@ from recbench_spark.leaderboard.plausibility import (
     check_scale,
 )
 from recbench_spark.leaderboard.published import load_published_boards
+from recbench_spark.models.rating.interface import Scale
 from recbench_spark.schemas import CHECKS
-from recbench_spark.storage.shared_rows import load_parquet
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.blocks import Rows
+from recbench_spark.storage.sides import ChangedRows
 from recbench_spark.tuning.board_update import (
     board_name,
     collect_nightly_entries,
@@ -36,7 +40,17 @@ from recbench_spark.tuning.board_update import (
     read_entries,
 )
 from recbench_spark.tuning.decisions import is_counted, read_latest_decisions
-from recbench_spark.tuning.folds import FoldedLog
+from recbench_spark.tuning.folds import FoldedLog, open_rows
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
+
+PAIR_COLUMNS = ("user_id", "prediction", "outcome", "part", "place")
+"""Columns of a held-out row and its prediction; `place`: number of the held-out row in its task."""
+
+PREDICTED = ("prediction", "outcome", "part")
+
+Moments = npt.NDArray[np.float64]
 
 MAX_SCALE_VALUES = 100
 """Largest number of different ratings that count as steps of a scale."""
@@ -52,22 +66,32 @@ class TrainingRatingStats(NamedTuple):
     spread: float
 
 
-def read_training_stats(store: Store, log: FoldedLog) -> TrainingRatingStats:
+def read_training_stats(store: AnyStore, log: FoldedLog) -> TrainingRatingStats:
     """Return mean and spread of the training rows; with folds, of all rows. One scan, no shuffle."""
-    rows = load_parquet(store.spark, *log.files.shared.files)
-    if not log.folds:
-        rows = rows.where(F.col("part").isin(*log.divide_parts(None)[0]))
-    (row,) = rows.agg(F.avg("rating").alias("mean"), F.stddev_pop("rating").alias("spread")).collect()
-    return TrainingRatingStats(float(row["mean"]), float(row["spread"]))
+    parts = None if log.folds else log.divide_parts(None)[0]
+    n, total, squares = sum(
+        open_rows(store, log).each(("rating", "part"), partial(_sum_ratings, parts=parts))
+    )
+    return TrainingRatingStats(total / n, math.sqrt(max(squares / n - (total / n) ** 2, 0.0)))
+
+
+def _sum_ratings(tables: Iterable[pa.Table], parts: Sequence[str] | None) -> npt.NDArray[np.float64]:
+    """Return the number of ratings, their sum and the sum of their squares."""
+    sums = np.zeros(3)
+    for table in tables:
+        learnt = pc.is_in(table.column("part").cast(pa.string()), pa.array(parts)) if parts else None
+        ratings = (table if learnt is None else table.filter(learnt)).column("rating").to_numpy()
+        sums += len(ratings), ratings.sum(), (ratings**2).sum()
+    return sums
 
 
 def clip_to_scale(
-    pairs: DataFrame, log: FoldedLog, learnt: TrainingRatingStats, name: str
-) -> tuple[DataFrame, Sequence[str]]:
+    pairs: Rows, log: FoldedLog, learnt: TrainingRatingStats, name: str
+) -> tuple[Rows, Sequence[str]]:
     """Clip predictions to the log's scale, as those of own models are; return the pairs and notes on this.
 
     Args:
-        pairs: rows with a prediction.
+        pairs: rows of PAIR_COLUMNS.
         log: its scale is `dataset.scale`, or from its lowest to its highest rating.
         learnt: statistics of the log.
         name: name of the bundle.
@@ -75,25 +99,36 @@ def clip_to_scale(
     Raises:
         DataError: the predictions are on another scale.
     """
-    low, high = log.files.scale
-    p, far = F.col("prediction"), FAR_DISTANCE * (high - low)
-    outside, beyond = (p < low) | (p > high), (p < low - far) | (p > high + far)
-    counts = [F.count_if(outside).alias("out"), F.count_if(beyond).alias("far"), F.avg(p).alias("mean")]
-    (row,) = pairs.agg(*counts, F.count("*").alias("n")).collect()
-    spans = PredictionSpread(
-        row["n"], row["out"], row["far"], row["mean"], (low, high), learnt.mean, learnt.spread
-    )
+    low, high = scale = log.files.scale
+    n, out, far, total = sum(pairs.each(("prediction",), partial(_count_outside, scale=scale)))
+    spans = PredictionSpread(int(n), int(out), int(far), total / n, scale, learnt.mean, learnt.spread)
     if fault := check_scale(spans):
         raise DataError(f"bundle {name}: {fault}", "bring them to the scale of the log's ratings")
-    if not row["out"]:
+    if not out:
         return pairs, []
-    clipped = pairs.withColumn("prediction", F.greatest(F.lit(low), F.least(F.lit(high), p)))
-    count_text = f"{row['out']:,} of {row['n']:,} predictions lie outside the scale {low:g} to {high:g}"
+    clipped = ChangedRows(pairs, PAIR_COLUMNS, partial(_clip, scale=scale), PAIR_COLUMNS)
+    count_text = f"{int(out):,} of {int(n):,} predictions lie outside the scale {low:g} to {high:g}"
     return clipped, [f"note: {count_text} and were clipped to it, as our models' are"]
 
 
+def _count_outside(tables: Iterable[pa.Table], scale: Scale) -> npt.NDArray[np.float64]:
+    """Return the number of predictions, of those outside the scale, and far outside; and their sum."""
+    low, high = scale
+    far, counts = FAR_DISTANCE * (high - low), np.zeros(4)
+    for table in tables:
+        p = table.column("prediction").to_numpy()
+        beyond = ((p < low - far) | (p > high + far)).sum()
+        counts += len(p), ((p < low) | (p > high)).sum(), beyond, p.sum()
+    return counts
+
+
+def _clip(rows: pa.Table, scale: Scale) -> pa.Table:
+    at = rows.column_names.index("prediction")
+    return rows.set_column(at, "prediction", pa.array(rows.column(at).to_numpy().clip(*scale)))
+
+
 def find_rating_doubts(
-    store: Store, benchmark: Benchmark, log: FoldedLog, pairs: DataFrame, part: str | None
+    store: AnyStore, benchmark: Benchmark, log: FoldedLog, pairs: Rows, part: str | None
 ) -> list[str]:
     """Return sentences on predictions that are better than the noise allows; empty for plausible ones.
 
@@ -101,54 +136,96 @@ def find_rating_doubts(
         store: the warehouse.
         benchmark: the benchmark of the board.
         log: the benchmark's log.
-        pairs: prediction (clipped), outcome, part; for a protocol with several parts only the hidden one.
-        part: its name; None for folds, each of which is judged by itself.
+        pairs: rows of PAIR_COLUMNS, clipped.
+        part: name of the hidden part, which alone counts; None for folds, each judged by itself.
     """
     trusted = find_best_trusted(
         _list_entries(store, benchmark, log), store, board_name(benchmark), part, True
     )
-    exactness = check_exactness(_count_hits(pairs))
-    for row in pairs.groupBy("part").agg(*_moments()).orderBy("part").collect():
-        base = trusted or TrustedRun("the mean of the ratings", math.sqrt(row["var_y"]), 0.0, 0)
-        residual = row["var_y"] - (row["both"] ** 2 / row["var_p"] if row["var_p"] > 0 else 0.0)
-        where = f"on {'fold' if part is None else 'the hidden part'} {row['part']}, by its best line,"
-        error = base.value / math.sqrt(row["n"])
+    exactness = check_exactness(_count_hits(pairs, part))
+    work = partial(_sum_moments, part=part, middle=sum(log.files.scale) / 2)
+    by_part: dict[str, Moments] = {}
+    for sums in pairs.each(PREDICTED, work):
+        for name, one in sums.items():
+            by_part[name] = by_part.get(name, 0.0) + one
+    for name, total in sorted(by_part.items()):
+        var_p, var_y, both = _read_variances(total)
+        base = trusted or TrustedRun("the mean of the ratings", math.sqrt(var_y), 0.0, 0)
+        residual = var_y - (both**2 / var_p if var_p > 0 else 0.0)
+        where = f"on {'fold' if part is None else 'the hidden part'} {name}, by its best line,"
+        error = base.value / math.sqrt(total[0])
         doubt = check_level(math.sqrt(max(residual, 0.0)), base, 0.0, RATING_LIMITS, error, where=where)
         if doubt is not None:
             return [doubt, *([exactness] if exactness else [])]
     return [exactness] if exactness else []
 
 
-def _moments() -> list[Column]:
-    """Return the sums behind the RMSE of the best straight line, which does not depend on the scale."""
-    p, y = F.col("prediction"), F.col("outcome")
-    return [
-        F.count("*").alias("n"), F.var_pop(p).alias("var_p"), F.var_pop(y).alias("var_y"),
-        F.covar_pop(p, y).alias("both"),
-    ]  # fmt: skip
+def _sum_moments(tables: Iterable[pa.Table], part: str | None, middle: float) -> dict[str, Moments]:
+    """Return of each part n and the sums of p, y, p^2, y^2 and p y, from the middle of the scale.
+
+    They are behind the RMSE of the best straight line, which does not depend on the scale.
+    """
+    sums: dict[str, Moments] = {}
+    for table in tables:
+        for name, both in _split_parts(table, part):
+            p, y = both - middle
+            one = np.array([len(p), p.sum(), y.sum(), (p * p).sum(), (y * y).sum(), (p * y).sum()])
+            sums[name] = sums.get(name, 0.0) + one
+    return sums
 
 
-def _count_hits(pairs: DataFrame) -> RatingHits:
+def _split_parts(table: pa.Table, part: str | None) -> Iterator[tuple[str, Moments]]:
+    """Yield predictions and outcomes of each part, or of one of them."""
+    parts = table.column("part").cast(pa.string())
+    for name in parts.unique().to_pylist() if part is None else [part]:
+        rows = table.filter(pc.equal(parts, name))
+        yield name, np.array([rows.column(column).to_numpy() for column in ("prediction", "outcome")])
+
+
+def _read_variances(sums: Moments) -> Moments:
+    """Return the variances of p and of y, and their covariance."""
+    n, p, y, pp, yy, py = sums
+    return np.array([pp / n - (p / n) ** 2, yy / n - (y / n) ** 2, py / n - p * y / n**2])
+
+
+def _count_hits(pairs: Rows, part: str | None) -> RatingHits:
     """Count `RatingHits`; all zero where ratings are no steps of a scale.
 
     The driver holds each different rating once.
     """
-    rows = pairs.select("outcome").distinct().limit(MAX_SCALE_VALUES + 1).collect()
-    values = sorted(row.outcome for row in rows)
+    found = pairs.each(PREDICTED, partial(_list_outcomes, part=part))
+    values = sorted(set().union(*found))
     if not 2 < len(values) <= MAX_SCALE_VALUES:
         return RatingHits(0, 0, 0, 0)
+    return RatingHits(*map(int, sum(pairs.each(PREDICTED, partial(_sum_hits, part=part, values=values)))))
+
+
+def _list_outcomes(tables: Iterable[pa.Table], part: str | None) -> set[float]:
+    """Return the different outcomes of a task, one more than count as a scale at most."""
+    values: set[float] = set()
+    for table in tables:
+        for _, (_, y) in _split_parts(table, part):
+            values.update(np.unique(y).tolist()[: MAX_SCALE_VALUES + 1])
+    return set(sorted(values)[: MAX_SCALE_VALUES + 1])
+
+
+def _sum_hits(
+    tables: Iterable[pa.Table], part: str | None, values: Sequence[float]
+) -> npt.NDArray[np.int64]:
     low, high = values[0], values[-1]
     step = min(b - a for a, b in pairwise(values))
-    nearest = F.lit(low) + F.round((F.col("prediction") - low) / step) * step
-    away = F.abs(F.col("prediction") - nearest) / step
-    inside = (nearest > low + step / 2) & (nearest < high - step / 2)
-    hit = F.abs(F.col("outcome") - nearest) < step / 1000
-    near, beside = inside & (away <= NEAR), inside & (away > NEAR) & (away <= 2 * NEAR)
-    counts = [F.count_if(one) for one in (near, near & hit, beside, beside & hit)]
-    return RatingHits(*map(int, pairs.agg(*counts).collect()[0]))
+    counts = np.zeros(4, np.int64)
+    for table in tables:
+        for _, (p, y) in _split_parts(table, part):
+            nearest = low + np.round((p - low) / step) * step
+            away, hit = np.abs(p - nearest) / step, np.abs(y - nearest) < step / 1000
+            inside = (nearest > low + step / 2) & (nearest < high - step / 2)
+            near, beside = inside & (away <= NEAR), inside & (away > NEAR) & (away <= 2 * NEAR)
+            counts += [one.sum() for one in (near, near & hit, beside, beside & hit)]
+    return counts
 
 
-def find_ranking_doubts(store: Store, benchmark: Benchmark, entry: Entry, error: float) -> list[str]:
+def find_ranking_doubts(store: AnyStore, benchmark: Benchmark, entry: Entry, error: float) -> list[str]:
     """Return a sentence on a headline that is better than the noise allows; empty for a plausible one.
 
     A metric without a best possible value is not judged. `error`: standard error over users.
@@ -171,20 +248,20 @@ def find_ranking_doubts(store: Store, benchmark: Benchmark, entry: Entry, error:
     return [doubt] if doubt else []
 
 
-def _list_entries(store: Store, benchmark: Benchmark, log: FoldedLog) -> list[Entry]:
+def _list_entries(store: AnyStore, benchmark: Benchmark, log: FoldedLog) -> list[Entry]:
     """Return the rows of the board, and the own rows that the next `jobs/board.py` will add."""
     own_entries = [entry for entry, _ in collect_own_entries(store, benchmark, log, ())]
     return [*own_entries, *_read_board_entries(store, benchmark)]
 
 
-def _read_board_entries(store: Store, benchmark: Benchmark) -> list[Entry]:
+def _read_board_entries(store: AnyStore, benchmark: Benchmark) -> list[Entry]:
     name, boards = board_name(benchmark), load_published_boards()
     published = make_published_entries(boards[name]) if name in boards else []
     return [*published, *read_entries(store, name)]
 
 
 def find_best_trusted(
-    entries: Sequence[Entry], store: Store, board: str, part: str | None, lower_is_better: bool
+    entries: Sequence[Entry], store: AnyStore, board: str, part: str | None, lower_is_better: bool
 ) -> TrustedRun | None:
     """Return the best row of a part that is published, own, or accepted by an operator; None without one.
 
@@ -206,7 +283,7 @@ def find_best_trusted(
     return TrustedRun(best.name, best.value, noise, len({entry.method for entry in trusted}))
 
 
-def note_training_items(store: Store, run_id: str) -> list[str]:
+def note_training_items(store: AnyStore, run_id: str) -> list[str]:
     """Return a note on lists that recommend training items; empty if they do not."""
     filters = [("run_id", "=", run_id), ("check", "=", TRAINING_ITEMS)]
     n = sum(int(row["observed"] or 0) for row in store.rows(CHECKS, filters, ["observed"]))

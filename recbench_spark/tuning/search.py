@@ -37,7 +37,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TRIALS
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.store import Store
+    from recbench_spark.storage.arrow_store import AnyStore
 
 Row = dict[str, Any]
 
@@ -94,7 +94,7 @@ class Trials(Protocol):
         metric: the measured metric, such as rmse or ndcg@20.
     """
 
-    store: Store
+    store: AnyStore
     log_id: str
     credited_log_id: str
     suite: str
@@ -302,7 +302,7 @@ TRIAL_KEYS = ("trial_id", "status", "credited_log_id")
 """Columns that identify a trial; rows of an old version lack the last one."""
 
 
-def read_searches(store: Store, log_id: str) -> dict[str, SearchResult]:
+def read_searches(store: AnyStore, log_id: str) -> dict[str, SearchResult]:
     """Return the results of all searches on a log, by model; the driver holds one row for each trial."""
     return collect_searches(store.rows(TRIALS, [("log_id", "=", log_id)]))
 

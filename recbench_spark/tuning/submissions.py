@@ -3,56 +3,66 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark import __version__
-from recbench_spark.config import Benchmark, Bootstrap, ListsModel, digest, parse
+from recbench_spark.config import Benchmark, ListsModel, digest, parse
 from recbench_spark.config.bundle import Bundle
-from recbench_spark.data.readers.tables import read_table
-from recbench_spark.engine.versions import collect_arrow, try_cast, union_rows
+from recbench_spark.data import arrow_files
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_metrics
+from recbench_spark.kernels.hashed_ids import hash_rows
 from recbench_spark.kernels.metrics.about import ABOUT
+from recbench_spark.kernels.sums import Sums
 from recbench_spark.leaderboard.entries import Entry, canonical_method, spread_columns
 from recbench_spark.leaderboard.fold_statistics import summarise_folds
-from recbench_spark.randomness import hash_keys
-from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
-from recbench_spark.storage.objects import holds_files, open_parquet
+from recbench_spark.schemas import METRICS, SUBMISSIONS
+from recbench_spark.storage.blocks import PieceRows, TaskRows
+from recbench_spark.storage.objects import holds_files
+from recbench_spark.storage.packed_blocks import (
+    decode_dictionaries,
+    read_files,
+    read_partition_files,
+    unpack_blocks,
+)
 from recbench_spark.storage.publish import private_path, rename_folder
-from recbench_spark.storage.scratch import scratch_folder
-from recbench_spark.storage.shared_rows import drop_folder, load_parquet, write_parquet
-from recbench_spark.storage.spark_types import spark_schema
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.scratch import keep_results
+from recbench_spark.storage.sides import ChangedRows, Side, Sides, deal_sides
 from recbench_spark.training.fits.table import find_place
-from recbench_spark.training.fits.tasks import PREDICTIONS
-from recbench_spark.tuning.board_update import RMSE, append_entries, board_name, read_entries
+from recbench_spark.training.fits.tasks import PREDICTIONS, Row, name_errors, sum_errors
+from recbench_spark.tuning.board_update import RMSE, append_entries, board_name, read_entries, read_own_fits
 from recbench_spark.tuning.decisions import (
     ACCEPTED,
     HELD,
     RETRACTED,
-    headline_filter,
     hold_back,
+    keep_headline,
     read_latest_decisions,
     record_decision,
 )
 from recbench_spark.tuning.fold_fits import select_complete_seeds
-from recbench_spark.tuning.folds import FoldedLog
+from recbench_spark.tuning.folds import FoldedLog, open_rows
 from recbench_spark.tuning.plausibility_checks import (
+    PAIR_COLUMNS,
     clip_to_scale,
     find_ranking_doubts,
     find_rating_doubts,
     note_training_items,
     read_training_stats,
 )
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 FACTS_FILE = "bundle.json"
 ROW_FILES = {"predictions": "predictions.parquet", "rankings": "lists.parquet"}
@@ -65,8 +75,8 @@ COLUMNS = {"predictions": ["user_id", "item_id", "prediction"], "rankings": ["us
 
 
 def read_predictions(
-    store: Store, benchmark: Benchmark, log: FoldedLog, model: str
-) -> tuple[DataFrame, Any]:
+    store: AnyStore, benchmark: Benchmark, log: FoldedLog, model: str
+) -> tuple[pa.Table, Row]:
     """Return a model's predictions of every fold from its lowest seed, and one of its rows of `fits`.
 
     The model was fitted by `jobs/benchmark.py`.
@@ -74,31 +84,29 @@ def read_predictions(
     Raises:
         ConfigError: no seed has fits of all folds.
     """
-    model_fits = (
-        (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name) & (F.col("model") == model)
-    )
-    finished = model_fits & F.col("files").isNotNull() & (F.col("status") == "succeeded")
-    rows = store.read(FITS).where(finished & (F.col("purpose") == "benchmark")).collect()
-    last = max(((row.finished_at, row.settings_json) for row in rows), default=(None, None))[1]
-    complete = select_complete_seeds([row.asDict() for row in rows if row.settings_json == last], log.folds)
+    fits = read_own_fits(store, benchmark, log)
+    rows = [row for row in fits if row["model"] == model and row["files"] is not None]
+    last = max(((row["finished_at"], row["settings_json"]) for row in rows), default=(None, None))[1]
+    complete = select_complete_seeds([row for row in rows if row["settings_json"] == last], log.folds)
     if not complete:
         raise ConfigError(
             f"no seed of model {model} has stored fits of all folds", "run jobs/benchmark.py first"
         )
     seed = min(row["seed"] for row in complete)
-    first = {row.fold: row for row in rows if (row.settings_json, row.seed) == (last, seed)}
-    places = {fold: find_place(store, row.files) for fold, row in first.items()}
+    first = {row["fold"]: row for row in rows if (row["settings_json"], row["seed"]) == (last, seed)}
+    places = {fold: find_place(store, row["files"]) for fold, row in first.items()}
     _require_files(store, model, list(places.values()))
     parts = [
-        load_parquet(store.spark, f"{place}/{PREDICTIONS}").withColumn("fold", F.lit(fold).cast("int"))
+        part.append_column("fold", pa.repeat(pa.scalar(fold, pa.int32()), len(part)))
         for fold, place in places.items()
+        for part in read_files([f"{place}/{PREDICTIONS}"], COLUMNS["predictions"])
     ]
-    predictions = union_rows(parts, by_name=True)
     columns = [*COLUMNS["predictions"], *(["fold"] if log.folds else [])]
-    return predictions.select(*columns), next(iter(first.values()))
+    texts = map(decode_dictionaries, parts)
+    return pa.concat_tables(texts).select(columns), next(iter(first.values()))
 
 
-def _require_files(store: Store, model: str, folders: Sequence[str]) -> None:
+def _require_files(store: AnyStore, model: str, folders: Sequence[str]) -> None:
     """Refuse fits whose predictions retention has removed; their rows of `fits` still exist."""
     missing = [place for place in folders if store.is_file_storage and not holds_files(place)]
     if missing:
@@ -108,12 +116,12 @@ def _require_files(store: Store, model: str, folders: Sequence[str]) -> None:
         )
 
 
-def pack_bundle(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) -> Bundle:
+def pack_bundle(rows: pa.Table, folder: Path, facts: Mapping[str, Any]) -> Bundle:
     """Write rows and facts into a folder; return the facts of the bundle.
 
-    The rows go into one file, since a submission is read on one machine. Arrow writes some thousand at a
-    time. Both files are made in a private folder beside it, so that a pack that ends early leaves no half
-    of a bundle. A folder that holds the same bundle stays as it is.
+    The rows go into one file, in the order of users and items, since a submission is read on one machine,
+    and this process holds them. Both files are made in a private folder beside it, so that a pack that ends
+    early leaves no half of a bundle. A folder that holds the same bundle stays as it is.
 
     Raises:
         ConfigError: the folder holds another bundle.
@@ -121,28 +129,16 @@ def pack_bundle(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str,
     with private_path(folder.absolute()) as private:
         private.mkdir()
         place = private / ROW_FILES[str(facts["task"])]
-        _write_rows(store, rows, place)
-        content, n = hash_content(load_parquet(store.spark, str(place)))
+        order = dict.fromkeys(("user_id", "item_id", *rows.column_names))
+        rows = rows.sort_by([(name, "ascending") for name in order])
+        pq.write_table(rows.replace_schema_metadata(None), place)
+        content, n = hash_content(place)
         full_facts = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
         document = parse(Bundle, full_facts, str(folder)).model_dump(mode="json")
         document["digest"] = digest_document(document)
         (private / FACTS_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         _publish_bundle(private, folder, str(document["digest"]))
     return parse(Bundle, document, str(folder))
-
-
-def _write_rows(store: Store, rows: DataFrame, place: Path) -> None:
-    """Write rows to one Parquet file, in the order of users and items."""
-    scratch = scratch_folder(store.scratch)  # nothing reads these rows later
-    files = write_parquet(rows.orderBy("user_id", "item_id"), scratch)
-    written = load_parquet(store.spark, *files)
-    schema = collect_arrow(written.limit(0)).schema
-    with pq.ParquetWriter(place, schema) as writer:
-        for path in sorted(files):
-            with open_parquet(path) as file:
-                part = file.read(columns=written.columns)
-            writer.write_table(part.replace_schema_metadata(None).cast(schema))
-    drop_folder(store.spark, scratch)
 
 
 def _publish_bundle(private: Path, folder: Path, packed: str) -> None:
@@ -174,15 +170,20 @@ def digest_document(document: Mapping[str, Any]) -> str:
     return digest("bundle", {key: value for key, value in document.items() if key != "digest"}, length=32)
 
 
-def hash_content(rows: DataFrame) -> tuple[str, int]:
-    """Return a hash of all rows in any order (the sum of hashes as a decimal), and the number of rows."""
-    one = hash_keys(*sorted(rows.columns), seed=CONTENT_SEED).cast("decimal(38,0)")
-    total, n = rows.agg(F.sum(one), F.count("*")).collect()[0]
-    return digest(str(total), n, sorted(rows.columns)), int(n)
+def hash_content(path: Path) -> tuple[str, int]:
+    """Return a hash of all rows of a file in any order (the sum of their hashes), and their number."""
+    total, n = 0, 0
+    with pq.ParquetFile(path) as file:
+        names = sorted(file.schema_arrow.names)
+        for batch in file.iter_batches(columns=names):
+            hashes_r = hash_rows(pa.table(batch).select(names), CONTENT_SEED).view(np.int64)
+            total += sum(hashes_r.tolist())
+            n += len(hashes_r)
+    return digest(str(total), n, names), n
 
 
-def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
-    """Return a bundle and its rows.
+def open_bundle(folder: Path) -> tuple[Bundle, Path]:
+    """Return a bundle and the file of its rows.
 
     Raises:
         ConfigError: the folder holds no bundle.
@@ -201,18 +202,18 @@ def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
             "pack the run again with the right facts: --who names the person, --method the method",
         )
     path = folder / ROW_FILES[bundle.task]
-    rows = read_table(store.spark, str(path), COLUMNS[bundle.task], f"bundle {bundle.name}")
-    content, n = hash_content(load_parquet(store.spark, str(path)))
+    arrow_files.read_table(str(path), COLUMNS[bundle.task], f"bundle {bundle.name}")  # it checks values
+    content, n = hash_content(path)
     if (content, n) != (bundle.content, bundle.rows):
         raise DataError(
             f"{path} is not what {FACTS_FILE} says: {n:,} rows for {bundle.rows:,}, or other values",
             "pack it again: the scored rows must be the submitted rows",
         )
-    return bundle, rows
+    return bundle, path
 
 
 def score_bundle(
-    store: Store,
+    store: AnyStore,
     benchmark: Benchmark,
     log: FoldedLog,
     folder: Path,
@@ -239,14 +240,14 @@ def score_bundle(
         DataError: pairs that are missing, twice, or of another fold; another split than the benchmark's;
             predictions on another scale; rows that the board has under other facts, or that were retracted.
     """
-    bundle, rows = open_bundle(store, folder)
+    bundle, path = open_bundle(folder)
     _require_same_log(bundle, log)
     earlier = find_earlier_entry(store, board_name(benchmark), bundle)
     notes = [OLD_FORMAT] if bundle.format == 1 else []
     if bundle.task == "rankings":
         scored = _score_rankings(store, benchmark, bundle, folder, rank)
     else:
-        scored = _score_predictions(store, benchmark, log, bundle, rows)
+        scored = _score_predictions(store, benchmark, log, bundle, path)
     # In format 1 the year is that of the first scoring, so that the bundle keeps its row in later years.
     entry = scored.entry if earlier is None else replace(scored.entry, year=earlier.year)
     for note in (notes := [*notes, *scored.notes]):
@@ -294,7 +295,7 @@ class ScoredSubmission:
     doubts: Sequence[str]
 
 
-def find_earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None:
+def find_earlier_entry(store: AnyStore, board: str, bundle: Bundle) -> Entry | None:
     """Return the row of the board from an earlier scoring of this bundle; None if there is none.
 
     Raises:
@@ -325,7 +326,7 @@ def find_earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None
 
 
 def _record_decision(
-    store: Store,
+    store: AnyStore,
     entry: Entry,
     doubts: Sequence[str],
     accepted: tuple[str, str] | None,
@@ -350,55 +351,119 @@ def _record_decision(
 
 
 def _score_predictions(
-    store: Store, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, rows: DataFrame
+    store: AnyStore, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, path: Path
 ) -> ScoredSubmission:
     """Compute the RMSE of each fold or part by the sums of a night."""
-    joined = _join_truth(store, log, bundle, rows).cache()
-    pairs, notes = clip_to_scale(joined, log, read_training_stats(store, log), bundle.name)
+    joined = keep_results(store.scratch, _join_truth(store, log, bundle, path), store.engine)
+    held_out, pairs, matched = map(
+        int, sum(joined.each(("prediction", "place"), _count_pairs), np.zeros(3))
+    )
+    _refuse_rows(bundle, bundle.rows, held_out, pairs, matched)
+    rows, notes = clip_to_scale(joined, log, read_training_stats(store, log), bundle.name)
     parts = [str(fold) for fold in log.folds] or list(log.divide_parts(None)[1])
-    by_part = {}
-    for name in parts:
-        users = group_by_user(pairs.where(F.col("part") == name))
-        (row,) = rating_metrics(users, [RMSE], Bootstrap(replicates=0))
-        by_part[name] = float(row["value"] if row["value"] is not None else np.nan)
+    totals: dict[str, Sums] = {}
+    for sums in rows.each(PAIR_COLUMNS, _sum_parts):
+        for name, one in sums.items():
+            totals[name] = totals[name] + one if name in totals else one
+    by_part = {name: name_errors(totals[name])[RMSE] if name in totals else math.nan for name in parts}
     part = None if log.folds else ("test" if "test" in by_part else parts[-1])
     folds: dict[tuple[int | None, int], float] = {
         (int(fold), 0): by_part[fold] for fold in map(str, log.folds)
     }
     if part is not None:
         folds = {(None, 0): by_part[part]}
-    hidden = pairs if part is None else pairs.where(F.col("part") == part)
-    doubts = find_rating_doubts(store, benchmark, log, hidden, part)
-    joined.unpersist()
+    doubts = find_rating_doubts(store, benchmark, log, rows, part)
     entry = _entry_fields(benchmark, bundle, log.dataset, log.split, RMSE, lower=True)
     scored_entry = Entry(**{**entry, **spread_columns(summarise_folds(folds)), "part": part})
     return ScoredSubmission(scored_entry, by_part, notes, doubts)
 
 
-def _join_truth(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -> DataFrame:
-    """Return user_id, prediction, outcome, part of every held-out pair.
+def _sum_parts(tables: Iterable[pa.Table]) -> dict[str, Sums]:
+    """Return the sums of errors of each part; a task has all rows of its users."""
+    found = list(tables)
+    rows = pa.concat_tables(found) if found else pa.table({"part": pa.array([], pa.string())})
+    parts = rows.column("part").cast(pa.string())
+    totals = {}
+    for name in parts.unique().to_pylist():
+        one = rows.filter(pc.equal(parts, name)).sort_by("user_id")
+        users = one.column("user_id").combine_chunks().dictionary_encode().indices.to_numpy()
+        totals[name] = sum_errors(*(one.column(c).to_numpy() for c in ("prediction", "outcome")), users)
+    return totals
+
+
+def _count_pairs(tables: Iterable[pa.Table]) -> Any:
+    """Return the number of held-out rows, of those that are predicted, and of predictions of them."""
+    counts, before = np.zeros(3, np.int64), -1
+    for table in tables:  # in the order of the places
+        place = table.column("place").to_numpy()
+        predicted = table.column("prediction").is_valid().to_numpy()
+        new = np.diff(place, prepend=before) != 0
+        counts += new.sum(), (new & predicted).sum(), predicted.sum()
+        before = place[-1] if len(place) else before
+    return counts
+
+
+def _join_truth(store: AnyStore, log: FoldedLog, bundle: Bundle, path: Path) -> TaskRows:
+    """Return PAIR_COLUMNS of every held-out pair: one shuffle of the log and of the bundle, by user.
 
     Each pair must have one prediction, from the fold in which it is held out.
     """
-    truth = load_parquet(store.spark, *log.files.shared.files).withColumnRenamed("rating", "outcome")
-    held_out = truth if log.folds else truth.where(F.col("part").isin(*log.divide_parts(None)[1]))
-    keys = ["user_id", "item_id"]
-    if log.folds:
-        if "fold" not in rows.columns:
-            raise DataError(
-                f"bundle {bundle.name} has no column fold", "say in which fold each pair was held out"
-            )
-        own_fold = F.split_part("part", F.lit(":"), F.lit(1))  # see `pairs.divide_pairs`
-        held_out = held_out.withColumns({"fold": try_cast(own_fold, "int"), "part": own_fold})
-        held_out, keys = held_out.where("fold IS NOT NULL"), [*keys, "fold"]
-    submitted = rows.select(
-        *(F.col(key).cast("string" if key != "fold" else "int") for key in keys), "prediction"
-    )
-    joined = held_out.join(submitted, keys, "left").select("user_id", "prediction", "outcome", "part")
-    predicted = joined.where(F.col("prediction").isNotNull())
-    pairs = held_out.select(*keys).join(submitted.where(F.col("prediction").isNotNull()), keys, "left_semi")
-    _refuse_rows(bundle, rows.count(), held_out.count(), pairs.count(), predicted.count())
-    return joined
+    names = pq.read_schema(path).names
+    if log.folds and "fold" not in names:
+        raise DataError(
+            f"bundle {bundle.name} has no column fold", "say in which fold each pair was held out"
+        )
+    keys = KEYS if log.folds else KEYS[:2]
+    truth_columns = ("user_id", "item_id", "rating", "part")
+    hold_out = partial(_hold_out, parts=None if log.folds else log.divide_parts(None)[1])
+    truth = ChangedRows(open_rows(store, log), truth_columns, hold_out, (*keys, "outcome", "part"))
+    columns = (*keys, "prediction")
+    file = PieceRows(store.engine, [(str(path), {})], read_partition_files)
+    submitted = ChangedRows(file, columns, partial(_cast_keys, keys=keys), columns)
+    sides = [Side(0, truth, (*keys, "outcome", "part")), Side(1, submitted, columns)]
+    tasks = store.engine.count_tasks(log.files.rows)
+    return deal_sides(store.engine, sides, tasks).then(partial(_join_sides, keys=keys), PAIR_COLUMNS)
+
+
+KEYS = ("user_id", "item_id", "fold")
+
+
+def _hold_out(rows: pa.Table, parts: Sequence[str] | None) -> pa.Table:
+    """Return the held-out rows; without `parts` each row whose part is the number of a fold."""
+    part = rows.column("part").cast(pa.string())
+    if parts is None:  # see `pairs.divide_pairs`
+        part = pc.list_element(pc.split_pattern(part, ":"), 0)
+    chosen = pc.match_substring_regex(part, r"^\d+$") if parts is None else pc.is_in(part, pa.array(parts))
+    fold = part.filter(chosen).cast(pa.int32()) if parts is None else pa.nulls(pc.sum(chosen).as_py() or 0)
+    rows = rows.set_column(rows.column_names.index("part"), "part", part).filter(chosen)
+    return _cast_keys(rows.rename_columns({"rating": "outcome"}), KEYS[:2]).append_column("fold", fold)
+
+
+def _cast_keys(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the rows with ids as texts, and numbers of folds in 32 bits."""
+    for name in keys:
+        kind = pa.int32() if name == "fold" else pa.string()
+        rows = rows.set_column(rows.column_names.index(name), name, rows.column(name).cast(kind))
+    return rows
+
+
+def _join_sides(sides: Sides, keys: Sequence[str]) -> pa.Table:
+    """Return each held-out row of a task with its predictions, or with none."""
+    truth, submitted = (unpack_blocks(sides.get(number, [])) for number in (0, 1))
+    if truth is None:
+        return PAIRS.empty_table()
+    truth = truth.append_column("place", pa.array(np.arange(len(truth))))
+    if submitted is None:
+        joined = truth.append_column("prediction", pa.nulls(len(truth), pa.float64()))
+    else:
+        joined = truth.join(submitted.select([*keys, "prediction"]), list(keys), join_type="left outer")
+    return joined.sort_by("place").select(PAIR_COLUMNS).cast(PAIRS)
+
+
+PAIRS = pa.schema(
+    [("user_id", pa.string()), ("prediction", pa.float64()), ("outcome", pa.float64()),
+     ("part", pa.string()), ("place", pa.int64())]
+)  # fmt: skip
 
 
 def _refuse_rows(bundle: Bundle, n_rows: int, wanted: int, pairs: int, matched: int) -> None:
@@ -425,7 +490,7 @@ def _refuse_rows(bundle: Bundle, n_rows: int, wanted: int, pairs: int, matched: 
 
 
 def _score_rankings(
-    store: Store, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
+    store: AnyStore, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
 ) -> ScoredSubmission:
     """Score the headline of a night with these lists as its only model.
 
@@ -440,11 +505,8 @@ def _score_rankings(
     update = {"name": suite, "board": board_name(benchmark), "models": (lists,)}
     night = benchmark.model_copy(update={**update, "comparisons": None, "regressions": ()})
     run_id = rank(night)
-    headline_rows = (
-        headline_filter(benchmark) & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
-    )
-    rows = store.read_run(METRICS.name, run_id).where(headline_rows).collect()
-    by_part = {row.part: float(row.value) for row in rows}
+    rows = keep_headline(benchmark, store.rows(METRICS, [("run_id", "=", run_id)]))
+    by_part = {row["part"]: float(row["value"]) for row in rows}
     part = "test" if "test" in by_part else next(iter(by_part))
     lower = ABOUT[benchmark.headline.partition("@")[0]].best == "small"
     entry = _entry_fields(
@@ -456,7 +518,7 @@ def _score_rankings(
         lower=lower,
     )
     scored_entry = Entry(**{**entry, "value": by_part[part], "part": part})
-    error = next((row.stderr for row in rows if row.part == part), None) or 0.0
+    error = next((row["stderr"] for row in rows if row["part"] == part), None) or 0.0
     doubts = find_ranking_doubts(store, benchmark, scored_entry, error)
     return ScoredSubmission(scored_entry, by_part, note_training_items(store, run_id), doubts)
 
@@ -476,7 +538,7 @@ def _entry_fields(
 
 
 def _count_look(
-    store: Store, entry: Entry, bundle: Bundle, by_part: Mapping[str, float], notes: Sequence[str]
+    store: AnyStore, entry: Entry, bundle: Bundle, by_part: Mapping[str, float], notes: Sequence[str]
 ) -> None:
     now = datetime.now(UTC)
     row = (
@@ -484,16 +546,16 @@ def _count_look(
         by_part.get("quiz"), by_part.get("test", entry.value), now, entry.entry_id,
         "; ".join(notes) or None,
     )  # fmt: skip
-    store.append(store.spark.createDataFrame([row], spark_schema(SUBMISSIONS)), SUBMISSIONS)
+    store.append_rows([dict(zip(SUBMISSIONS.names, row, strict=True))], SUBMISSIONS)
 
 
-def make_facts(benchmark: Benchmark, log: FoldedLog, row: Any, who: str) -> dict[str, Any]:
+def make_facts(benchmark: Benchmark, log: FoldedLog, row: Row, who: str) -> dict[str, Any]:
     """Return the facts of a bundle of the benchmark's own fits."""
-    settings = json.loads(row.settings_json)
-    model = next(model for model in benchmark.models if model.name == row.model)
+    settings = json.loads(row["settings_json"])
+    model = next(model for model in benchmark.models if model.name == row["model"])
     return {
-        "name": row.model, "task": "predictions", "who": who, "ran_by": "ours", "kind": row.kind,
-        "method": canonical_method(row.kind, settings), "settings": settings, "dims": row.dims,
+        "name": row["model"], "task": "predictions", "who": who, "ran_by": "ours", "kind": row["kind"],
+        "method": canonical_method(row["kind"], settings), "settings": settings, "dims": row["dims"],
         "benchmark": benchmark.name, "log_id": log.log_id, "split": log.split,
         "provenance": model.provenance.model_dump(),
     }  # fmt: skip

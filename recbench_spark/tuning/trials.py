@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date
+from functools import partial
+from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark import benchmark as nights
 from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, SearchSettings, Split, digest
-from recbench_spark.data.times import CHECKED
+from recbench_spark.data.columnar import deal_owners
+from recbench_spark.engine.local import ROWS_PER_TASK
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
 from recbench_spark.nightly.benchmark_checks import check_benchmark
@@ -30,16 +34,19 @@ from recbench_spark.nightly.night import (
     require_truth,
 )
 from recbench_spark.nightly.split import prepare_split
-from recbench_spark.nightly.split_frames import read_split
+from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import cache_scope
 from recbench_spark.schemas import METRICS, SPLITS
-from recbench_spark.storage.shared_rows import publish_rows, write_folder
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.packed_blocks import decode_dictionaries
+from recbench_spark.storage.published_rows import publish_rows, write_folder
+from recbench_spark.storage.sides import ChangedRows
 from recbench_spark.training.fits.tasks import FitTask, name_settings
 from recbench_spark.tuning.credit import compute_credited_log_id, model_settings
 from recbench_spark.tuning.fold_fits import FitPlanner, ValidationDraw, run_plan
 from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 DAY = date(1970, 1, 1)
 """Date of the night of all trials: the log names the data of a search, not the day."""
@@ -52,7 +59,12 @@ class RankingTrials:
     """`search.Trials` by the headline of the benchmark file; each setting has one run for each seed."""
 
     def __init__(
-        self, store: Store, benchmark: Benchmark, search: SearchSettings, day: date | None, journal: Journal
+        self,
+        store: AnyStore,
+        benchmark: Benchmark,
+        search: SearchSettings,
+        day: date | None,
+        journal: Journal,
     ) -> None:
         self.store, self.search, self.metric = store, search, benchmark.headline
         self.suite, self.dataset = benchmark.name, benchmark.dataset.name
@@ -125,23 +137,35 @@ def validation_benchmark(benchmark: Benchmark, search: SearchSettings, place: st
 
 
 def write_training_log(night: BenchmarkNight, journal: Journal) -> str:
-    """Write the split's training rows once as Parquet that workers see; return the folder."""
-    store, split_id, by_time = night.spark_store, night.split_id, night.benchmark.split.temporal
+    """Write the split's training rows once as Parquet that workers see; return the folder.
+
+    The files have the same bytes on any runner: users are dealt to a number of tasks that depends on the
+    rows alone, and a task sorts its rows. Their content names the searches.
+    """
+    store, split_id, by_time = night.store, night.split_id, night.benchmark.split.temporal
     has_times = by_time or any(model.needs_times for model in night.benchmark.models)
 
     def write(folder: str) -> None:
         prepare_split(store, night.benchmark, split_id, journal)
-        # These times were converted from their unit before; the metadata stops a second conversion.
-        time = F.col("event_time").alias("event_time", metadata={CHECKED: True})
-        times = (time,) if has_times else ()
-        rows = read_split(store, SPLITS, split_id).where("part = 'train'").select(*COLUMNS, *times)
-        write_folder(rows, folder)
+        names = (*COLUMNS, "event_time") if has_times else COLUMNS
+        tasks = -(-store.count_rows(SPLITS, "split_id", split_id) // ROWS_PER_TASK)
+        train = ChangedRows(open_labelled(store, split_id), (*names, "part"), _keep_training, names)
+        dealt = train.deal(names, partial(deal_owners, owner="user_id", tasks=tasks), tasks)
+        write_folder(dealt.then(_sort_rows, names), folder)
 
     name = "train-times" if has_times and not by_time else "train"
     return publish_rows(f"{store.files_root}/fit_files/logs/{split_id}-{name}", write)
 
 
-@cache_scope()
+def _keep_training(rows: pa.Table) -> pa.Table:
+    """Return the rows of training, with texts in place of dictionaries."""
+    return decode_dictionaries(rows.filter(pc.equal(rows.column("part").cast(pa.string()), "train")))
+
+
+def _sort_rows(rows: pa.Table) -> pa.Table:
+    return rows.sort_by([(name, "ascending") for name in rows.column_names])
+
+
 def run_missing(night: BenchmarkNight, journal: Journal) -> Mapping[str, str]:
     """Run the models that have no run yet; return the messages of failed ones by name.
 
@@ -150,7 +174,7 @@ def run_missing(night: BenchmarkNight, journal: Journal) -> Mapping[str, str]:
     if not list_missing_models(night, count_attempts(night)):
         return {}
     part = digest(sorted(model.name for model in night.benchmark.models))
-    with hold_night(night, journal, part):
+    with nights.hold_caches(night.store), hold_night(night, journal, part):
         attempts = count_attempts(night)
         todo = list_missing_models(night, attempts)
         if not todo:

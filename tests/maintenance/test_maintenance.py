@@ -20,6 +20,7 @@ from recbench_spark.config import Benchmark
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.maintenance.compaction import OldResults, find_old_results
 from recbench_spark.nightly.night import require_split
+from recbench_spark.query.answers import make_query_runner
 from recbench_spark.schemas import (
     EMBEDDINGS,
     MANIFESTS,
@@ -31,7 +32,8 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     USER_METRICS,
 )
-from recbench_spark.storage import migration
+from recbench_spark.storage import spark_types
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.shared_rows import SETTING, local_scratch
 from recbench_spark.storage.spark_types import spark_schema, spark_type
 from recbench_spark.storage.store import Store
@@ -48,11 +50,18 @@ def job(*argv: str | Path) -> int | str | None:
     return end.value.code
 
 
-def numbers(store: Store, day: date) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+def read_current(store: Any, day: date) -> list[dict[str, Any]]:
+    """The rows of `current_runs` of a night."""
+    rows = make_query_runner(store)(f"SELECT * FROM current_runs WHERE logical_date = DATE '{day}'")
+    return rows.to_dict("records")
+
+
+def numbers(store: Any, day: date) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     """Every number of a night's last attempts."""
-    store.install_views()
-    rows = store.spark.table("current_runs").where(f"logical_date = DATE'{day}'")
-    rows_ = rows.select("run_id", "model").join(store.read(METRICS), "run_id").collect()
+    models = {row["run_id"]: row["model"] for row in read_current(store, day)}
+    rows_ = [
+        {**row, "model": models[row["run_id"]]} for row in store.rows(METRICS) if row["run_id"] in models
+    ]
     key = ("model", "part", "metric", "k", "slice_key", "slice_value")
     values = ("value", "stderr", "ci_low", "ci_high", "n")
     assert len({tuple(row[name] for name in key) for row in rows_}) == len(rows_) >= 3
@@ -82,8 +91,8 @@ def test_flags_that_mean_nothing_exit_2(
 
 
 @pytest.mark.slow
-def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
-    store = Store(spark, str(tmp_path / "w"))
+def test_old_nights_go_and_can_be_run_again(tmp_path: Path) -> None:
+    store = ArrowStore(str(tmp_path / "w"))
     world = {"users": 60, "items": 40, "interactions": 1000, "open_loop": 100}
 
     def make_benchmark(day: date) -> Benchmark:
@@ -94,17 +103,15 @@ def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
 
     nights = [run(store, make_benchmark(day), day) for day in DAYS[:2]]
     before = numbers(store, DAYS[0])
-    first, second = (
-        store.spark.table("current_runs").where(f"logical_date = DATE'{day}'").first() for day in DAYS[:2]
-    )
-    assert first is not None and second is not None and first.split_id != second.split_id
+    first, second = (read_current(store, day)[0] for day in DAYS[:2])
+    assert first["split_id"] != second["split_id"]
     opened = open_run_night(nights[0], DAYS[0])
 
     assert find_old_results(store, DAYS[1], keep=[DAYS[0]]) == OldResults((), ())
-    assert find_old_results(store, DAYS[1]) == OldResults((first.run_id,), (first.split_id,))
+    assert find_old_results(store, DAYS[1]) == OldResults((first["run_id"],), (first["split_id"],))
     flags = ["--warehouse", store.root, "--logical-date", "2026-01-03", "--keep-days", "1"]
     assert job(*flags, "--dry-run") == 0
-    assert find_old_results(store, DAYS[1]) == OldResults((first.run_id,), (first.split_id,))
+    assert find_old_results(store, DAYS[1]) == OldResults((first["run_id"],), (first["split_id"],))
     assert job(*flags, "--optimize", "--vacuum-hours", "24") == 0
 
     for table, column in (
@@ -113,9 +120,10 @@ def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
         (SPLITS, "split_id"),
         (USER_BLOCKS, "split_id"),
     ):
-        assert [row[0] for row in store.read(table).select(column).distinct().collect()] == [second[column]]
-    kept = {row.model_id.partition("-")[0] for row in store.read(EMBEDDINGS).select("model_id").collect()}
-    assert kept == {second.split_id}
+        assert store.list_values(table, column) == {second[column]}
+        assert store.read_rows(table, [], [column]).column(column).unique().to_pylist() == [second[column]]
+    kept = {name.partition("-")[0] for name in store.list_values(EMBEDDINGS, "model_id")}
+    assert kept == {second["split_id"]}
     assert numbers(store, DAYS[0]) == before
     assert find_old_results(store, DAYS[1]) == OldResults((), ())
     with pytest.raises(StoreError, match="removed"):
@@ -125,10 +133,10 @@ def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
     assert again.outcome.skipped == ("popular",)
     forced = run(store, make_benchmark(DAYS[0]), DAYS[0], force=True)
     assert forced.outcome.failed == {}
-    latest = store.spark.table("current_runs").where(f"logical_date = DATE'{DAYS[0]}'").first()
-    assert latest is not None and latest.split_id == f"{first.split_id}.1" and latest.attempt == 2
+    (latest,) = read_current(store, DAYS[0])
+    assert latest["split_id"] == f"{first['split_id']}.1" and latest["attempt"] == 2
     assert numbers(store, DAYS[0]) == before
-    assert store.read(RANKINGS).where(f"run_id = '{latest.run_id}'").count() > 0
+    assert store.count_rows(RANKINGS, "run_id", latest["run_id"]) > 0
 
 
 def open_run_night(ran: Any, day: date) -> Any:
@@ -213,7 +221,7 @@ def test_tables_of_users_are_laid_out_by_run(
         step = (
             "recbench_spark.storage.migration._swap_table"
             if between
-            else "recbench_spark.storage.migration.conform"
+            else "recbench_spark.storage.spark_types.conform"
         )
 
         def dies(*_: Any) -> None:
@@ -253,7 +261,7 @@ def test_a_migration_keeps_what_another_writer_appends_meanwhile(
     """A night of the older code has no mark; it appends while its table is written again, twice."""
     folder = tmp_path / "w"
     before = make_schema_3(spark, folder)
-    conform, late = migration.conform, [3, 4]
+    conform, late = spark_types.conform, [3, 4]
 
     def append_and_conform(rows: Any, table: Any) -> Any:
         if table is USER_METRICS and late:
@@ -263,7 +271,7 @@ def test_a_migration_keeps_what_another_writer_appends_meanwhile(
             spark.sql(f"INSERT INTO delta.`{folder}/user_metrics` {row}")
         return conform(rows, table)
 
-    monkeypatch.setattr(migration, "conform", append_and_conform)
+    monkeypatch.setattr(spark_types, "conform", append_and_conform)
     store = Store(spark, str(folder), any_version=True)
     store.migrate()
     rows = sorted(str(row) for row in store.read(USER_METRICS).collect())

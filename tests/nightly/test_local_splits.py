@@ -110,7 +110,7 @@ def test_a_split_that_ended_half_way_is_completed(tmp_path: Path, monkeypatch, s
 
 
 def test_the_job_starts_no_java(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setattr("recbench_spark.commands.actions.split.open_spark_store", pytest.fail)
+    monkeypatch.setattr("recbench_spark.runtime.session.get_session", pytest.fail)
     path = write_log(tmp_path / "log", 3)
     flags = ["--log", path, "--protocol", "TO_LS", "--warehouse", str(tmp_path / "w")]
     assert job.main(job.parser().parse_args([*flags, "--dry-run"])) == 0

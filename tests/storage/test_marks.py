@@ -20,7 +20,6 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage import marks, paths
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.store import _hours_to_keep
 from recbench_spark.storage.table_folders import try_create_local
 from tests.waiting import wait_until
 
@@ -86,14 +85,14 @@ def test_a_process_of_another_container_is_another_one_though_host_and_number_ar
 
 
 def test_a_vacuum_spares_what_was_written_since_the_oldest_run_began(tmp_path: Path) -> None:
-    assert _hours_to_keep(tmp_path, 24) == 24
+    assert marks.count_hours_to_keep(tmp_path, 24) == 24
     worker = start_worker(tmp_path)
     (mark,) = (tmp_path / marks.MARKS_FOLDER).iterdir()
     lines = mark.read_text().splitlines()
     since = read_clock(tmp_path) - 40 * 3600
     first = json.dumps({**json.loads(lines[0]), "since": since})
     mark.write_text("\n".join([first, *lines[1:]]) + "\n")
-    assert _hours_to_keep(tmp_path, 24) == 42
+    assert marks.count_hours_to_keep(tmp_path, 24) == 42
     worker.communicate("")
 
 
@@ -101,8 +100,8 @@ def test_a_host_whose_clock_is_ahead_keeps_as_many_hours_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead = marks_time() + 30 * 3600
-    monkeypatch.setattr("recbench_spark.storage.store.time.time", lambda: ahead)
-    assert 53 <= _hours_to_keep(tmp_path, 24) <= 55
+    monkeypatch.setattr("recbench_spark.storage.marks.time.time", lambda: ahead)
+    assert 53 <= marks.count_hours_to_keep(tmp_path, 24) <= 55
 
 
 def marks_time() -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,17 +11,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import functions as F
 
 from recbench_spark.commands.actions.benchmark import format_table, select_models
 from recbench_spark.config import make_benchmark
 from recbench_spark.data.readers.logs import open_log
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
 from recbench_spark.protocol.splits import label_blocks
+from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import FITS, SPLITS, SUBMISSIONS, VERDICTS
+from recbench_spark.schemas import FITS, METRICS, SPLITS, SUBMISSIONS, VERDICTS
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits import running
 from recbench_spark.training.fits.tasks import fit_one
@@ -39,17 +43,26 @@ MODELS = [
 TASK = {"task": "rating", "metrics": ["rmse", "mae"], "bootstrap": {"replicates": 5}}
 
 
-def write_log(folder: Path, timed: bool = True) -> str:
-    rows = [(u, i, 1 + (u * i + i) % 5, u * 9 + i) for u in range(20) for i in range(12) if (u + i) % 3]
-    lines = [",".join(map(str, row if timed else row[:3])) for row in rows]
-    header = "user_id,item_id,rating" + (",event_time" if timed else "")
+def write_log(folder: Path, timed: bool = True, groups: int = 1) -> str:
+    """A log in so many row groups."""
+    rows = [(u, i, 1.0 + (u * i + i) % 5, u * 9 + i) for u in range(20) for i in range(12) if (u + i) % 3]
+    names = ("user_id", "item_id", "rating", "event_time")[: 4 if timed else 3]
+    columns = dict(zip(names, zip(*rows, strict=True), strict=False))
+    path = folder / "log.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=-(-len(rows) // groups))
+    return str(path)
+
+
+def write_text(folder: Path, rows: Any) -> str:
+    """A log that Spark reads: text."""
     path = folder / "log.csv"
-    path.write_text("\n".join([header, *lines]) + "\n")
+    lines = [",".join(map(str, row)) for row in rows]
+    path.write_text("\n".join(["user_id,item_id,rating,event_time", *lines]) + "\n")
     return str(path)
 
 
 def benchmark(path: str, models: Any = MODELS, **split: Any) -> Any:
-    dataset = {"name": "tiny", "reader": "csv", "path": path}
+    dataset = {"name": "tiny", "reader": path.rpartition(".")[2], "path": path}
     held_out = {"holdout": "folds", "folds": 3, **split}
     document = {"name": "tiny", "dataset": dataset, "split": held_out, "models": models, "evaluation": TASK}
     return make_benchmark(document, [], "test")
@@ -60,8 +73,8 @@ def make_fits(store: Store, one: Any) -> FitPlanner:
 
 
 @pytest.fixture(scope="module")
-def store(spark, tmp_path_factory) -> Store:
-    return Store(spark, str(tmp_path_factory.mktemp("fits")))
+def store(tmp_path_factory) -> ArrowStore:
+    return ArrowStore(str(tmp_path_factory.mktemp("fits")))
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +88,16 @@ def rows(store, one) -> list[dict[str, Any]]:
 
 
 def test_every_fit_is_a_row_and_a_diverged_one_too(store, rows) -> None:
-    kept = {row.fit_id: row for row in store.read(FITS).collect()}
+    kept = {row["fit_id"]: row for row in store.rows(FITS)}
     assert len(kept) == len(rows) == 9
     assert {(row["model"], row["status"]) for row in rows} == {
         ("means", "succeeded"), ("sgd", "succeeded"), ("wild", "diverged"),
     }  # fmt: skip
     for row in rows:
-        assert kept[row["fit_id"]].rmse == row.get("rmse")
-        assert kept[row["fit_id"]].seconds > 0 and kept[row["fit_id"]].peak_bytes > 10_000_000
-        assert kept[row["fit_id"]].started_at is not None
+        stored = kept[row["fit_id"]]
+        assert stored["rmse"] == row.get("rmse")
+        assert stored["seconds"] > 0 and stored["peak_bytes"] > 10_000_000
+        assert stored["started_at"] is not None
     table = format_table(rows)
     assert "wild" in table and "no fit succeeded" in table and "over folds" in table
 
@@ -121,40 +135,50 @@ def test_another_start_does_nothing_and_a_lost_row_is_found_again(store, one, ro
 
 
 @pytest.fixture(scope="module")
-def night(store, one) -> Any:
+def night(spark, store, one, rows) -> Any:
+    """In the warehouse of the fits, after them."""
     gibbs = {"name": "gibbs", "kind": "bayesian_mf", "features": "u,i,t", "dims": 2, "samples": 4}
-    return run(store, benchmark(one.dataset.path, [MODELS[1], gibbs], fold=1))
+    return run(Store(spark, store.root), benchmark(one.dataset.path, [MODELS[1], gibbs], fold=1))
 
 
 def test_a_fold_is_the_fold_of_a_night(store, night, rows) -> None:
     split_id = night.night.split_id
-    test = store.read(SPLITS).where(f"split_id = '{split_id}' AND part = 'test'").collect()
+    test = store.rows(SPLITS, [("split_id", "=", split_id), ("part", "=", "test")])
     fitted = next(row for row in rows if row["model"] == "means" and row["fold"] == 1)
-    kept = store.spark.read.parquet(f"{store.root}/{fitted['files']}/predictions.parquet").collect()
-    assert {(r.user_id, r.item_id, r.rating) for r in kept} == {
-        (r.user_id, r.item_id, r.rating) for r in test
-    }
+    kept = pq.read_table(f"{store.root}/{fitted['files']}/predictions.parquet").to_pylist()
+    triples = [{(r["user_id"], r["item_id"], r["rating"]) for r in side} for side in (kept, test)]
+    assert triples[0] == triples[1]
 
 
 def test_a_night_of_rating_models_is_the_same_fit(store, night, rows) -> None:
     assert not night.outcome.failed, night.outcome.failed
-    values = store.read_run("metrics", night.outcome.run_ids["sgd"]).where("metric = 'rmse'").collect()
+    values = store.rows(METRICS, [("run_id", "=", night.outcome.run_ids["sgd"]), ("metric", "=", "rmse")])
     fitted = next(row for row in rows if row["model"] == "sgd" and row["fold"] == 1)
-    assert [row.value for row in values] == [fitted["rmse"]]
-    fits = store.read(FITS).where("purpose = 'night'").collect()
-    assert {row.model for row in fits} == {"sgd", "gibbs"}
+    assert [row["value"] for row in values] == [fitted["rmse"]]
+    fits = store.rows(FITS, [("purpose", "=", "night")])
+    assert {row["model"] for row in fits} == {"sgd", "gibbs"}
 
 
-@pytest.mark.parametrize("partitions", [1, 17])
-def test_partitions_change_no_bit(spark, tmp_path, one, rows, partitions, monkeypatch) -> None:
-    def spread(log: Any, *rest: Any, **more: Any) -> Any:
-        return label_blocks(log.repartition(partitions), *rest, **more)
+def open_own(request: pytest.FixtureRequest, engine: str, root: str) -> Any:
+    """A warehouse of one of the two runners."""
+    return Store(request.getfixturevalue("spark"), root) if engine == "spark" else ArrowStore(root)
 
-    monkeypatch.setattr("recbench_spark.tuning.folds.label_blocks", spread)
-    own = Store(spark, str(tmp_path))
-    fit_rows = run_plan(
-        own, make_fits(own, one).over_folds(one.models[:2], folds=(0,)), Journal(io.StringIO())
-    )
+
+BOTH = ["local", pytest.param("spark", marks=pytest.mark.spark)]
+
+
+@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("reader", ["parquet", pytest.param("csv", marks=pytest.mark.spark)])
+def test_neither_runner_nor_pieces_change_a_bit(request, tmp_path, one, rows, engine, reader) -> None:
+    if (engine, reader) == ("local", "csv"):
+        pytest.skip("text is read by Spark")
+    own, path = open_own(request, engine, str(tmp_path / "w")), write_log(tmp_path, groups=17)
+    if reader == "csv":
+        columns = pq.read_table(path).to_pydict()
+        path = write_text(tmp_path, zip(*columns.values(), strict=True))
+    two = benchmark(path)
+    fits = make_fits(own, two)
+    fit_rows = run_plan(own, fits.over_folds(two.models[:2], folds=(0,)), Journal(io.StringIO()))
     wanted = [row for row in rows if row["fold"] == 0 and row["model"] != "wild"]
     numbers = [(row["model"], row["rmse"], row["rmse_by_step"]) for row in fit_rows]
     assert sorted(numbers) == sorted((row["model"], row["rmse"], row["rmse_by_step"]) for row in wanted)
@@ -162,7 +186,7 @@ def test_partitions_change_no_bit(spark, tmp_path, one, rows, partitions, monkey
 
 def test_fits_of_a_start_that_was_killed_are_counted_as_made(store, one) -> None:
     """The files of two fits lie there, and no table has their rows."""
-    own = Store(store.spark, f"{store.root}-killed")
+    own = ArrowStore(f"{store.root}-killed")
     fits, text = make_fits(own, one), io.StringIO()
     plan = fits.over_folds(one.models[:1])
     for task in plan.tasks[:2]:
@@ -173,10 +197,13 @@ def test_fits_of_a_start_that_was_killed_are_counted_as_made(store, one) -> None
     assert "3 fits, 3 of them already done\n" in again.stream.getvalue()
 
 
-def test_consecutive_folds_are_stretches_of_the_file(store, one) -> None:
-    five = benchmark(one.dataset.path, holdout="consecutive", folds=5)
+def test_consecutive_folds_are_stretches_of_the_file(spark, one, tmp_path) -> None:
+    columns = pq.read_table(one.dataset.path).to_pydict()
+    path = write_text(tmp_path, zip(*columns.values(), strict=True))
+    store = Store(spark, str(tmp_path / "w"))
+    five = benchmark(path, holdout="consecutive", folds=5)
     log = make_fits(store, five).log
-    lines = [line.split(",") for line in Path(one.dataset.path).read_text().splitlines()[1:]]
+    lines = [line.split(",") for line in Path(path).read_text().splitlines()[1:]]
     parts = {}
     for row in store.spark.read.parquet(*log.files.shared.files).collect():
         parts[row.user_id, row.item_id] = row.part
@@ -193,10 +220,9 @@ def test_spreads_over_folds_and_seeds_stand_apart(store, one) -> None:
     fits = make_fits(store, one)
     plan = fits.over_folds(one.models[1:2], seeds=(1, 2), folds=(0, 1))
     summary = summarise_models(run_plan(store, plan, Journal(io.StringIO())))["sgd"]
-    store.install_views()
-    view = store.spark.table("fits_over_folds").where("model = 'sgd' AND seeds = 2").collect()
-    assert not view, "fold 2 has but one seed"
-    (row,) = store.spark.table("fits_over_folds").where("model = 'means'").collect()
+    view = make_query_runner(store)("SELECT * FROM fits_over_folds WHERE purpose = 'benchmark'")
+    assert view.query("model == 'sgd' and seeds == 2").empty, "fold 2 has but one seed"
+    (row,) = view.query("model == 'means'").replace({np.nan: None}).itertuples()
     assert (row.folds, row.seeds, row.spread_over_seeds) == (3, 1, None)
     assert (summary.folds, summary.seeds) == (2, 2) and summary.over_seeds > 0
 
@@ -234,10 +260,10 @@ def test_a_board_holds_what_covers_all_folds_and_judges_it(store, one, rows) -> 
     append_entries(store, [worse])
     judged = update_board(store, one, log)
     assert judged.verdicts[worse.entry_id].under_tuned
-    verdicts = store.read(VERDICTS).collect()
-    reasons = [row for row in verdicts if row.under_tuned]
-    assert [(row.entry_id, row.code) for row in reasons] == [(worse.entry_id, "better_run_known")]
-    assert {row.code for row in verdicts if not row.under_tuned} == {"never_searched"}
+    verdicts = store.rows(VERDICTS)
+    reasons = [row for row in verdicts if row["under_tuned"]]
+    assert [(row["entry_id"], row["code"]) for row in reasons] == [(worse.entry_id, "better_run_known")]
+    assert {row["code"] for row in verdicts if not row["under_tuned"]} == {"never_searched"}
     (gap,) = (
         read_views(store, "tiny")["board_gaps"]
         .query("method == 'matrix factorisation by SGD'")
@@ -246,36 +272,43 @@ def test_a_board_holds_what_covers_all_folds_and_judges_it(store, one, rows) -> 
     assert gap.rival - gap.ours == pytest.approx(0.5)
 
 
-def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -> None:
+@pytest.mark.parametrize("engine", BOTH)
+def test_a_bundle_is_scored_again_to_the_same_bits(request, store, one, rows, tmp_path, engine) -> None:
+    shutil.copytree(store.root, tmp_path / "w")
+    store = open_own(request, engine, str(tmp_path / "w"))
     log = make_fits(store, one).log
     pairs, fit = read_predictions(store, one, log, "sgd")
-    bundle = pack_bundle(store, pairs, tmp_path / "b", make_facts(one, log, fit, "somebody"))
+    bundle = pack_bundle(pairs, tmp_path / "b", make_facts(one, log, fit, "somebody"))
     entry = score_bundle(store, one, log, tmp_path / "b", never)
     wanted = summarise_models([row for row in rows if row["model"] == "sgd"])["sgd"]
     assert (entry.value, entry.spread_folds, entry.origin) == (wanted.mean, wanted.over_folds, "bundle")
     score_bundle(store, one, log, tmp_path / "b", never)
-    looks = store.read(SUBMISSIONS).collect()
-    assert [(row.who, row.content) for row in looks] == [("somebody", bundle.content)] * 2
+    looks = store.rows(SUBMISSIONS)
+    assert [(row["who"], row["content"]) for row in looks] == [("somebody", bundle.content)] * 2
 
     table = pq.read_table(tmp_path / "b" / "predictions.parquet")
     pq.write_table(table.slice(1), tmp_path / "b" / "predictions.parquet")
     with pytest.raises(DataError, match="is not what bundle"):
         score_bundle(store, one, log, tmp_path / "b", never)
     facts = make_facts(one, log, fit, "somebody")
-    pack_bundle(store, pairs.where("fold > 0"), tmp_path / "few", facts)
+    pack_bundle(pairs.filter(pc.greater(pairs["fold"], 0)), tmp_path / "few", facts)
     with pytest.raises(DataError, match=r"held-out pairs: \d+ held-out pairs without a prediction\n"):
         score_bundle(store, one, log, tmp_path / "few", never)
-    pack_bundle(store, pairs.withColumn("fold", (pairs.fold + 1) % 3), tmp_path / "leak", facts)
-    n = pairs.count()
+    moved = pa.array((pairs["fold"].to_numpy() + 1) % 3, pa.int32())
+    pack_bundle(pairs.drop_columns("fold").append_column("fold", moved), tmp_path / "leak", facts)
+    n = len(pairs)
     message = f"{n} rows for {n} held-out pairs: {n} held-out pairs without a prediction, {n} rows that"
     with pytest.raises(DataError, match=message):
         score_bundle(store, one, log, tmp_path / "leak", never)
     for extra, wrong in (
-        (pairs.limit(2), "2 rows of a pair that another row predicts"),
-        (pairs.limit(3).withColumn("item_id", F.lit("none")), "3 rows that predict no held-out pair"),
+        (pairs[:2], "2 rows of a pair that another row predicts"),
+        (
+            pairs[:3].set_column(1, "item_id", pa.array(["none"] * 3)),
+            "3 rows that predict no held-out pair",
+        ),
     ):
         place = tmp_path / wrong[:6]
-        pack_bundle(store, pairs.unionByName(extra), place, facts)
+        pack_bundle(pa.concat_tables([pairs, extra]), place, facts)
         with pytest.raises(
             DataError, match=rf"has {n + int(wrong[0])} rows for {n} held-out pairs: {wrong}\n"
         ):
@@ -291,8 +324,9 @@ def never(_: Any) -> str:
 
 
 @pytest.mark.parametrize("repeats", ["drop", "keep"])
-def test_folds_of_a_log_with_repeated_pairs(store, tmp_path: Path, repeats: str) -> None:
+def test_folds_of_a_log_with_repeated_pairs(spark, tmp_path: Path, repeats: str) -> None:
     """Each fold learns from and predicts the rows that a night on it alone has, and a bundle has them."""
+    store = Store(spark, str(tmp_path / "w"))
     draw = np.random.default_rng(5)
     log = pd.DataFrame({"user_id": draw.integers(0, 6, 300), "item_id": draw.integers(0, 20, 300)}).assign(
         rating=draw.integers(1, 6, 300), event_time=draw.permutation(300)
@@ -312,7 +346,7 @@ def test_folds_of_a_log_with_repeated_pairs(store, tmp_path: Path, repeats: str)
         assert (row["status"], row["n_train"], row["n_watched"]) == ("succeeded", len(train), len(test))
         assert 0 < known.sum() < len(known)
     pairs, fit = read_predictions(store, one, fits.log, "means")
-    pack_bundle(store, pairs, tmp_path / "b", make_facts(one, fits.log, fit, "somebody"))
+    pack_bundle(pairs, tmp_path / "b", make_facts(one, fits.log, fit, "somebody"))
     entry = score_bundle(store, one, fits.log, tmp_path / "b", never)
     assert entry.value == pytest.approx(sum(row["rmse"] for row in rows.values()) / 3)
 
@@ -320,9 +354,12 @@ def test_folds_of_a_log_with_repeated_pairs(store, tmp_path: Path, repeats: str)
 def test_a_period_of_fits_is_that_of_the_zone(store, tmp_path: Path) -> None:
     """The last day of New York begins at 05:00 UTC: two rows test, and a day of UTC has five."""
     hours = [1, 2, 3, 24, 26, 28, 30, 40]
-    lines = [f"u{n % 2},i{n},{1 + n % 5},{hour * 3600}" for n, hour in enumerate(hours)]
-    (tmp_path / "log.csv").write_text("\n".join(["user_id,item_id,rating,event_time", *lines]) + "\n")
-    document = benchmark(str(tmp_path / "log.csv"), MODELS[:1]).model_dump(mode="json")
+    rows = [(f"u{n % 2}", f"i{n}", 1.0 + n % 5, hour * 3600) for n, hour in enumerate(hours)]
+    columns = dict(
+        zip(("user_id", "item_id", "rating", "event_time"), zip(*rows, strict=True), strict=True)
+    )
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    document = benchmark(str(tmp_path / "log.parquet"), MODELS[:1]).model_dump(mode="json")
     document["dataset"]["time_zone"] = "America/New_York"
     document["split"] = {"holdout": "period", "length": "1d"}
     one = make_benchmark(document, [], "test")

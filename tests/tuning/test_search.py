@@ -15,9 +15,10 @@ from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError
 from recbench_spark.leaderboard.search_spaces import replace_settings
 from recbench_spark.nightly.results import find_grid_edges
+from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARDS, FITS, TRIALS
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.training.fits import running
 from recbench_spark.training.fits.tasks import name_settings
 from recbench_spark.tuning import fold_fits
@@ -53,7 +54,7 @@ def benchmark(path: str, **search: Any) -> Any:
     spaces = {"sgd": {"rates": RATES}, "means": {"user_shrinkage": {"low": 0, "high": 50}}}
     return make_benchmark({
         "name": "tiny",
-        "dataset": {"name": "tiny", "reader": "csv", "path": path},
+        "dataset": {"name": "tiny", "reader": "parquet", "path": path},
         "split": {"holdout": "folds", "folds": 3},
         "models": [{"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 5},
                    {"name": "means", "kind": "means"}],
@@ -62,9 +63,9 @@ def benchmark(path: str, **search: Any) -> Any:
     }, [], "test")  # fmt: skip
 
 
-def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, monkeypatch) -> None:
+def test_a_search_is_resumed_extended_and_known_to_later_runs(tmp_path, monkeypatch) -> None:
     one = benchmark(write_log(tmp_path))
-    store = Store(spark, str(tmp_path / "warehouse"))
+    store = ArrowStore(str(tmp_path / "warehouse"))
     journal = Journal(io.StringIO())
     fits = FitPlanner(store, one, open_folded_log(store, one, journal), purpose="search")
     trials_of = RatingTrials(fits, one.search)
@@ -81,15 +82,15 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     results = run_searches(trials_of, one.search, searches, journal)
     run_searches(trials_of, one.search, searches, journal)
     assert counts == [8], "two more settings of two methods from two seeds"
-    trials = store.read(TRIALS).collect()
-    assert len(trials) == 8 and len({row.trial_id for row in trials}) == 8
-    made = store.read(FITS).collect()
-    assert {tuple(row.parts) for row in made} == {("validation",)}, (
+    trials = store.rows(TRIALS)
+    assert len(trials) == 8 and len({row["trial_id"] for row in trials}) == 8
+    made = store.rows(FITS)
+    assert {tuple(row["parts"]) for row in made} == {("validation",)}, (
         "no test row of the searched fold is looked at"
     )
-    assert {row.fold for row in made} == {1} and {row.purpose for row in made} == {"search"}
+    assert {row["fold"] for row in made} == {1} and {row["purpose"] for row in made} == {"search"}
     sgd = results["sgd"]
-    assert sgd.best["value"] == min(row.value for row in trials if row.model == "sgd")
+    assert sgd.best["value"] == min(row["value"] for row in trials if row["model"] == "sgd")
     assert [(edge.name, edge.side) for edge in sgd.edges] == [("rates", "high")]
     assert "lies on the high edge" in describe_result(sgd) and "expected best" in describe_result(sgd)
 
@@ -110,14 +111,14 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     assert find_grid_edges(later, later.provenance) == [edge.name for edge in better.edges]
 
 
-def names_credited(store: Store, one: Any) -> set[str]:
+def names_credited(store: ArrowStore, one: Any) -> set[str]:
     return {model.name for model in credit_searches(store, one).models if model.provenance.budget}
 
 
-def test_a_search_is_credited_by_model_settings_and_log(spark, tmp_path) -> None:
+def test_a_search_is_credited_by_model_settings_and_log(tmp_path) -> None:
     """Not by kind, not by the dataset's name, and not to a run that does not use what was result."""
     one = benchmark(write_log(tmp_path))
-    store, journal = Store(spark, str(tmp_path / "warehouse")), Journal(io.StringIO())
+    store, journal = ArrowStore(str(tmp_path / "warehouse")), Journal(io.StringIO())
     fits = FitPlanner(store, one, open_folded_log(store, one, journal), purpose="search")
     trials = RatingTrials(fits, one.search)
     sgd = run_searches(trials, one.search, make_searches(one, one.search, trials)[:1], journal)["sgd"]
@@ -136,7 +137,7 @@ def test_a_search_is_credited_by_model_settings_and_log(spark, tmp_path) -> None
     assert names_credited(store, with_models[0].model_copy(update={"split": fold})) == {"sgd"}
 
 
-def verdict_codes(store: Store, one: Any) -> dict[str, list[str]]:
+def verdict_codes(store: ArrowStore, one: Any) -> dict[str, list[str]]:
     log = open_folded_log(store, one, Journal(io.StringIO()))
     judged = update_board(store, one, log)
     return {
@@ -145,12 +146,12 @@ def verdict_codes(store: Store, one: Any) -> dict[str, list[str]]:
     }
 
 
-def test_a_later_search_is_joined_to_the_entry_that_uses_it(spark, tmp_path) -> None:
+def test_a_later_search_is_joined_to_the_entry_that_uses_it(tmp_path) -> None:
     rates = {"low": 0.001, "high": 0.05, "log": True}
     one = benchmark(write_log(tmp_path), budget=8, seeds=1, spaces={"sgd": {"rates": rates}})
     low = replace_settings(one.models[0].model_dump(), {"rates": 0.0005})
     one = one.model_copy(update={"models": (make_model(low, "test"),)})
-    store, journal = Store(spark, str(tmp_path / "warehouse")), Journal(io.StringIO())
+    store, journal = ArrowStore(str(tmp_path / "warehouse")), Journal(io.StringIO())
     fits = FitPlanner(store, one, open_folded_log(store, one, journal))
     run_plan(store, fits.over_folds(one.models), journal)
     assert list(verdict_codes(store, one).values()) == [["never_searched"]]
@@ -159,29 +160,30 @@ def test_a_later_search_is_joined_to_the_entry_that_uses_it(spark, tmp_path) -> 
     result = run_searches(trials, one.search, make_searches(one, one.search, trials), journal)["sgd"]
     (codes,) = verdict_codes(store, one).values()
     assert codes == ["better_not_used"]
-    (row,) = store.read(BOARDS).collect()
-    assert row.budget_settings is None, "what is not used is not credited"
+    (row,) = store.rows(BOARDS)
+    assert row["budget_settings"] is None, "what is not used is not credited"
 
     tuned = one.model_copy(update={"models": (apply_best(one.models[0], result),)})
     store.delete(TRIALS.name, "model", ["sgd"])
     run_plan(store, fits.over_folds(tuned.models), journal)
     assert sorted(verdict_codes(store, tuned)) != []
-    ids = {row.entry_id for row in store.read(BOARDS).collect()}
-    assert len(ids) == 2 and store.read(BOARDS).count() == 2
+    ids = {row["entry_id"] for row in store.rows(BOARDS)}
+    assert len(ids) == 2 and len(store.rows(BOARDS)) == 2
     run_searches(trials, one.search, make_searches(one, one.search, trials), journal)
     for _ in range(2):
         codes = list(verdict_codes(store, tuned).values())
         assert sorted("better_not_used" in known for known in codes) == [False, True]
     assert not any("never_searched" in known for known in codes)
-    rows = store.read(BOARDS).collect()
-    assert {row.entry_id for row in rows} == ids and len(rows) == 3, "a newer row of the entry, once"
-    store.install_views()
-    shown = store.spark.table("board_entries").collect()
-    assert sorted((row.budget_settings or 0) for row in shown) == [0, 8]
-    assert {row.fold_values[0] for row in shown} == {entry.fold_values[0] for entry in entries(store, one)}
+    rows = store.rows(BOARDS)
+    assert {row["entry_id"] for row in rows} == ids and len(rows) == 3, "a newer row of the entry, once"
+    shown = make_query_runner(store)("SELECT budget_settings, fold_values FROM board_entries")
+    assert sorted(shown.budget_settings.fillna(0)) == [0, 8]
+    assert {dict(values)[0] for values in shown.fold_values} == {
+        entry.fold_values[0] for entry in entries(store, one)
+    }
 
 
-def entries(store: Store, one: Any) -> list[Any]:
+def entries(store: ArrowStore, one: Any) -> list[Any]:
     return read_entries(store, one.name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from recbench_spark.nightly.night import open_night
 from recbench_spark.nightly.run_keys import hash_run_key, hash_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS, SPLITS, TRIALS
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.store import Store
 from recbench_spark.tuning.credit import credit_searches
 from recbench_spark.tuning.search import (
     check_searches,
@@ -33,7 +36,7 @@ from recbench_spark.tuning.trials import (
     validation_benchmark,
     write_training_log,
 )
-from tests.nights import DATE, SMALL, Ran, copy_warehouse
+from tests.nights import DATE, SMALL
 from tests.tuning.test_search import apply_best
 
 SPACES = {
@@ -54,39 +57,39 @@ def benchmark(**changes: Any) -> Benchmark:
     }, "test")  # fmt: skip
 
 
-@pytest.mark.full
-def test_settings_are_tried_on_training_rows_and_resumed(small_night: Ran, tmp_path) -> None:
+def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> None:
     one, journal = benchmark(), Journal(io.StringIO())
-    store = copy_warehouse(small_night.store, tmp_path / "warehouse")  # it holds the split
+    store = Store(spark, str(tmp_path / "warehouse"))
     trials = RankingTrials(store, one, one.search, DATE, journal)
     searches = make_searches(one, one.search, trials)
     results = run_searches(trials, one.search, searches, journal)
-    rows = store.read(TRIALS).collect()
-    assert {(row.model, row.number, row.metric) for row in rows} == {
+    rows = store.rows(TRIALS)
+    assert {(row["model"], row["number"], row["metric"]) for row in rows} == {
         (model, number, "ndcg@5") for model in SPACES for number in range(2)
     }
-    assert {row.model: len(row.fit_ids) for row in rows} == {"item_knn": 1, "bpr": 2}, "a run a seed"
-    assert all(0 < row.value < 1 for row in rows)
-    best = max((row for row in rows if row.model == "bpr"), key=lambda row: row.value)
-    assert results["bpr"].best["trial_id"] == best.trial_id, "of a ranking the largest is best"
+    assert {row["model"]: len(row["fit_ids"]) for row in rows} == {"item_knn": 1, "bpr": 2}, "a run a seed"
+    assert all(0 < row["value"] < 1 for row in rows)
+    best = max((row for row in rows if row["model"] == "bpr"), key=itemgetter("value"))
+    assert results["bpr"].best["trial_id"] == best["trial_id"], "of a ranking the largest is best"
     assert "validation ndcg@5" in describe_result(results["bpr"])
 
     inner = open_night(store, trials.inner, DAY).split_id
     outer = open_night(store, one, DATE).split_id
     key = ["user_id", "item_id"]
-    trained = store.read(SPLITS).where(f"split_id = '{outer}' AND part = 'train'").select(*key)
-    used = store.read(SPLITS).where(f"split_id = '{inner}'")
-    assert sorted(used.select(*key).collect()) == sorted(trained.collect()), "no held-out row is read"
-    share = used.where("part = 'test'").count() / used.count()
+    trained = store.rows(SPLITS, [("split_id", "=", outer), ("part", "=", "train")], key)
+    used = store.rows(SPLITS, [("split_id", "=", inner)])
+    pairs = [sorted((row["user_id"], row["item_id"]) for row in side) for side in (used, trained)]
+    assert pairs[0] == pairs[1], "no held-out row is read"
+    share = sum(row["part"] == "test" for row in used) / len(used)
     assert 0.15 < share < 0.3
 
     run_searches(trials, one.search, searches, journal)
     more = one.search.model_copy(update={"budget": 3})
     run_searches(trials, more, make_searches(one, more, trials), journal)
-    assert store.read(TRIALS).count() == 6
-    runs = store.read(RUNS).where("suite = 'small-search'").collect()
+    assert len(store.rows(TRIALS)) == 6
+    runs = store.rows(RUNS, [("suite", "=", "small-search")])
     assert len(runs) == 3 + 6, "none is run again"
-    (place,) = {json.loads(row.config_json)["dataset"]["path"] for row in runs}
+    (place,) = {json.loads(row["config_json"])["dataset"]["path"] for row in runs}
     assert place.startswith("fit_files/"), "a warehouse that is moved names its own log"
 
     later = {model.name: model.provenance for model in credit_searches(store, one).models}
@@ -103,16 +106,24 @@ def test_settings_are_tried_on_training_rows_and_resumed(small_night: Ran, tmp_p
 GRU = {"name": "gru", "kind": "gru4rec", "history": "with_valid"}
 
 
-@pytest.mark.full
-def test_models_that_read_times_get_them_on_any_split(small_night: Ran, tmp_path) -> None:
-    store, journal = copy_warehouse(small_night.store, tmp_path / "warehouse"), Journal(io.StringIO())
+def test_models_that_read_times_get_them_on_any_split(tmp_path) -> None:
+    store, journal = ArrowStore(str(tmp_path / "warehouse")), Journal(io.StringIO())
     plain = write_training_log(open_night(store, benchmark(), DATE), journal)
     one = benchmark(models=[GRU], search=None)
     timed = write_training_log(open_night(store, one, DATE), journal)
     assert not one.split.temporal and plain != timed
-    assert "event_time" not in store.spark.read.parquet(plain).columns
-    rows = store.spark.read.parquet(timed)
-    assert 0 == rows.where("event_time IS NULL").count() < rows.count()
+    assert "event_time" not in pq.read_table(plain).column_names
+    rows = pq.read_table(timed)
+    assert 0 == rows["event_time"].null_count < len(rows)
+
+
+def test_both_runners_name_a_search_alike(spark, tmp_path) -> None:
+    """The bytes of the training log name it, and hang on no file of the split."""
+    names = {}
+    for store in (ArrowStore(str(tmp_path / "local")), Store(spark, str(tmp_path / "spark"))):
+        trials = RankingTrials(store, benchmark(), benchmark().search, DATE, Journal(io.StringIO()))
+        names[store.root] = (trials.log_id, trials.credited_log_id)
+    assert len(names) == 2 and len(set(names.values())) == 1
 
 
 def test_trials_show_no_part_valid() -> None:

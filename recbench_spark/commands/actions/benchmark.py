@@ -5,21 +5,25 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from recbench_spark import cli
 from recbench_spark.commands.dry_runs import check_log
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
 from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, MllibAlsModel, ModelConfig, load_benchmark
-from recbench_spark.errors import FAILED, OK, ConfigError
+from recbench_spark.engine.choices import EngineChoice
+from recbench_spark.errors import FAILED, OK, ConfigError, FallbackToSpark
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.leaderboard.fold_statistics import FoldSummary
 from recbench_spark.models.rating.registry import FAMILIES, gives_ratings
 from recbench_spark.nightly.benchmark_checks import check_benchmark
+from recbench_spark.nightly.runners import choose_job_runner, count_log
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import get_session
-from recbench_spark.storage.store import Store
+from recbench_spark.schemas import FITS, TRIALS
 from recbench_spark.training.fits.tasks import Row
 from recbench_spark.tuning.fold_fits import (
     FitPlanner,
@@ -29,6 +33,9 @@ from recbench_spark.tuning.fold_fits import (
     summarise_models,
 )
 from recbench_spark.tuning.folds import open_folded_log
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 @pin_inputs()
@@ -46,9 +53,40 @@ def run(args: argparse.Namespace) -> int:
             "\n".join([dry_run(benchmark, models, args.seeds, args.folds), *check_log(benchmark.dataset)])
         )
         return OK
+    chosen = choose_engine(args, benchmark, models)
+    return run_job(
+        f"benchmark {benchmark.name}", args, chosen, partial(fit_models, args, benchmark, models)
+    )
+
+
+def choose_engine(
+    args: argparse.Namespace, benchmark: Benchmark, models: Sequence[ModelConfig]
+) -> tuple[EngineChoice, int]:
+    """Choose the runner; its processes are as many as the rows of all fits together ask for."""
+    fits = count_fits(models, list_folds(benchmark, args.folds), args.seeds)
+    return choose_fit_runner(args, benchmark, models, fits)
+
+
+def choose_fit_runner(
+    args: argparse.Namespace, benchmark: Benchmark, models: Sequence[ModelConfig], fits: int
+) -> tuple[EngineChoice, int]:
+    """Choose the runner of so many fits, and count the rows of all of them."""
+
+    def count() -> int:
+        for model in models:
+            if isinstance(model, MllibAlsModel):
+                raise FallbackToSpark(f"model {model.name} (kind {model.kind}) runs on Spark")
+        return count_log(benchmark)
+
+    choice, n = choose_job_runner(args.engine, args.warehouse, count, (FITS, TRIALS))
+    return choice, n * fits
+
+
+def fit_models(
+    args: argparse.Namespace, benchmark: Benchmark, models: Sequence[ModelConfig], store: AnyStore
+) -> int:
+    """Label the log, fit the models and print the table."""
     journal = Journal()
-    journal.say(f"benchmark {benchmark.name}: starting Spark")
-    store = Store(get_session(f"recbench-spark {benchmark.name}"), args.warehouse)
     write_log(store, journal, args.log, f"{benchmark.name}-fits")
     log = open_folded_log(store, benchmark, journal)
     fits = FitPlanner(store, benchmark, log, args.threads)
@@ -62,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     return FAILED if any(row["status"] == "failed" for row in rows) else OK
 
 
-def write_log(store: Store, journal: Journal, path: str | None, name: str) -> None:
+def write_log(store: AnyStore, journal: Journal, path: str | None, name: str) -> None:
     """Write JSON lines to `path`, or else beside the tables of a warehouse that holds files."""
     if path:
         journal.write_to(path)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from recbench_spark import reports
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import require_warehouse
-from recbench_spark.config import load_benchmark
+from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.nightly.benchmark_checks import check_benchmark
+from recbench_spark.nightly.runners import choose_job_runner, count_log, count_no_log
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.reports.fits import draw_figures
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import get_session
-from recbench_spark.storage.store import Store
+from recbench_spark.schemas import BOARDS, VERDICTS
 from recbench_spark.storage.uris import join_uri, link_place
 from recbench_spark.tuning.board_update import BoardState, read_shown_fits, read_views, update_board
 from recbench_spark.tuning.folds import open_folded_log
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,7 +36,14 @@ def run(args: argparse.Namespace) -> int:
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
     check_benchmark(benchmark)
     require_warehouse(args.warehouse)
-    store = Store(get_session(f"recbench-spark board {benchmark.name}"), args.warehouse)
+    tables = (BOARDS, VERDICTS)
+    count = partial(count_log, benchmark) if benchmark.evaluation.task == "rating" else count_no_log
+    chosen = choose_job_runner(args.engine, args.warehouse, count, tables)
+    return run_job(f"board {benchmark.name}", args, chosen, partial(show_board, args, benchmark))
+
+
+def show_board(args: argparse.Namespace, benchmark: Benchmark, store: AnyStore) -> int:
+    """Update the board in a warehouse, print it and write its page."""
     rating = benchmark.evaluation.task == "rating"
     log = open_folded_log(store, benchmark, Journal()) if rating else None
     fits = read_shown_fits(store, log) if log else pd.DataFrame()
@@ -46,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def board_facts(store: Store, board: BoardState, fits: pd.DataFrame) -> reports.BoardFacts:
+def board_facts(store: AnyStore, board: BoardState, fits: pd.DataFrame) -> reports.BoardFacts:
     """Return the content of the board page."""
     trials = {model: one.to_search_trials() for model, one in board.searches.items()}
     searches = {model: search for model, search in trials.items() if search is not None}

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from recbench_spark.benchmark import run_night
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.data import arrow_files
 from recbench_spark.data.paths import check_path
-from recbench_spark.data.readers.tables import read_table
-from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.benchmark_checks import check_benchmark
+from recbench_spark.nightly.runners import NIGHT_TABLES, choose_job_runner, count_log, count_no_log
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import get_session
-from recbench_spark.storage.store import Store
+from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, SUBMISSIONS
+from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.tuning.credit import credit_searches
 from recbench_spark.tuning.decisions import ACCEPTED, RETRACTED, decide_on_entry
 from recbench_spark.tuning.folds import FoldedLog, open_folded_log
@@ -31,6 +36,9 @@ from recbench_spark.tuning.submissions import (
     score_bundle,
 )
 
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
+
 DECISIONS = {"accept": ACCEPTED, "retract": RETRACTED}
 """Actions on a row of a board that need no benchmark."""
 
@@ -41,19 +49,33 @@ def run(args: argparse.Namespace) -> int:
     check_flags(args)
     check_files(args)
     if args.action in DECISIONS:
-        store = Store(get_session(f"recbench-spark {args.action}"), args.warehouse)
-        decision = DECISIONS[args.action]
-        print(f"{decision}: {decide_on_entry(store, args.entry, decision, args.why, args.who)}")
-        return OK
+        chosen = choose_job_runner(args.engine, args.warehouse, count_no_log, (BOARD_DECISIONS,))
+        return run_job(args.action, args, chosen, partial(decide, args))
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
     check_benchmark(benchmark)
-    store = Store(get_session(f"recbench-spark bundle {benchmark.name}"), args.warehouse)
+    tables = (BOARDS, BOARD_DECISIONS, SUBMISSIONS, *NIGHT_TABLES)
+    chosen = choose_job_runner(args.engine, args.warehouse, partial(count_log, benchmark), tables)
+    return run_job(f"bundle {benchmark.name}", args, chosen, partial(pack_or_score, args, benchmark))
+
+
+def decide(args: argparse.Namespace, store: AnyStore) -> int:
+    """Accept or retract a row of a board."""
+    decision = DECISIONS[args.action]
+    print(f"{decision}: {decide_on_entry(store, args.entry, decision, args.why, args.who)}")
+    return OK
+
+
+def pack_or_score(args: argparse.Namespace, benchmark: Benchmark, store: AnyStore) -> int:
+    """Pack a bundle, or score one."""
     journal = Journal()
     log = open_folded_log(store, benchmark, journal)
     if args.action == "score":
         rank = partial(run_ranking_model, store, args.logical_date or datetime.now(UTC).date(), journal)
         accepted = (args.who, args.why) if args.accept else None
-        entry = score_bundle(store, benchmark, log, args.bundle, rank, accepted=accepted)
+        try:
+            entry = score_bundle(store, benchmark, log, args.bundle, rank, accepted=accepted)
+        finally:
+            store.drop_scratch()
         print(f"{entry.name} by {entry.who}: {entry.metric} {entry.value:.4f} on board {entry.board},"
               f" entry {entry.entry_id}, {entry.evidence}")  # fmt: skip
         return OK
@@ -62,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def run_ranking_model(store: Store, day: date, journal: Journal, night: Benchmark) -> str:
+def run_ranking_model(store: AnyStore, day: date, journal: Journal, night: Benchmark) -> str:
     """Run a night with one model and return its run_id. Raises DataError if the model fails."""
     outcome = run_night(store, night, day, journal, force=True)
     for name, message in outcome.failed.items():
@@ -108,21 +130,33 @@ def check_files(args: argparse.Namespace) -> None:
         check_path(str(args.bundle))
 
 
-def run_pack(store: Store, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:
+def run_pack(store: AnyStore, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:
     """Pack a bundle of a model of this warehouse, or of a table made elsewhere."""
     if args.model:
         rows, fit = read_predictions(store, benchmark, log, args.model)
         facts = make_facts(benchmark, log, fit, args.who)
-        return pack_bundle(store, rows, args.output, add_flag_facts(facts, args))
+        return pack_bundle(rows, args.output, add_flag_facts(facts, args))
     task = "predictions" if args.predictions else "rankings"
-    rows = read_table(store.spark, args.predictions or args.lists, COLUMNS[task], f"{task} {args.name}")
-    columns = [*COLUMNS[task], *(["fold"] if "fold" in rows.columns else [])]
+    rows = read_rows(store, args.predictions or args.lists, COLUMNS[task], f"{task} {args.name}")
+    columns = [*COLUMNS[task], *(["fold"] if "fold" in rows.column_names else [])]
     facts = {
         "name": args.name, "task": task, "who": args.who, "ran_by": args.ran_by,
         "method": args.method or args.name, "benchmark": benchmark.name, "log_id": log.log_id,
         "split": log.split,
     }  # fmt: skip
-    return pack_bundle(store, rows.select(*columns), args.output, add_flag_facts(facts, args))
+    return pack_bundle(rows.select(columns), args.output, add_flag_facts(facts, args))
+
+
+def read_rows(store: AnyStore, path: str, columns: Sequence[str], what: str) -> pa.Table:
+    """Read a table that was made elsewhere; by Spark, where it alone reads it."""
+    try:
+        return arrow_files.read_table(path, columns, what)
+    except FallbackToSpark as error:
+        spark = require_session(store, error.message).spark
+    from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
+    from recbench_spark.engine.versions import collect_arrow  # noqa: PLC0415
+
+    return collect_arrow(read_table(spark, path, columns, what))
 
 
 def add_flag_facts(facts: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 from datetime import date, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
 
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.maintenance.compaction import drop_old_results, find_old_results
@@ -16,10 +19,12 @@ from recbench_spark.maintenance.retention import (
     remove_private_files,
 )
 from recbench_spark.nightly.night import yesterday_stamp
+from recbench_spark.nightly.runners import choose_job_runner, count_no_log
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import TABLES
-from recbench_spark.storage.store import Store
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 MIN_VACUUM_HOURS = 24
 """Fewest hours for a vacuum: a night may still read or write younger files."""
@@ -29,8 +34,13 @@ def run(args: argparse.Namespace) -> int:
     """Check the flags, then migrate, remove old files and compact tables."""
     check_flags(args)
     require_warehouse(args.warehouse)
+    chosen = choose_job_runner(args.engine, args.warehouse, count_no_log, tuple(TABLES.values()))
+    return run_job("maintain", args, chosen, partial(maintain, args), any_version=args.migrate)
+
+
+def maintain(args: argparse.Namespace, store: AnyStore) -> int:
+    """Migrate, remove old files and compact tables."""
     journal = Journal()
-    store = Store(get_session("recbench-spark maintain"), args.warehouse, any_version=args.migrate)
     if args.migrate:
         migrate(store, journal)
     if args.keep_days is not None:
@@ -74,14 +84,14 @@ def first_retained_night(args: argparse.Namespace) -> date | None:
     return first
 
 
-def migrate(store: Store, journal: Journal) -> None:
+def migrate(store: AnyStore, journal: Journal) -> None:
     """Bring the tables to the current schema and report each step."""
     for statement in (done := store.migrate()):
         journal.say(statement)
     print(f"migrated {store.root}: {len(done)} changes")
 
 
-def retain(store: Store, args: argparse.Namespace, journal: Journal) -> None:
+def retain(store: AnyStore, args: argparse.Namespace, journal: Journal) -> None:
     """Remove the rows and files of old nights, or with --dry-run list them."""
     first = first_retained_night(args)
     assert first is not None

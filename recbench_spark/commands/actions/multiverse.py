@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
+from typing import TYPE_CHECKING
 
 from recbench_spark import cli
 from recbench_spark.commands.dry_runs import check_inputs
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.engine.choices import EngineChoice
 from recbench_spark.errors import FAILED, OK, DataError
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.benchmark_checks import check_night
 from recbench_spark.nightly.night_states import record_state
+from recbench_spark.nightly.runners import choose_runner
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import join_uri, link_place
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 @pin_inputs()
@@ -34,11 +41,22 @@ def run(args: argparse.Namespace) -> int:
         input_lines = check_inputs(fill_placeholders(protocols[0], args.logical_date))
         print("\n".join([*(f"{one.name}: {one.split.describe()}" for one in protocols), *input_lines]))
         return OK
-    # Imported here, since a dry run needs no Spark.
-    from recbench_spark.benchmark import run_night  # noqa: PLC0415
-    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+    return run_job(
+        "multiverse", args, choose_engine(args, protocols), partial(run_protocols, args, protocols)
+    )
 
-    store = Store(get_session("recbench-spark multiverse"), args.warehouse)
+
+def choose_engine(args: argparse.Namespace, protocols: list[Benchmark]) -> tuple[EngineChoice, int]:
+    """Choose one runner for all protocols: Spark, where one of them needs it."""
+    filled = (fill_placeholders(one, args.logical_date) for one in protocols)
+    chosen = [choose_runner(args.engine, one, args.warehouse, night=True) for one in filled]
+    return next((one for one in chosen if one[0].engine == "spark"), chosen[0])
+
+
+def run_protocols(args: argparse.Namespace, protocols: list[Benchmark], store: AnyStore) -> int:
+    """Run a night for each protocol; nights that have run are not run again."""
+    from recbench_spark.benchmark import run_night  # noqa: PLC0415
+
     journal, failed = Journal(), {}
     for n, benchmark in enumerate(protocols, start=1):
         journal.say(f"protocol {n}/{len(protocols)}: {benchmark.name}")
@@ -62,7 +80,7 @@ def make_protocol(args: argparse.Namespace, split: str, candidates: str) -> Benc
     return load_benchmark(args.config, [*args.set, *changes])
 
 
-def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
+def print_shares(store: AnyStore, name: str, protocols: list[Benchmark]) -> None:
     """Print the shares of wins and write a page with them."""
     from recbench_spark import reports  # noqa: PLC0415
     from recbench_spark.nightly.report import read_multiverse_pairs  # noqa: PLC0415

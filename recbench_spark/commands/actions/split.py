@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import re
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recbench_spark.commands.dry_runs import check_log, check_slice_tables
 from recbench_spark.commands.logs import log_settings
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
 from recbench_spark.config import Benchmark, Gate, load_benchmark, make_benchmark, parse
-from recbench_spark.engine.choices import require_spark
-from recbench_spark.engine.local import choose_workers
-from recbench_spark.errors import OK, ConfigError, FallbackToSpark
-from recbench_spark.extras import explain_missing
+from recbench_spark.errors import OK, ConfigError
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.gates import gate_checks, gate_error, select_gates
 from recbench_spark.nightly.measure_checks import check_measures
@@ -26,12 +25,10 @@ from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal, write_json
 from recbench_spark.schemas import MANIFESTS
-from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.uris import join_uri
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
-    from recbench_spark.storage.store import Store
 
 GATE_PATTERN = re.compile(
     r"(?P<fact>\w+)(?: of (?P<part>\S+))? (?P<side>above|below) (?P<bound>\S+)(?: (?P<action>warn|fail))?"
@@ -58,24 +55,9 @@ def run(args: argparse.Namespace) -> int:
     journal = Journal()
     if args.journal:
         journal.write_to(args.journal)
-    choice, n = choose_runner(args.engine, benchmark, args.warehouse)
-    journal.say(f"split {benchmark.dataset.name}: {choice.describe()}")
-    if choice.engine == "local":
-        try:
-            store = ArrowStore(args.warehouse, workers=choose_workers(n))
-            return split_log(store, benchmark, args, journal)
-        except FallbackToSpark as error:
-            journal.say(f"split {benchmark.dataset.name}: {require_spark(args.engine, error).describe()}")
-    return split_log(open_spark_store(benchmark, args.warehouse), benchmark, args, journal)
-
-
-def open_spark_store(benchmark: Benchmark, root: str) -> Store:
-    """Start Spark and open the warehouse."""
-    with explain_missing():
-        from recbench_spark.runtime.session import get_session  # noqa: PLC0415
-        from recbench_spark.storage.store import Store  # noqa: PLC0415
-
-    return Store(get_session(f"recbench-spark split {benchmark.dataset.name}"), root)
+    chosen = choose_runner(args.engine, benchmark, args.warehouse)
+    work = partial(split_log, benchmark=benchmark, args=args, journal=journal)
+    return run_job(f"split {benchmark.dataset.name}", args, chosen, work, journal=journal)
 
 
 def split_log(store: AnyStore, benchmark: Benchmark, args: argparse.Namespace, journal: Journal) -> int:

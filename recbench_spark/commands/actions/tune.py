@@ -6,24 +6,27 @@ import argparse
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
 
 from recbench_spark import cli
-from recbench_spark.commands.actions.benchmark import write_log
+from recbench_spark.commands.actions.benchmark import choose_fit_runner, write_log
 from recbench_spark.commands.dry_runs import check_log
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
 from recbench_spark.config import FOLD_HOLDOUTS, HEADED_READERS, Benchmark, SearchSettings, load_benchmark
 from recbench_spark.config.searching import MAX_SETTINGS
 from recbench_spark.data import arrow_files
+from recbench_spark.engine.choices import EngineChoice
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.leaderboard.search_spaces import Setting
 from recbench_spark.leaderboard.searches import expected_best, late_gain
 from recbench_spark.nightly.benchmark_checks import check_benchmark
+from recbench_spark.nightly.runners import choose_runner
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import get_session
-from recbench_spark.storage.store import Store
 from recbench_spark.tuning.fold_fits import FitPlanner
 from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.search import (
@@ -37,6 +40,9 @@ from recbench_spark.tuning.search import (
     trial_setting,
 )
 from recbench_spark.tuning.trials import RankingTrials, RatingTrials, check_trials
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
 @pin_inputs()
@@ -54,9 +60,28 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join([dry_run(benchmark, search), *check_log(benchmark.dataset)]))
         check_validation(benchmark, search)
         return OK
+    chosen = choose_engine(args, benchmark, search)
+    return run_job(
+        f"search {benchmark.name}", args, chosen, partial(search_settings, args, benchmark, search)
+    )
+
+
+def choose_engine(
+    args: argparse.Namespace, benchmark: Benchmark, search: SearchSettings
+) -> tuple[EngineChoice, int]:
+    """Choose the runner, as `benchmark` does; of models that rank, as a night of them does."""
+    models = [model for model in benchmark.models if model.name in search.spaces]
+    if benchmark.evaluation.task == "ranking":
+        searched = benchmark.model_copy(update={"models": tuple(models)})
+        return choose_runner(args.engine, searched, args.warehouse, night=True)
+    return choose_fit_runner(args, benchmark, models, len(models) * search.budget * search.seeds)
+
+
+def search_settings(
+    args: argparse.Namespace, benchmark: Benchmark, search: SearchSettings, store: AnyStore
+) -> int:
+    """Run the search and print the best settings with their warnings."""
     journal = Journal()
-    journal.say(f"search {benchmark.name}: starting Spark")
-    store = Store(get_session(f"recbench-spark tune {benchmark.name}"), args.warehouse)
     write_log(store, journal, args.log, f"{benchmark.name}-search")
     trials = make_trials(store, benchmark, search, args, journal)
     results = run_searches(trials, search, make_searches(benchmark, search, trials), journal)
@@ -70,7 +95,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def make_trials(
-    store: Store, benchmark: Benchmark, search: SearchSettings, args: argparse.Namespace, journal: Journal
+    store: AnyStore,
+    benchmark: Benchmark,
+    search: SearchSettings,
+    args: argparse.Namespace,
+    journal: Journal,
 ) -> Trials:
     """Return the trials: fits of rating models as tasks, or nights of models that rank."""
     if benchmark.evaluation.task == "ranking":

@@ -214,10 +214,21 @@ def measure_errors(
 
     Users are those of the log: in a fit, all users that training does not know have one number.
     """
+    return name_errors(sum_errors(predicted_p, ratings_p, users_p))
+
+
+def sum_errors(
+    predicted_p: npt.NDArray[np.float64], ratings_p: npt.NDArray[np.float64], users_p: Rows
+) -> sums.Sums:
+    """Return the sums behind errors; those of other users can be added. Rows are in the order of users."""
     starts = np.flatnonzero(np.diff(users_p, prepend=-1))
     offsets = np.append(starts, len(users_p)).astype(np.int64)
-    totals = sums.exact_sums(values.user_sums(offsets, predicted_p, ratings_p)).nearest()
-    metrics = values.from_totals(totals)
+    return sums.exact_sums(values.user_sums(offsets, predicted_p, ratings_p))
+
+
+def name_errors(total: sums.Sums) -> dict[str, float]:
+    """Return rmse and mae from the sums over all users."""
+    metrics = values.from_totals(total.nearest())
     return {name: float(metrics[name]) for name in ("rmse", "mae")}
 
 
