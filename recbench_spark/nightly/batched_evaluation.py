@@ -88,8 +88,10 @@ def read_models_per_pass(night: BenchmarkNight) -> int:
 
 def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> RankableModel:
     """Open a trained or external model and check its inputs."""
-    users: Any = night.select_users() if isinstance(night.store, ArrowStore) else night.open_user_frame()
-    ranked, checks = make_adapter(model).prepare_ranking(users, night.data)
+    adapter = make_adapter(model)
+    reads_rows = adapter.runs_local or isinstance(night.store, ArrowStore)
+    users: Any = night.select_users() if reads_rows else night.open_user_frame()
+    ranked, checks = adapter.prepare_ranking(users, night.data)
     return RankableModel(run_id, model, ranked, checks, _item_bytes(ranked))
 
 

@@ -13,7 +13,6 @@ from recbench_spark.evaluation.ranking.candidates import CandidateRule, Candidat
 from recbench_spark.evaluation.ranking.negatives import draw_candidates
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.schemas import CANDIDATES
-from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.delta_files import File, write_file
 from recbench_spark.storage.sides import ChangedRows, gather_tables
 
@@ -24,7 +23,6 @@ def select_candidates(night: BenchmarkNight) -> Candidates | None:
     """Return the candidates that the definition names for each user; None for all items."""
     mode, evaluation = night.definition.candidates, night.benchmark.evaluation
     if mode == "given":
-        require_session(night.store, "definition.candidates 'given'")
         from recbench_spark.nightly import given_candidates  # noqa: PLC0415
 
         with_truth = not evaluation.candidates_path and night.benchmark.dataset.lists_negatives

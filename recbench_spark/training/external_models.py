@@ -1,115 +1,102 @@
-"""Models of other systems, as their files give them: vectors, scores or lists."""
+"""Models of other systems, as their files give them: vectors, scores or lists. Without Spark."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import replace
+from functools import partial
 from typing import ClassVar, TypeVar
 
-from pyspark.sql import DataFrame
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
 from recbench_spark.config import EmbeddingsModel, ListsModel, ScoresModel
-from recbench_spark.data.external_inputs import (
-    check_common_ids,
-    read_embeddings,
-    read_item_embeddings,
-    read_scored_rows,
+from recbench_spark.data.column_names import ColumnNames
+from recbench_spark.data.dealt_ids import check_common_ids
+from recbench_spark.data.input_rows import (
+    CheckedInput,
+    check_input,
+    check_vectors,
+    open_input,
+    refuse_twice,
 )
-from recbench_spark.definitions import Definition
+from recbench_spark.data.input_rules import VALUE_TYPES, refuse_different_widths
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation import checks
 from recbench_spark.evaluation.ranking.inputs import GivenRows, RankingInput, ScoredModel
+from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking_counts import gap_checks, refuse_duplicates
+from recbench_spark.evaluation.ranking_counts import (
+    count_gaps,
+    finish_row_checks,
+    gap_checks,
+    row_checks,
+)
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
-from recbench_spark.storage.frame_blocks import FrameRows
+from recbench_spark.schemas import IDS, USER_BLOCKS, require_names
+from recbench_spark.storage.blocks import Engine, Rows
+from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.scratch import keep_rows
+from recbench_spark.storage.shared_arrays import flatten_lists
+from recbench_spark.storage.sides import Side, Sides, deal_sides
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
-Rows = TypeVar("Rows", ListsModel, ScoresModel)
+Settings = TypeVar("Settings", ListsModel, ScoresModel)
+
+STORED = "string"
+"""Type of ids in the warehouse, for messages."""
 
 
-# -------------------------------------------------------------------- checks of external inputs
-
-
-@dataclass(frozen=True)
-class ExpectedIds:
-    """Ids that the ids of another system must match.
-
-    Attributes:
-        users: rows of `select_part_users`.
-        items: item_id.
-        name: words for these items in errors.
-        must: true if it is an error that no item matches.
-    """
-
-    users: DataFrame
-    items: DataFrame
-    name: str = "catalogue"
-    must: bool = True
-
-
-def overlap_checks(users: DataFrame, items: DataFrame, known: ExpectedIds, what: str) -> list[Check]:
-    """Check that external users and items are those of the evaluation (`check_common_ids`).
+def check_known_ids(
+    data: SplitData,
+    rows: CheckedInput,
+    name: str,
+    known: Rows,
+    what: tuple[str, str],
+    *,
+    must: bool = True,
+) -> list[Check]:
+    """Check that ids of another system are those of the evaluation.
 
     Args:
-        users: has user_id.
-        items: has item_id.
-        known: ids of the evaluation.
-        what: name of the external input in errors.
+        data: the split.
+        rows: rows of the other system.
+        name: user_id or item_id.
+        known: rows with the ids of the evaluation.
+        what: names of both in messages.
+        must: whether it is an error that no id is common.
 
     Raises:
         DataError: the ids have nothing in common.
     """
-    results = check_common_ids(users, known.users, "user_id", (what, "truth"))
-    return results + check_common_ids(items, known.items, "item_id", (what, known.name), must=known.must)
-
-
-def row_checks(
-    rows: DataFrame,
-    users: DataFrame,
-    items: DataFrame,
-    definition: Definition,
-    *,
-    train: DataFrame | None = None,
-) -> list[Check]:
-    """Count the rows of external lists or scores that cannot be evaluated.
-
-    Args:
-        rows: user_id, item_id of the lists or scores.
-        users: rows of `select_part_users`.
-        items: item_id of the known items, each once.
-        definition: says how duplicates are treated.
-        train: user_id, item_id that lists should not recommend again; None: no check of these.
-
-    Raises:
-        DataError: duplicates, if the definition says that they are an error.
-    """
-    results = checks.list_checks(rows, users, items)
-    results += gap_checks(checks.count_gaps(rows), definition)
-    if definition.duplicates == "error":
-        refuse_duplicates(results)
-    return results if train is None else [*results, checks.count_training_items_in_lists(rows, train)]
-
-
-# ------------------------------------------------------------------------------------- adapters
+    sides = ((rows.rows, name), (known, name))
+    sources = (*what, rows.kinds[name][1], STORED)
+    return check_common_ids(
+        data.store.engine, sides, sources, must=name == "user_id" if must is None else must
+    )
 
 
 class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
     """Adapter of vectors of users and items, or of items alone, from another system."""
 
+    runs_local: ClassVar[bool] = True
     learns: ClassVar[bool] = False
     folds_prefixes: ClassVar[bool] = True
 
     def load(self, data: SplitData) -> Trained:
-        """Read the tables and check them."""
-        if self.settings.users is None:
-            return Trained(
-                None, read_item_embeddings(data.spark, self.settings.items, self.settings.columns)
-            )
-        users, items = read_embeddings(
-            data.spark, self.settings.users, self.settings.items, self.settings.columns
-        )
-        return Trained(users, items)
+        """Read the tables and check them; tasks write the vectors of items to scratch."""
+        return _keep_vectors(data, *self._open_sides(data))
+
+    def _open_sides(self, data: SplitData) -> tuple[CheckedInput | None, CheckedInput]:
+        engine, settings = data.store.engine, self.settings
+        names = ColumnNames(settings.columns or {})
+        items = open_vectors(engine, settings.items, "item", names)
+        if settings.users is None:
+            return None, items
+        users = open_vectors(engine, settings.users, "user", names)
+        refuse_different_widths([users.dims, items.dims], (settings.users, settings.items))
+        return users, items
 
     def check_prefixes(self) -> None:
         """Check that the file says how users are folded in. Raises ConfigError."""
@@ -127,19 +114,22 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
         assert isinstance(vectors, DotSource)
         return replace(vectors, kind=self.settings.similarity)
 
-    def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
+    def ranked(self, users: Rows, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return the scored model (see `ModelAdapter.ranked`); refuse ids that do not match the night's
         ids."""
-        trained, what = self.load(data), f"model {self.settings.name}"
-        assert trained.items is not None
-        if trained.users is None:
-            results = check_common_ids(trained.items, data.items, "item_id", (what, "catalogue"))
+        what = f"model {self.settings.name}"
+        own, items = self._open_sides(data)
+        trained = _keep_vectors(data, own, items)
+        checks = []
+        if own is None:
             self._require_given_rows(data)
-            source = self.open_source(trained, data)
-            return ScoredModel(source, self.rank_users(trained, source, data)), results
-        known = ExpectedIds(users, data.items)
-        results = overlap_checks(trained.users, trained.items, known, what)
-        return ScoredModel(self.open_source(trained, data), FrameRows(trained.users)), results
+        else:
+            checks = check_known_ids(data, own, "user_id", users, (what, "truth"))
+        checks += check_known_ids(
+            data, items, "item_id", data.open_items(), (what, "catalogue"), must=own is None
+        )
+        source = self.open_source(trained, data)
+        return ScoredModel(source, self.rank_users(trained, source, data)), checks
 
     def _require_given_rows(self, data: SplitData) -> None:
         """Raise ConfigError if users have training rows: nothing gives these users a vector."""
@@ -150,9 +140,29 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
             )
 
 
-class _ExternalRowsAdapter(ModelAdapter[Rows]):
+def open_vectors(engine: Engine, path: str, side: str, names: ColumnNames) -> CheckedInput:
+    """Open the vectors of users or items (`side`) at a path.
+
+    Raises:
+        DataError: vectors that cannot be used, or two of one id.
+    """
+    name = f"{side}_id"
+    rows = check_vectors(
+        open_input(engine, path, [name, "vector"], f"{side} embeddings", names), name, path
+    )
+    refuse_twice(engine, rows, name, path)
+    return rows
+
+
+def _keep_vectors(data: SplitData, users: CheckedInput | None, items: CheckedInput) -> Trained:
+    kept = keep_rows(data.store.scratch, items.rows, items.names, data.store.engine)
+    return Trained(users and users.rows, kept)
+
+
+class _ExternalRowsAdapter(ModelAdapter[Settings]):
     """Adapter of a table with one row per user and item; items without a row are not ranked."""
 
+    runs_local: ClassVar[bool] = True
     brings_candidates: ClassVar[bool] = True
     learns: ClassVar[bool] = False
 
@@ -161,16 +171,26 @@ class _ExternalRowsAdapter(ModelAdapter[Rows]):
         """True if training items are removed before ranking."""
         return True
 
-    def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
+    def ranked(self, users: Rows, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return the given rows and their checks; see `ModelAdapter.ranked`."""
-        kind = self.settings.kind
-        rows = read_scored_rows(data.spark, self.settings.path, kind, self.settings.columns)
-        results = overlap_checks(rows, rows, ExpectedIds(users, data.items), kind)
+        kind, rows = self.settings.kind, self._open_rows(data.store.engine)
+        checks = check_known_ids(data, rows, "user_id", users, (kind, "truth"))
+        checks += check_known_ids(data, rows, "item_id", data.open_items(), (kind, "catalogue"), must=False)
         recommends_again = self.lists and not self.masks and not data.asks_repeats
-        train = data.train_rows if recommends_again else None
-        results += row_checks(rows, users, data.items, data.definition, train=train)
-        values = tuple(name for name in ("rank", "score") if name in rows.columns)
-        return GivenRows(FrameRows(rows), values, data.known_items, self.masks), results
+        counts = count_listed_rows(rows, users, data)
+        checks += row_checks(*(counts[name] for name in ("rows", "repeated", "unknown", "lost")))
+        checks += gap_checks(counts["gaps"] if "rank" in rows.names else None, data.definition)
+        checks = finish_row_checks(checks, data.definition, counts["trained"] if recommends_again else None)
+        values = tuple(name for name in VALUE_TYPES if name in rows.names)
+        return GivenRows(rows.rows, values, data.known_items, self.masks), checks
+
+    def _open_rows(self, engine: Engine) -> CheckedInput:
+        kind, path = self.settings.kind, self.settings.path
+        table = open_input(engine, path, IDS, kind, ColumnNames(self.settings.columns or {}))
+        types = {name: VALUE_TYPES[name] for name in VALUE_TYPES if name in table.schema.names}
+        if kind == "scores" or not types:
+            require_names(table.schema.names, ["score"], f"{kind} {path}")
+        return check_input(table, types, f"{kind} {path}")
 
 
 class ScoresAdapter(_ExternalRowsAdapter[ScoresModel]):
@@ -186,3 +206,56 @@ class ListsAdapter(_ExternalRowsAdapter[ListsModel]):
     def masks(self) -> bool:
         """True if training items are removed from the lists."""
         return self.settings.training_items == "drop"
+
+
+# ------------------------------------------------------------------------- counts of rows
+
+
+def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Counter[str]:
+    """Count rows of lists or scores: all, repeated, of unknown items, of training items, and gaps.
+
+    `lost`: users without truth. One shuffle by user, beside the users and their training items.
+
+    Args:
+        rows: user_id, item_id[, rank].
+        users: user_id of the users with truth.
+        data: the split.
+    """
+    engine = data.store.engine
+    names = tuple(name for name in rows.names if name != "score")
+    blocks = data.store.open_rows(USER_BLOCKS, "split_id", [data.split_id])
+    sides = [
+        Side(0, users, ("user_id",)),
+        Side(1, rows.rows, names),
+        Side(2, blocks, ("user_id", "train_items")),
+    ]
+    dealt = deal_sides(engine, sides, engine.count_tasks(rows.n))
+    return sum(dealt.each(partial(_count_listed, known=data.known_items)), Counter[str]())
+
+
+def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
+    """Count the rows of a task, which has all rows of its users."""
+    truth, rows, blocks = (unpack_blocks(sides.get(number, [])) for number in range(3))
+    if rows is None:
+        return Counter()
+    users, items = (rows.column(name).combine_chunks().dictionary_encode() for name in IDS)
+    user_r, item_r = (codes.indices.to_numpy().astype(np.int64) for codes in (users, items))
+    index_r = known.find(items.dictionary)[0][item_r]
+    asked = pa.array([], pa.string()) if truth is None else truth.column("user_id")
+    is_lost = pc.invert(pc.is_in(users.dictionary, value_set=pa.array(asked.to_pylist(), pa.string())))
+    counts = Counter(
+        rows=len(rows),
+        repeated=len(rows) - len(np.unique(user_r * len(items.dictionary) + item_r)),
+        unknown=int((index_r < 0).sum()),
+        lost=pc.sum(is_lost).as_py() or 0,
+    )
+    if "rank" in rows.column_names:
+        counts["gaps"] = count_gaps(user_r, rows.column("rank").to_numpy())
+    if blocks is not None:
+        offsets, trained_e = flatten_lists(blocks.column("train_items").combine_chunks())
+        owner_u = pc.index_in(blocks.column("user_id"), users.dictionary).fill_null(-1).to_numpy()
+        owner_e = np.repeat(owner_u.astype(np.int64), np.diff(offsets))
+        pairs = owner_e * known.n_items + trained_e
+        listed = user_r * known.n_items + index_r
+        counts["trained"] = int(np.isin(listed[index_r >= 0], pairs[owner_e >= 0]).sum())
+    return counts

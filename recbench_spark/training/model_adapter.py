@@ -190,16 +190,16 @@ class ModelAdapter(Generic[Settings]):
         """Return user_id, vector of the users, if the source needs vectors."""
         return trained.users if getattr(source, "dims", 0) else None
 
-    def prepare_ranking(self, users: Frame, data: SplitData) -> tuple[RankingInput, list[Check]]:
+    def prepare_ranking(self, users: Any, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return input of the ranking and checks of it; calls `ranked`, the older name."""
         self.require_runner(data)
         return self.ranked(users, data)
 
-    def ranked(self, users: Frame, data: SplitData) -> tuple[RankingInput, list[Check]]:
+    def ranked(self, users: Any, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return the input of `batched.rank`, and checks that count unusable rows of the model.
 
         Args:
-            users: rows of `select_part_users`.
+            users: rows of `select_part_users`; a frame of Spark if the kind does not run local.
             data: the split.
         """
         trained = self.load(data)
