@@ -81,7 +81,7 @@ MODULES_WITHOUT_SPARK = {
         "paths", "process_caches", "publish", "retries", "scratch", "seals", "shared_arrays", "sides",
         "table_scans", "table_sql",
     )),
-    *(f"data.{name}" for name in ("columnar", "world_hashes", "world_loop", "worlds")),
+    *(f"data.{name}" for name in ("columnar", "dealt_ids", "world_hashes", "world_loop", "worlds")),
     *(f"protocol.{name}" for name in (
         "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "manifests", "pairs",
         "popularity", "positions", "rules", "time_facts", "user_blocks", "windows",
@@ -286,6 +286,7 @@ LAZY_FILES = {
     "recbench_spark/nightly/night.py": "loads Spark for what it alone reads",
     "recbench_spark/cli.py": "loads Spark, to cancel its jobs",
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
+    "recbench_spark/data/input_rows.py": "loads Spark for frames, and for paths that it alone reads",
     "recbench_spark/data/delta_snapshots.py": "loads Spark for a frame that only Spark reads",
     "recbench_spark/evaluation/batched/task_devices.py": "loads torch, in tasks that have a GPU",
     "recbench_spark/evaluation/ranking/inputs.py": "loads numba, in tasks",

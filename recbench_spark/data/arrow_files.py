@@ -96,15 +96,31 @@ def read_table(
         stored = replace(stored, table=columns.rename(stored.table, what))
     names = stored.table.column_names
     require_columns(names, columns_required, where, path)
-    refuse_misspelt(names, OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ()), where)
-    problems = _Problems(where, path)
-    problems.lines(stored.bad_lines, stored.line)
+    refuse_misspelt(names, list_optional(what), where)
+    problems = Problems(where, path)
+    problems.add_lines(stored.bad_lines, stored.line)
+    table = convert_columns(stored, names, where, problems, plain=columns_required)
+    problems.refuse()
+    return table
+
+
+def list_optional(what: str) -> Sequence[str]:
+    """Return columns that a table may lack, and that change results where it has them."""
+    return OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ())
+
+
+def convert_columns(
+    stored: StoredTable, names: Sequence[str], where: str, problems: Problems, plain: Sequence[str] = ()
+) -> pa.Table:
+    """Convert columns by the meaning of their names, and collect what is wrong.
+
+    plain: columns of a text file whose bytes are checked.
+    """
     fields, arrays = [], []
-    for name in names:
-        field, column = _convert_column(stored, name, where, problems, plain=name in columns_required)
+    for name in dict.fromkeys(names):
+        field, column = _convert_column(stored, name, where, problems, plain=name in plain)
         fields.append(field)
         arrays.append(column)
-    problems.refuse()
     return pa.table(arrays, schema=pa.schema(fields))
 
 
@@ -162,7 +178,7 @@ def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | N
 
 
 def _convert_column(
-    stored: StoredTable, name: str, where: str, problems: _Problems, *, plain: bool
+    stored: StoredTable, name: str, where: str, problems: Problems, *, plain: bool
 ) -> tuple[pa.Field, pa.Array]:
     """Convert a column by the meaning of its name, and collect its problems."""
     text_file = bool(stored.line)
@@ -313,49 +329,63 @@ UNPACKED_BYTES = 1 << 24
 # ------------------------------------------------------------------------------------------ columns
 
 
-class _Problems:
-    """Collects the problems of a table's values, in the words of `readers.values.Checks`."""
+class Problems:
+    """Problems of a table's values, in the words of `readers.values.Checks`; those of pieces are added."""
 
     def __init__(self, where: str, path: str) -> None:
-        self.where, self.path, self.messages, self.hint = where, path, list[str](), ""
+        self.where, self.path, self.hint = where, path, ""
+        self.found: dict[str, tuple[int, str]] = {}
 
-    def lines(self, bad: Sequence[str], expected: str) -> None:
+    def __add__(self, other: Problems) -> Problems:
+        """Return the problems of both pieces."""
+        both = Problems(self.where, self.path)
+        both.hint = self.hint or other.hint
+        for text, (n, example) in (*self.found.items(), *other.found.items()):
+            before = both.found.get(text, (0, example))
+            both.found[text] = (before[0] + n, min(before[1], example))
+        return both
+
+    def add_lines(self, bad: Sequence[str], expected: str) -> None:
         """Add lines with another number of fields."""
         if bad:
-            self.messages.append(f"{len(bad)} lines that are not {expected}, e.g. {min(bad)[:120]!r}")
+            self.found[f"lines that are not {expected}"] = (len(bad), min(bad))
 
-    def values(self, name: str, raw: pa.Array, bad: Bools, expected: str, hint: str = "") -> None:
+    def add_values(self, name: str, raw: pa.Array, bad: Bools, expected: str, hint: str = "") -> None:
         """Add values that do not fit their column."""
         if bad.any():
             shown = [str(one) for one in raw.filter(pa.array(bad)).to_pylist()]
-            self.messages.append(
-                f"{int(bad.sum())} rows whose '{name}' is not {expected}, e.g. {min(shown)[:120]!r}"
-            )
+            self.found[f"rows whose '{name}' is not {expected}"] = (int(bad.sum()), min(shown))
             self.hint = self.hint or hint
 
     def add_undecoded(self, name: str, raw: pa.Array) -> None:
         """Add fields of a text file whose bytes are not UTF-8."""
         undecoded = pc.fill_null(pc.match_substring(raw, "\ufffd"), False).to_numpy(zero_copy_only=False)
-        self.values(name, raw, undecoded, "text in UTF-8", IN_UTF8)
+        self.add_values(name, raw, undecoded, "text in UTF-8", IN_UTF8)
 
     def refuse(self) -> None:
         """Raise DataError where a problem was added."""
-        if self.messages:
-            self.messages += describe_undecoded(self.path) if self.hint == IN_UTF8 else []
+        if self.found:
+            lines = [f"{n} {text}, e.g. {example[:120]!r}" for text, (n, example) in self.found.items()]
+            lines += describe_undecoded(self.path) if self.hint == IN_UTF8 else []
             hint = self.hint or "correct or remove these rows"
-            raise DataError(f"{self.where}: " + "; ".join(self.messages), hint)
+            raise DataError(f"{self.where}: " + "; ".join(lines), hint)
 
 
 def _convert_ids(table: pa.Table, name: str, where: str) -> tuple[pa.Field, pa.Array]:
     """Convert an id column of a table that has types."""
     field, ids = encode_ids(table, name, where)
-    kind = str(table.schema.field(name).type)
-    notes = {**field.metadata, ID_TYPE.encode(): SPARK_NAMES.get(kind, kind).encode()}
+    notes = {**field.metadata, **(note_id_type(table.schema.field(name)).metadata or {})}
     return field.with_metadata(notes), ids
 
 
+def note_id_type(column: pa.Field) -> pa.Field:
+    """Return a column of ids with Spark's name of its type, for messages."""
+    kind = str(column.type)
+    return column.with_metadata({ID_TYPE.encode(): SPARK_NAMES.get(kind, kind).encode()})
+
+
 def _convert_field_ids(
-    raw: pa.Array, name: str, where: str, problems: _Problems
+    raw: pa.Array, name: str, where: str, problems: Problems
 ) -> tuple[pa.Field, pa.Array]:
     """Convert an id column of a text file: ids stay text, unless all of them are whole floats."""
     raw = drop_empty(raw)
@@ -378,7 +408,7 @@ def _may_exceed_float64(kind: pa.DataType) -> bool:
     return kind in (pa.int64(), pa.uint64()) or (pa.types.is_decimal(kind) and not kind.scale)
 
 
-def _convert_number(raw: pa.Array, name: str, where: str, problems: _Problems) -> tuple[pa.Field, pa.Array]:
+def _convert_number(raw: pa.Array, name: str, where: str, problems: Problems) -> tuple[pa.Field, pa.Array]:
     """Convert a column to finite float64, or `rank` to int64, and collect its bad values."""
     try:
         number = as_double(raw, name)
@@ -398,14 +428,14 @@ def _convert_number(raw: pa.Array, name: str, where: str, problems: _Problems) -
     bad = present & ~good
     number_text = FINITE_TEXT if arrow_rows.is_text(raw.type) else "a finite number"
     expected = "a whole number" if whole else BELOW_2_53 if exact else number_text
-    problems.values(name, raw, bad, expected)
+    problems.add_values(name, raw, bad, expected)
     if not whole:
         return pa.field(name, pa.float64()), number
     valid = pc.if_else(pa.array(~bad), number, None)
     return pa.field(name, pa.int64()), valid.cast(pa.int64(), safe=False)
 
 
-def _convert_vectors(raw: pa.Array, where: str, problems: _Problems) -> pa.Array:
+def _convert_vectors(raw: pa.Array, where: str, problems: Problems) -> pa.Array:
     """Convert lists of numbers (JSON arrays in text files) to lists of float32."""
     text = pa.types.is_string(raw.type) or pa.types.is_large_string(raw.type)
     column = (
@@ -420,7 +450,7 @@ def _convert_vectors(raw: pa.Array, where: str, problems: _Problems) -> pa.Array
     bad = (at[offsets[1:]] > at[offsets[:-1]]) | (
         (raw.is_valid().to_numpy(zero_copy_only=False)) & ~vectors.is_valid().to_numpy(zero_copy_only=False)
     )
-    problems.values("vector", raw, bad, "an array of numbers such as [0.1, -2]")
+    problems.add_values("vector", raw, bad, "an array of numbers such as [0.1, -2]")
     return vectors
 
 

@@ -318,7 +318,7 @@ def convert_vectors(rows: pa.Table, name: str, what: str, *, biased: bool = True
     vector = as_vectors(read_column(rows, "vector", what), what)
     has_bias = biased and "bias" in rows.column_names
     bias = as_double(read_column(rows, "bias", what), "bias") if has_bias else pa.array(np.zeros(len(ids)))
-    _refuse_vectors(name, ids, vector, bias, what)
+    refuse_unusable({name: ids.null_count, **find_wrong_vectors(vector, bias)}, what)
     fields = [field, pa.field("vector", FLOAT32), pa.field("bias", pa.float64())]
     return pa.table([ids, vector, bias], schema=pa.schema(fields))
 
@@ -340,14 +340,14 @@ def as_vectors(column: pa.Array, what: str) -> pa.Array:
     return column.cast(pa.list_(element)).cast(FLOAT32, safe=False)
 
 
-def _refuse_vectors(name: str, ids: pa.Array, vector: pa.Array, bias: pa.Array, what: str) -> None:
-    offsets, values = flatten_lists(vector)
+def find_wrong_vectors(vectors: pa.Array, bias: pa.Array) -> dict[str, int]:
+    """Count vectors and biases that hold NaN or infinite numbers, by column."""
+    offsets, values = flatten_lists(vectors)
     values = values.astype(np.float32)
-    bad_u = np.zeros(len(vector), bool)
-    bad_u[np.repeat(np.arange(len(vector)), np.diff(offsets))[~np.isfinite(values)]] = True
+    bad_u = np.zeros(len(vectors), bool)
+    bad_u[np.repeat(np.arange(len(vectors)), np.diff(offsets))[~np.isfinite(values)]] = True
     biases = bias.drop_null().to_numpy()
-    wrong = {name: ids.null_count, "vector": int(bad_u.sum()), "bias": int((~np.isfinite(biases)).sum())}
-    refuse_unusable(wrong, what)
+    return {"vector": int(bad_u.sum()), "bias": int((~np.isfinite(biases)).sum())}
 
 
 def count_dimensions(vectors: pa.Table, what: str) -> int:

@@ -209,6 +209,13 @@ class ColumnNames:
         frame = unfold_frame(frame, what.partition(" of ")[0])
         return frame.drop(*self.list_unread(frame.columns, what))
 
+    def take(self, names: Sequence[str], what: str) -> dict[str, str]:
+        """Return our name -> the table's name, of all columns that are read."""
+        ours, replaced = self._list_changes(names, what)
+        taken = {ours.get(name, name): name for name in names if name not in replaced}
+        unread = self.list_unread(list(taken), what)
+        return {name: source for name, source in taken.items() if name not in unread}
+
     def rename_names(self, names: Sequence[str], what: str) -> list[str]:
         """Return the names of a table's columns under our names."""
         ours, replaced = self._list_changes(names, what)
