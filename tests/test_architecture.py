@@ -77,10 +77,16 @@ MODULES_WITHOUT_SPARK = {
         "local_comparisons", "paired_values", "paradoxes",
     )),
     *(f"storage.{name}" for name in (
-        "ages", "arrow_store", "blocks", "file_tables", "leases", "makers", "marks", "packed_blocks",
-        "paths", "process_caches", "publish", "retries", "scratch", "seals", "shared_arrays", "sides",
-        "table_scans", "table_sql",
+        "ages", "arrow_store", "blocks", "file_tables", "leases", "makers", "marks", "migration",
+        "packed_blocks", "paths", "process_caches", "publish", "published_rows", "retries", "scratch",
+        "seals", "shared_arrays", "sides",
+        "table_scans", "table_sql", "table_statements", "table_upkeep",
     )),
+    *(f"tuning.{name}" for name in (
+        "board_update", "credit", "decisions", "fold_fits", "folds", "plausibility_checks",
+        "scored_predictions", "search", "submissions", "trials",
+    )),
+    *(f"maintenance.{name}" for name in ("compaction", "graph_retention", "retention")),
     *(f"data.{name}" for name in ("columnar", "dealt_ids", "world_hashes", "world_loop", "worlds")),
     *(f"protocol.{name}" for name in (
         "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "manifests", "pairs",
@@ -302,8 +308,10 @@ LAZY_FILES = {
     "recbench_spark/protocol/labels.py": "loads numba, in tasks",
     "recbench_spark/protocol/positions.py": "loads numba, in tasks whose rows have equal times",
     "recbench_spark/storage/sides.py": "loads numba, in tasks",
+    "recbench_spark/storage/migration.py": "loads Spark for tables that it alone changes",
     "recbench_spark/storage/table_folders.py": "loads Spark for folders that only Hadoop lists",
     "recbench_spark/training/split_data.py": "loads Spark for models that read frames",
+    "recbench_spark/tuning/fold_fits.py": "loads Spark for models that it fits itself",
     "recbench_spark/runtime/journal.py": "loads rich, where the job writes to a terminal",
 }
 """Files whose functions import modules of this package, with the reason."""

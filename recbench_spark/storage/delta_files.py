@@ -405,11 +405,7 @@ def _next_commit(table: DeltaTable, folder: str, token: str) -> CommitProperties
 
 
 def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
-    """Replace all rows that have a value in a column, in one version.
-
-    Raises:
-        ConflictError, StoreError: as `append_missing`.
-    """
+    """Replace all rows that have a value in a column, in one version; errors as `append_missing`."""
     with _hold_version(folder) as table:
         properties = _next_commit(table, folder, f"{column}={value}")
         _write_rows(table, folder, rows, properties, f"{column} = {_quote_value(value)}")
@@ -417,35 +413,29 @@ def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
 
 
 def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
-    """Delete the rows whose column has one of the values, in one version.
+    """Delete the rows whose column has one of the values, in one version; errors as `append_missing`.
 
-    Files of which all rows go are only named in the log; others are written again by this process, in
-    streams.
-
-    Raises:
-        ConflictError, StoreError: as `append_missing`.
+    Files of which all rows go are only named in the log; others are written again here, in streams.
     """
     from deltalake import PostCommitHookProperties  # noqa: PLC0415
 
     predicate = f"{column} IN ({', '.join(map(_quote_value, values))})"
     hooks = PostCommitHookProperties(cleanup_expired_logs=False)
     with _hold_version(folder) as table, explain_delta_errors("delete from", folder):
-        properties = _next_commit(table, folder, f"delete {column}")
-        if column in table.schema().to_arrow().names and column not in table.metadata().partition_columns:
-            # Files that `delete` writes again have texts of a type that Arrow's filters do not know.
-            nothing = pa.schema(table.schema().to_arrow()).empty_table()
-            _write_rows(table, folder, nothing, properties, predicate)
+        properties, schema = (
+            _next_commit(table, folder, f"delete {column}"),
+            pa.schema(table.schema().to_arrow()),
+        )
+        if column in schema.names and column not in table.metadata().partition_columns:
+            # `delete` would write texts of a type that Arrow's filters do not know.
+            _write_rows(table, folder, schema.empty_table(), properties, predicate)
         else:
             table.delete(predicate, commit_properties=properties, post_commithook_properties=hooks)
         _sum_up_log(table, folder)
 
 
 def remove_files(folder: str, lost: Set[str]) -> None:
-    """Remove data files from the log, in one version, without reading them.
-
-    Raises:
-        ConflictError, StoreError: as `append_missing`.
-    """
+    """Remove data files from the log, in one version, without reading them; errors as `append_missing`."""
     from deltalake import PostCommitHookProperties  # noqa: PLC0415
     from deltalake.transaction import AddAction, RemoveAction  # noqa: PLC0415
 

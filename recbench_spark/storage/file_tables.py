@@ -16,7 +16,7 @@ import pyarrow as pa
 from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import RESULT_TABLES, RUNS, TABLES, Table, arrow_rows
-from recbench_spark.storage import delta_files, migration, table_upkeep
+from recbench_spark.storage import delta_files, table_upkeep
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
 from recbench_spark.storage.delta_files import Filters, Since
@@ -214,10 +214,6 @@ class FileTables:
             raise FallbackToSpark(f"{place} has a name that `deltalake` does not take")
         kept = hours if self.folder is None else count_hours_to_keep(self.folder, hours)
         self.retry(f"vacuum {name}", partial(table_upkeep.vacuum_files, place, kept))
-
-    def migrate(self) -> list[str]:
-        """Give an older warehouse what it lacks; result and errors as `migration.migrate`."""
-        return migration.migrate(self)
 
     def _open_files(self, name: str) -> str:
         """Return the place of a table whose files the driver may exchange. Raises FallbackToSpark."""

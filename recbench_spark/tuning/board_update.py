@@ -141,7 +141,7 @@ def collect_nightly_entries(
     definition = make_metric_plan(evaluation, benchmark.definition).describe(metric)
     latest = make_query_runner(store)(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
     own = ("test", definition, benchmark.dataset.name, benchmark.split.describe())
-    found = sorted(
+    measured = sorted(
         (
             row
             for row in keep_headline(benchmark, list_records(latest))
@@ -149,7 +149,7 @@ def collect_nightly_entries(
         ),
         key=itemgetter("run_id"),
     )
-    rows = list({row["model"]: row for row in found}.values())  # the last one of two splits of a night
+    rows = list({row["model"]: row for row in measured}.values())  # the last one of two splits of a night
     if not rows:
         message = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
         raise MissingError(message, "run jobs/nightly.py with the same file first")

@@ -193,8 +193,8 @@ def _count_hits(pairs: Rows, part: str | None) -> RatingHits:
 
     The driver holds each different rating once.
     """
-    found = pairs.each(PREDICTED, partial(_list_outcomes, part=part))
-    values = sorted(set().union(*found))
+    listed = pairs.each(PREDICTED, partial(_list_outcomes, part=part))
+    values = sorted(set[float]().union(*listed))
     if not 2 < len(values) <= MAX_SCALE_VALUES:
         return RatingHits(0, 0, 0, 0)
     return RatingHits(*map(int, sum(pairs.each(PREDICTED, partial(_sum_hits, part=part, values=values)))))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recbench_spark import __version__
@@ -27,19 +25,15 @@ from recbench_spark.kernels.sums import Sums
 from recbench_spark.leaderboard.entries import Entry, canonical_method, spread_columns
 from recbench_spark.leaderboard.fold_statistics import summarise_folds
 from recbench_spark.schemas import METRICS, SUBMISSIONS
-from recbench_spark.storage.blocks import PieceRows, TaskRows
 from recbench_spark.storage.objects import holds_files
 from recbench_spark.storage.packed_blocks import (
     decode_dictionaries,
     read_files,
-    read_partition_files,
-    unpack_blocks,
 )
 from recbench_spark.storage.publish import private_path, rename_folder
 from recbench_spark.storage.scratch import keep_results
-from recbench_spark.storage.sides import ChangedRows, Side, Sides, deal_sides
 from recbench_spark.training.fits.table import find_place
-from recbench_spark.training.fits.tasks import PREDICTIONS, Row, name_errors, sum_errors
+from recbench_spark.training.fits.tasks import PREDICTIONS, Row, name_errors
 from recbench_spark.tuning.board_update import RMSE, append_entries, board_name, read_entries, read_own_fits
 from recbench_spark.tuning.decisions import (
     ACCEPTED,
@@ -51,7 +45,7 @@ from recbench_spark.tuning.decisions import (
     record_decision,
 )
 from recbench_spark.tuning.fold_fits import select_complete_seeds
-from recbench_spark.tuning.folds import FoldedLog, open_rows
+from recbench_spark.tuning.folds import FoldedLog
 from recbench_spark.tuning.plausibility_checks import (
     PAIR_COLUMNS,
     clip_to_scale,
@@ -60,6 +54,7 @@ from recbench_spark.tuning.plausibility_checks import (
     note_training_items,
     read_training_stats,
 )
+from recbench_spark.tuning.scored_predictions import count_pairs, join_truth, refuse_rows, sum_parts
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
@@ -354,15 +349,13 @@ def _score_predictions(
     store: AnyStore, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, path: Path
 ) -> ScoredSubmission:
     """Compute the RMSE of each fold or part by the sums of a night."""
-    joined = keep_results(store.scratch, _join_truth(store, log, bundle, path), store.engine)
-    held_out, pairs, matched = map(
-        int, sum(joined.each(("prediction", "place"), _count_pairs), np.zeros(3))
-    )
-    _refuse_rows(bundle, bundle.rows, held_out, pairs, matched)
+    joined = keep_results(store.scratch, join_truth(store, log, bundle, path), store.engine)
+    held_out, pairs, matched = map(int, sum(joined.each(("prediction", "place"), count_pairs), np.zeros(3)))
+    refuse_rows(bundle, bundle.rows, held_out, pairs, matched)
     rows, notes = clip_to_scale(joined, log, read_training_stats(store, log), bundle.name)
     parts = [str(fold) for fold in log.folds] or list(log.divide_parts(None)[1])
     totals: dict[str, Sums] = {}
-    for sums in rows.each(PAIR_COLUMNS, _sum_parts):
+    for sums in rows.each(PAIR_COLUMNS, sum_parts):
         for name, one in sums.items():
             totals[name] = totals[name] + one if name in totals else one
     by_part = {name: name_errors(totals[name])[RMSE] if name in totals else math.nan for name in parts}
@@ -376,117 +369,6 @@ def _score_predictions(
     entry = _entry_fields(benchmark, bundle, log.dataset, log.split, RMSE, lower=True)
     scored_entry = Entry(**{**entry, **spread_columns(summarise_folds(folds)), "part": part})
     return ScoredSubmission(scored_entry, by_part, notes, doubts)
-
-
-def _sum_parts(tables: Iterable[pa.Table]) -> dict[str, Sums]:
-    """Return the sums of errors of each part; a task has all rows of its users."""
-    found = list(tables)
-    rows = pa.concat_tables(found) if found else pa.table({"part": pa.array([], pa.string())})
-    parts = rows.column("part").cast(pa.string())
-    totals = {}
-    for name in parts.unique().to_pylist():
-        one = rows.filter(pc.equal(parts, name)).sort_by("user_id")
-        users = one.column("user_id").combine_chunks().dictionary_encode().indices.to_numpy()
-        totals[name] = sum_errors(*(one.column(c).to_numpy() for c in ("prediction", "outcome")), users)
-    return totals
-
-
-def _count_pairs(tables: Iterable[pa.Table]) -> Any:
-    """Return the number of held-out rows, of those that are predicted, and of predictions of them."""
-    counts, before = np.zeros(3, np.int64), -1
-    for table in tables:  # in the order of the places
-        place = table.column("place").to_numpy()
-        predicted = table.column("prediction").is_valid().to_numpy()
-        new = np.diff(place, prepend=before) != 0
-        counts += new.sum(), (new & predicted).sum(), predicted.sum()
-        before = place[-1] if len(place) else before
-    return counts
-
-
-def _join_truth(store: AnyStore, log: FoldedLog, bundle: Bundle, path: Path) -> TaskRows:
-    """Return PAIR_COLUMNS of every held-out pair: one shuffle of the log and of the bundle, by user.
-
-    Each pair must have one prediction, from the fold in which it is held out.
-    """
-    names = pq.read_schema(path).names
-    if log.folds and "fold" not in names:
-        raise DataError(
-            f"bundle {bundle.name} has no column fold", "say in which fold each pair was held out"
-        )
-    keys = KEYS if log.folds else KEYS[:2]
-    truth_columns = ("user_id", "item_id", "rating", "part")
-    hold_out = partial(_hold_out, parts=None if log.folds else log.divide_parts(None)[1])
-    truth = ChangedRows(open_rows(store, log), truth_columns, hold_out, (*keys, "outcome", "part"))
-    columns = (*keys, "prediction")
-    file = PieceRows(store.engine, [(str(path), {})], read_partition_files)
-    submitted = ChangedRows(file, columns, partial(_cast_keys, keys=keys), columns)
-    sides = [Side(0, truth, (*keys, "outcome", "part")), Side(1, submitted, columns)]
-    tasks = store.engine.count_tasks(log.files.rows)
-    return deal_sides(store.engine, sides, tasks).then(partial(_join_sides, keys=keys), PAIR_COLUMNS)
-
-
-KEYS = ("user_id", "item_id", "fold")
-
-
-def _hold_out(rows: pa.Table, parts: Sequence[str] | None) -> pa.Table:
-    """Return the held-out rows; without `parts` each row whose part is the number of a fold."""
-    part = rows.column("part").cast(pa.string())
-    if parts is None:  # see `pairs.divide_pairs`
-        part = pc.list_element(pc.split_pattern(part, ":"), 0)
-    chosen = pc.match_substring_regex(part, r"^\d+$") if parts is None else pc.is_in(part, pa.array(parts))
-    fold = part.filter(chosen).cast(pa.int32()) if parts is None else pa.nulls(pc.sum(chosen).as_py() or 0)
-    rows = rows.set_column(rows.column_names.index("part"), "part", part).filter(chosen)
-    return _cast_keys(rows.rename_columns({"rating": "outcome"}), KEYS[:2]).append_column("fold", fold)
-
-
-def _cast_keys(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the rows with ids as texts, and numbers of folds in 32 bits."""
-    for name in keys:
-        kind = pa.int32() if name == "fold" else pa.string()
-        rows = rows.set_column(rows.column_names.index(name), name, rows.column(name).cast(kind))
-    return rows
-
-
-def _join_sides(sides: Sides, keys: Sequence[str]) -> pa.Table:
-    """Return each held-out row of a task with its predictions, or with none."""
-    truth, submitted = (unpack_blocks(sides.get(number, [])) for number in (0, 1))
-    if truth is None:
-        return PAIRS.empty_table()
-    truth = truth.append_column("place", pa.array(np.arange(len(truth))))
-    if submitted is None:
-        joined = truth.append_column("prediction", pa.nulls(len(truth), pa.float64()))
-    else:
-        joined = truth.join(submitted.select([*keys, "prediction"]), list(keys), join_type="left outer")
-    return joined.sort_by("place").select(PAIR_COLUMNS).cast(PAIRS)
-
-
-PAIRS = pa.schema(
-    [("user_id", pa.string()), ("prediction", pa.float64()), ("outcome", pa.float64()),
-     ("part", pa.string()), ("place", pa.int64())]
-)  # fmt: skip
-
-
-def _refuse_rows(bundle: Bundle, n_rows: int, wanted: int, pairs: int, matched: int) -> None:
-    """Refuse a bundle without exactly one row for each held-out pair, with counts of the faults.
-
-    Args:
-        bundle: the submission.
-        n_rows: number of its rows.
-        wanted: number of held-out pairs.
-        pairs: number of held-out pairs that it predicts.
-        matched: number of its rows with a prediction of a held-out pair.
-    """
-    wrong = {
-        "held-out pairs without a prediction": wanted - pairs,
-        "rows of a pair that another row predicts": matched - pairs,
-        "rows that predict no held-out pair": n_rows - matched,
-    }
-    counted = [f"{n:,} {what}" for what, n in wrong.items() if n]
-    if counted:
-        raise DataError(
-            f"bundle {bundle.name} has {n_rows:,} rows for {wanted:,} held-out pairs: {', '.join(counted)}",
-            "give one row per held-out pair, predicted from the other folds",
-        )
 
 
 def _score_rankings(

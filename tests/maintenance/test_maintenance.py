@@ -34,6 +34,7 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.storage import spark_types
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.migration import migrate
 from recbench_spark.storage.shared_rows import SETTING, local_scratch
 from recbench_spark.storage.spark_types import spark_schema, spark_type
 from recbench_spark.storage.store import Store
@@ -190,7 +191,7 @@ def test_an_older_warehouse_is_migrated(spark, tmp_path: Path, capsys: pytest.Ca
     newer = old.asDict() | {"run_id": "r2", "n_users": 7}
     store.append(spark.createDataFrame([newer], spark_schema(RUNS)), RUNS)
     assert {row.run_id: row.n_users for row in store.read(RUNS).collect()} == {"r1": None, "r2": 7}
-    assert store.migrate() == []
+    assert migrate(store) == []
 
 
 def make_schema_3(spark, folder: Path) -> list[str]:
@@ -230,14 +231,14 @@ def test_tables_of_users_are_laid_out_by_run(
         with monkeypatch.context() as patch:
             patch.setattr(step, dies)
             with pytest.raises(KeyboardInterrupt):
-                store.migrate()
+                migrate(store)
         with pytest.raises(StoreError, match="--migrate"):
             Store(spark, str(folder))
         store = Store(spark, str(folder), any_version=True)
-    said = store.migrate()
+    said = migrate(store)
     assert any("user_metrics" in line and "as it was" in line for line in said)
     store = Store(spark, str(folder))
-    assert store.migrate() == [] and not (folder / "_migrating").exists()
+    assert migrate(store) == [] and not (folder / "_migrating").exists()
     assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
     assert store.choose_folder(USER_METRICS) == store.location(USER_METRICS.name), "tasks write its files"
     assert sorted(store.list_values(USER_METRICS, "run_id")) == ["r1", "r2"]
@@ -248,10 +249,10 @@ def test_of_two_migrations_at_once_one_waits(spark, tmp_path: Path) -> None:
     before = make_schema_3(spark, folder)
     stores = [Store(spark, str(folder), any_version=True) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        said = list(pool.map(Store.migrate, stores))
+        said = list(pool.map(migrate, stores))
     assert sorted(map(bool, said)) == [False, True]
     store = Store(spark, str(folder))
-    assert store.migrate() == [] and not (folder / "_migrating").exists()
+    assert migrate(store) == [] and not (folder / "_migrating").exists()
     assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
 
 
@@ -273,10 +274,10 @@ def test_a_migration_keeps_what_another_writer_appends_meanwhile(
 
     monkeypatch.setattr(spark_types, "conform", append_and_conform)
     store = Store(spark, str(folder), any_version=True)
-    store.migrate()
+    migrate(store)
     rows = sorted(str(row) for row in store.read(USER_METRICS).collect())
     assert len(rows) == len(before) + 2 and set(before) < set(rows)
-    assert store.migrate() == []
+    assert migrate(store) == []
 
 
 AT_WORK = """
@@ -299,12 +300,12 @@ def test_no_table_is_migrated_while_a_run_is_at_work(spark, tmp_path: Path) -> N
         assert night.stdout is not None and night.stdout.readline() == "works\n"
         store = Store(spark, str(folder), any_version=True)
         with pytest.raises(StoreError, match=f"while a run is at work: process {night.pid} of") as refused:
-            store.migrate()
+            migrate(store)
         assert "end it, and run --migrate again" in str(refused.value)
     finally:
         night.kill()
         night.wait()
-    store.migrate()
+    migrate(store)
     assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
 
 
@@ -315,11 +316,11 @@ def test_what_cannot_be_migrated_is_refused(spark, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="update"):
         Store(spark, str(newer))
     with pytest.raises(StoreError, match="newer code"):
-        Store(spark, str(newer), any_version=True).migrate()
+        migrate(Store(spark, str(newer), any_version=True))
     foreign = tmp_path / "foreign"
     spark.sql(f"CREATE TABLE delta.`{foreign}/runs` (run_id INT) USING delta")
     with pytest.raises(StoreError, match="run_id cannot be brought"):
-        Store(spark, str(foreign), any_version=True).migrate()
+        migrate(Store(spark, str(foreign), any_version=True))
 
 
 def test_a_table_whose_creation_was_killed_is_created(spark, tmp_path: Path) -> None:

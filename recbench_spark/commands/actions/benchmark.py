@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
         print(
             "\n".join([dry_run(benchmark, models, args.seeds, args.folds), *check_log(benchmark.dataset)])
         )
+        print(f"runner      {choose_engine(args, benchmark, models)[0].describe()}")
         return OK
     chosen = choose_engine(args, benchmark, models)
     return run_job(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, date, datetime
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import NAME, Bootstrap, parse
@@ -17,7 +19,7 @@ from recbench_spark.data.readers.bandit_feedback import read_rounds
 from recbench_spark.data.readers.published import read_propensities
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.engine.versions import collect_arrow
-from recbench_spark.errors import OK, ConfigError
+from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.evaluation.result import Result
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.exposure import EstimatorSettings
@@ -27,10 +29,14 @@ from recbench_spark.nightly.estimates import (
     estimate_rounds,
     join_policy,
 )
+from recbench_spark.nightly.runners import choose_job_runner
 from recbench_spark.nightly.standalone_runs import publish_standalone
-from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import get_session
-from recbench_spark.storage.store import Store
+from recbench_spark.schemas import CHECKS, METRICS, RUNS
+from recbench_spark.storage.arrow_store import require_session
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
+    from recbench_spark.storage.store import Store
 
 MAX_WEIGHT = 100.0
 MAX_ITEMS = 10**9
@@ -53,9 +59,19 @@ def run(args: argparse.Namespace) -> int:
         check_warehouse(args.warehouse)
         print("\n".join([f"model {args.model}: {describe_estimate(args)}", *check_tables(args)]))
         return OK
-    journal, started = Journal(), datetime.now(UTC)
-    journal.say(f"model {args.model}: {describe_estimate(args)}")
-    store = Store(get_session(f"recbench-spark estimate {args.model}"), args.warehouse)
+    chosen = choose_job_runner(args.engine, args.warehouse, need_spark, (RUNS, METRICS, CHECKS))
+    name = f"model {args.model}: {describe_estimate(args)}"
+    return run_job(name, args, chosen, partial(publish_estimate, args))
+
+
+def need_spark() -> int:
+    """Raise FallbackToSpark: tables of cells and rounds are frames."""
+    raise FallbackToSpark("cells and rounds are joined by Spark")
+
+
+def publish_estimate(args: argparse.Namespace, opened: AnyStore) -> int:
+    """Read the tables, estimate, write and print the results."""
+    started, store = datetime.now(UTC), require_session(opened, "cells and rounds")
     run = {**identify_run(store.spark, args), "started_at": started}
     result = run_matrix(store.spark, args) if args.matrix else run_rounds(store.spark, args)
     run_id = publish_standalone(store, result, run)

@@ -22,6 +22,7 @@ from recbench_spark.nightly.night import yesterday_stamp
 from recbench_spark.nightly.runners import choose_job_runner, count_no_log
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TABLES
+from recbench_spark.storage.migration import migrate as migrate_tables
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
@@ -86,7 +87,7 @@ def first_retained_night(args: argparse.Namespace) -> date | None:
 
 def migrate(store: AnyStore, journal: Journal) -> None:
     """Bring the tables to the current schema and report each step."""
-    for statement in (done := store.migrate()):
+    for statement in (done := migrate_tables(store)):
         journal.say(statement)
     print(f"migrated {store.root}: {len(done)} changes")
 

@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
         check_warehouse(args.warehouse)
         input_lines = check_inputs(fill_placeholders(protocols[0], args.logical_date))
         print("\n".join([*(f"{one.name}: {one.split.describe()}" for one in protocols), *input_lines]))
+        print(choose_engine(args, protocols)[0].describe())
         return OK
     return run_job(
         "multiverse", args, choose_engine(args, protocols), partial(run_protocols, args, protocols)

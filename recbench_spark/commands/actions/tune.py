@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         check_warehouse(args.warehouse)
         print("\n".join([dry_run(benchmark, search), *check_log(benchmark.dataset)]))
         check_validation(benchmark, search)
+        print(f"runner      {choose_engine(args, benchmark, search)[0].describe()}")
         return OK
     chosen = choose_engine(args, benchmark, search)
     return run_job(
