@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -331,4 +331,5 @@ def read_views(store: AnyStore, name: str) -> dict[str, pd.DataFrame]:
 
 def list_records(rows: pd.DataFrame) -> list[Row]:
     """Return rows of plain values as objects, with None for what is missing."""
-    return [dict(row) for row in rows.astype(object).where(rows.notna(), None).to_dict("records")]
+    plain: Any = rows.astype(object)
+    return [dict(row) for row in plain.where(rows.notna(), None).to_dict("records")]

@@ -69,9 +69,8 @@ class TrainingRatingStats(NamedTuple):
 def read_training_stats(store: AnyStore, log: FoldedLog) -> TrainingRatingStats:
     """Return mean and spread of the training rows; with folds, of all rows. One scan, no shuffle."""
     parts = None if log.folds else log.divide_parts(None)[0]
-    n, total, squares = sum(
-        open_rows(store, log).each(("rating", "part"), partial(_sum_ratings, parts=parts))
-    )
+    sums = open_rows(store, log).each(("rating", "part"), partial(_sum_ratings, parts=parts))
+    n, total, squares = np.sum(sums, axis=0)
     return TrainingRatingStats(total / n, math.sqrt(max(squares / n - (total / n) ** 2, 0.0)))
 
 
@@ -100,7 +99,7 @@ def clip_to_scale(
         DataError: the predictions are on another scale.
     """
     low, high = scale = log.files.scale
-    n, out, far, total = sum(pairs.each(("prediction",), partial(_count_outside, scale=scale)))
+    n, out, far, total = np.sum(pairs.each(("prediction",), partial(_count_outside, scale=scale)), axis=0)
     spans = PredictionSpread(int(n), int(out), int(far), total / n, scale, learnt.mean, learnt.spread)
     if fault := check_scale(spans):
         raise DataError(f"bundle {name}: {fault}", "bring them to the scale of the log's ratings")
@@ -197,7 +196,8 @@ def _count_hits(pairs: Rows, part: str | None) -> RatingHits:
     values = sorted(set[float]().union(*listed))
     if not 2 < len(values) <= MAX_SCALE_VALUES:
         return RatingHits(0, 0, 0, 0)
-    return RatingHits(*map(int, sum(pairs.each(PREDICTED, partial(_sum_hits, part=part, values=values)))))
+    counts = pairs.each(PREDICTED, partial(_sum_hits, part=part, values=values))
+    return RatingHits(*map(int, np.sum(counts, axis=0)))
 
 
 def _list_outcomes(tables: Iterable[pa.Table], part: str | None) -> set[float]:

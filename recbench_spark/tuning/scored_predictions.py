@@ -42,7 +42,8 @@ def sum_parts(tables: Iterable[pa.Table]) -> dict[str, Sums]:
     for name in parts.unique().to_pylist():
         one = rows.filter(pc.equal(parts, name)).sort_by("user_id")
         users = one.column("user_id").combine_chunks().dictionary_encode().indices.to_numpy()
-        totals[name] = sum_errors(*(one.column(c).to_numpy() for c in ("prediction", "outcome")), users)
+        predicted, outcome = (one.column(c).to_numpy() for c in ("prediction", "outcome"))
+        totals[name] = sum_errors(predicted, outcome, users)
     return totals
 
 

@@ -350,7 +350,7 @@ def _score_predictions(
 ) -> ScoredSubmission:
     """Compute the RMSE of each fold or part by the sums of a night."""
     joined = keep_results(store.scratch, join_truth(store, log, bundle, path), store.engine)
-    held_out, pairs, matched = map(int, sum(joined.each(("prediction", "place"), count_pairs), np.zeros(3)))
+    held_out, pairs, matched = map(int, np.sum(joined.each(("prediction", "place"), count_pairs), axis=0))
     refuse_rows(bundle, bundle.rows, held_out, pairs, matched)
     rows, notes = clip_to_scale(joined, log, read_training_stats(store, log), bundle.name)
     parts = [str(fold) for fold in log.folds] or list(log.divide_parts(None)[1])

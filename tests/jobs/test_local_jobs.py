@@ -70,8 +70,7 @@ def test_fits_searches_boards_and_bundles_start_no_java(tmp_path: Path, capsys, 
     assert entry["value"] == ours["value"]
     decided = ["--warehouse", place, "--entry", entry["entry_id"], "--why", "a test"]
     assert run_job(bundle, "retract", *decided) == run_job(bundle, "accept", *decided) == 0
-    assert [row["decision"] for row in store.rows(BOARD_DECISIONS)] == ["retracted", "accepted"]
-    assert "bundle.py" not in capsys.readouterr().err
+    assert {row["decision"] for row in store.rows(BOARD_DECISIONS)} == {"retracted", "accepted"}
     assert not list((place / "_scratch").glob("*/*"))
 
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from datetime import date
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from recbench_spark.errors import ConfigError, Interrupted
 from recbench_spark.nightly.night_states import record_state
 from recbench_spark.nightly.night_status import night_file
 from recbench_spark.nightly.result_files import NightStateRecord
-from recbench_spark.runtime import session
 
 DAY = date(2026, 1, 2)
 
@@ -108,8 +106,6 @@ def test_a_night_of_a_multiverse_records_how_it_ended(
         assert read_state(tmp_path, "shop-RO_RS-unseen")["state"] == "running"
         raise ConfigError("no model 'x'")
 
-    monkeypatch.setattr(session, "get_session", lambda _: None)
-    monkeypatch.setattr(multiverse_work, "Store", lambda _, root: SimpleNamespace(root=root))
     monkeypatch.setattr(benchmark_night, "run_night", fail)
     (tmp_path / "shop.yaml").write_text(WORLD)
     flags = ["--config", tmp_path / "shop.yaml", "--warehouse", tmp_path, "--logical-date", DAY]
