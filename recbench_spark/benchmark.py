@@ -45,6 +45,7 @@ from recbench_spark.nightly.night import (
 )
 from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.paradoxes import find_paradoxes
+from recbench_spark.nightly.rating_evaluation import predict_model
 from recbench_spark.nightly.report import report_night, sql_lines
 from recbench_spark.nightly.results import (
     Attempt,
@@ -221,9 +222,6 @@ def run_model(
         opened = open_model(night, model, run.run_id)
         run.seconds = (datetime.now(UTC) - run.started).total_seconds()
         return [opened]
-    _ = night.spark_store
-    from recbench_spark.nightly.rating_evaluation import predict_model  # noqa: PLC0415
-
     run.checks = predict_model(night, model, run.run_id, journal)
     require_split(night)
     return []

@@ -69,7 +69,7 @@ MODULES_WITHOUT_SPARK = {
     *(f"nightly.{name}" for name in (
         "batched_evaluation", "candidates", "changes", "code_provenance", "comparisons", "crossings",
         "exposure", "lost_rows", "measure_checks", "mending", "model_fits", "night_status", "paradoxes",
-        "propensity_names", "report", "report_history", "result_files", "run_rows", "runners", "split",
+        "propensity_names", "rating_evaluation", "report", "report_history", "result_files", "run_rows", "runners", "split",
     )),
     "query.answers",
     *(f"evaluation.comparison.{name}" for name in (
@@ -98,7 +98,7 @@ MODULES_WITHOUT_SPARK = {
     )),
     *(f"evaluation.ranking.{name}" for name in (
         "batches", "candidates", "drawn_batches", "given", "inputs", "known_items", "negatives",
-        "part_users", "prefix_scorers", "request", "scored", "sources",
+        "part_users", "predict", "prefix_scorers", "request", "scored", "sources",
     )),
     *(f"evaluation.batched.{name}" for name in ("progress", "shuffle", "task")),
     *(f"evaluation.estimators.{name}" for name in ("exposure", "rewards")),

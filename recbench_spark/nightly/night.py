@@ -10,6 +10,8 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from recbench_spark import schemas
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import (
@@ -116,11 +118,14 @@ class BenchmarkNight:
 
     def open_user_frame(self) -> DataFrame:
         """Return the rows of `select_users` as a frame of Spark."""
+        return self.open_frame(self.select_users(), EXPOSED_USERS if self.exposure else PART_USERS)
+
+    def open_frame(self, users: ChangedRows, schema: pa.Schema) -> DataFrame:
+        """Return users as a frame, for models that Spark alone reads. Raises FallbackToSpark."""
         from recbench_spark.storage.frame_blocks import open_frame  # noqa: PLC0415
         from recbench_spark.storage.spark_types import spark_columns  # noqa: PLC0415
 
-        users = self.select_users()
-        return open_frame(self.spark, users, spark_columns(EXPOSED_USERS if self.exposure else PART_USERS))
+        return open_frame(self.spark, users, spark_columns(schema))
 
     def select_users(self) -> ChangedRows:
         """Return the users that models rank for, with data on exposure if estimates need it."""

@@ -2,74 +2,97 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.checks import Check, warn_above_zero
-from recbench_spark.config import ModelConfig
-from recbench_spark.evaluation.metrics.predictions import rating_metrics, user_values
+from recbench_spark.config import Bootstrap, ModelConfig
+from recbench_spark.engine.versions import is_frame
+from recbench_spark.evaluation.batch_schemas import USER_VALUES
+from recbench_spark.evaluation.metrics.predictions import (
+    PredictionTotals,
+    add_ratings,
+    sum_ratings,
+    user_value_batches,
+)
 from recbench_spark.evaluation.ranking.part_users import PART_USERS, map_user_blocks, select_part_users
+from recbench_spark.evaluation.ranking.predict import PREDICTED
 from recbench_spark.nightly.night import BenchmarkNight, check_night_gates
 from recbench_spark.nightly.results import write_checks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, USER_METRICS
-from recbench_spark.storage.frame_blocks import open_frame
-from recbench_spark.storage.spark_types import conform, spark_columns, spark_schema
+from recbench_spark.storage.blocks import PieceRows, return_rows
+from recbench_spark.storage.scratch import keep_results
 from recbench_spark.training.model_adapter import make_adapter
+
+PREDICTED_NAMES = tuple(PREDICTED.names)
 
 
 def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
     """Write errors of a model's predictions of each held-out part to `metrics`, `user_metrics`, `checks`.
 
-    Predictions of one part stay on the executors while they are measured: an array for each user.
+    Predictions of one part stay in files of scratch while they are measured: an array for each user.
     """
     checks = check_night_gates(night)
-    for part in night.benchmark.evaluation.parts:
+    settings = night.benchmark.evaluation
+    for part in settings.parts:
         title = f"{model.name}: predict {part}"
         with journal.stage("predictions", title, run_id=run_id, model=model.name) as counts:
-            select = partial(
-                select_part_users, parts=[part], threshold=night.definition.threshold, keep_empty=False
-            )
-            blocks = map_user_blocks(night.spark_store, night.split_id, select, PART_USERS.names)
-            users = open_frame(night.spark, blocks, spark_columns(PART_USERS))
-            predicted = make_adapter(model).predict(users, night.data).cache()
-            part_checks = _prediction_checks(predicted, part)
-            counts["pairs"] = int(part_checks[1].observed)
-            _write_errors(night, predicted, part, run_id)
-            predicted.unpersist()
-            checks.extend(part_checks)
+            predicted = _predict_part(night, model, part)
+            summed = predicted.each(PREDICTED_NAMES, partial(_sum_part, bootstrap=settings.bootstrap))
+            totals = add_ratings([row for row, _ in summed], settings.bootstrap)
+            checks += _prediction_checks(part, totals, sum(unknown for _, unknown in summed))
+            counts["pairs"] = totals.n
+            rows = [row for row in totals.overall() if row["metric"] in settings.metrics]
+            night.store.append_rows([{"run_id": run_id, "part": part, **row} for row in rows], METRICS)
+            if settings.user_metrics:
+                measure = partial(_measure_users, metrics=("mse", *settings.metrics))
+                values = predicted.open(PREDICTED_NAMES, measure, tuple(USER_VALUES.names))
+                named = [(values, {"run_id": run_id})]
+                night.store.append_parts(named, USER_METRICS, f"{run_id}/{part}")
     write_checks(night.store, run_id, checks)
     return checks
 
 
-def _write_errors(night: BenchmarkNight, predicted: DataFrame, part: str, run_id: str) -> None:
-    settings = night.benchmark.evaluation
-    rows = rating_metrics(predicted, settings.metrics, settings.bootstrap)
-    full_rows = [{"run_id": run_id, "part": part, **row} for row in rows]
-    schema = spark_schema(METRICS)
-    frame = night.spark.createDataFrame(
-        [tuple(row[name] for name in schema.names) for row in full_rows], schema
-    )
-    frames = [(frame, METRICS)]
-    if settings.user_metrics:
-        user_rows = user_values(predicted).where(F.col("metric").isin("mse", *settings.metrics))
-        stamped = user_rows.withColumns({"part": F.lit(part), "run_id": F.lit(run_id)})
-        frames.append((conform(stamped, USER_METRICS), USER_METRICS))
-    night.spark_store.append_all(frames)
+def _predict_part(night: BenchmarkNight, model: ModelConfig, part: str) -> PieceRows:
+    """Return the predictions of a part, computed once; a model of another package may need frames."""
+    threshold, adapter = night.definition.threshold, make_adapter(model)
+    select = partial(select_part_users, parts=[part], threshold=threshold, keep_empty=False)
+    users: Any = map_user_blocks(night.store, night.split_id, select, PART_USERS.names)
+    if not adapter.runs_local:
+        users = night.open_frame(users, PART_USERS)
+    predicted = adapter.predict(users, night.data)
+    if is_frame(predicted):
+        rows = night.data.frames.FrameRows(predicted)
+        predicted = rows.open(PREDICTED_NAMES, return_rows, PREDICTED_NAMES)
+    return keep_results(night.store.scratch, predicted, night.store.engine)
 
 
-def _prediction_checks(predicted: DataFrame, part: str) -> list[Check]:
-    row = predicted.agg(F.count("*"), F.sum(F.size("prediction")), F.sum("unknown")).collect()[0]
-    users, pairs, unknown = (value or 0 for value in row)
-    if not users:
+def _sum_part(tables: Iterable[pa.Table], bootstrap: Bootstrap) -> tuple[pa.RecordBatch, int]:
+    """Return the sums of a task's predictions, and the number of pairs that the model does not know."""
+    kept = list(tables)
+    return sum_ratings(kept, bootstrap), sum(pc.sum(rows.column("unknown")).as_py() or 0 for rows in kept)
+
+
+def _measure_users(rows: pa.Table, metrics: Sequence[str]) -> pa.Table:
+    """Return rows of `user_metrics` of a task's users, those of a metric side by side."""
+    values = pa.Table.from_batches(user_value_batches(rows.combine_chunks().to_batches()))
+    values = values.append_column("part", rows.column("part").slice(0, 1).take([0] * len(values)))
+    return values.filter(pc.is_in(values.column("metric"), pa.array(metrics)))
+
+
+def _prediction_checks(part: str, totals: PredictionTotals, unknown: int) -> list[Check]:
+    if not totals.users:
         return [
             Check(f"{part}: users", 0, None, "warning", "no user has truth in this part"),
             Check(f"{part}: predicted pairs", 0, None, "warning", "no held-out row"),
         ]
     return [
-        Check(f"{part}: users", users, None, "info", "users with held-out rows"),
-        Check(f"{part}: predicted pairs", pairs, None, "info", "held-out rows"),
+        Check(f"{part}: users", totals.users, None, "info", "users with held-out rows"),
+        Check(f"{part}: predicted pairs", totals.n, None, "info", "held-out rows"),
         warn_above_zero(f"{part}: pairs unknown to the model", unknown, "the mean rating is predicted"),
     ]

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.data.external_inputs import count_dimensions
 from recbench_spark.engine.versions import union_rows
-from recbench_spark.evaluation.ranking.predict import predict_scored
 from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
-from recbench_spark.evaluation.ranking.sources import DotSource, Source
+from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
-from recbench_spark.models.rating.interface import Scale
 from recbench_spark.schemas import Table
-from recbench_spark.storage.blocks import PieceRows, Rows, return_rows
+from recbench_spark.storage.blocks import PieceRows, return_rows
 from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows
 from recbench_spark.storage.shared_rows import load_parquet, share_rows
 from recbench_spark.storage.store import Store
@@ -112,51 +110,3 @@ def share_frame_vectors(data: Any, items: Any, what: str) -> DotSource:
     vectors = unwrap_side(items, "item", data.store, *SIDE)
     dims = count_dimensions(vectors, what)
     return DotSource(share_rows(data.store.scratch, vector_rows(data.items, vectors)), data.n_items, dims)
-
-
-def predict_products(users: DataFrame, vectors: Rows, source: Source, data: Any) -> DataFrame:
-    """Predict by vectors of users; unknown pairs get the mean."""
-    frame = unwrap_side(vectors, "user", data.store, "vector").select("user_id", "vector")
-    known = users.join(frame, "user_id", "left")
-    return predict_scored(known, source, data.mean_rating)
-
-
-def predict_biases(users: DataFrame, of_users: Any, of_items: Any, data: Any) -> DataFrame:
-    """Predict sums of the biases of users and of items; unseen users have 0, and unseen items the mean."""
-    biases = unwrap_side(of_users, "user", data.store, "bias").withColumnRenamed("bias", "user_bias")
-    known = users.join(biases.select("user_id", "user_bias"), "user_id", "left").fillna({"user_bias": 0.0})
-    items = unwrap_side(of_items, "item", data.store, "bias").select("item_id", "bias")
-    whole = data.items.select("item_id").join(items, "item_id", "left").fillna({"bias": data.mean_rating})
-    empty = F.array().cast("array<float>").alias("vector")
-    source = share_frame_vectors(data, whole.select("item_id", empty, "bias"), "means")
-    return predict_scored(known, source, data.mean_rating)
-
-
-def predict_stored(users: DataFrame, place: str, data: Any) -> DataFrame:
-    """Return predictions of held-out pairs from a file; others get the mean. Shuffles the pairs by user."""
-    pairs = load_parquet(data.spark, place)
-    entry = F.struct("item_id", "prediction")
-    by_user = pairs.groupBy("user_id", "part").agg(
-        F.map_from_entries(F.collect_list(entry)).alias("predicted")
-    )
-    joined = users.join(by_user, ["user_id", "part"], "left")
-    mean = F.lit(data.mean_rating)
-
-    def prediction(item: Column) -> Column:
-        return F.coalesce(F.element_at("predicted", item), mean)
-
-    return joined.select(
-        "user_id",
-        "part",
-        "user_key",
-        F.transform("item_ids", prediction).alias("prediction"),
-        F.col("relevance").alias("outcome"),
-        F.expr("cast(size(filter(item_ids, x -> predicted[x] is null)) as int)").alias("unknown"),
-    )
-
-
-def clip(predicted: DataFrame, scale: Scale) -> DataFrame:
-    """Move predictions outside of the scale to its ends."""
-    low, high = map(F.lit, scale)
-    clipped = F.transform("prediction", lambda one: F.greatest(low, F.least(high, one)))
-    return predicted.withColumn("prediction", clipped)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.evaluation.ranking.predict import Predictor
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_encoded
@@ -23,9 +24,6 @@ from recbench_spark.storage.scratch import keep_results
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.fits.logs import collect_facts, find_scale, to_decimals
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
-
-if TYPE_CHECKING:
-    from recbench_spark.training.frames import Frame
 
 COLUMNS = ("user_id", "item_id", "rating", "part")
 """Columns of the labelled rows."""
@@ -75,14 +73,14 @@ class MeansAdapter(ModelAdapter[MeansModel]):
         finish = partial(_finish_items, shrinkage=self.settings.item_shrinkage)
         return sums.then(finish, ("item_id", "vector", "bias"))
 
-    def predict(self, users: Frame, data: SplitData) -> Frame:
+    def predict(self, users: Any, data: SplitData) -> TaskRows:
         """Predict ratings; unseen users and items without ratings have a deviation of 0.
 
         Predictions are clipped to `dataset.scale` if it is given. See `ModelAdapter.predict`.
         """
-        trained, frames = self.load(data), data.frames
-        predicted: Frame = frames.predict_biases(users, trained.users, trained.items, data)
-        return predicted if data.scale is None else frames.clip(predicted, data.scale)
+        trained = self.load(data)
+        predictor = Predictor(self.open_source(trained, data), data.mean_rating, "bias", data.scale)
+        return data.predict(users, predictor, trained.users)
 
 
 # ------------------------------------------------------------------------------ what tasks do

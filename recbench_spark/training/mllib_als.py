@@ -20,6 +20,7 @@ from recbench_spark.models.fold_in_settings import (
     require_ridge,
 )
 from recbench_spark.runtime.session import cache_frame
+from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.training.frames import keep_relevant
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
@@ -36,7 +37,7 @@ class MllibAlsAdapter(ModelAdapter[MllibAlsModel]):
         known = data.choose_items(self.settings).rows
         return train_als(data.train_rows, known, self.settings, data.threshold, data.scratch_folder())
 
-    def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
+    def predict(self, users: DataFrame, data: SplitData) -> TaskRows:
         """Predict products of vectors; pairs that training does not know get the mean rating."""
         if self.settings.implicit:
             raise ConfigError(

@@ -21,12 +21,14 @@ from recbench_spark.engine.versions import is_frame
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.ranking.inputs import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.known_items import share_rows
+from recbench_spark.evaluation.ranking.predict import Predictor
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.models.fold_in_settings import FoldInSettings
+from recbench_spark.models.rating.interface import Scale
 from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, SIMILARITIES
 from recbench_spark.storage.arrow_store import require_session
-from recbench_spark.storage.blocks import PieceRows, Rows, rename_results, return_rows
+from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, rename_results, return_rows
 from recbench_spark.storage.file_tables import Part
 from recbench_spark.storage.scratch import keep_results
 from recbench_spark.training import given_rows
@@ -222,13 +224,12 @@ class ModelAdapter(Generic[Settings]):
         folded = data.open_by_user(given_rows.COLUMNS, fold, given_rows.VECTORS)
         return keep_results(data.store.scratch, folded, data.store.engine)
 
-    def predict_products(self, users: Frame, data: SplitData) -> Frame:
+    def predict_products(self, users: Side, data: SplitData, scale: Scale | None = None) -> TaskRows:
         """Predict by vectors, also those of users held out, as `predict`; unknown pairs get the mean."""
         trained = self.load(data)
         source = self.open_source(trained, data)
-        vectors = self.rank_users(trained, source, data)
-        predicted: Frame = data.frames.predict_products(users, vectors, source, data)
-        return predicted
+        predictor = Predictor(source, data.mean_rating, scale=scale)
+        return data.predict(users, predictor, self.rank_users(trained, source, data))
 
     def check_ranking(self) -> None:
         """Check, before Spark starts, that the model ranks items.
@@ -270,15 +271,17 @@ class ModelAdapter(Generic[Settings]):
         """
         return PrefixScorer(self.open_source(trained, data), self.make_fold_in(data))
 
-    def predict(self, users: Frame, data: SplitData) -> Frame:
+    def predict(self, users: Side, data: SplitData) -> Side:
         """Predict ratings of pairs of users and items.
 
         Args:
-            users: rows of `select_part_users`: one row a user with `items` and `relevance`.
+            users: rows of `select_part_users`: one row a user with `items` and `relevance`; as a frame of
+                Spark for a model that does not run local.
             data: the split.
 
         Returns:
-            user_id, user_key, prediction, outcome (arrays); unknown: pairs that the model does not know.
+            user_id, part, user_key, prediction, outcome (arrays); unknown: pairs that the model does not
+            know. What tasks make (`TaskRows`), or a frame.
 
         Raises:
             ConfigError: a model that does not predict ratings.

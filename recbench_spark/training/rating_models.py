@@ -11,18 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from recbench_spark.config import digest
 from recbench_spark.errors import ConfigError, DataError, DivergedError, ProtocolError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
+from recbench_spark.evaluation.ranking.predict import Predictor
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.failures import describe_error
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.folding import FOLDING_KINDS, choose_fold_in
 from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settings
 from recbench_spark.models.rating.registry import check_ranking_model, gives_scores
-from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.blocks import PieceRows, TaskRows
 from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.shared_arrays import SharedRows
@@ -41,9 +42,6 @@ from recbench_spark.training.fits.tasks import (
     fit_one,
 )
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
-
-if TYPE_CHECKING:
-    from recbench_spark.training.frames import Frame
 
 TRAINING_PARTS = ("train", "given", "later")
 """Parts whose pairs are not predicted."""
@@ -92,11 +90,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         """Read vectors and biases, if the model is made of them."""
         if read_bytes(self._place(data, USERS)) is None:
             return Trained()
-        users, items = (
-            PieceRows(data.store.engine, [(self._place(data, file), {})], read_partition_files)
-            for file in (USERS, ITEMS)
-        )
-        return Trained(users, items)
+        return Trained(*(self._open_file(data, file) for file in (USERS, ITEMS)))
 
     def source(self, trained: Trained, data: SplitData) -> Source:
         """Return the items' vectors, or the model's own scores. Raise ConfigError for a model without."""
@@ -126,15 +120,14 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         items = data.count_items(self.settings)
         return choose_fold_in(learner_settings(self.settings), items, data.threshold)
 
-    def predict(self, users: Frame, data: SplitData) -> Frame:
+    def predict(self, users: Any, data: SplitData) -> TaskRows:
         """Return the predictions that the fit made; shuffles the held-out pairs by user.
 
         Raises:
             ConfigError: a learner whose scores are no ratings.
         """
         self._check_ratings()
-        predicted: Frame = data.frames.predict_stored(users, self._place(data, PREDICTIONS), data)
-        return predicted
+        return data.predict(users, Predictor(None, data.mean_rating), self._open_file(data, PREDICTIONS))
 
     def _check_ratings(self) -> None:
         if gives_scores(learner_settings(self.settings).model_dump()):
@@ -144,6 +137,10 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             )
 
     # ------------------------------------------------------------------------------------ the task
+
+    def _open_file(self, data: SplitData, name: str) -> PieceRows:
+        """Return the rows of a file of the fit."""
+        return PieceRows(data.store.engine, [(self._place(data, name), {})], read_partition_files)
 
     def _place(self, data: SplitData, name: str) -> str:
         return f"{data.store.files_root}/{FIT_FILES}/{data.key(self.settings)}/{name}"
@@ -182,11 +179,10 @@ class AlsAdapter(RatingAdapter):
             super().fit(data)
         return super().load(data)
 
-    def predict(self, users: Frame, data: SplitData) -> Frame:
+    def predict(self, users: Any, data: SplitData) -> TaskRows:
         """Predict products within the scale, also for users held out; unknown pairs get the mean."""
         self._check_ratings()
-        clipped: Frame = data.frames.clip(self.predict_products(users, data), data.rating_log.scale)
-        return clipped
+        return self.predict_products(users, data, data.rating_log.scale)
 
 
 def open_item_file(place: str, attempt: str, catalogue: KnownItems) -> DotSource:

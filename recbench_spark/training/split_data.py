@@ -15,7 +15,9 @@ from recbench_spark import revisions
 from recbench_spark.config import WorldSettings, digest
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.definitions import Definition
+from recbench_spark.engine.versions import is_frame
 from recbench_spark.evaluation.ranking.known_items import KnownItems, share_items
+from recbench_spark.evaluation.ranking.predict import Predictor, predict_rows
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.models.rating.interface import Scale
@@ -111,13 +113,16 @@ class SplitData:
 
     def open_by_user(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> TaskRows:
         """Let tasks change the labelled rows of some users each, as `protocol.labelled_rows`."""
-        return open_by_user(
-            open_labelled(self.store, self.split_id),
-            columns,
-            change,
-            names,
-            lambda: self.store.engine.count_tasks(self.store.count_rows(SPLITS, "split_id", self.split_id)),
-        )
+        rows = open_labelled(self.store, self.split_id)
+        return open_by_user(rows, columns, change, names, self._count_tasks)
+
+    def predict(self, users: Any, predictor: Predictor, known: Any) -> TaskRows:
+        """Let tasks predict the truth items of users (rows, or a frame), as `predict.predict_rows`."""
+        users, known = (self.frames.FrameRows(rows) if is_frame(rows) else rows for rows in (users, known))
+        return predict_rows(self.store.engine, users, predictor, known, self._count_tasks())
+
+    def _count_tasks(self) -> int:
+        return self.store.engine.count_tasks(self.store.count_rows(SPLITS, "split_id", self.split_id))
 
     @cached_property
     def rating_log(self) -> SharedRatingLog:

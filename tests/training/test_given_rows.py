@@ -16,8 +16,7 @@ from recbench_spark.evaluation.ranking.part_users import PART_USERS, map_user_bl
 from recbench_spark.kernels.ranking.scorers import DotScorer
 from recbench_spark.models.fold_in_settings import FoldInSettings, RidgeFoldIn
 from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, RUNS, SPLITS
-from recbench_spark.storage.frame_blocks import open_frame
-from recbench_spark.storage.spark_types import spark_columns
+from recbench_spark.storage.blocks import return_rows
 from recbench_spark.storage.store import Store
 from recbench_spark.training.given_rows import COLUMNS, VECTORS, fold_given_rows
 from recbench_spark.training.model_adapter import make_adapter
@@ -116,8 +115,7 @@ def test_ratings_of_held_out_users_are_predicted_by_their_given_rows(night: Ran,
     adapter = make_adapter(model)
     select = partial(select_part_users, parts=["test"], threshold=None, keep_empty=False)
     blocks = map_user_blocks(data.store, data.split_id, select, PART_USERS.names)
-    users = open_frame(data.spark, blocks, spark_columns(PART_USERS))
-    predicted = adapter.predict(users, data).toPandas()
+    predicted = pa.concat_tables(adapter.predict(blocks, data).each(return_rows)).to_pandas()
     trained = adapter.load(data)
     ranked = adapter.rank_users(trained, adapter.open_source(trained, data), data)
     assert ranked is not None and trained.items is not None
@@ -125,7 +123,7 @@ def test_ratings_of_held_out_users_are_predicted_by_their_given_rows(night: Ran,
     items = {row["item_id"]: row["vector"] for row in read_rows(trained.items, ("item_id", "vector"))}
     index = {row.item_index: row.item_id for row in data.items.collect()}
     low, high = data.rating_log.scale if name == "explicit" else (-np.inf, np.inf)
-    items_of = {row.user_id: row["items"] for row in users.collect()}
+    items_of = {row.user_id: row["items"] for row in read_rows(blocks, ("user_id", "items"))}
     assert len(predicted) > 5 and set(predicted.user_id) <= set(vectors)
     for row in predicted.itertuples():
         known = [items.get(index[item]) for item in items_of[row.user_id]]

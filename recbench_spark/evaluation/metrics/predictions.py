@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -225,17 +225,20 @@ def slice_type_error(column: str) -> SchemaError:
     )
 
 
-def rating_metrics(users: DataFrame, metrics: Sequence[str], bootstrap: Bootstrap) -> list[MetricRow]:
-    """Compute rows of `metrics` of predicted ratings in one pass over users.
+NO_CUTS = Cuts(np.zeros(0), np.zeros(0))
+"""No bins: only the metrics of all rows together."""
 
-    Args:
-        users: user_key, prediction and outcome arrays: one row per user.
-        metrics: names of `kernels.metrics.predictions.VALUE_METRICS`.
-        bootstrap: replicates over users, level, seed.
-    """
-    nowhere = np.zeros(0)
-    totals = PredictionTotals.from_users(users, Cuts(nowhere, nowhere), bootstrap)
-    return [row for row in totals.overall() if row["metric"] in metrics]
+
+def sum_ratings(tables: Iterable[pa.Table], bootstrap: Bootstrap) -> pa.RecordBatch:
+    """Build the row of `sum_batches` of predicted ratings: one row a user, with arrays."""
+    (row,) = sum_batches(NO_CUTS, bootstrap, (batch for table in tables for batch in table.to_batches()))
+    return row
+
+
+def add_ratings(rows: Sequence[pa.RecordBatch], bootstrap: Bootstrap) -> PredictionTotals:
+    """Add up the rows of `sum_ratings`; there may be none."""
+    table = pa.Table.from_batches([sum_ratings([], bootstrap), *rows])
+    return PredictionTotals.from_rows(table, NO_CUTS, bootstrap)
 
 
 def _missing_value_checks(rows: list[MetricRow], totals: PredictionTotals) -> list[Check]:

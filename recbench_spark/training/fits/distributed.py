@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from recbench_spark.config import Bootstrap, MllibAlsModel
 from recbench_spark.engine.sessions import count_cores
 from recbench_spark.errors import Interrupted, is_cancelled
-from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_metrics
+from recbench_spark.evaluation.metrics.predictions import NO_CUTS, PredictionTotals, group_by_user
 from recbench_spark.failures import describe_with_trace, is_java_gone
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.runtime.session import cache_scope
@@ -94,5 +94,6 @@ def _predict_pairs(watched: DataFrame, users: DataFrame, items: DataFrame, mean:
 
 
 def _errors(pairs: DataFrame) -> dict[str, float]:
-    metrics = rating_metrics(group_by_user(pairs), ["rmse", "mae"], NO_BOOTSTRAP)
-    return {str(row["metric"]): float(row["value"] or 0.0) for row in metrics}
+    totals = PredictionTotals.from_users(group_by_user(pairs), NO_CUTS, NO_BOOTSTRAP)
+    rows = {str(row["metric"]): float(row["value"] or 0.0) for row in totals.overall()}
+    return {metric: rows[metric] for metric in ("rmse", "mae")}
