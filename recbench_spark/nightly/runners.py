@@ -9,7 +9,7 @@ from recbench_spark.config import Benchmark, ModelConfig, PublishedModel
 from recbench_spark.engine.choices import EngineChoice, require_spark
 from recbench_spark.errors import ConfigError, FallbackToSpark
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
-from recbench_spark.protocol.rules import open_task_log
+from recbench_spark.protocol.rules import estimate_rows
 from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, TABLES, USER_BLOCKS, Table
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 from recbench_spark.training.model_adapter import make_adapter
@@ -114,6 +114,6 @@ def _count_rows(benchmark: Benchmark, root: str, tables: Sequence[Table]) -> int
     joined = [cut.key for cut in benchmark.evaluation.slices if cut.path]
     if joined:
         raise FallbackToSpark(f"slice {joined[0]} comes from a table")
-    n = open_task_log(benchmark.dataset, benchmark.split).n
+    n = estimate_rows(benchmark.dataset)
     ArrowStore(root, read_only=True).check_appendable(tables)
     return n

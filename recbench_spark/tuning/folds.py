@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, digest
-from recbench_spark.data.readers.ids import id_order
-from recbench_spark.data.readers.logs import open_log
-from recbench_spark.errors import DataError, ProtocolError, StoreError
+from recbench_spark.errors import ProtocolError, StoreError
 from recbench_spark.inputs import pin_inputs, require_unchanged
-from recbench_spark.nightly.split import choose_open_loop, identify_split
-from recbench_spark.nightly.split_frames import drop_later_rows
+from recbench_spark.nightly.split import identify_split, open_any_log
+from recbench_spark.protocol.labels import read_dropped
 from recbench_spark.protocol.manifests import LogRows, describe_rows, list_log_facts
 from recbench_spark.protocol.pairs import read_fold_part
-from recbench_spark.protocol.rules import make_rule
-from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
+from recbench_spark.protocol.rules import label_log
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.storage.frame_blocks import FrameRows
+from recbench_spark.schemas import SPLITS
+from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import load_parquet, publish_rows, write_parquet
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import COLUMNS, SharedRatingLog, collect_facts, find_scale
 
@@ -131,26 +131,12 @@ def _write_labelled_rows(
 ) -> tuple[tuple[str, ...], LogRows]:
     """Read, check and label the rows and write them as Parquet; return the files, and what was read."""
     dataset, split = benchmark.dataset, benchmark.split
-    opened = open_log(store.spark, dataset)
-    log, later = drop_later_rows(opened.stored.cache(), dataset)
-    n = log.count()
-    if not n:
-        raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
-    ordered = id_order([log], make_rule(split, None).tie) == "numeric"
-    blocks = label_blocks(
-        log.drop("attributes") if dataset.reader != "world" else log,
-        split,
-        dataset.duplicates,
-        n,
-        ordered,
-        open_loop=choose_open_loop(dataset, split),
-        every_fold=every_fold,
-        zone=dataset.zone,
-    )
-    files = write_parquet(blocks.rows().select(*COLUMNS), folder_path)
-    dropped = count_dropped_rows(blocks)
-    opened.stored.unpersist()
-    return files, LogRows(n, later, opened.rejected, opened.describe_reasons(), dropped)
+    log = open_any_log(store, dataset, split)
+    blocks = label_log(log, dataset, split, store.engine, every_fold=every_fold)
+    frame = make_frame_rows(store.spark, blocks, spark_schema(SPLITS))
+    files = write_parquet(frame.select(*COLUMNS), folder_path)
+    dropped = sum(blocks.each(read_dropped), start=Counter())
+    return files, LogRows(log.n, log.later, log.rejected, log.describe_reasons(), dropped)
 
 
 def _make_log_files(
