@@ -18,7 +18,7 @@ from recbench_spark.nightly.night import BenchmarkNight, open_night
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.nightly.runners import require_local_night
 from recbench_spark.nightly.split import prepare_split
-from recbench_spark.protocol.rules import open_task_log
+from recbench_spark.protocol.rules import estimate_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -123,7 +123,7 @@ def choose_store(store: Any, benchmark: Benchmark) -> Any:
         return store
     try:
         require_local_night(benchmark)
-        open_task_log(benchmark.dataset, benchmark.split)
+        estimate_rows(benchmark.dataset)
     except FallbackToSpark:
         return store
     return ArrowStore(store.root)

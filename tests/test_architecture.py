@@ -69,7 +69,8 @@ MODULES_WITHOUT_SPARK = {
     *(f"nightly.{name}" for name in (
         "batched_evaluation", "candidates", "changes", "code_provenance", "comparisons", "crossings",
         "exposure", "lost_rows", "measure_checks", "mending", "model_fits", "night_status", "paradoxes",
-        "propensity_names", "rating_evaluation", "report", "report_history", "result_files", "run_rows", "runners", "split",
+        "propensity_names", "rating_evaluation", "report", "report_history", "result_files", "run_rows",
+        "runners", "split",
     )),
     "query.answers",
     *(f"evaluation.comparison.{name}" for name in (
@@ -87,7 +88,10 @@ MODULES_WITHOUT_SPARK = {
         "scored_predictions", "search", "submissions", "trials",
     )),
     *(f"maintenance.{name}" for name in ("compaction", "graph_retention", "retention")),
-    *(f"data.{name}" for name in ("columnar", "dealt_ids", "world_hashes", "world_loop", "worlds")),
+    *(f"data.{name}" for name in (
+        "columnar", "dealt_ids", "log_checks", "log_sources", "log_survey", "log_times", "opened_logs",
+        "text_pieces", "world_hashes", "world_loop", "worlds",
+    )),
     *(f"protocol.{name}" for name in (
         "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "manifests", "pairs",
         "popularity", "positions", "rules", "time_facts", "user_blocks", "windows",
@@ -235,8 +239,8 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         ("config/models.py", "from recbench_spark.kernels.metrics.about import figure_range", True),
         ("kernels/metrics/about.py", "from recbench_spark.config import Evaluation", False),
         ("models/item_knn.py", "from recbench_spark.kernels import hashing", True),
-        ("protocol/splits.py", "from recbench_spark.graph import build", False),
-        ("protocol/splits.py", "from recbench_spark.protocol import catalogue", True),
+        ("protocol/rules.py", "from recbench_spark.graph import build", False),
+        ("protocol/rules.py", "from recbench_spark.protocol import catalogue", True),
         ("simulation/replay.py", "from recbench_spark.evaluation import measure", False),
         ("kernels/simulation/yields.py", "from recbench_spark.simulation import replay", False),
         ("evaluation/ranking/scored.py", "from recbench_spark.evaluation.metrics import accuracy", False),

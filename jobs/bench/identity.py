@@ -35,7 +35,7 @@ from recbench_spark.config.dataset import Dataset
 from recbench_spark.data.columnar import COLUMNS, deal_owners, open_columnar_log
 from recbench_spark.data.digests import cache_folder
 from recbench_spark.data.identity import identity
-from recbench_spark.data.readers.logs import open_log
+from recbench_spark.data.readers.logs import read_log
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.protocol.rules import open_log_rows
 from recbench_spark.runtime.session import get_session
@@ -114,7 +114,7 @@ def read(spark: Any, log: Dataset) -> None:
 
 def read_by_spark(spark: Any, log: Dataset) -> None:
     """Read all rows by Spark's own reader, with the checks of values."""
-    open_log(spark, log).stored.write.format("noop").mode("overwrite").save()
+    read_log(spark, log).write.format("noop").mode("overwrite").save()
 
 
 def make_rows(reader: str, rows: int, seconds: dict[str, list[Seconds]]) -> list[dict[str, Any]]:

@@ -263,7 +263,7 @@ def _train_overlap_checks(partitioned: PartitionedInputs, inputs: TypedInputs) -
 
 
 def _ids_are_numeric(partitioned: PartitionedInputs, inputs: TypedInputs, listed: DataFrame) -> bool:
-    """Return whether items are ordered as numbers, by tasks' counts (see `data.readers.id_order`)."""
+    """Return whether items are ordered as numbers, by tasks' counts."""
     frames = {"truth": inputs.truth.rows, "listed": listed}
     frames |= {"train": inputs.train.rows} if inputs.train else {}
     kinds = {side: convert_ids(frame, "item_id", side).kind for side, frame in frames.items()}

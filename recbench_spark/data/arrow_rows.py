@@ -140,7 +140,7 @@ def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Arra
 
 
 def has_numeric_order(tables: Sequence[pa.Table], name: str = "item_id") -> bool:
-    """Check whether ids of converted tables are ordered as numbers; see `data.readers.id_order`."""
+    """Check whether ids of converted tables are ordered as numbers."""
     return all(_has_numeric_ids(table, name) for table in tables)
 
 

@@ -7,7 +7,7 @@ read all logs and report what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,23 +69,45 @@ class ColumnarLog:
 def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     """Read the footers of a log's files into row groups; None where `readers` must read the log."""
     source_names = {name: dataset.columns.get(name, name) for name in COLUMNS}
-    paths, names = _list_parquet_files(dataset)
+    if dataset.attributes or dataset.until or dataset.bad_rows == "reject":
+        return None
     try:
-        footers = read_footers(paths, str(dataset.path))
-    except DataError:  # a file that is not Parquet
+        groups, schema = list_groups(dataset)
+    except FallbackToSpark:
         return None
-    schemas = [footer.schema.to_arrow_schema() for footer in footers]
-    # A column of the table is NULL in the rows of a file that lacks it.
-    if names is not None and any(set(schema.names) != names for schema in schemas):
-        return None
-    types = _common_types(schemas, source_names)
+    types = _find_types(schema, source_names)
     if not set(dataset.columns) <= types.keys() or not _is_plain(types, dataset.time_unit):
         return None
     present = {name: source_names[name] for name in types}
     micros = MICROS_PER_UNIT.get(dataset.time_unit, 1)
     whole = frozenset(name for name in ("user_id", "item_id") if pa.types.is_integer(types[name]))
-    files = ColumnarLog(list_row_groups(paths, footers), present, micros, whole)
+    files = ColumnarLog(groups, present, micros, whole)
     return files if files.n else None
+
+
+def list_groups(dataset: Dataset) -> tuple[tuple[Piece, ...], pa.Schema]:
+    """List the row groups of a log whose files have one schema, and this schema.
+
+    Raises:
+        FallbackToSpark: Spark must read the log.
+    """
+    paths, names = _list_parquet_files(dataset)
+    try:
+        footers = read_footers(paths, str(dataset.path))
+    except DataError as error:  # a file that is not Parquet
+        raise FallbackToSpark(error.message) from None
+    schemas = [footer.schema.to_arrow_schema() for footer in footers]
+    # A column of the table is NULL in the rows of a file that lacks it.
+    if names is not None and any(set(schema.names) != names for schema in schemas):
+        raise FallbackToSpark("a file lacks a column of the table")
+    wanted = {name.lower() for name in (*dataset.source_names.values(), *dataset.attributes)}
+    if len({_list_types(schema, wanted) for schema in schemas}) != 1:
+        raise FallbackToSpark(f"{dataset.path} has no Parquet files of one schema")
+    return list_row_groups(paths, footers), schemas[0]
+
+
+def _list_types(schema: pa.Schema, wanted: Collection[str]) -> tuple[tuple[str, pa.DataType], ...]:
+    return tuple(sorted(((one.name, one.type) for one in schema if one.name.lower() in wanted), key=str))
 
 
 def _list_parquet_files(dataset: Dataset) -> tuple[list[str], frozenset[str] | None]:
@@ -93,9 +115,8 @@ def _list_parquet_files(dataset: Dataset) -> tuple[list[str], frozenset[str] | N
 
     The list is empty where `readers` must read the log.
     """
-    needs_reader = dataset.attributes or dataset.options or dataset.until or dataset.bad_rows == "reject"
     path = Path(str(dataset.path)).absolute()  # workers may have another directory
-    if needs_reader or not path.exists() or dataset.reader not in COLUMNAR_READERS:
+    if dataset.options or not path.exists() or dataset.reader not in COLUMNAR_READERS:
         return [], None
     is_delta = has_delta_log(path)
     if is_delta != (dataset.reader == "delta"):
@@ -120,19 +141,15 @@ def _list_folder_files(path: Path) -> list[str]:
     return [] if folders else [str(file) for file in files]
 
 
-def _common_types(schemas: Sequence[pa.Schema], source_names: Mapping[str, str]) -> dict[str, pa.DataType]:
-    """Return the types of the log's columns; empty where files differ, or a name is ambiguous."""
-    types_per_file: list[dict[str, pa.DataType]] = []
-    for schema in schemas:
-        lower = [name.lower() for name in schema.names]
-        if len(set(lower)) < len(lower) or "part" in lower:
-            return {}
-        present = {name: source for name, source in source_names.items() if source.lower() in lower}
-        if any(source not in schema.names or "." in source for source in present.values()):
-            return {}
-        types_per_file.append({name: schema.field(source).type for name, source in present.items()})
-    same = types_per_file and all(types == types_per_file[0] for types in types_per_file)
-    return types_per_file[0] if same else {}
+def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str, pa.DataType]:
+    """Return the types of the log's columns; empty where a name is ambiguous, or rows have a part."""
+    lower = [name.lower() for name in schema.names]
+    if len(set(lower)) < len(lower) or "part" in lower:
+        return {}
+    present = {name: source for name, source in source_names.items() if source.lower() in lower}
+    if any(source not in schema.names or "." in source for source in present.values()):
+        return {}
+    return {name: schema.field(source).type for name, source in present.items()}
 
 
 def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:

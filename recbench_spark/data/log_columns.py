@@ -15,8 +15,14 @@ import numpy as np
 from recbench_spark.data.column_names import LOG_NAMES, strip_name
 from recbench_spark.data.json_objects import find_bad_line
 from recbench_spark.data.log_files import LogFile
-from recbench_spark.data.log_values import SAMPLE, TIME_FORMATS, ColumnFacts
-from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, describe_misread_times, guess_unit
+from recbench_spark.data.log_values import SAMPLE, ColumnFacts
+from recbench_spark.data.times import (
+    LATEST,
+    MICROS_PER_UNIT,
+    TIME_FORMATS,
+    describe_misread_times,
+    guess_unit,
+)
 from recbench_spark.errors import ConfigError, DataError, nearest
 
 FLAGS = {

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from recbench_spark.data.json_objects import open_unmarked
 from recbench_spark.data.log_files import DATE, LogFile, open_rows
+from recbench_spark.data.times import TIME_FORMATS
 from recbench_spark.errors import DataError
 from recbench_spark.storage.local_files import bare_name, read_chunks
 from recbench_spark.storage.text_forms import BLANKS
@@ -146,24 +147,6 @@ def _find_formats(connection: duckdb.DuckDBPyConnection, name: str) -> tuple[str
     present, *read = connection.sql(f"SELECT count({text}), {counts} FROM log").fetchall()[0]
     return tuple(java for java, n in zip(TIME_FORMATS, read, strict=True) if n == present)
 
-
-_DAYS = {
-    "M/d/yyyy": "%m/%d/%Y",
-    "d/M/yyyy": "%d/%m/%Y",
-    "M-d-yyyy": "%m-%d-%Y",
-    "d-M-yyyy": "%d-%m-%Y",
-    "d.M.yyyy": "%d.%m.%Y",
-    "yyyy/M/d": "%Y/%m/%d",
-}
-_HOURS = {
-    "": "",
-    " H:mm": " %H:%M",
-    " H:mm:ss": " %H:%M:%S",
-    " h:mm a": " %I:%M %p",
-    " h:mm:ss a": " %I:%M:%S %p",
-}
-TIME_FORMATS = {java + hour: own + _HOURS[hour] for java, own in _DAYS.items() for hour in _HOURS}
-"""Patterns of times by Spark (`timestampFormat`), and the same ones by DuckDB."""
 
 OTHER_DATE = (
     "^[0-9]{1,2}[/.-][0-9]{1,2}[/.-][0-9]{2,4}([ T,]|$)|^[0-9]{4}[/.][0-9]{1,2}[/.][0-9]{1,2}|"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
-from recbench_spark.errors import DataError, MissingError, nearest
+from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
 from recbench_spark.storage.local_files import bare_name, is_text, refuse_name
 from recbench_spark.storage.uris import is_hidden
 
@@ -35,6 +36,27 @@ def check_path(path: str) -> None:
     else:
         hint = f"there is no folder {missing.parent} either"
     raise MissingError(f"no such file or folder: {path}", hint)
+
+
+def find_entry(folder: str, names: Sequence[str] | None, patterns: Sequence[str]) -> str:
+    """Find the path of an entry by the first pattern that fits any; `.gz` or `.bz2` may follow.
+
+    Args:
+        folder: the folder.
+        names: the names in it; None: it is a file.
+        patterns: patterns of names, the best one first.
+
+    Raises:
+        ConfigError: nothing fits, or the path is not a folder; the hint has the nearest name.
+    """
+    if names is None:
+        raise ConfigError(f"{folder} is a file", f"expected a folder with {' or '.join(patterns)}")
+    for pattern in patterns:
+        for name in names:
+            if fnmatch(bare_name(name), pattern):
+                return f"{folder.rstrip('/')}/{name}"
+    hint = nearest(patterns[0], names[:50]) if names else "the folder is empty"
+    raise ConfigError(f"{folder}: no {' or '.join(patterns)} (.gz or not)", hint)
 
 
 def refuse_empty(path: str) -> None:

@@ -118,25 +118,35 @@ def _split_columns(lines: list[str], names: list[str], sep: str, path: str) -> S
 
 
 def _split_fields(line: str, sep: str, path: str, width: int | None) -> list[str]:
-    """Split a line into its fields (RFC 4180).
+    """Split a line into its fields (RFC 4180); arguments and errors as in `cut_quoted`."""
+    if '"' not in line:
+        return line.split(sep)
+    return [field or "" for field in cut_quoted(line, sep, path, width)]
+
+
+def cut_quoted(
+    line: str, sep: str, path: str, width: int | None, *, comments: bool = False
+) -> list[str | None]:
+    """Split a line into its fields (RFC 4180); None: an empty one without quotes.
 
     Args:
         line: the text.
         sep: the separator of fields.
         path: the file, for messages.
         width: number of fields in the header; None where this line is the header.
+        comments: whether a file has comments; its quotes may be open.
 
     Raises:
         DataError: a quote is opened and not closed. FallbackToSpark: quotes within a field.
     """
     if '"' not in line:
-        return line.split(sep)
+        return [field or None for field in line.split(sep)]
     at = re.escape(sep)
     field = rf'"(?:[^"]|"")*"|[^"{at}]*'
     if re.fullmatch(rf"(?:{field})(?:{at}(?:{field}))*", line):
         fields = re.findall(rf"(?:^|{at})({field})", line)
-        return [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in fields]
+        return [part[1:-1].replace('""', '"') if part.startswith('"') else part or None for part in fields]
     torn = re.sub(rf'(^|{at})"([^"]|"")*"(?={at}|$)', r"\1", line)
-    if re.search(rf'(^|{at})"([^"]|"")*$', torn):
+    if not comments and re.search(rf'(^|{at})"([^"]|"")*$', torn):
         raise open_quote_error(f"file:{Path(path).absolute()}", line, sep, width)
     raise FallbackToSpark(f"{path}: quotes within a field, such as {line[:60]!r}")

@@ -48,6 +48,24 @@ ZONE_HINT = (
     "such as Europe/Rome"
 )
 
+_DAYS = {
+    "M/d/yyyy": "%m/%d/%Y",
+    "d/M/yyyy": "%d/%m/%Y",
+    "M-d-yyyy": "%m-%d-%Y",
+    "d-M-yyyy": "%d-%m-%Y",
+    "d.M.yyyy": "%d.%m.%Y",
+    "yyyy/M/d": "%Y/%m/%d",
+}
+_HOURS = {
+    "": "",
+    " H:mm": " %H:%M",
+    " H:mm:ss": " %H:%M:%S",
+    " h:mm a": " %I:%M %p",
+    " h:mm:ss a": " %I:%M:%S %p",
+}
+TIME_FORMATS = {java + hour: own + _HOURS[hour] for java, own in _DAYS.items() for hour in _HOURS}
+"""Patterns of times by Spark (`timestampFormat`), and the same ones by DuckDB and Python."""
+
 CHECKED = "times_checked"
 """Key in a column's metadata for times that came from a log that was read before: their unit is known."""
 
@@ -197,12 +215,13 @@ def parse_zoned_time(text: str) -> int | None:
         wall = datetime.fromisoformat(match[1]) if match else None
         if match is None or wall is None or wall.tzinfo is not None:
             return None
-        return (wall.replace(tzinfo=_parse_zone(match[2])) - EPOCH) // timedelta(microseconds=1)
+        return (wall.replace(tzinfo=parse_zone(match[2])) - EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError, KeyError, OSError):
         return None
 
 
-def _parse_zone(name: str) -> tzinfo:
+def parse_zone(name: str) -> tzinfo:
+    """Return the zone of an offset, Z, UTC, GMT, or a full name; ValueError or KeyError for others."""
     offset = re.fullmatch(f"(?:UTC|GMT)?({_OFFSET})", name)
     if offset is None:
         return UTC if name in ("Z", "UTC", "GMT") else ZoneInfo(name)

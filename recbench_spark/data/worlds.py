@@ -58,6 +58,7 @@ from recbench_spark.data.world_loop import (
     survival,
 )
 from recbench_spark.engine.pipes import cut_parts
+from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.kernels.streams import Batches
@@ -134,6 +135,13 @@ def read_piece(piece: range, world: WorldSettings, loop: Loop) -> Batches:
             _map_attributes(np.stack([taste_r, genres[item_r]], axis=1), world),
         ]
         yield from pa.Table.from_arrays(columns, schema=INTERACTIONS).to_batches(max_chunksize=1 << 16)
+
+
+def check_attributes(names: Iterable[str]) -> None:
+    """Refuse attributes that a world does not have. Raises ConfigError."""
+    for name in names:
+        if name not in ATTRIBUTES:
+            raise ConfigError(f"dataset.attributes: a world has no '{name}'", nearest(name, ATTRIBUTES))
 
 
 def open_rows(engine: Engine, world: WorldSettings) -> PieceRows:

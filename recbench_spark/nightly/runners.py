@@ -10,7 +10,7 @@ from recbench_spark.config import Benchmark, ModelConfig, PublishedModel
 from recbench_spark.engine.choices import EngineChoice, require_spark
 from recbench_spark.errors import ConfigError, FallbackToSpark
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
-from recbench_spark.protocol.rules import open_task_log
+from recbench_spark.protocol.rules import estimate_rows
 from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, TABLES, USER_BLOCKS, Table
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.training.model_adapter import make_adapter
@@ -70,8 +70,8 @@ def choose_job_runner(
 
 
 def count_log(benchmark: Benchmark) -> int:
-    """Return the rows of a benchmark's log. Raises FallbackToSpark: Spark must read or label it."""
-    return open_task_log(benchmark.dataset, benchmark.split).n
+    """Return about how many rows a benchmark's log has. Raises FallbackToSpark: Spark must read it."""
+    return estimate_rows(benchmark.dataset)
 
 
 def count_no_log() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ import pyarrow as pa
 from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, Slice, Split
 from recbench_spark.config.models import ListsModel
 from recbench_spark.data import arrow_files
+from recbench_spark.data.log_sources import open_raw_log
+from recbench_spark.data.opened_logs import OpenedLog, check_log
 from recbench_spark.data.paths import refuse_empty
 from recbench_spark.data.times import describe_units
 from recbench_spark.data.worlds import list_propensities
@@ -26,18 +28,22 @@ from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.protocol.audit_passes import build_manifest, count_parts
 from recbench_spark.protocol.item_counts import MOST_ITEMS, Catalogue, count_catalogue
 from recbench_spark.protocol.labelled_rows import open_by_user, open_labelled
-from recbench_spark.protocol.labels import OpenLoop, read_dropped, sum_dropped
+from recbench_spark.protocol.labels import read_dropped, sum_dropped
 from recbench_spark.protocol.manifests import Fact, LogRows, describe_rows, refuse_empty_parts
-from recbench_spark.protocol.rules import (
-    find_cut,
-    label_log,
-    make_rule,
-    open_task_log,
-)
+from recbench_spark.protocol.rules import label_log, open_plain_log, open_world
 from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks, label_slices
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, SPLITS, TABLES, USER_BLOCKS, Table
+from recbench_spark.schemas import (
+    ITEMS,
+    MANIFESTS,
+    PROPENSITIES,
+    REJECTS,
+    SPLITS,
+    TABLES,
+    USER_BLOCKS,
+    Table,
+)
 from recbench_spark.storage.arrow_store import ArrowStore, require_session
 from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
 
@@ -81,13 +87,6 @@ def current_split_id(store: AnyStore, split_id: str) -> str:
     rows = store.rows(MANIFESTS, [("split_id", "=", base), ("fact", "=", DROPPED_FACT)], ["value"])
     dropped = max((row["value"] for row in rows), default=0)
     return f"{base}.{dropped:.0f}" if dropped else base
-
-
-def choose_open_loop(dataset: Dataset, split: Split) -> OpenLoop:
-    """Return whether the open loop is a separate log of any pairs, and which of its pairs stay."""
-    shows_all = dataset.reader == "world" and dataset.world.open_items == "all"
-    keeps_known = split.open_loop == "all"
-    return OpenLoop(shows_all or keeps_known or dataset.closed_loop == "split", keeps_known)
 
 
 def check_open_loop(benchmark: Benchmark, definition: Definition) -> None:
@@ -241,9 +240,8 @@ class LogCounts:
 def write_labelled_log(store: AnyStore, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
     """Read, check and label a log and write it to `splits`, with one shuffle and one commit.
 
-    Parquet with plain values is read, labelled and written by Python tasks alone. Any other log, and splits
-    that need the log's own parts, use Spark's readers (`open_log`). A value that Python tasks cannot take
-    ends the first attempt (on a cluster after all retries of its task).
+    A log in columns of plain types is read once. A value that this reading cannot take ends it (on a
+    cluster after all retries of its task); the log is then checked and labelled in two passes, as others.
 
     Args:
         store: the warehouse.
@@ -252,7 +250,7 @@ def write_labelled_log(store: AnyStore, dataset: Dataset, split: Split, split_id
         split_id: the split's name.
 
     Raises:
-        ConfigError, SchemaError, DataError, ProtocolError: as `open_log` and `label_blocks`.
+        ConfigError, SchemaError, DataError, ProtocolError: as `check_log` and `label_log`.
         FallbackToSpark: the warehouse has no Spark, which must read the log.
     """
     return write_labelled(
@@ -279,32 +277,37 @@ def write_labelled(
         rejects_of: the split in whose name rejected rows are kept; empty: they are not.
         every_fold: true if `part` is the number of the row's fold.
     """
+
+    def label(log: OpenedLog) -> LogCounts:
+        if log.rejects is not None and rejects_of:
+            store.append_blocks(log.rejects, REJECTS, rejects_of)
+        dropped = write(label_log(log, dataset, split, store.engine, every_fold=every_fold), log.n)
+        rows = LogRows(log.n, log.later, log.rejected, log.describe_reasons(), dropped)
+        return LogCounts(rows, "item_id" in log.numeric)
+
+    plain = open_plain_log(store.engine, dataset, split)
     try:
-        blocks, n, numeric = _label_by_tasks(store, dataset, split, every_fold)
-        return LogCounts(LogRows(n, dropped=write(blocks, n)), numeric)
-    except Exception as error:
-        why = str(error)  # of Spark's error the text names the worker's
-        if FallbackToSpark.__name__ not in f"{type(error).__name__} {why}":
+        if plain is not None:
+            return label(plain)
+    except Exception as error:  # of Spark's error the text names the worker's
+        if FallbackToSpark.__name__ not in f"{type(error).__name__} {error}":
             raise
-    frames = _open_frames(store, why)
-    rule = {"open_loop": choose_open_loop(dataset, split), "every_fold": every_fold}
-    with frames.label_frame(store, dataset, split, rejects_of, **rule) as (labelled, rows, numeric):
-        return LogCounts(replace(rows, dropped=write(labelled, rows.n)), numeric)
+    return label(open_any_log(store, dataset, split))
 
 
-def _label_by_tasks(
-    store: AnyStore, dataset: Dataset, split: Split, every_fold: bool
-) -> tuple[TaskRows, int, bool]:
-    log = open_task_log(dataset, split)
-    if log.files is None and not store.is_file_storage:
-        raise FallbackToSpark("tasks cannot write the files of this warehouse")
-    rows, n = log.open(store.engine, store.scratch)
-    # No pair of a generated world is in two rows of one loop.
-    duplicates = dataset.duplicates if log.files or dataset.duplicates != "error" else None
-    rule = make_rule(split, duplicates, find_cut(rows, log, split, dataset.zone))
-    open_loop, numeric = choose_open_loop(dataset, split), rule.tie in log.whole
-    rule = replace(rule, numeric=numeric, open_loop=open_loop, every_fold=every_fold)
-    return label_log(rows, rule, n, log.columns), n, "item_id" in log.whole
+def open_any_log(store: AnyStore, dataset: Dataset, split: Split) -> OpenedLog:
+    """Open and check a log, by tasks where they can read it.
+
+    Raises:
+        FallbackToSpark: the warehouse has no Spark, which must read the log. The others: as `check_log`.
+    """
+    if dataset.reader == "world":
+        return open_world(store.engine, dataset, split, store.scratch if store.is_file_storage else None)
+    if isinstance(store, ArrowStore):
+        return check_log(open_raw_log(dataset), dataset, store.engine)
+    from recbench_spark.data.readers.logs import open_log  # noqa: PLC0415
+
+    return open_log(store.spark, dataset, placed=split.holdout == "consecutive")
 
 
 def _open_frames(store: AnyStore, why: str) -> Any:

@@ -24,7 +24,7 @@ def build_catalogue(splits: DataFrame, numeric: bool) -> Catalogue:
 
     Args:
         splits: the labelled log.
-        numeric: true if ids are ordered as numbers (see `data.readers.id_order`).
+        numeric: true if ids are ordered as numbers.
     """
     trained = F.sum(F.when(F.col("part") == "train", 1).otherwise(0)).cast("long")
     items = index_items(splits.groupBy("item_id").agg(trained.alias("n_train")), numeric)

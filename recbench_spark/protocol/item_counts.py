@@ -35,7 +35,7 @@ def count_catalogue(rows: PieceRows, numeric: bool) -> Catalogue | None:
 
     Args:
         rows: the labelled log.
-        numeric: true if ids are ordered as numbers (see `data.readers.id_order`).
+        numeric: true if ids are ordered as numbers.
     """
     counts = rows.reduce(("item_id", "part"), count_tables, _add_pair)
     if counts is None:
@@ -88,7 +88,7 @@ def number_items(counts: pa.Table, numeric: bool) -> tuple[pa.Table, tuple[int, 
 
     Args:
         counts: item_id and n_train, each item once.
-        numeric: true if ids are ordered as numbers, else by UTF-8 bytes (`data.readers.ids.id_order`).
+        numeric: true if ids are ordered as numbers, else by UTF-8 bytes.
     """
     ids = counts.column("item_id").combine_chunks()
     ordered = counts.take(pc.sort_indices(ids.cast(pa.int64()) if numeric else ids))

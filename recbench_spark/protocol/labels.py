@@ -125,9 +125,6 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
     Args:
         rows: all rows of some owners, in the columns of a log; `part` and `attributes` may be missing.
         rule: the protocol.
-
-    Raises:
-        FallbackToSpark: a pair is in two rows, where that is an error.
     """
     labelled, dropped = _label_all(rows, rule)
     left_out = _count_dropped(labelled, dropped)
@@ -170,8 +167,6 @@ UNORDERED = "unordered_pairs"
 
 def _label_all(rows: pa.Table, rule: SplitRule) -> tuple[pa.Table, Dropped]:
     rows = encode_ids(rows)
-    if rule.duplicates == "error":
-        pairs.refuse_duplicates(rows)
     labelled = rows if rule.by == "given" else _label(rows, rule)
     dropped = pairs.mark_dropped(labelled, rule.pair_rule)
     if not rule.every_fold:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.errors import FallbackToSpark
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.kernels.splits.labels import NAMES
 from recbench_spark.kernels.splits.positions import last_per_group, mark_repeats
@@ -70,10 +69,22 @@ def find_doubled(rows: pa.Table) -> Bools:
     return mark_repeats(id_numbers(rows, "user_id"), id_numbers(rows, "item_id"))
 
 
-def refuse_duplicates(rows: pa.Table) -> None:
-    """Raise FallbackToSpark if a pair is in two rows: `splits` then names one."""
-    if find_doubled(rows).any():
-        raise FallbackToSpark("pairs stand twice")
+PAIR_COLUMNS = ("user_id", "item_id", "n")
+
+
+def find_doubled_pair(rows: pa.Table, apart: bool) -> pa.Table:
+    """Return the first pair that is in two rows, and the number of its rows (PAIR_COLUMNS).
+
+    `apart`: a pair in the open loop and in another part is no such pair.
+    """
+    names = ["user_id", "item_id", *(["part"] if apart and "part" in rows.column_names else [])]
+    texts = {name: rows.column(name).cast(pa.string()) for name in names}
+    if "part" in texts:
+        texts["part"] = pc.fill_null(pc.equal(texts["part"], OPEN_LOOP), False)
+    counts = pa.table(texts).group_by(names).aggregate([([], "count_all")])
+    doubled = counts.filter(pc.greater(counts.column("count_all"), 1))
+    first = doubled.sort_by([(name, "ascending") for name in names]).slice(0, 1)
+    return first.select(["user_id", "item_id", "count_all"]).rename_columns(list(PAIR_COLUMNS))
 
 
 def mark_dropped(rows: pa.Table, rule: PairRule) -> Dropped:

@@ -265,6 +265,12 @@ def run_pieces(engine: Engine) -> Callable[[Callable[[Any], Any], Sequence[Any]]
     return lambda work, pieces: list(engine.parallelize(pieces, len(pieces)).map(work).collect())
 
 
+def mark_whole(rows: TaskRows, column: str) -> TaskRows:
+    """Return the rows of tasks, each of which holds all rows of an id of a column."""
+    marked: TaskRows = replace(rows, whole=column)  # type: ignore[type-var]
+    return marked
+
+
 def count_table_rows(tables: Iterable[pa.Table]) -> int:
     """Count the rows of a task."""
     return sum(map(len, tables))

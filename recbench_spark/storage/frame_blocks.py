@@ -132,7 +132,7 @@ class FrameRows:
 
     def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
         """Return what `sums` makes of the tables of each task; the driver holds these values."""
-        rows = self.frame.select(*columns)
+        rows = _select(self.frame, columns)
         return _collect_results(
             rows.mapInArrow(partial(_sum_batches, sums=sums, most=self.most), RESULT_SCHEMA)
         )
@@ -145,7 +145,7 @@ class FrameRows:
     def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> FrameBlocks:
         """Let each task change some rows of its partition at a time, without a shuffle."""
         read = partial(chunks, rows=self.most)
-        return FrameBlocks(self.frame.select(*columns), change, names, read=read)
+        return FrameBlocks(_select(self.frame, columns), change, names, read=read)
 
     def rename(self, names: Mapping[str, str]) -> FrameRows:
         """Return the rows with new names of columns (new -> old)."""
@@ -153,7 +153,7 @@ class FrameRows:
 
     def unite(self, other: PieceRows, columns: Sequence[str]) -> FrameRows:
         """Return some columns of these rows and of others."""
-        mine = self.frame.select(*columns)
+        mine = _select(self.frame, columns)
         spark, names = self.frame.sparkSession, tuple(columns)
         theirs = make_frame_rows(spark, other.open(columns, return_rows, names), mine.schema)
         return replace(self, frame=mine.unionByName(theirs))
@@ -172,7 +172,12 @@ class FrameRows:
 
     def _pack(self, columns: Sequence[str], deal: Deal) -> DataFrame:
         work = partial(_deal_chunks, deal=deal, most=self.most)
-        return self.frame.select(*columns).mapInArrow(partial(_pack_blocks, work=work), BLOCK_SCHEMA)
+        return _select(self.frame, columns).mapInArrow(partial(_pack_blocks, work=work), BLOCK_SCHEMA)
+
+
+def _select(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Select columns of exactly these names, with any characters."""
+    return frame.select(*(F.col("`" + name.replace("`", "``") + "`") for name in columns))
 
 
 def as_rows(rows: DataFrame | Rows | None) -> Rows | None:
@@ -190,7 +195,7 @@ def open_frame(spark: SparkSession, rows: Rows, schema: T.StructType) -> DataFra
         return numbers.mapInArrow(run, schema)
     stored = cast("FrameRows", side.rows)
     run = partial(_deal_chunks, deal=side.deal, most=stored.most)
-    return stored.frame.select(*side.columns).mapInArrow(run, schema)
+    return _select(stored.frame, side.columns).mapInArrow(run, schema)
 
 
 def _number_pieces(spark: SparkSession, pieces: Sequence[Any]) -> DataFrame:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -185,6 +186,36 @@ def cut_names(line: str, sep: str) -> set[str]:
 
 
 SEPARATORS = (",", "\t", ";", "|")
+
+
+def refuse_strange_names(groups: Mapping[str, list[str]], sep: str, path: str) -> None:
+    """Refuse files of a folder without a column name in common, or whose names differ in case alone.
+
+    Args:
+        groups: the first line of files -> the files.
+        sep: the separator of names.
+        path: the folder.
+
+    Raises:
+        SchemaError: there are such files.
+    """
+    names = {line: cut_names(line, sep) for line in groups}
+    first = next(iter(groups), "")
+    for line, line_names in names.items():
+        pair = f"{_file_name(groups[first][0])} begins with {first[:120]!r}"
+        pair += f", {_file_name(groups[line][0])} with {line[:120]!r}"
+        if line != first and not line_names & names[first]:
+            raise SchemaError(
+                f"{path}: {pair}: no name of a column in common", "the same line of names in every file"
+            )
+        if len({name.lower() for name in line_names | names[first]}) < len(line_names | names[first]):
+            raise SchemaError(
+                f"{path}: {pair}: names that differ in case alone", "one spelling in all files"
+            )
+
+
+def _file_name(file: str) -> str:
+    return unquote(file.rsplit("/", 1)[-1])
 
 
 def _line_hint(number: int) -> str:

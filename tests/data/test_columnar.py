@@ -21,15 +21,14 @@ from pyspark.sql import functions as F
 from recbench_spark.config import Dataset, Split
 from recbench_spark.data import columnar
 from recbench_spark.data.columnar import COLUMNS, open_columnar_log
-from recbench_spark.data.readers.logs import open_log
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.nightly import split_frames
+from recbench_spark.nightly import split as splitting
 from recbench_spark.nightly.split import write_labelled_log
-from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.schemas import SPLITS
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.store import Store
+from tests.labelled import label_blocks, open_log
 
 SPLIT_OF = {
     "TO_LS": Split(protocol="TO_LS", valid=True),
@@ -88,7 +87,7 @@ def python_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def refuse(*_: Any) -> None:
         raise AssertionError("read by way of Spark's rows")
 
-    monkeypatch.setattr(split_frames, "open_log", refuse)
+    monkeypatch.setattr(splitting, "open_any_log", refuse)
     yield
 
 
@@ -123,7 +122,7 @@ def test_every_split_is_that_of_sparks_readers(
     changed, settings = FORMS[form]
     columns = {name: changed.get(name, list)(column) for name, column in plain_log().items()}
     log = dataset(write_log(tmp_path, columns), **settings)
-    rows = open_log(spark, log).stored.cache()
+    rows = open_log(spark, log).rows.cache()
     names = SPLIT_OF if form == "whole numbers" else ("TO_LS", "netflix")
     for name in names:
         split_id = f"{form[:5]}_{name}"

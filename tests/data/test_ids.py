@@ -18,10 +18,10 @@ import recbench_spark
 from recbench_spark.config import Bootstrap, CandidateDraw, Dataset
 from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_rows import encode_ids
-from recbench_spark.data.readers.logs import open_log
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from tests import id_rule
+from tests.labelled import open_log
 
 HIT: dict[str, Any] = {"k": [1], "metrics": ["hit"], "bootstrap": Bootstrap(replicates=0)}
 

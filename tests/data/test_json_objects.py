@@ -15,8 +15,8 @@ from recbench_spark.config import Dataset
 from recbench_spark.data.json_objects import check_first_lines, describe_line, find_bad_line, open_unmarked
 from recbench_spark.data.log_files import open_log_file
 from recbench_spark.data.log_values import profile_columns
-from recbench_spark.data.readers.logs import open_log
 from recbench_spark.errors import DataError
+from tests.labelled import open_log
 
 GOOD = [
     {"user": f"u{n % 9}", "item": f"i{n}", "rating": n % 5, "time": 1_600_000_000 + n} for n in range(40)

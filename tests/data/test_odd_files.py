@@ -20,12 +20,11 @@ import pytest
 from recbench_spark.config import Dataset
 from recbench_spark.data import arrow_files, columnar
 from recbench_spark.data.readers import files
-from recbench_spark.data.readers.ids import id_order
-from recbench_spark.data.readers.logs import open_log
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import FallbackToSpark, RecbenchError
 from recbench_spark.graph.edges import open_rows
 from recbench_spark.storage.local_files import HEAD_BYTES, parquet_error
+from tests.labelled import id_order, open_log
 
 Files = Mapping[str, Any]
 """Name below a folder -> text, bytes, or columns of Parquet."""

@@ -8,9 +8,9 @@ import pytest
 
 from recbench_spark.config import Dataset
 from recbench_spark.data import arrow_files
-from recbench_spark.data.readers.logs import read_log
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import DataError
+from tests.labelled import read_log
 
 HEADER = "user_id\titem_id\trating\n"
 SWALLOWED = {

@@ -11,8 +11,8 @@ import pytest
 from deltalake import write_deltalake
 
 from recbench_spark.config.dataset import FILE_OPTIONS, READER_OPTIONS, UNUSED_OPTIONS, Dataset
-from recbench_spark.data.readers.logs import open_log
 from recbench_spark.errors import DataError, SchemaError
+from tests.labelled import open_log
 
 Case = tuple[str, str | bytes, dict[str, str]]
 """Value of the option, text of the file, and options that stand beside it."""

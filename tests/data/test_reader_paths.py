@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from recbench_spark.data.readers.netflix import _find_files
+from recbench_spark.config import Dataset
+from recbench_spark.data.log_sources import HERE, find_text_files
 from recbench_spark.data.readers.paths import file_system, find_file, is_folder, list_names
 from recbench_spark.engine.sessions import forget_delta_logs
 from recbench_spark.errors import ConfigError, DataError, MissingError
@@ -49,13 +50,12 @@ def test_a_folder_is_listed_by_any_name(
     assert "train.ascii" in error.value.hint
 
 
-def test_a_relative_folder_is_listed(
-    connect: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_folder_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "netflix" / "training_set").mkdir(parents=True)
     (tmp_path / "netflix" / "training_set" / "mv_0000001.txt").write_text("1:\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    assert _find_files(connect, "netflix") == ("netflix/training_set", True, "mv_*.txt*")
+    ((_, file, layout),) = find_text_files(Dataset(name="n", reader="netflix", path="netflix"), HERE).files
+    assert (file, layout.single) == ("netflix/training_set/mv_0000001.txt", True)  # type: ignore[attr-defined]
 
 
 def test_missing_places_and_files_are_named(connect: SparkSession, tmp_path: Path) -> None:

@@ -10,15 +10,16 @@ import pytest
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Benchmark, load_benchmark, parse
+from recbench_spark.data import text_pieces
+from recbench_spark.data.log_sources import open_raw_log
 from recbench_spark.data.readers.bandit_feedback import ROUNDS, read_rounds
-from recbench_spark.data.readers.ids import id_order
-from recbench_spark.data.readers.logs import read_log
 from recbench_spark.data.readers.published import read_negatives, read_propensities
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.schemas import ITEMS, MANIFESTS, RANKINGS, REJECTS
 from recbench_spark.storage.store import Store
 from tests.data.test_readers import SECOND, dataset, log, rows, write
+from tests.labelled import id_order, read_log
 from tests.log_schema import LOG_SCHEMA
 from tests.nights import run
 
@@ -44,18 +45,7 @@ def day(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND
 
 
-@pytest.fixture
-def small_blocks(spark):
-    """Files are read in blocks of 50 bytes, as large files are in blocks of 128 MB."""
-    key = "spark.sql.files.maxPartitionBytes"
-    before = spark.conf.get(key)
-    spark.conf.set(key, "50")
-    yield spark
-    spark.conf.set(key, before)
-
-
-@pytest.mark.slow
-def test_netflix_across_blocks(small_blocks, tmp_path):
+def test_netflix_across_blocks(spark, monkeypatch, tmp_path):
     """Some blocks begin within a movie, some hold none of its header, some several headers."""
     draw, wanted = random.Random(5), []
     for n in (1, 2):
@@ -70,9 +60,9 @@ def test_netflix_across_blocks(small_blocks, tmp_path):
     write(tmp_path / "combined_data_3.txt.gz", "99:\n5,4,2005-01-02\n")
     write(tmp_path / "probe.txt", "1:\n5\n")
     wanted.append(log("5", "99", 4.0, day("2005-01-02")))
-    frame = read_log(small_blocks, dataset("netflix", tmp_path))
-    assert frame.rdd.getNumPartitions() > 10
-    assert rows(frame) == sorted(wanted)
+    monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", 64)
+    assert len(open_raw_log(dataset("netflix", tmp_path)).open(None).pieces) > 10
+    assert rows(read_log(spark, dataset("netflix", tmp_path))) == sorted(wanted)
 
 
 def test_netflix_by_movie(spark, tmp_path):

@@ -17,10 +17,10 @@ from recbench_spark.config import Dataset, parse
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
 from recbench_spark.data.columnar import _convert_times
 from recbench_spark.data.readers.auction_values import RowRules, _read_times
-from recbench_spark.data.readers.logs import open_log, read_log
 from recbench_spark.data.readers.values import Value
 from recbench_spark.data.times import CHECKED, coarser_unit, guess_unit, time_hint
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
+from tests.labelled import open_log, read_log
 
 SECOND = 1_000_000
 IN_2021 = 1_609_459_200

@@ -23,12 +23,11 @@ from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.run_keys import hash_split, world_settings
 from recbench_spark.protocol.audit_passes import build_manifest
-from recbench_spark.protocol.labels import OpenLoop
 from recbench_spark.protocol.manifests import LogRows
-from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
 from recbench_spark.schemas import INTERACTIONS
 from recbench_spark.storage.blocks import run_pieces
 from recbench_spark.storage.frame_blocks import FrameRows
+from tests.labelled import count_dropped_rows, label_blocks
 from tests.log_schema import LOG_SCHEMA
 
 WORLD = WorldSettings(users=400, items=60, interactions=5000, open_loop=2000, periods=3)
@@ -286,7 +285,7 @@ def test_tastes_differ_in_half_of_their_signs(tastes):
 def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spark):
     """The rest of the open loop is its pairs outside training, uniformly; tested ones stay in both."""
     split = Split(protocol="RO_RS", ratio=(0.7, 0.1, 0.2), seed=3)
-    blocks = label_blocks(read_world(spark, WORLD), split, "keep_last", open_loop=OpenLoop(apart=True))
+    blocks = label_blocks(read_world(spark, WORLD), split, "keep_last")
     made = blocks.rows().toPandas()
     closed = (
         label_blocks(read_world(spark, WORLD).where("part IS NULL"), split, "keep_last").rows().toPandas()

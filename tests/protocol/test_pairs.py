@@ -21,7 +21,7 @@ from recbench_spark.protocol.audit import PartSummary
 from recbench_spark.protocol.labels import SplitRule, label_rows, read_dropped
 from recbench_spark.protocol.manifests import LogRows, refuse_empty_parts
 from recbench_spark.protocol.pairs import read_fold_part
-from recbench_spark.protocol.splits import make_rule
+from recbench_spark.protocol.rules import make_rule
 
 LOG = pa.schema(
     {"user_id": pa.string(), "item_id": pa.string(), "rating": pa.float64(), "event_time": pa.int64()}

@@ -18,11 +18,11 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
-from recbench_spark.protocol.splits import count_dropped_rows, label_blocks
 from recbench_spark.protocol.windows import find_time
 from recbench_spark.randomness import hash_keys, uniform
 from recbench_spark.schemas import ABSENT, ID_KIND
 from recbench_spark.storage.frame_blocks import FrameRows
+from tests.labelled import count_dropped_rows, label_blocks
 from tests.log_schema import LOG_SCHEMA
 from tests.protocol.test_pairs import DAY, as_set, cut_in_pandas, settle_in_pandas, shop
 

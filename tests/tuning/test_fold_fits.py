@@ -18,9 +18,7 @@ import pytest
 
 from recbench_spark.commands.actions.benchmark import format_table, select_models
 from recbench_spark.config import make_benchmark
-from recbench_spark.data.readers.logs import open_log
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
-from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS, METRICS, SPLITS, SUBMISSIONS, VERDICTS
@@ -33,6 +31,7 @@ from recbench_spark.tuning.board_update import append_entries, read_views, updat
 from recbench_spark.tuning.fold_fits import FitPlanner, run_plan, summarise_models
 from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.submissions import make_facts, pack_bundle, read_predictions, score_bundle
+from tests.labelled import label_blocks, open_log
 from tests.nights import run, small
 
 MODELS = [

@@ -4,10 +4,8 @@ Everything is checked when it is read, in one pass that counts problems. A missi
 that is not a number, or a row without ids becomes an error that names file, column and an example. No row
 is dropped silently, and no problem appears later as a Java stack trace.
 
-    logs             steps that all logs have in common, and logs that are tables
-    movielens        100K to 32M, latest
-    netflix          the prize's text
-    published        splits that come as files: Coat, Yahoo R3, LightGCN, NCF
+    logs             logs that only Spark reads; `data.log_sources` opens all others
+    published        what published splits have beside their log: propensities, negatives
     bandit_feedback  Open Bandit rounds
     tables           lists, scores, ground truth, embeddings, attributes
     values, ids      conversion and checks of a column; ids as numbers or as text

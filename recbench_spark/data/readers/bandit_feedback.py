@@ -9,10 +9,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.readers.files import HIDDEN, column, read_fields
+from recbench_spark.data.readers.files import column, read_fields
 from recbench_spark.data.readers.paths import find_file, is_folder
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.data.text_layouts import Layout
+from recbench_spark.data.text_pieces import HIDDEN
 from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import DataError
 from recbench_spark.storage.spark_types import require

@@ -24,6 +24,7 @@ from recbench_spark.data.readers.paths import (
     plain_path,
 )
 from recbench_spark.data.text_layouts import OPTION_ALIASES, REPLACEMENT, Layout, open_quote_error
+from recbench_spark.data.text_pieces import BAD_LINE, FILE, HIDDEN
 from recbench_spark.engine.sessions import open_java, read_hadoop
 from recbench_spark.engine.versions import add_columns, change_setting, read_setting
 from recbench_spark.errors import ConfigError, DataError, SchemaError
@@ -31,22 +32,13 @@ from recbench_spark.inputs import Options, find_version, time_travel_options
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.local_files import (
     HEAD_BYTES,
-    cut_names,
     head_lines,
     read_head,
     refuse_packed_text,
+    refuse_strange_names,
 )
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.text_forms import BLANKS
-
-BAD_LINE = "_bad_line"
-"""Hidden column with the text of a line that has the wrong layout, else NULL."""
-
-
-FILE = "_file"
-"""Hidden column with the file of the row."""
-
-HIDDEN = (BAD_LINE, FILE)
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ def _read_blank_fields(spark: SparkSession, path: str, settings: Mapping[str, st
     parts = partition_names(path, files)
     schema = T.StructType([T.StructField(name, T.StringType()) for name in ("line", *parts)])
     heads = {
-        file: head_lines(_read_file_head(spark, file), settings["encoding"], settings.get("comment", ""))
+        file: head_lines(read_file_head(spark, file), settings["encoding"], settings.get("comment", ""))
         for file in files
     }
     first = {tuple(lines[0].split()): file for file, lines in heads.items() if lines}
@@ -232,37 +224,17 @@ def _group_by_header(
         SchemaError: a file has no column name in common with the first one.
     """
     with ThreadPoolExecutor(max_workers=16) as pool:
-        heads = list(pool.map(partial(_read_file_head, spark), files))
+        heads = list(pool.map(partial(read_file_head, spark), files))
     groups: dict[str, list[str]] = {}
     for file, head in zip(files, heads, strict=True):
         lines = head_lines(head, settings["encoding"], settings.get("comment", ""))
         if lines:
             groups.setdefault(lines[0], []).append(file)
-    _refuse_strange_names(groups, settings["sep"], path)
+    refuse_strange_names(groups, settings["sep"], path)
     return list(groups.values())
 
 
-def _refuse_strange_names(groups: dict[str, list[str]], sep: str, path: str) -> None:
-    names = {line: cut_names(line, sep) for line in groups}
-    first = next(iter(groups), "")
-    for line, line_names in names.items():
-        pair = f"{_file_name(groups[first][0])} begins with {first[:120]!r}"
-        pair += f", {_file_name(groups[line][0])} with {line[:120]!r}"
-        if line != first and not line_names & names[first]:
-            raise SchemaError(
-                f"{path}: {pair}: no name of a column in common", "the same line of names in every file"
-            )
-        if len({name.lower() for name in line_names | names[first]}) < len(line_names | names[first]):
-            raise SchemaError(
-                f"{path}: {pair}: names that differ in case alone", "one spelling in all files"
-            )
-
-
-def _file_name(file: str) -> str:
-    return unquote(file.rsplit("/", 1)[-1])
-
-
-def _read_file_head(spark: SparkSession, file: str) -> bytes:
+def read_file_head(spark: SparkSession, file: str) -> bytes:
     """Read the first bytes of a text file, local or remote, uncompressed."""
     local = local_path(file)
     if local is not None:

@@ -5,20 +5,18 @@ numbers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.readers.files import BAD_LINE, column, keeps_replacements
+from recbench_spark.data.readers.files import column, keeps_replacements
 from recbench_spark.data.text_layouts import IN_UTF8, TEXT_FILE
+from recbench_spark.data.text_pieces import BAD_LINE
 from recbench_spark.engine.versions import is_utf8, try_cast
 from recbench_spark.errors import SchemaError
 from recbench_spark.kernels.ids import (
-    CANONICAL_INTEGER,
     EXACT_BITS,
     IDS_AS_TEXT,
     SAFE_DIGITS,
@@ -146,27 +144,3 @@ def _is_whole_floats(frame: DataFrame, name: str) -> bool:
 
 def _looks_whole(text: str) -> bool:
     return text.endswith(".0") or "e+" in text.lower()
-
-
-# ------------------------------------------------------------------------------------- order
-
-
-def id_order(
-    frames: Iterable[DataFrame], name: Literal["user_id", "item_id"] = "item_id"
-) -> Literal["numeric", "bytes"]:
-    """Return the order of item ids (or user ids) of these frames for ties, in splits and in rankings.
-
-    It is `numeric` where each frame's column holds whole numbers (also as floats and decimals) or,
-    read from text or with more than 18 digits, only canonical integers; else `bytes`: the order
-    of UTF-8. A stored type is trusted: digits in a string column are text. The frames must come from
-    `read_log`, `read_table` or `convert_rows`, which note how ids were stored; one pass reads those
-    whose type does not decide.
-    """
-    return "numeric" if all(_ids_are_numbers(frame, name) for frame in frames) else "bytes"
-
-
-def _ids_are_numbers(frame: DataFrame, name: str) -> bool:
-    ids = convert_ids(frame, name, "ids")
-    if ids.kind == "text":
-        return frame.where(~ids.text.rlike(CANONICAL_INTEGER)).isEmpty()
-    return ids.kind == "integer"

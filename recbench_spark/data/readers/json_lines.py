@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.data.json_objects import check_first_lines, find_bad_line, has_objects
-from recbench_spark.data.readers.files import BAD_LINE, FILE, TextFrame, column, input_files
+from recbench_spark.data.readers.files import TextFrame, column, input_files
 from recbench_spark.data.readers.paths import explain_errors, local_path
+from recbench_spark.data.text_pieces import BAD_LINE, FILE
 from recbench_spark.inputs import Options
 from recbench_spark.storage.shared_arrays import escape_path
 

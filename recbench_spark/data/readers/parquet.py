@@ -17,7 +17,6 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type
 
 from recbench_spark.data.readers.files import (
-    FILE,
     column,
     input_files,
     note_partitions,
@@ -25,6 +24,7 @@ from recbench_spark.data.readers.files import (
     union_by_name,
 )
 from recbench_spark.data.readers.paths import explain_errors, local_path, plain_path
+from recbench_spark.data.text_pieces import FILE
 from recbench_spark.engine.versions import add_columns
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.storage.local_files import refuse_case

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatch
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,11 +12,11 @@ from pyarrow import fs
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from recbench_spark.data.paths import check_path, may_be_table
+from recbench_spark.data.paths import check_path, find_entry, may_be_table
 from recbench_spark.engine.sessions import Py4JJavaError, is_connect, open_hadoop
-from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
+from recbench_spark.errors import DataError, MissingError
 from recbench_spark.inputs import normalise_path
-from recbench_spark.storage.local_files import DAMAGED, bare_name
+from recbench_spark.storage.local_files import DAMAGED
 from recbench_spark.storage.object_access import open_filesystem
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.retries import first_line
@@ -91,20 +90,8 @@ def qualify_path(spark: SparkSession, path: str) -> str:
 
 
 def find_file(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
-    """Find the path of an entry by the first pattern that fits any; `.gz` or `.bz2` may follow.
-
-    Raises:
-        ConfigError: nothing fits, or the path is not a folder; the hint has the nearest name.
-    """
-    if not is_folder(spark, folder):
-        raise ConfigError(f"{folder} is a file", f"expected a folder with {' or '.join(patterns)}")
-    names = list_names(spark, folder)
-    for pattern in patterns:
-        for name in names:
-            if fnmatch(bare_name(name), pattern):
-                return f"{folder.rstrip('/')}/{name}"
-    hint = nearest(patterns[0], names[:50]) if names else "the folder is empty"
-    raise ConfigError(f"{folder}: no {' or '.join(patterns)} (.gz or not)", hint)
+    """Find the path of an entry, local or remote; arguments and errors as `find_entry`."""
+    return find_entry(folder, list_names(spark, folder) if is_folder(spark, folder) else None, patterns)
 
 
 def is_table(spark: SparkSession, name: str) -> bool:

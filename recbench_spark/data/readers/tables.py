@@ -10,18 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.paths import check_path, exists
-from recbench_spark.data.readers.files import (
-    FILE,
-    HIDDEN,
-    column,
-    open_reader,
-    read_blanks,
-    read_fields,
-)
+from recbench_spark.data.readers.files import column, open_reader, read_blanks, read_fields
 from recbench_spark.data.readers.parquet import read_parquet
 from recbench_spark.data.readers.paths import explain_errors, is_table, reach_storage
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.data.text_layouts import LAYOUTS, NUMBER_COLUMNS, OPTIONAL_COLUMNS, Layout
+from recbench_spark.data.text_pieces import FILE, HIDDEN
 from recbench_spark.data.trec_files import FIELDS, describe_line, find_format
 from recbench_spark.inputs import normalise_path
 from recbench_spark.storage.catalogs import is_delta

@@ -13,10 +13,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.data.input_rules import EXACT_LIMIT, WHOLE_NUMBER
-from recbench_spark.data.readers.files import BAD_LINE, FILE, column
+from recbench_spark.data.readers.files import column
 from recbench_spark.data.readers.ids import convert_ids, has_replacement
 from recbench_spark.data.readers.paths import explain_errors
 from recbench_spark.data.text_layouts import BELOW_2_53, FINITE_TEXT, IN_UTF8
+from recbench_spark.data.text_pieces import BAD_LINE, FILE
 from recbench_spark.data.times import (
     CHECKED,
     HAS_DATE,
@@ -139,7 +140,7 @@ class Value:
                 name, F.unix_micros(_shift_zone(raw.cast("timestamp"), zone)), expected="a timestamp"
             )
         if pattern:
-            read = _read_pattern(raw, pattern, zone)
+            read = read_pattern(raw, pattern, zone)
             return Value(name, read, raw.isNotNull() & read.isNull(), f"a timestamp by {pattern}")
         if unit == "timestamp" and isinstance(data_type, T.StringType):
             known = ~raw.rlike(HAS_ZONE_NAME) | raw.rlike(KNOWN_ZONE)
@@ -239,7 +240,7 @@ def _find_hint(value: Value, example: str | None) -> str:
     return value.hint or (value.make_hint(example) if value.make_hint else "")
 
 
-def _read_pattern(raw: Column, pattern: str, zone: str) -> Column:
+def read_pattern(raw: Column, pattern: str, zone: str) -> Column:
     """Return microseconds of texts by a pattern of Spark; one without an offset is of the zone."""
     parsed = F.try_to_timestamp(raw, F.lit(pattern))
     has_offset = re.search("[XxZzVO]", re.sub("'[^']*'", "", pattern))

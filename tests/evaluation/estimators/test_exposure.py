@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from pyspark.sql import functions
 
 from recbench_spark.config import Benchmark, Bootstrap, Dataset, Exposure, Propensities, Strata, parse
-from recbench_spark.data.readers.logs import read_log
 from recbench_spark.definitions import Definition
 from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.errors import ConfigError, DataError
@@ -57,6 +56,7 @@ from recbench_spark.storage.scratch import share_results, share_table
 from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.storage.spark_types import spark_columns
 from recbench_spark.training.baselines import train_popular
+from tests.labelled import read_log
 from tests.nights import SMALL, Ran, models, run, small
 
 ALL = estimators.ESTIMATORS[1:]

@@ -1,0 +1,418 @@
+"""Text files of logs in pieces: a task reads the lines of a range of bytes, and a layout cuts them.
+
+A table that a layout makes has the columns of the file as texts, BAD_LINE and FILE.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.data.text_lines import BLANKS as BLANK_LETTERS
+from recbench_spark.data.text_lines import cut_quoted
+from recbench_spark.errors import DataError
+from recbench_spark.storage.local_files import COMPRESSED, read_chunks
+from recbench_spark.storage.text_forms import BLANKS
+
+BAD_LINE = "_bad_line"
+"""Hidden column with the text of a line that has the wrong layout, else NULL."""
+
+FILE = "_file"
+"""Hidden column with the file of the row."""
+
+HIDDEN = (BAD_LINE, FILE)
+
+BYTES_A_PIECE = 1 << 24
+"""Bytes of a file that a task reads at once."""
+
+COMMENTS = b"recbench.comments"
+"""Metadata of a table: the number of lines that are comments."""
+
+MARK = b"\xef\xbb\xbf"
+"""Mark of the byte order at the beginning of a file in UTF-8."""
+
+
+class LinePiece(NamedTuple):
+    """Lines of a file: those that begin in a range of bytes, or all of them.
+
+    Attributes:
+        path: the file.
+        first, size: the range of bytes; size -1: the whole file.
+        layout: cuts lines into columns.
+        part: part of the rows; None where the log does not say.
+    """
+
+    path: str
+    first: int
+    size: int
+    layout: TextLayout
+    part: str | None = None
+
+
+class TextLayout(Protocol):
+    """A way in which lines hold rows."""
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of the text."""
+
+    @property
+    def divisible(self) -> bool:
+        """True where each range of lines can be read alone."""
+
+    @property
+    def carries(self) -> bool:
+        """True where a line says something of the lines after it."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the rows."""
+
+    @property
+    def line(self) -> str:
+        """The expected layout of a line, in words."""
+
+    def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
+        """Cut lines, of which none is blank, into some columns and BAD_LINE."""
+
+
+def split_file(path: str, layout: TextLayout, part: str | None = None) -> Iterator[LinePiece]:
+    """Yield the pieces of a file; a compressed one is one piece."""
+    size = Path(path).stat().st_size
+    if path.endswith(COMPRESSED) or not layout.divisible:
+        yield LinePiece(path, 0, -1, layout, part)
+        return
+    for first in range(0, max(size, 1), BYTES_A_PIECE):
+        yield LinePiece(path, first, BYTES_A_PIECE, layout, part)
+
+
+def read_pieces(pieces: Iterable[LinePiece], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the rows of pieces, some at a time, with the wanted columns; one that a file lacks is NULL."""
+    for piece in pieces:
+        first = True
+        for raw in _read_lines(piece):
+            begins = first and piece.first == 0
+            yield cut_text(raw, piece if begins else piece._replace(first=max(piece.first, 1)), columns)
+            first = False
+
+
+def cut_text(raw: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
+    """Cut whole lines into rows; `piece.first` is 0 where they begin the file."""
+    lines = split_lines(raw.removeprefix(MARK) if piece.first == 0 else raw, piece.layout.encoding)
+    rows = piece.layout.cut(lines, piece, columns)
+    more = {FILE: name_file(piece.path), "part": piece.part}
+    chosen = {}
+    for name in columns:
+        if name in rows.column_names:
+            chosen[name] = rows.column(name)
+        else:
+            chosen[name] = pa.repeat(pa.scalar(more.get(name), pa.string()), len(rows))
+    return pa.table(chosen).replace_schema_metadata(rows.schema.metadata)
+
+
+def name_file(path: str) -> str:
+    """Return the name of a file as Spark writes it."""
+    return path if "://" in path else Path(path).absolute().as_uri()
+
+
+def split_lines(raw: bytes, encoding: str = "utf-8") -> pa.Array:
+    """Split text at line ends, as Hadoop does; blank lines are left out, undecodable bytes are U+FFFD."""
+    text = _as_utf8(raw, encoding)
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines = pc.split_pattern(pa.array([text], pa.binary()), b"\n").flatten().view(pa.string())
+    return lines.filter(pc.not_equal(pc.ascii_trim(lines, BLANK_LETTERS), ""))
+
+
+def _as_utf8(raw: bytes, encoding: str) -> bytes:
+    if encoding.lower() not in ("utf-8", "utf8"):
+        return raw.decode(encoding, errors="replace").encode()
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode(errors="replace").encode()
+    return raw
+
+
+def _read_lines(piece: LinePiece) -> Iterator[bytes]:
+    """Yield whole lines of a piece, about BYTES_A_PIECE at a time; a file that is not divided, at once."""
+    if piece.size >= 0:
+        yield _read_range(piece)
+        return
+    held: list[bytes] = []
+    size, may_cut = 0, piece.layout.divisible and not piece.layout.carries
+    for chunk in read_chunks(piece.path):
+        held.append(chunk)
+        size += len(chunk)
+        if may_cut and size >= BYTES_A_PIECE and b"\n" in chunk:
+            whole, mark, rest = b"".join(held).rpartition(b"\n")
+            yield whole + mark
+            held, size = [rest], len(rest)
+    yield b"".join(held)
+
+
+def _read_range(piece: LinePiece) -> bytes:
+    try:
+        with Path(piece.path).open("rb") as file:
+            begin = _find_line(file, piece.first)
+            end = _find_line(file, piece.first + piece.size)
+            file.seek(begin)
+            return file.read(end - begin)
+    except OSError as error:
+        raise DataError(f"{piece.path}: cannot be read: {error}", "has it changed?") from None
+
+
+def _find_line(file: BinaryIO, at: int) -> int:
+    """Return the first byte at or after `at` where a line begins."""
+    if at == 0:
+        return 0
+    file.seek(at - 1)
+    file.readline()
+    return file.tell()
+
+
+# ----------------------------------------------------------------------------------------- layouts
+
+
+def _make_table(columns: dict[str, pa.Array], bad: pa.Array, comments: int = 0) -> pa.Table:
+    table = pa.table({**columns, BAD_LINE: bad})
+    return table.replace_schema_metadata({COMMENTS: str(comments)}) if comments else table
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A row a line; a separator, or blanks, stand between its fields.
+
+    Attributes:
+        names: the columns; None: a field that nobody reads.
+        sep: the separator, or BLANKS.
+        header: whether the first line has names.
+        quoted: whether a field may stand in quotes (RFC 4180).
+        comment: what comments begin with; empty: there are none.
+        encoding: the encoding.
+    """
+
+    names: tuple[str, ...]
+    sep: str
+    header: bool = False
+    quoted: bool = False
+    comment: str = ""
+    encoding: str = "utf-8"
+    divisible: bool = True
+    carries: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the rows."""
+        return self.names
+
+    @property
+    def line(self) -> str:
+        """Return the expected layout of a line, in words."""
+        between = "blanks" if self.sep == BLANKS else repr(self.sep)
+        return f"{len(self.names)} fields separated by {between}"
+
+    def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
+        """Cut lines into columns; an empty field is NULL."""
+        n = len(lines)
+        if self.comment:
+            lines = lines.filter(pc.invert(pc.starts_with(lines, self.comment)))
+        comments = n - len(lines)
+        if self.header and piece.first == 0:
+            lines = lines.slice(1)
+        parts = self._split(lines, piece.path)
+        fits = pc.equal(pc.list_value_length(parts), len(self.names))
+        wanted = [name for name in self.names if name in columns]
+        fields = _take_fields(parts, fits, map(self.names.index, wanted), len(self.names))
+        return _make_table(dict(zip(wanted, fields, strict=True)), _keep_bad(lines, fits), comments)
+
+    def _split(self, lines: pa.Array, path: str) -> pa.Array:
+        if self.sep == BLANKS:
+            return _split_tokens(lines)
+        quotes = pc.match_substring(lines, '"') if self.quoted else None
+        if quotes is None or not pc.any(quotes, min_count=0).as_py():
+            return pc.split_pattern(lines, self.sep)
+        width = len(self.names)
+        cut = [
+            cut_quoted(line, self.sep, path, width, comments=bool(self.comment))
+            for line in lines.to_pylist()
+        ]
+        return pa.array(cut, pa.list_(pa.string()))
+
+
+def _take_fields(parts: pa.Array, fits: pa.Array, places: Iterable[int], width: int) -> list[pa.Array]:
+    """Return some fields of lines that fit; NULL for the others and in the place of empty fields."""
+    if not len(parts):
+        return [pa.array([], pa.string()) for _ in places]
+    if not pc.all(fits).as_py():
+        parts = pc.if_else(fits, parts, pa.scalar([None] * width, parts.type))
+    return [_drop_empty(pc.list_element(parts, place)) for place in places]
+
+
+def _drop_empty(field: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(field, ""), pa.scalar(None, pa.string()), field)
+
+
+def _keep_bad(lines: pa.Array, fits: pa.Array) -> pa.Array:
+    return pc.if_else(fits, pa.scalar(None, pa.string()), lines)
+
+
+def _split_tokens(lines: pa.Array) -> pa.Array:
+    """Split lines at blanks of any number."""
+    even = pc.replace_substring_regex(lines, r"[\s\v]+", " ")
+    return pc.split_pattern(pc.ascii_trim(even, " "), " ")
+
+
+@dataclass(frozen=True)
+class ItemLines:
+    """A line has a user, then its items; a user without items has no row."""
+
+    encoding: str = "utf-8"
+    divisible: bool = True
+    carries: bool = False
+    columns: tuple[str, ...] = ("user_id", "item_id")
+    line: str = "'user item item ...' in whole numbers"
+
+    def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
+        """Make a row for each item of a good line, and one of a bad line."""
+        fits = pc.match_substring_regex(lines, WHOLE_NUMBERS)
+        wrong = lines.filter(pc.invert(fits))
+        parts = _split_tokens(lines.filter(fits))
+        line_r, value_r = pc.list_parent_indices(parts), pc.list_flatten(parts)
+        starts = np.asarray(parts.offsets)[:-1] - parts.offsets[0].as_py()
+        keep = np.ones(len(value_r), np.bool_)
+        keep[starts] = False  # the user
+        users = value_r.take(pa.array(starts)).take(line_r).filter(pa.array(keep))
+        items = value_r.filter(pa.array(keep))
+        gap = pa.nulls(len(wrong), pa.string())
+        bad = pa.concat_arrays([pa.nulls(len(items), pa.string()), wrong])
+        texts = [pa.concat_arrays([one.cast(pa.string()), gap]) for one in (users, items)]
+        return _make_table(dict(zip(self.columns, texts, strict=True)), bad)
+
+
+WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A line a user, a number an item, 0 for no rating; ids are places, from 0."""
+
+    value: str = "rating"
+    encoding: str = "utf-8"
+    divisible: bool = False
+    carries: bool = False
+    line: str = "as many numbers as in the first line"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the rows."""
+        return ("user_id", "item_id", self.value)
+
+    def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
+        """Make a row for each number that is not 0, and one of a bad line."""
+        parts = _split_tokens(lines)
+        width_l = pc.list_value_length(parts).to_numpy(zero_copy_only=False)
+        width = int(width_l[0]) if len(width_l) else 0
+        fits = width_l == width
+        good = parts.filter(pa.array(fits))
+        users = np.repeat(np.flatnonzero(fits), width)
+        items = np.tile(np.arange(width), int(fits.sum()))
+        values = pc.list_flatten(good)
+        rated = pa.array(
+            [not _is_zero(one) for one in values.dictionary_encode().dictionary.to_pylist()], pa.bool_()
+        )
+        kept = rated.take(values.dictionary_encode().indices)
+        wrong = np.flatnonzero(~fits)
+        gap = pa.nulls(len(wrong), pa.string())
+        texts = {
+            "user_id": pa.concat_arrays([_as_text(users).filter(kept), _as_text(wrong)]),
+            "item_id": pa.concat_arrays(
+                [_as_text(items).filter(kept), _as_text(np.zeros(len(wrong), np.int64))]
+            ),
+            self.value: pa.concat_arrays([values.filter(kept), gap]),
+        }
+        bad = pa.concat_arrays(
+            [pa.nulls(pc.sum(kept, min_count=0).as_py(), pa.string()), lines.filter(pa.array(~fits))]
+        )
+        return _make_table(texts, bad)
+
+
+def _is_zero(text: str) -> bool:
+    try:
+        return float(text) == 0
+    except ValueError:
+        return False
+
+
+def _as_text(numbers: np.ndarray) -> pa.Array:
+    return pa.array(numbers, pa.int64()).cast(pa.string())
+
+
+HEADER = "^[0-9]+:$"
+
+
+@dataclass(frozen=True)
+class MovieBlocks:
+    """Lines `user,rating,day` follow the line of their movie, `movie:` (Netflix prize).
+
+    `single`: a file has one movie, which its name tells; the first line must say the same.
+    """
+
+    single: bool = False
+    encoding: str = "utf-8"
+    divisible: bool = True
+    columns: tuple[str, ...] = ("item_id", "user_id", "rating", "event_time")
+    line: str = "'user,rating,date' under a line 'movie:'"
+
+    @property
+    def carries(self) -> bool:
+        """True where a line says something of the lines after it."""
+        return not self.single
+
+    def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
+        """Make a row of each line that is no header."""
+        movies, lines = self._name_movies(lines, piece)
+        parts = pc.split_pattern(lines, ",")
+        fits = pc.and_(pc.is_valid(movies), pc.equal(pc.list_value_length(parts), 3))
+        fields = _take_fields(parts, fits, range(3), 3)
+        chosen = dict(zip(self.columns, [movies, *fields], strict=True))
+        return _make_table(chosen, _keep_bad(lines, fits))
+
+    def _name_movies(self, lines: pa.Array, piece: LinePiece) -> tuple[pa.Array, pa.Array]:
+        header = pc.match_substring_regex(lines, HEADER)
+        if self.single:
+            number = re.search(r"mv_0*([0-9]+)\.txt", piece.path)
+            movie = number[1] if number else ""
+            keep = pc.not_equal(lines, f"{movie}:")
+            movies = pc.if_else(header, pa.scalar(None, pa.string()), movie)
+            return movies.filter(keep), lines.filter(keep)
+        names = pc.if_else(header, pc.utf8_rtrim(lines, ":"), pa.scalar(None, pa.string()))
+        begin = pa.array([_find_movie(piece)], pa.string())
+        movies = pc.fill_null_forward(pa.concat_arrays([begin, names])).slice(1)
+        keep = pc.invert(header)
+        return movies.filter(keep), lines.filter(keep)
+
+
+def _find_movie(piece: LinePiece) -> str | None:
+    """Return the movie in which a range of a file begins: that of the last header before it."""
+    if piece.first == 0 or piece.size < 0:
+        return None
+    with Path(piece.path).open("rb") as file:
+        end = _find_line(file, piece.first)
+        at, rest = end, b""
+        while at > 0:
+            begin = max(at - BYTES_A_PIECE // 16, 0)
+            file.seek(begin)
+            rest = file.read(at - begin) + rest[:64]
+            headers = re.findall(rb"(?:^|[\r\n])([0-9]+):(?=[\r\n])", rest)
+            if headers:
+                return str(headers[-1].decode())
+            at = begin
+    return None

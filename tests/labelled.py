@@ -1,0 +1,99 @@
+"""Logs and labelled rows as frames of Spark, for tests that look at them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Dataset, Split
+from recbench_spark.data.log_survey import RowFacts
+from recbench_spark.data.opened_logs import OpenedLog
+from recbench_spark.data.readers import logs
+from recbench_spark.data.readers.ids import convert_ids
+from recbench_spark.engine.sessions import SparkEngine
+from recbench_spark.kernels.ids import CANONICAL_INTEGER
+from recbench_spark.protocol import rules
+from recbench_spark.protocol.labels import read_dropped
+from recbench_spark.schemas import ID_KIND, IDS, REJECTS, SPLITS
+from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows
+from recbench_spark.storage.spark_types import spark_schema
+
+
+def open_log(spark: SparkSession, dataset: Dataset) -> SimpleNamespace:
+    """Open a log as a night does, and return its rows as frames; the columns of ids know their order."""
+    opened = logs.open_log(spark, dataset)
+    rows = logs.make_log_frame(spark, opened)
+    for name in IDS:
+        rows = rows.withMetadata(name, {ID_KIND: "integer" if name in opened.numeric else "string"})
+    rejects = None
+    if opened.rejects is not None:
+        rejects = make_frame_rows(spark, opened.rejects, spark_schema(REJECTS))
+    return SimpleNamespace(
+        rows=rows, n=opened.n, rejects=rejects, rejected=opened.rejected, reasons=opened.reasons
+    )
+
+
+def read_log(spark: SparkSession, dataset: Dataset) -> DataFrame:
+    """Return the rows of `open_log`; of a world those of the product."""
+    return logs.read_log(spark, dataset) if dataset.reader == "world" else open_log(spark, dataset).rows
+
+
+def id_order(frames: Iterable[DataFrame], name: str = "item_id") -> str:
+    """Return `numeric` where the ids of all frames are ordered as numbers, else `bytes`."""
+    return "numeric" if all(_are_numbers(frame, name) for frame in frames) else "bytes"
+
+
+def _are_numbers(frame: DataFrame, name: str) -> bool:
+    ids = convert_ids(frame, name, "ids")
+    if ids.kind == "text":
+        return frame.where(~ids.text.rlike(CANONICAL_INTEGER)).isEmpty()
+    return ids.kind == "integer"
+
+
+@dataclass(frozen=True)
+class Labelled:
+    spark: SparkSession
+    blocks: TaskRows
+
+    def rows(self) -> DataFrame:
+        return make_frame_rows(self.spark, self.blocks, spark_schema(SPLITS))
+
+
+def label_blocks(
+    log: DataFrame,
+    split: Split,
+    duplicates: Any = None,
+    n: int | None = None,
+    numeric: bool = False,
+    *,
+    every_fold: bool = False,
+) -> Labelled:
+    """Label the rows of a frame."""
+    spark = log.sparkSession
+    if "part" not in log.columns:
+        log = log.withColumn("part", F.lit(None).cast("string"))
+    (counts,) = log.agg(
+        F.count("*").alias("n"),
+        F.count_if(F.expr("part IS NULL")).alias("unparted"),
+        F.count_if(F.expr("part IS NULL AND event_time IS NULL")).alias("undated"),
+    ).collect()
+    facts = RowFacts(unparted=counts.unparted, undated_unparted=counts.undated)
+    n = counts.n if n is None else n
+    opened = OpenedLog(
+        FrameRows(log), tuple(log.columns), n, frozenset(IDS) if numeric else frozenset(), facts=facts
+    )
+    dataset = Dataset(name="log", reader="parquet", path="log", duplicates=duplicates or "keep_last")
+    return Labelled(
+        spark, rules.label_log(opened, dataset, split, SparkEngine(spark), every_fold=every_fold)
+    )
+
+
+def count_dropped_rows(labelled: Labelled) -> Counter[tuple[str, str]]:
+    return sum(labelled.blocks.each(read_dropped), start=Counter())
