@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,12 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recbench_spark.benchmark import run_night
 from recbench_spark.commands import nightly as job
 from recbench_spark.config import Benchmark
 from recbench_spark.engine import local
 from recbench_spark.errors import ConfigError, FallbackToSpark
 from recbench_spark.nightly import runners
 from recbench_spark.nightly.runners import choose_runner
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import COMPARISONS, RUNS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
@@ -97,6 +101,58 @@ def test_other_nights_have_the_same_tables(
     run(ArrowStore(str(tmp_path / "one")), small(**settings))
     monkeypatch.setattr("tests.nights.choose_store", lambda store, _: store)
     run(Store(spark, str(tmp_path / "spark")), small(**settings))
+    assert compare([str(tmp_path / "one"), str(tmp_path / "spark")]) == 0
+
+
+def write_system(folder: Path) -> dict[str, str]:
+    """Tables of another system, with unknown ids, a repeated row and gaps; returns their paths."""
+    draws = random.Random(4)
+    users, items = ([f"{name}{n:0{digits}}" for n in range(size)] for name, size, digits in SYSTEM)
+    scores = [(u, i, float(draws.randrange(4))) for u in users[3:] for i in draws.sample(items, 20)]
+    scores += [("nobody", items[7], 1.0), (users[5], "unknown", 2.0), *scores[:3]]
+    ranks = [(u, i, r + 1 + (r > 5)) for u in users[4:] for r, i in enumerate(draws.sample(items, 15))]
+    given = [(u, i) for u in users for i in draws.sample(items, 30)]
+    tables = {
+        "users": {"user_id": users[1:], "vector": [[draws.gauss(0, 1), 1.0] for _ in users[1:]]},
+        "items": {"item_id": items[2:], "vector": [[draws.gauss(0, 1), 0.5] for _ in items[2:]]},
+        "scores": dict(zip(("user_id", "item_id", "score"), zip(*scores, strict=True), strict=True)),
+        "given": dict(zip(("user_id", "item_id"), zip(*given, strict=True), strict=True)),
+    }
+    for name, columns in tables.items():
+        pq.write_table(pa.table({n: list(c) for n, c in columns.items()}), folder / f"{name}.parquet")
+    lines = ["user_id,item_id,rank", *(",".join(map(str, row)) for row in ranks)]
+    (folder / "lists.csv").write_text("\n".join(lines))
+    return {
+        **{name: str(folder / f"{name}.parquet") for name in tables},
+        "lists": str(folder / "lists.csv"),
+    }
+
+
+SYSTEM = (("u", 120, 6), ("i", 60, 5))
+"""Prefix, number and digits of the ids of a small world."""
+
+
+@pytest.mark.full
+def test_other_systems_have_the_same_tables(spark: Any, tmp_path: Path) -> None:
+    """Vectors, scores and lists; then candidates of a table."""
+    paths = write_system(tmp_path)
+    vectors = {"kind": "embeddings", "users": paths["users"], "items": paths["items"]}
+    lists = {"kind": "lists", "path": paths["lists"]}
+    others = [
+        {"name": "vectors", **vectors},
+        {"name": "cosine", **vectors, "similarity": "cosine"},
+        {"name": "scores", "kind": "scores", "path": paths["scores"]},
+        {"name": "lists", **lists},
+        {"name": "masked", **lists, "training_items": "drop"},
+    ]
+    definition = {"threshold": 4, "candidates": "given"}
+    among = {"metrics": ["ndcg"], "k": [5], "definition": definition, "candidates_path": paths["given"]}
+    for place, store in (("one", ArrowStore), ("spark", lambda root: Store(spark, root))):
+        opened = store(str(tmp_path / place))
+        for day, changes in ((DATE, {}), (NEXT, {"evaluation": among})):
+            chosen = others if day == DATE else others[:1]
+            done = run_night(opened, small(models=chosen, **changes), day, Journal(io.StringIO()))
+            assert set(done.run_ids) == {one["name"] for one in chosen}, done.failed
     assert compare([str(tmp_path / "one"), str(tmp_path / "spark")]) == 0
 
 
