@@ -112,7 +112,6 @@ def require_local_night(benchmark: Benchmark) -> None:
         "definition.candidates: given": benchmark.definition.candidates == "given",
         "evaluation.exposure with fitted propensities": exposure is not None
         and exposure.propensities.method not in ("true", "given"),
-        "evaluation.learning_curve": evaluation.learning_curve is not None,
         "retrieval": benchmark.retrieval is not None,
         "evaluation.features": bool(evaluation.features) and DIVERSITY in evaluation.metrics,
     }
