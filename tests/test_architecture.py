@@ -69,8 +69,8 @@ MODULES_WITHOUT_SPARK = {
     *(f"nightly.{name}" for name in (
         "batched_evaluation", "candidates", "changes", "code_provenance", "comparisons", "crossings",
         "curve_context", "exposure", "learning_curves", "lost_rows", "measure_checks", "mending",
-        "model_fits", "night_status", "paradoxes", "propensity_names", "rating_evaluation", "report",
-        "report_history", "result_files", "run_rows", "runners", "split", "switches",
+        "model_fits", "night_status", "paradoxes", "propensity", "propensity_names", "rating_evaluation",
+        "report", "report_history", "result_files", "run_rows", "runners", "split", "switches",
     )),
     "query.answers",
     *(f"evaluation.comparison.{name}" for name in (
@@ -85,7 +85,7 @@ MODULES_WITHOUT_SPARK = {
     *(f"data.{name}" for name in ("columnar", "world_hashes", "world_loop", "worlds")),
     *(f"protocol.{name}" for name in (
         "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "manifests", "pairs",
-        "popularity", "positions", "rules", "time_facts", "user_blocks", "windows",
+        "popularity", "positions", "propensities", "rules", "time_facts", "user_blocks", "windows",
     )),
     *(f"training.{name}" for name in (
         "baselines", "given_rows", "item_knn", "means", "model_adapter", "rating_models", "registry",
