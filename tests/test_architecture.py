@@ -68,9 +68,9 @@ MODULES_WITHOUT_SPARK = {
     *(f"engine.{name}" for name in ("choices", "local", "measures", "pipes")),
     *(f"nightly.{name}" for name in (
         "batched_evaluation", "candidates", "changes", "code_provenance", "comparisons", "crossings",
-        "exposure", "lost_rows", "measure_checks", "mending", "model_fits", "night_status", "paradoxes",
-        "propensity_names", "rating_evaluation", "report", "report_history", "result_files", "run_rows",
-        "runners", "split",
+        "curve_context", "exposure", "learning_curves", "lost_rows", "measure_checks", "mending",
+        "model_fits", "night_status", "paradoxes", "propensity", "propensity_names", "rating_evaluation",
+        "report", "report_history", "result_files", "run_rows", "runners", "split", "switches",
     )),
     "query.answers",
     *(f"evaluation.comparison.{name}" for name in (
@@ -94,7 +94,7 @@ MODULES_WITHOUT_SPARK = {
     )),
     *(f"protocol.{name}" for name in (
         "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "manifests", "pairs",
-        "popularity", "positions", "rules", "time_facts", "user_blocks", "windows",
+        "popularity", "positions", "propensities", "rules", "time_facts", "user_blocks", "windows",
     )),
     *(f"training.{name}" for name in (
         "baselines", "given_rows", "item_knn", "means", "model_adapter", "rating_models", "registry",
@@ -104,7 +104,7 @@ MODULES_WITHOUT_SPARK = {
         "batches", "candidates", "drawn_batches", "given", "inputs", "known_items", "negatives",
         "part_users", "predict", "prefix_scorers", "request", "scored", "sources",
     )),
-    *(f"evaluation.batched.{name}" for name in ("progress", "shuffle", "task")),
+    *(f"evaluation.batched.{name}" for name in ("curves", "progress", "shuffle", "task")),
     *(f"evaluation.estimators.{name}" for name in ("exposure", "rewards")),
 }  # fmt: skip
 

@@ -26,15 +26,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from jobs.bench.harness import Seconds, list_tree, measure_call, take_turns
 from recbench_spark.config import HeldOut
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.evaluation.batched import curves
 from recbench_spark.evaluation.batched.curves import HeldOutUsers
-from recbench_spark.evaluation.metrics.curve_batches import CurveMember, CurvePlan, list_orders
+from recbench_spark.evaluation.batched.task_devices import find_task_device
+from recbench_spark.evaluation.metrics.curve_batches import (
+    CURVE_ROWS,
+    CURVE_USERS,
+    CurveMember,
+    CurvePlan,
+    list_orders,
+    measure_users,
+)
 from recbench_spark.evaluation.metrics.learning_curves import CurveRequest, CurveUsers, fold_pairs
 from recbench_spark.evaluation.ranking.batches import read_item_lists
+from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.scored import is_little, user_block
 from recbench_spark.evaluation.ranking.sources import DotSource
@@ -46,9 +56,13 @@ from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS, count_ranks
 from recbench_spark.kernels.splits.prefixes import make_prefixes
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
+from recbench_spark.protocol.audit import deal_users
 from recbench_spark.runtime.session import get_session
+from recbench_spark.storage.frame_blocks import FrameBlocks, FrameRows
+from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
 from recbench_spark.storage.shared_rows import input_files, load_parquet
+from recbench_spark.storage.spark_types import spark_columns
 
 FOLD_INS: dict[str, FoldInSettings] = {
     "als": ConfidenceFoldIn(0.1, 10.0),
@@ -73,14 +87,14 @@ class SparkWorld:
     plan: CurvePlan
     tasks: int
 
-    def select_users(self) -> DataFrame:
+    def select_users(self) -> FrameBlocks:
         """Return rows of `CURVE_USERS` from the rows of the split."""
-        splits, items = (
-            self.spark.read.parquet(str(self.folder / name)) for name in ("splits.parquet", "items.parquet")
-        )
-        shares = HeldOut(of="users", test=0.9, valid=0.05)
-        parts = HeldOutUsers(("test", "valid"), shares, 42, self.tasks)
-        return curves.select_curve_users(splits, items, parts, self.plan)
+        rows = FrameRows(self.spark.read.parquet(str(self.folder / "splits.parquet")))
+        parts = HeldOutUsers(("test", "valid"), HeldOut(of="users", test=0.9, valid=0.05), 42)
+        known = KnownItems(self.source.rows, self.source.n_items)
+        select = partial(curves.select_curve_users, known=known, held_out=parts, plan=self.plan)
+        dealt = rows.deal(curves.LABELLED, partial(deal_users, tasks=self.tasks), self.tasks)
+        return dealt.then(select, tuple(CURVE_USERS.names))
 
 
 def run_spark(
@@ -123,7 +137,7 @@ def store_world(folder: Path, vectors_id: Floats32, users: CurveUsers, request: 
     written = load_parquet(spark, str(folder / "items.parquet"))
     source = DotSource(SharedRows(uuid.uuid4().hex, input_files(written)), n_items, dims)
     plan = CurvePlan(request, {"ndcg": "bench"})
-    return SparkWorld(spark, folder, source, plan, curves.count_tasks(spark, len(users.items_p)))
+    return SparkWorld(spark, folder, source, plan, SparkEngine(spark).count_tasks(len(users.items_p)))
 
 
 # ------------------------------------------------------------------------------------------- turns
@@ -157,13 +171,20 @@ def time_kind(
 def write_ready(world: SparkWorld, model: PrefixScorer, ready: Path) -> None:
     """Write a row of `READY` for each prefix."""
     make = partial(make_ready_rows, world.plan, model)
-    world.select_users().mapInArrow(make, READY).write.parquet(str(ready))
+    world.select_users().rows(spark_columns(CURVE_USERS)).mapInArrow(make, READY).write.parquet(str(ready))
 
 
 def write_curve(world: SparkWorld, model: PrefixScorer) -> None:
     """Write rows of `curve_values`, from the rows of the split."""
-    values = curves.measure_models(world.select_users(), world.plan, [CurveMember("run", model)])
+    users, member = world.select_users(), CurveMember("run", model)
+    work = partial(_measure_rows, change=users.change, plan=world.plan, member=member)
+    values = users.then(work, tuple(CURVE_ROWS.names)).rows(spark_columns(CURVE_ROWS))
     values.write.mode("overwrite").parquet(str(world.folder / "values"))
+
+
+def _measure_rows(rows: pa.Table, change: Change, plan: CurvePlan, member: CurveMember) -> pa.Table:
+    work = partial(measure_users, plan)
+    return curves.run_member(change(rows), work, member, find_task_device, CURVE_ROWS)
 
 
 def rank_ready(world: SparkWorld, ready: Path) -> None:

@@ -55,6 +55,7 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--goodness", type=int, default=0, metavar="N", help="simulated laws behind the goodness of fit"
     )
+    cli.add_engine(flags)
     flags.add_argument("--dry-run", action="store_true", help="check the flags and say what would be done")
     return flags
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -38,9 +38,6 @@ def union_rows(frames: Iterable[DataFrame], *, by_name: bool = False) -> DataFra
     return reduce(lambda one, other: one.unionByName(other) if by_name else one.union(other), frames)
 
 
-Change = Callable[[pa.Table], pa.Table]
-
-
 def collect_arrow(frame: Any) -> pa.Table:
     """Return all rows; the driver holds them. `toArrow` came with Spark 4.0."""
     if has_call(frame, "toArrow"):
@@ -64,33 +61,6 @@ def make_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
 
     rows = [tuple(row.values()) for row in table.to_pylist()]
     return spark.createDataFrame(rows, from_arrow_schema(table.schema))
-
-
-def change_groups(
-    frame: DataFrame, keys: Sequence[str], change: Change, schema: T.StructType | str
-) -> DataFrame:
-    """Apply a function to the rows of each key, which are shuffled by it; a task holds one key's.
-
-    `applyInArrow` came with Spark 4.0. Before, a task holds the rows of all its keys.
-    """
-    if not is_old():
-        return frame.groupBy(*keys).applyInArrow(change, schema)
-    run = partial(_change_keys, keys=tuple(keys), change=change)
-    return frame.repartition(*keys).mapInArrow(run, schema)
-
-
-def _change_keys(
-    batches: Iterator[pa.RecordBatch], keys: Sequence[str], change: Change
-) -> Iterator[pa.RecordBatch]:
-    held = [batch for batch in batches if batch.num_rows]
-    if not held:
-        return
-    table = pa.Table.from_batches(held)
-    places: dict[Any, list[int]] = {}
-    for place, key in enumerate(zip(*(table.column(name).to_pylist() for name in keys), strict=True)):
-        places.setdefault(key, []).append(place)
-    for chosen in places.values():
-        yield from change(table.take(pa.array(chosen))).combine_chunks().to_batches()
 
 
 def try_cast(column: Column, kind: str | T.DataType) -> Column:

@@ -189,7 +189,7 @@ def _pass_with_retry(
     try:
         passes = _run_pass(night, wanted, group, journal, folders)
     except Exception as error:
-        if _ends_night(error):
+        if ends_night(error):
             raise
         passes = [_PassResult(None, 0.0, error) for _ in group]
     return [
@@ -238,7 +238,7 @@ def _progress_folder(night: BenchmarkNight) -> Path | None:
     return None if folder is None else Path(scratch_folder(str(folder)))
 
 
-def _ends_night(error: Exception) -> bool:
+def ends_night(error: Exception) -> bool:
     """Return whether no other model can be evaluated either, or Spark makes the night."""
     return is_cancelled(error) or is_java_gone(error) or isinstance(error, FallbackToSpark)
 
@@ -260,6 +260,6 @@ def _collect_run_rows(
         try:
             yield ready.run_id, make_run_rows(night, wanted, run, passed.result.measured, ready.checks)
         except Exception as error:
-            if _ends_night(error):
+            if ends_night(error):
                 raise
             failed[ready.run_id] = error

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Benchmark
-from recbench_spark.definitions import Definition
-from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.evaluation.batched import curves
-from recbench_spark.evaluation.batched.curves import HELD_OUT_ROWS, HeldOutUsers
-from recbench_spark.evaluation.metrics.curve_batches import CurvePlan, merge_counts
+from recbench_spark.evaluation.batched.curves import HeldOutUsers
+from recbench_spark.evaluation.metrics.curve_batches import (
+    CURVE_COUNTS,
+    CURVE_USERS,
+    CurvePlan,
+    merge_counts,
+)
 from recbench_spark.nightly.measure_checks import make_curve_plan
-from recbench_spark.nightly.split_frames import read_split
-from recbench_spark.runtime.session import cache_frame
-from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS
-from recbench_spark.storage.store import Store
+from recbench_spark.protocol.labelled_rows import open_labelled
+from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.scratch import keep_results
+from recbench_spark.training.split_data import SplitData
 
 
 @dataclass(frozen=True)
 class CurveContext:
     """Held-out users of a night, and the plan of their curves."""
 
-    store: Store
-    split_id: str
+    data: SplitData
     benchmark: Benchmark
     plan: CurvePlan
 
@@ -41,28 +42,23 @@ class CurveContext:
         return curve is not None and curve.rankings
 
     @cached_property
-    def users(self) -> DataFrame:
-        """Rows of `CURVE_USERS`, cached: one shuffle for all models and checks of the night."""
-        split, parts = self.benchmark.split, self.benchmark.evaluation.parts
+    def users(self) -> PieceRows:
+        """Rows of `CURVE_USERS`, kept in files: made once for all models and checks of the night."""
+        split, store = self.benchmark.split, self.data.store
         assert split.held_out is not None
-        tasks = curves.count_tasks(self.store.spark, self._count_rows())
-        held_out = HeldOutUsers(parts, split.held_out, split.seed, tasks)
-        items = read_split(self.store, ITEMS, self.split_id)
-        return cache_frame(curves.select_curve_users(self._rows, items, held_out, self.plan))
-
-    @property
-    def _rows(self) -> DataFrame:
-        return read_split(self.store, SPLITS, self.split_id)
-
-    def _count_rows(self) -> int:
-        filters = [("split_id", "=", self.split_id), ("fact", "=", "rows")]
-        rows = self.store.rows(MANIFESTS, filters, ["part", "value"])
-        return int(sum(row["value"] for row in rows if row["part"] in HELD_OUT_ROWS))
+        held_out = HeldOutUsers(self.benchmark.evaluation.parts, split.held_out, split.seed)
+        select = partial(
+            curves.select_curve_users, known=self.data.known_items, held_out=held_out, plan=self.plan
+        )
+        users = self.data.open_by_user(curves.LABELLED, select, tuple(CURVE_USERS.names))
+        return keep_results(store.scratch, users, store.engine)
 
     @cached_property
     def counts(self) -> dict[str, dict[str, Any]]:
         """Counts of users by part; the driver holds one row for each batch of users."""
-        return merge_counts(collect_arrow(curves.count_curve_users(self.users, self.plan)))
+        count = partial(curves.count_curve_users, plan=self.plan)
+        tables = self.users.each(CURVE_USERS.names, count)
+        return merge_counts(pa.concat_tables([CURVE_COUNTS.empty_table(), *tables]))
 
     def require_users(self) -> None:
         """Refuse, before a model is fitted, a night without times for its order, or without users.
@@ -72,8 +68,8 @@ class CurveContext:
             DataError: no user of a part has rows enough.
         """
         if not self.plan.draws:
-            untimed = F.col("part").isin(*HELD_OUT_ROWS) & F.col("event_time").isNull()
-            if self._rows.where(untimed).limit(1).count():
+            rows = open_labelled(self.data.store, self.data.split_id)
+            if sum(rows.each(("part", "event_time"), curves.count_untimed)):
                 raise ProtocolError(
                     "evaluation.learning_curve: order 'time' needs a time in every row of held-out users, "
                     "and there are rows without",
@@ -129,8 +125,6 @@ def describe_untrained(given: Sequence[int], row: Mapping[str, Any]) -> str:
     return f"share of the given items; by given ratings {by_point}"
 
 
-def build_curve_context(
-    store: Store, split_id: str, benchmark: Benchmark, definition: Definition
-) -> CurveContext:
+def build_curve_context(data: SplitData, benchmark: Benchmark) -> CurveContext:
     """Return the data of the learning curves that the file asks for."""
-    return CurveContext(store, split_id, benchmark, make_curve_plan(benchmark.evaluation, definition))
+    return CurveContext(data, benchmark, make_curve_plan(benchmark.evaluation, data.definition))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Evaluation, Exposure
-from recbench_spark.data.arrow_files import read_column_names, read_table
-from recbench_spark.data.arrow_rows import as_double, read_column
+from recbench_spark.data.arrow_files import read_column_names
 from recbench_spark.definitions import Definition
 from recbench_spark.engine.measures import Measures
 from recbench_spark.errors import DataError
@@ -38,9 +37,18 @@ from recbench_spark.evaluation.ranking.part_users import map_user_blocks, select
 from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, EstimatorSettings
 from recbench_spark.kernels.estimators.propensities import CHANCES
 from recbench_spark.kernels.estimators.strata import StratumEdges
+from recbench_spark.nightly.propensity import (
+    ExposureLog,
+    open_frames,
+    read_given,
+    read_tables,
+    write_propensities,
+)
 from recbench_spark.nightly.propensity_names import method_name
+from recbench_spark.protocol.labelled_rows import open_labelled
+from recbench_spark.protocol.labels import HISTORY
 from recbench_spark.schemas import ITEMS, PROPENSITIES, RANKINGS
-from recbench_spark.storage.arrow_store import ArrowStore, require_session
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows, reduce_rows, return_rows
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
@@ -117,49 +125,26 @@ def read_propensities(store: AnyStore, split_id: str, exposure: Exposure) -> pa.
     """
     settings, name = exposure.propensities, method_name(store, exposure.propensities)
     if settings.method == "given":
-        return _read_given(store, str(settings.path))
+        return read_given(store, str(settings.path))
     propensities = _read_stored(store, split_id, name)
     if not len(propensities) and settings.method != "true":
-        _open_frames(store, f"propensities '{settings.name}'").fit_propensities(store, split_id, settings)
+        rows, items = open_labelled(store, split_id), store.open_rows(ITEMS, "split_id", [split_id])
+        write_propensities(ExposureLog(store, split_id, rows, HISTORY, items), settings)
         propensities = _read_stored(store, split_id, name)
     if not len(propensities):
         raise DataError(f"no propensities '{settings.name}' of split {split_id}", "jobs/propensity.py")
     return propensities
 
 
-def _read_given(store: AnyStore, path: str) -> pa.Table:
-    if not isinstance(store, ArrowStore):
-        return _open_frames(store, "propensities").read_given(store, path)
-    (table,) = _read_tables([path], ["item_id", "propensity"], what="propensities")
-    return table
-
-
 def open_rewards(store: AnyStore, path: str) -> NamedRows:
     """Return item_id[, user_id], reward of a table; a value that is no number is NULL."""
     if not isinstance(store, ArrowStore):
-        rows: NamedRows = _open_frames(store, "rewards").open_rewards(store, path)
+        rows: NamedRows = open_frames(store, "rewards").open_rewards(store, path)
         return rows
     stored = set(read_column_names(path))
     names = tuple(name for name in ("user_id", "item_id", "reward") if name in stored | {"reward"})
-    read = partial(_read_tables, what="rewards")
+    read = partial(read_tables, what="rewards")
     return ChangedRows(PieceRows(store.engine, [path], read), names, return_rows, names)
-
-
-def _read_tables(paths: Iterable[str], columns: Sequence[str], what: str) -> Iterator[pa.Table]:
-    """Yield whole tables, with ids as text; the last column is a number."""
-    *ids, value = columns
-    for path in paths:
-        table = read_table(path, ["item_id", value], what)
-        texts = [table.column(name).cast(pa.string()) for name in ids]
-        yield pa.table([*texts, as_double(read_column(table, value, what), value)], [*columns])
-
-
-def _open_frames(store: AnyStore, what: str) -> Any:
-    """Return the module of what Spark alone does. Raises FallbackToSpark: the warehouse has none."""
-    require_session(store, what)
-    from recbench_spark.nightly import exposure_frames  # noqa: PLC0415
-
-    return exposure_frames
 
 
 def _read_stored(store: AnyStore, split_id: str, name: str) -> pa.Table:

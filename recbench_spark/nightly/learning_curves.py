@@ -1,28 +1,33 @@
 """Learning curves of a night: values of held-out users, their means with intervals, and MANDCG.
 
-The curves of a group of models come from one pass over the held-out users. Their rows are written before
-the rows of `runs`, which make them visible.
+The held-out users are dealt to tasks once. Tasks write the files of one model after the other, before the
+rows of `runs` make them visible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
-from recbench_spark.config import ModelConfig
-from recbench_spark.engine.versions import collect_arrow
-from recbench_spark.errors import is_cancelled
+from recbench_spark.config import ModelConfig, digest
+from recbench_spark.evaluation.batch_schemas import USER_VALUES
 from recbench_spark.evaluation.batched import curves
+from recbench_spark.evaluation.batched.curves import Measurement
+from recbench_spark.evaluation.batched.task_devices import choose_device
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT
-from recbench_spark.evaluation.metrics.curve_batches import CurveMember, CurvePlan
-from recbench_spark.failures import is_java_gone
+from recbench_spark.evaluation.metrics.curve_batches import (
+    CURVE_ROWS,
+    CURVE_USERS,
+    CurveMember,
+    measure_users,
+)
+from recbench_spark.evaluation.metrics.curve_rankings import CURVE_RANKED, rank_users
+from recbench_spark.nightly.batched_evaluation import ends_night
 from recbench_spark.nightly.curve_context import CurveContext
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.results import write_checks
@@ -35,10 +40,14 @@ from recbench_spark.schemas import (
     USER_METRICS,
     Table,
 )
+from recbench_spark.storage.blocks import reduce_rows
 from recbench_spark.training.model_adapter import make_adapter
 
-Measure = Callable[[DataFrame, CurvePlan, Sequence[CurveMember]], DataFrame]
-"""Rows of a table of curves, made of the held-out users."""
+CURVE_TABLES: tuple[tuple[Table, pa.Schema, Measurement], ...] = (
+    (CURVE_VALUES, CURVE_ROWS, measure_users),
+    (CURVE_RANKINGS, CURVE_RANKED, rank_users),
+)
+"""Tables of users, and what makes their rows. Ranks are made once more, since few files ask for them."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +61,9 @@ class CurveOutcome:
 def measure_curves(
     night: BenchmarkNight, models: Mapping[str, ModelConfig], journal: Journal
 ) -> dict[str, CurveOutcome]:
-    """Measure the learning curves of models that are fitted, in one pass; by run id.
+    """Measure the learning curves of models that are fitted; by run id.
 
-    A model that fails takes no other one with it: where the pass dies, each model is tried by itself.
+    A model that fails takes no other one with it.
 
     Args:
         night: the night; nothing is done where its file asks for no curves.
@@ -66,13 +75,15 @@ def measure_curves(
         return {}
     names = ", ".join(model.name for model in models.values())
     failed: dict[str, Exception] = {}
-    append = partial(_append_rows, night, context)
     with journal.stage("learning_curves", f"learning curves of {names}", run_ids=list(models)) as counts:
-        members = [member for run_id in models if (member := _open_member(night, models, run_id, failed))]
-        written = _write_members(partial(append, curves.measure_models, CURVE_VALUES), members, failed)
-        if context.keeps_rankings:
-            measured = [member for member in members if member.run_id in written]
-            written = _write_members(partial(append, curves.rank_models, CURVE_RANKINGS), measured, failed)
+        for run_id, model in models.items():
+            try:
+                _write_users(night, context, model, run_id)
+            except Exception as error:
+                if ends_night(error):
+                    raise
+                failed[run_id] = error
+        written = [run_id for run_id in models if run_id not in failed]
         write_curve_results(night, written)
         checks = context.make_checks()
         for run_id in written:
@@ -83,57 +94,15 @@ def measure_curves(
     }
 
 
-def _open_member(
-    night: BenchmarkNight, models: Mapping[str, ModelConfig], run_id: str, failed: dict[str, Exception]
-) -> CurveMember | None:
-    """Return a model as tasks see it; None, and a note in `failed`, if it cannot be opened."""
-    try:
-        adapter = make_adapter(models[run_id])
-        return CurveMember(run_id, adapter.make_prefix_scorer(adapter.load(night.data), night.data))
-    except Exception as error:
-        _keep_error(run_id, error, failed)
-        return None
-
-
-def _keep_error(run_id: str, error: Exception, failed: dict[str, Exception]) -> None:
-    if is_cancelled(error) or is_java_gone(error):
-        raise error
-    failed[run_id] = error
-
-
-def _append_rows(
-    night: BenchmarkNight,
-    context: CurveContext,
-    measure: Measure,
-    table: Table,
-    models: Sequence[CurveMember],
-) -> None:
-    """Append the rows that a measure makes of some models, in one commit."""
-    night.spark_store.append(measure(context.users, context.plan, models), table)
-
-
-def _write_members(
-    write: Callable[[Sequence[CurveMember]], None],
-    members: Sequence[CurveMember],
-    failed: dict[str, Exception],
-) -> list[str]:
-    """Write rows of all models at once; where that dies, each model is tried by itself.
-
-    Returns:
-        The runs that have rows.
-    """
-    if not members:
-        return []
-    try:
-        write(members)
-    except Exception as error:
-        if len(members) == 1:
-            _keep_error(members[0].run_id, error, failed)
-            return []
-        if is_cancelled(error) or is_java_gone(error):
-            raise
-        return [run_id for member in members for run_id in _write_members(write, [member], failed)]
-    return [member.run_id for member in members]
+def _write_users(night: BenchmarkNight, context: CurveContext, model: ModelConfig, run_id: str) -> None:
+    """Write the values of users by a model, and its ranks if the file asks for them; tasks write files."""
+    adapter, device = make_adapter(model), choose_device(night.store.engine)
+    member = CurveMember(run_id, adapter.make_prefix_scorer(adapter.load(night.data), night.data))
+    for table, schema, measure in CURVE_TABLES[: 1 + context.keeps_rankings]:
+        planned = partial(measure, context.plan)
+        work = partial(curves.run_member, measure=planned, member=member, device=device, schema=schema)
+        users = context.users.open(CURVE_USERS.names, work, tuple(schema.names))
+        night.store.append_blocks(users, table, run_id)
 
 
 def write_curve_results(night: BenchmarkNight, run_ids: Sequence[str]) -> None:
@@ -143,13 +112,23 @@ def write_curve_results(night: BenchmarkNight, run_ids: Sequence[str]) -> None:
     """
     if not run_ids:
         return
-    store, bootstrap = night.spark_store, night.benchmark.evaluation.bootstrap
-    values = store.read(CURVE_VALUES).where(F.col("run_id").isin(list(run_ids)))
-    means = collect_arrow(curves.summarise_curves(values, bootstrap))
+    store, bootstrap = night.store, night.benchmark.evaluation.bootstrap
+    values = store.open_rows(CURVE_VALUES, "run_id", run_ids)
+    measures = {"means": curves.curve_measure(bootstrap)}
+    means = reduce_rows(measures, values, store.engine.count_tasks(0))["means"]
     is_point = pc.is_valid(means.column("given"))
     store.append_rows(means.filter(is_point), LEARNING_CURVES)
     overall = means.filter(pc.invert(is_point))
     store.append_rows(
         overall.append_column("estimator", pa.repeat(pa.scalar(HOLDOUT), overall.num_rows)), METRICS
     )
-    store.append(curves.average_points(values), USER_METRICS)
+    averaged = [
+        (
+            store.open_rows(CURVE_VALUES, "run_id", [run_id]).open(
+                CURVE_ROWS.names, curves.average_points, tuple(USER_VALUES.names)
+            ),
+            {"run_id": run_id},
+        )
+        for run_id in run_ids
+    ]
+    store.append_parts(averaged, USER_METRICS, digest("curves", *run_ids, length=32))

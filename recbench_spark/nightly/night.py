@@ -168,7 +168,7 @@ class BenchmarkNight:
             return None
         from recbench_spark.nightly.curve_context import build_curve_context  # noqa: PLC0415
 
-        return build_curve_context(self.spark_store, self.split_id, self.benchmark, self.definition)
+        return build_curve_context(self.data, self.benchmark)
 
     @property
     def n_items(self) -> int:

@@ -3,29 +3,26 @@ laws."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
+import pyarrow as pa
 
 from recbench_spark.config import Propensities
-from recbench_spark.data.readers.tables import read_table
+from recbench_spark.data.arrow_files import read_table
+from recbench_spark.data.arrow_rows import as_double, read_column
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.estimators.power_law import PowerLaw, goodness
 from recbench_spark.nightly.propensity_names import method_name
-from recbench_spark.protocol import logistic
 from recbench_spark.protocol import propensities as fitting
-from recbench_spark.schemas import (
-    CELL_PROPENSITIES,
-    POWER_LAWS,
-    PROPENSITIES,
-    RATING_PROPENSITIES,
-    Table,
-)
-from recbench_spark.storage.spark_types import spark_type
-from recbench_spark.storage.store import Store
+from recbench_spark.schemas import POWER_LAWS, PROPENSITIES, RATING_PROPENSITIES, Table
+from recbench_spark.storage.arrow_store import ArrowStore, require_session
+from recbench_spark.storage.blocks import Rows
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 SEED = 42
 """Seed of the simulated laws behind the goodness of fit, and of the cells drawn for logistic regression."""
@@ -38,16 +35,18 @@ class ExposureLog:
     Attributes:
         store: the warehouse.
         split_id: name of the rows in the tables.
-        rows: the rows.
+        rows: user_id, item_id, rating, part.
+        parts: the parts that are fitted to; empty: all rows.
         items: the catalogue; None: the items that have rows.
-        sample: ratings of items drawn at random, for naive Bayes.
+        sample: part with ratings of items drawn at random, for naive Bayes.
     """
 
-    store: Store
+    store: AnyStore
     split_id: str
-    rows: DataFrame
-    items: DataFrame | None = None
-    sample: DataFrame | None = None
+    rows: Rows
+    parts: tuple[str, ...] = ()
+    items: Rows | None = None
+    sample: str = ""
 
 
 def write_propensities(
@@ -65,62 +64,85 @@ def write_propensities(
         _append_rows(exposed, settings, RATING_PROPENSITIES, _fit_ratings(exposed))
         return None
     if settings.method == "given":
-        propensities = read_table(
-            exposed.store.spark, str(settings.path), ["item_id", "propensity"], "propensities"
-        )
-        _append_rows(exposed, settings, PROPENSITIES, propensities)
+        _append_rows(exposed, settings, PROPENSITIES, read_given(exposed.store, str(settings.path)))
         return None
     if settings.method == "logistic_regression":
-        _fit_features(exposed, settings, cells)
+        frames = open_frames(exposed.store, "propensities by logistic regression")
+        frames.fit_features(exposed, settings, cells)
         return None
-    counts = fitting.count_items(exposed.rows, exposed.items).cache()
-    observed = fitting.make_histogram(counts, exposed.rows)
-    fitted = fitting.fit_propensities(observed, settings)
-    _append_rows(exposed, settings, PROPENSITIES, fitting.item_propensities(counts, observed, fitted))
-    counts.unpersist()
+    with _count(exposed, "item_id", exposed.items).keep() as counts:
+        observed = fitting.make_histogram(counts, _count_users(exposed))
+        fitted = fitting.fit_propensities(observed, settings)
+        name = method_name(exposed.store, settings)
+        look_up = partial(_look_up, change=counts.change, observed=observed, fitted=fitted, name=name)
+        rows = counts.then(look_up, ("item_id", "propensity", "method"))
+        parts = [(rows, {"split_id": exposed.split_id})]
+        exposed.store.append_parts(parts, PROPENSITIES, f"{exposed.split_id}/{name}")
     if fitted.law:
-        _append_rows(exposed, settings, POWER_LAWS, _law_row(exposed, observed, fitted, replicates))
+        row = _law_row(observed, fitted, replicates)
+        _append_rows(exposed, settings, POWER_LAWS, pa.Table.from_pylist([row]))
     return fitted.law
 
 
-def _append_rows(exposed: ExposureLog, settings: Propensities, table: Table, rows: DataFrame) -> None:
+def _look_up(rows: Any, change: Any, observed: Any, fitted: Any, name: str) -> pa.Table:
+    """Return the propensities of a task's items."""
+    found = fitting.look_up_propensities(change(rows), observed, fitted)
+    return found.append_column("method", pa.repeat(name, len(found)))
+
+
+def _count(exposed: ExposureLog, name: str, others: Rows | None = None) -> Any:
+    return fitting.count_ids(exposed.store.engine, exposed.rows, name, exposed.parts, others)
+
+
+def _count_users(exposed: ExposureLog) -> int:
+    return sum(_count(exposed, "user_id").each(len))
+
+
+def _append_rows(exposed: ExposureLog, settings: Propensities, table: Table, rows: pa.Table) -> None:
     name = method_name(exposed.store, settings)
-    named_rows = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(name)})
-    exposed.store.append(named_rows, table, once=f"{exposed.split_id}/{name}")
+    for column, value in (("split_id", exposed.split_id), ("method", name)):
+        rows = rows.append_column(column, pa.repeat(value, len(rows)))
+    exposed.store.append_rows(rows, table, f"{exposed.split_id}/{name}")
 
 
-def _fit_ratings(exposed: ExposureLog) -> DataFrame:
-    if exposed.sample is None or exposed.sample.isEmpty():
+def _fit_ratings(exposed: ExposureLog) -> pa.Table:
+    sample = fitting.count_ratings(exposed.rows, [exposed.sample]) if exposed.sample else None
+    if not sample:
         raise DataError("naive Bayes needs ratings of items drawn at random", "a log with an open loop")
-    items = exposed.rows.select("item_id") if exposed.items is None else exposed.items.select("item_id")
-    return fitting.rating_propensities(exposed.rows, exposed.sample, items.distinct().count())
+    items = sum(_count(exposed, "item_id", exposed.items).each(len))
+    logged = fitting.count_ratings(exposed.rows, exposed.parts)
+    return fitting.rating_propensities(logged, sample, _count_users(exposed) * items)
 
 
-def _fit_features(exposed: ExposureLog, settings: Propensities, cells: bool) -> None:
-    """Fit over the catalogue; without one over the items that have features, else over the items shown."""
-    spark = exposed.store.spark
-    tables = {
-        key: read_table(spark, path, [key], "features") if path else None
-        for key, path in (("user_id", settings.user_features), ("item_id", settings.item_features))
-    }
-    catalogue = exposed.items if exposed.items is not None else tables["item_id"]
-    ids = {"user_id": exposed.rows, "item_id": exposed.rows if catalogue is None else catalogue}
-    users, items = (
-        logistic.join_features(rows.select(key).distinct(), key, tables[key], f"features of {key}")
-        for key, rows in ids.items()
-    )
-    odds = logistic.fit_odds(exposed.rows, users, items, settings.rate, SEED)
-    frames = [(logistic.item_propensities(odds, users, items), PROPENSITIES)]
-    if cells:
-        frames.append((logistic.cell_propensities(odds, users, items), CELL_PROPENSITIES))
-    for rows, table in frames:
-        raised = F.greatest(F.col("propensity"), F.lit(settings.floor or 0.0))
-        _append_rows(exposed, settings, table, rows.withColumn("propensity", raised))
+def read_given(store: AnyStore, path: str) -> pa.Table:
+    """Read item_id and propensity of a table."""
+    if not isinstance(store, ArrowStore):
+        given: pa.Table = open_frames(store, "propensities").read_given(store, path)
+        return given
+    (table,) = read_tables([path], ["item_id", "propensity"], what="propensities")
+    return table
+
+
+def read_tables(paths: Iterable[str], columns: Sequence[str], what: str) -> Iterator[pa.Table]:
+    """Yield whole tables, with ids as text; the last column is a number."""
+    *ids, value = columns
+    for path in paths:
+        table = read_table(path, ["item_id", value], what)
+        texts = [table.column(name).cast(pa.string()) for name in ids]
+        yield pa.table([*texts, as_double(read_column(table, value, what), value)], [*columns])
+
+
+def open_frames(store: AnyStore, what: str) -> Any:
+    """Return the module of what Spark alone does. Raises FallbackToSpark: the warehouse has none."""
+    require_session(store, what)
+    from recbench_spark.nightly import exposure_frames  # noqa: PLC0415
+
+    return exposure_frames
 
 
 def _law_row(
-    exposed: ExposureLog, observed: fitting.Histogram, fitted: fitting.FittedPropensities, replicates: int
-) -> DataFrame:
+    observed: fitting.Histogram, fitted: fitting.FittedPropensities, replicates: int
+) -> dict[str, Any]:
     assert fitted.law is not None
     p = goodness(observed.count_x, observed.items_x, fitted.law, replicates, SEED) if replicates else None
     facts: dict[str, Any] = {
@@ -134,6 +156,5 @@ def _law_row(
         "raised": fitted.raised,
         "lowered": fitted.lowered,
     }
-    kinds = {column.name: spark_type(column.type) for column in POWER_LAWS.columns if column.name in facts}
-    schema = T.StructType([T.StructField(name, kind) for name, kind in kinds.items()])
-    return exposed.store.spark.createDataFrame([tuple(facts[name] for name in kinds)], schema)
+    names = {column.name for column in POWER_LAWS.columns} - {"method"}
+    return {name: value for name, value in facts.items() if name in names}

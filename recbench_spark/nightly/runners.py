@@ -110,9 +110,8 @@ def require_local_night(benchmark: Benchmark) -> None:
     evaluation, exposure = benchmark.evaluation, benchmark.evaluation.exposure
     needs_spark = {
         "definition.candidates: given": benchmark.definition.candidates == "given",
-        "evaluation.exposure with fitted propensities": exposure is not None
-        and exposure.propensities.method not in ("true", "given"),
-        "evaluation.learning_curve": evaluation.learning_curve is not None,
+        "evaluation.exposure with logistic regression": exposure is not None
+        and exposure.propensities.method == "logistic_regression",
         "retrieval": benchmark.retrieval is not None,
         "evaluation.features": bool(evaluation.features) and DIVERSITY in evaluation.metrics,
     }

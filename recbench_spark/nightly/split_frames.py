@@ -31,11 +31,6 @@ def append_catalogue(store: Store, split_id: str, numeric: bool) -> Catalogue:
     return catalogue
 
 
-def read_split(store: Store, table: Table, split_id: str) -> DataFrame:
-    """Return the rows of one split."""
-    return store.read_partition(table, "split_id", split_id)
-
-
 def open_joined(store: Store, split_id: str, joined: Sequence[tuple[Slice, str]]) -> FrameRows:
     """Return the rows of a split, with the labels of users or items that tables have."""
     rows = store.read_partition(SPLITS, "split_id", split_id)

@@ -7,16 +7,24 @@ chosen on part `valid` alone, so that the test users have no say in it. Nothing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
 from recbench_spark.config import CURVE_METRIC, SwitchModel
 from recbench_spark.errors import DataError
+from recbench_spark.evaluation.metrics.curve_batches import (
+    CURVE_KEY,
+    CURVE_ROWS,
+    nest_lists,
+    read_values,
+    split_curves,
+)
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.comparison.curve_crossings import choose_pair, find_place
 from recbench_spark.nightly.learning_curves import write_curve_results
@@ -25,8 +33,13 @@ from recbench_spark.nightly.results import write_checks
 from recbench_spark.nightly.run_keys import choose_curve_cutoff, list_switched_models
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CURVE_VALUES, LEARNING_CURVES
+from recbench_spark.storage.packed_blocks import Change, unpack_blocks
+from recbench_spark.storage.sides import Side, Sides, deal_sides
 
 VALID = "valid"
+
+FIRST, THEN = 0, 1
+"""Numbers of the sides: the values of the two models."""
 
 
 @dataclass(frozen=True)
@@ -68,22 +81,22 @@ def evaluate_switch(
     with journal.stage("switch", f"{model.name}: switch", run_id=run_id, model=model.name):
         runs = _find_runs(night, model)
         choice = choose_switch(night, model, runs)
-        values = night.spark_store.read(CURVE_VALUES)
-        # On the users who chose the place, the switch looks better than it is.
-        parts = [part for part in night.benchmark.evaluation.parts if model.at != "auto" or part != VALID]
-        first, then = (
-            values.where((F.col("run_id") == runs[name]) & F.col("part").isin(parts))
-            for name in (choice.first, choice.then)
-        )
-        switched = splice_values(
-            first, then, place=count_before(context.plan.request.rule.given, choice.given)
-        )
-        night.spark_store.append(switched.withColumn("run_id", F.lit(run_id)), CURVE_VALUES)
-        if not night.store.has(CURVE_VALUES, "run_id", run_id):
+        if not all(
+            night.store.has(CURVE_VALUES, "run_id", runs[name]) for name in (choice.first, choice.then)
+        ):
             raise DataError(
                 f"model {model.name}: {choice.first} and {choice.then} have no values per user any more",
                 f"retention has removed them; run the night again with --force, or leave out {model.name}",
             )
+        # On the users who chose the place, the switch looks better than it is.
+        parts = [part for part in night.benchmark.evaluation.parts if model.at != "auto" or part != VALID]
+        place = count_before(context.plan.request.rule.given, choice.given)
+        _write_spliced(
+            night,
+            [runs[name] for name in (choice.first, choice.then)],
+            run_id,
+            partial(splice_values, parts=parts, place=place),
+        )
         write_curve_results(night, [run_id])
         checks = [
             *context.make_checks(),
@@ -91,6 +104,17 @@ def evaluate_switch(
         ]
         write_checks(night.store, run_id, checks)
     return checks, choice
+
+
+def _write_spliced(night: BenchmarkNight, runs: Sequence[str], run_id: str, splice: Change) -> None:
+    """Write values of users that are spliced from those of two runs; one shuffle of the rows of both."""
+    store, names = night.store, tuple(CURVE_ROWS.names)
+    sides = [
+        Side(number, store.open_rows(CURVE_VALUES, "run_id", [run]), names)
+        for number, run in zip((FIRST, THEN), runs, strict=True)
+    ]
+    dealt = deal_sides(store.engine, sides, store.engine.count_tasks(0))
+    store.append_blocks(dealt.then(splice, names), CURVE_VALUES, run_id)
 
 
 def _find_runs(night: BenchmarkNight, model: SwitchModel) -> dict[str, str]:
@@ -157,21 +181,36 @@ def count_before(given: Sequence[int], switch: int) -> int:
     return sum(point <= switch for point in given)
 
 
-def splice_values(first: DataFrame, then: DataFrame, place: int) -> DataFrame:
-    """Take the values of `first` at the first points, and those of `then` behind them.
+def splice_values(sides: Sides, parts: Sequence[str], place: int) -> pa.Table:
+    """Take the values of the first run at the first points, and those of the other behind them.
 
     Args:
-        first: rows of `curve_values` of one run.
-        then: rows of another run of the same split and plan.
+        sides: rows of `curve_values` of two runs of the same split and plan; a task has all of its users.
+        parts: the parts that the switch has.
         place: number of points of the first one.
     """
-    key = ["user_id", "part", "metric", "definition"]
-    other = then.select(*key, F.col("values").alias("later_values"))
+    first, then = (unpack_blocks(sides.get(number, [])) for number in (FIRST, THEN))
+    if first is None or then is None:
+        return CURVE_ROWS.empty_table()
+    later = dict(_list_curves(then))
+    spliced = [
+        _splice_curve(rows, later[key], place)
+        for key, rows in _list_curves(first)
+        if key[0] in parts and key in later
+    ]
+    return pa.Table.from_batches(spliced, CURVE_ROWS)
 
-    def splice(values: Column, number: Column) -> Column:
-        later = F.element_at("later_values", number + 1)
-        behind = F.slice(later, place + 1, F.greatest(F.size(later) - place, F.lit(0)))
-        return F.concat(F.slice(values, 1, place), behind)
 
-    joined = first.join(other, key)
-    return joined.withColumn("values", F.transform("values", splice)).drop("later_values")
+def _list_curves(table: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
+    """Yield part, metric and definition of the rows of one run, and the rows that have them."""
+    for rows in split_curves(table.select(CURVE_ROWS.names).combine_chunks().to_batches()[0]):
+        yield tuple(rows.column(name)[0].as_py() for name in CURVE_KEY[1:]), rows
+
+
+def _splice_curve(rows: pa.RecordBatch, later: pa.RecordBatch, place: int) -> pa.RecordBatch:
+    at_u = pc.index_in(rows.column("user_id"), later.column("user_id"))
+    rows, at_u = rows.filter(pc.is_valid(at_u)), at_u.drop_null()
+    values = np.concatenate(
+        [read_values(rows)[:, :, :place], read_values(later)[at_u.to_numpy(), :, place:]], axis=2
+    )
+    return rows.set_column(CURVE_ROWS.names.index("values"), CURVE_ROWS.field("values"), nest_lists(values))

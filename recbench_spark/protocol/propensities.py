@@ -7,19 +7,26 @@ Axes: x different counts.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
 from recbench_spark.config import Propensities
-from recbench_spark.engine.versions import collect_arrow, make_frame
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import power_law, propensities
 from recbench_spark.kernels.estimators.power_law import PowerLaw
+from recbench_spark.storage.blocks import Engine, Rows, TaskRows
+from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.sides import ChangedRows, Side, Sides, deal_sides
+
+COUNTS = ("user_id", "n")
+"""Columns of counts of ids; rows are dealt to tasks by the first one, which may hold items."""
 
 
 @dataclass(frozen=True)
@@ -47,28 +54,70 @@ class FittedPropensities:
     lowered: int
 
 
-def count_items(rows: DataFrame, items: DataFrame | None = None) -> DataFrame:
-    """Return item_id, n: the rows of each item. One shuffle of partial counts.
+def select_rows(rows: pa.Table, parts: Sequence[str]) -> pa.Table:
+    """Return the rows of some parts (none: all rows); rows without a part are training data."""
+    if not parts:
+        return rows
+    column = rows.column("part").cast(pa.string())
+    wanted = pc.is_in(column, pa.array(parts, pa.string()))
+    return rows.filter(pc.or_(wanted, pc.is_null(column)) if "train" in parts else wanted)
+
+
+def count_ids(
+    engine: Engine, rows: Rows, name: str, parts: Sequence[str], others: Rows | None = None
+) -> TaskRows:
+    """Return user_id, n: the rows of each user, or of each item in the column `user_id`.
+
+    Tasks count the rows that they read; one shuffle adds up these counts.
 
     Args:
-        rows: the interactions to count.
-        items: item_id of the catalogue, where items without a row count 0.
+        engine: the runner.
+        rows: user_id or item_id, and part.
+        name: user_id or item_id.
+        parts: the parts that count.
+        others: further ids, which count 0 without a row.
     """
-    counts = rows.groupBy("item_id").agg(F.count("*").alias("n"))
-    if items is None:
-        return counts
-    joined = items.select("item_id").join(counts, "item_id", "left")
-    return joined.select("item_id", F.coalesce("n", F.lit(0)).alias("n"))
+    count = partial(_count_rows, name=name, parts=parts)
+    sides = [Side(0, ChangedRows(rows, (name, "part"), count, COUNTS), COUNTS)]
+    if others is not None:
+        zero = partial(_count_none, name=name)
+        sides.append(Side(1, ChangedRows(others, (name,), zero, COUNTS), COUNTS))
+    return deal_sides(engine, sides, engine.count_tasks(0)).then(_add_counts, COUNTS)
 
 
-def make_histogram(counts: DataFrame, rows: DataFrame) -> Histogram:
-    """Return the histogram of `count_items`; one row per different count is collected."""
-    counted = collect_arrow(counts.groupBy("n").agg(F.count("*").alias("items")).orderBy("n"))
-    users = rows.agg(F.countDistinct("user_id")).collect()[0][0]
-    count_x, items_x = (counted.column(name).to_numpy().astype(np.int64) for name in ("n", "items"))
+def _count_rows(rows: pa.Table, name: str, parts: Sequence[str]) -> pa.Table:
+    counts = select_rows(rows, parts).column(name).cast(pa.string()).value_counts()
+    return pa.table([counts.field(0), counts.field(1)], list(COUNTS))
+
+
+def _count_none(rows: pa.Table, name: str) -> pa.Table:
+    return pa.table(
+        [rows.column(name).cast(pa.string()), pa.array(np.zeros(len(rows), np.int64))], list(COUNTS)
+    )
+
+
+def _add_counts(sides: Sides) -> pa.Table:
+    """Add up the counts of a task's ids."""
+    rows = unpack_blocks([block for blocks in sides.values() for block in blocks])
+    assert rows is not None
+    added = rows.group_by("user_id").aggregate([("n", "sum")])
+    return pa.table([added.column("user_id"), added.column("n_sum")], list(COUNTS))
+
+
+def make_histogram(counts: TaskRows, users: int) -> Histogram:
+    """Return the histogram of counts of items; a task returns one row per different count."""
+    items = Counter[int]()
+    for found in counts.each(_count_counts):
+        items.update(found)
     if not users:
         raise DataError("no interactions to fit propensities to", "check the part and the log")
-    return Histogram(count_x, items_x, int(users))
+    count_x = np.array(sorted(items), np.int64)
+    return Histogram(count_x, np.array([items[n] for n in count_x.tolist()], np.int64), users)
+
+
+def _count_counts(rows: pa.Table) -> dict[int, int]:
+    pairs = rows.column("n").value_counts()
+    return dict(zip(pairs.field(0).to_pylist(), pairs.field(1).to_pylist(), strict=True))
 
 
 def fit_propensities(observed: Histogram, settings: Propensities) -> FittedPropensities:
@@ -97,28 +146,38 @@ def fit_propensities(observed: Histogram, settings: Propensities) -> FittedPrope
     return FittedPropensities(clipped.propensity, law, factor, clipped.raised, clipped.lowered)
 
 
-def item_propensities(counts: DataFrame, observed: Histogram, fitted: FittedPropensities) -> DataFrame:
-    """Return item_id, propensity by a join with one row per different count; no items are shuffled."""
-    table = pa.table({"n": observed.count_x, "propensity": fitted.propensity_x})
-    by_count = make_frame(counts.sparkSession, table)
-    return counts.join(F.broadcast(by_count), "n").select("item_id", "propensity")
+def look_up_propensities(rows: pa.Table, observed: Histogram, fitted: FittedPropensities) -> pa.Table:
+    """Return item_id, propensity of a task's counts."""
+    place_r = np.searchsorted(observed.count_x, rows.column("n").to_numpy())
+    return pa.table({"item_id": rows.column("user_id"), "propensity": fitted.propensity_x[place_r]})
 
 
-def rating_propensities(rows: DataFrame, sample: DataFrame, items: int) -> DataFrame:
+def count_ratings(rows: Rows, parts: Sequence[str]) -> Counter[float]:
+    """Count the rows of each rating."""
+    total = Counter[float]()
+    for found in rows.each(("rating", "part"), partial(_count_ratings, parts=parts)):
+        total.update(found)
+    return total
+
+
+def _count_ratings(tables: Iterable[pa.Table], parts: Sequence[str]) -> Counter[float]:
+    total = Counter[float]()
+    for table in tables:
+        pairs = select_rows(table, parts).column("rating").value_counts()
+        total.update(dict(zip(pairs.field(0).to_pylist(), pairs.field(1).to_pylist(), strict=True)))
+    return total
+
+
+def rating_propensities(logged: Counter[float], sample: Counter[float], cells: int) -> pa.Table:
     """Return rating, propensity by naive Bayes (see the kernel): a row for each rating of the log.
 
     Args:
-        rows: the log, with the ratings of exposed cells.
-        sample: rows with ratings of cells drawn uniformly.
-        items: number of items of the catalogue; the cells are users of the log x items.
+        logged: rows of the log by their rating.
+        sample: ratings of cells drawn uniformly.
+        cells: users of the log x items of the catalogue.
     """
-    logged, drawn = (collect_arrow(part.groupBy("rating").count()) for part in (rows, sample))
-    times = dict(zip(*(drawn.column(name).to_pylist() for name in ("rating", "count")), strict=True))
-    rating_r = logged.column("rating").to_numpy()
-    sample_r = np.array([times.get(rating, 0) for rating in rating_r.tolist()])
-    users = rows.agg(F.countDistinct("user_id")).collect()[0][0]
-    cells = users * items
-    propensity_r = propensities.naive_bayes(logged.column("count").to_numpy(), sample_r, cells)
+    ratings = sorted(logged)
+    counts = (np.array([part[rating] for rating in ratings]) for part in (logged, sample))
+    propensity_r = propensities.naive_bayes(*counts, cells)
     is_known = ~np.isnan(propensity_r)
-    table = pa.table({"rating": rating_r[is_known], "propensity": propensity_r[is_known]})
-    return make_frame(rows.sparkSession, table)
+    return pa.table({"rating": np.array(ratings)[is_known], "propensity": propensity_r[is_known]})

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from recbench_spark.data.external_inputs import count_dimensions
 from recbench_spark.engine.versions import union_rows
@@ -17,8 +16,7 @@ from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.schemas import Table
-from recbench_spark.storage.blocks import PieceRows, return_rows
-from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.shared_rows import load_parquet, share_rows
 from recbench_spark.storage.store import Store
 
@@ -26,12 +24,6 @@ Frame: TypeAlias = DataFrame
 """The frame of Spark, for annotations of modules without Spark."""
 
 __all__ = ["SparkSession"]
-
-SIDE = {
-    "vector": T.StructField("vector", T.ArrayType(T.FloatType())),
-    "bias": T.StructField("bias", T.DoubleType()),
-}
-"""Columns of a side of a trained model, beside its id."""
 
 
 class ItemTable(NamedTuple):
@@ -95,18 +87,8 @@ def append_frames(store: Store, table: Table, sides: Mapping[str, DataFrame], ke
     store.append(rows, table, once=key)
 
 
-def unwrap_side(rows: Any, side: str, store: Store, *columns: str) -> DataFrame:
-    """Return a side of a trained model as a frame: its ids, and these columns at least."""
-    names = (f"{side}_id", *columns)
-    if not isinstance(rows, PieceRows):
-        frame: DataFrame = rows.frame.select(*names) if isinstance(rows, FrameRows) else rows
-        return frame
-    schema = T.StructType([T.StructField(names[0], T.StringType()), *(SIDE[name] for name in columns)])
-    return make_frame_rows(store.spark, rows.open(names, return_rows, names), schema)
-
-
 def share_frame_vectors(data: Any, items: Any, what: str) -> DotSource:
     """Write the catalogue with the vectors of these items where workers map it; return the source."""
-    vectors = unwrap_side(items, "item", data.store, *SIDE)
+    vectors = items.frame.select("item_id", "vector", "bias") if isinstance(items, FrameRows) else items
     dims = count_dimensions(vectors, what)
     return DotSource(share_rows(data.store.scratch, vector_rows(data.items, vectors)), data.n_items, dims)

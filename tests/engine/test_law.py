@@ -104,6 +104,7 @@ MAKERS: dict[str, Callable[[Path], dict[str, Measure]]] = {
 """Every function of the package that makes measures of rankings, by module and name."""
 
 OF_TASKS = {
+    "curves.curve_measure",
     *("changes.change_measure", "comparisons.difference_measure", "curve_crossings._crossing_measure"),
     *("flips._start_measure", "flips._pass_measure", "flips._largest_measure"),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as F
 
@@ -12,11 +11,6 @@ from recbench_spark.engine import versions
 ROWS = pa.table(
     {"key": [0, 1, 2, 0, 1, 0], "value": [1.5, 2.0, None, 4.0, 8.0, 16.0], "word": list("abcdef")}
 )
-
-
-def sum_group(rows: pa.Table) -> pa.Table:
-    total = pa.array([pc.sum(rows["value"]).as_py()], pa.float64())
-    return pa.table({"key": [rows["key"][0].as_py()], "total": total})
 
 
 def test_tables_of_arrow_cross_both_ways(spark, monkeypatch) -> None:
@@ -30,16 +24,6 @@ def test_tables_of_arrow_cross_both_ways(spark, monkeypatch) -> None:
     assert new.schema.types == old.schema.types
     empty = versions.make_frame(spark, ROWS).where("key > 9")
     assert versions.collect_arrow(empty).schema == old.schema
-
-
-def test_groups_are_the_same(spark, monkeypatch) -> None:
-    frame = versions.make_frame(spark, ROWS)
-    tables = []
-    for old in (False, True):
-        monkeypatch.setattr(versions, "is_old", lambda old=old: old)
-        changed = versions.change_groups(frame, ("key",), sum_group, "key LONG, total DOUBLE")
-        tables.append(sorted(map(tuple, changed.collect()), key=lambda row: row[0]))
-    assert tables[0] == tables[1] == [(0, 21.5), (1, 10.0), (2, None)]
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 7, 64])

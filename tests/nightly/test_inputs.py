@@ -26,6 +26,7 @@ from recbench_spark.nightly.propensity import ExposureLog, write_propensities
 from recbench_spark.protocol.manifests import Manifest
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, GRAPHS, MANIFESTS, PROPENSITIES
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.store import Store
 from recbench_spark.tuning.folds import open_folded_log
 from tests.nights import TINY, make_split, run
@@ -129,7 +130,9 @@ def test_graphs_of_other_edges_are_laid_out_anew(spark: Any, tmp_path: Path) -> 
 def test_propensities_of_other_features_are_fitted_anew(spark: Any, tmp_path: Path) -> None:
     store, given = Store(spark, str(tmp_path / "w")), tmp_path / "given"
     settings = Propensities(method="given", path=str(given))
-    exposed = ExposureLog(store, "s", spark.createDataFrame([("u", "i")], "user_id STRING, item_id STRING"))
+    exposed = ExposureLog(
+        store, "s", FrameRows(spark.createDataFrame([("u", "i")], ["user_id", "item_id"]))
+    )
     for chance in (0.25, 0.5, 0.5):
         write_deltalake(given, pa.table({"item_id": ["i"], "propensity": [chance]}), mode="overwrite")
         write_propensities(exposed, settings)

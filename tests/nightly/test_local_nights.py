@@ -27,6 +27,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import COMPARISONS, RUNS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
+from tests.nightly.test_learning_curves import CURVES
 from tests.nights import DATE, SMALL, models, run, small
 from tools.compare_warehouses import main as compare
 
@@ -71,6 +72,17 @@ RATED: dict[str, Any] = {
 }
 """Predicted ratings: by biases, by vectors with users folded in, and those that a fit stored."""
 
+CURVED: dict[str, Any] = {
+    **CURVES,
+    "models": [model for model in CURVES["models"] if model["name"] in ("popular", "als", "best")],
+    "evaluation": {
+        **CURVES["evaluation"],
+        "bootstrap": {"replicates": 10},
+        "exposure": {"propensities": {"method": "power_law", "floor": 0.01}, "estimators": ["ips"]},
+    },
+}
+"""Learning curves with their ranks and a switch, and propensities that are fitted."""
+
 FALLS = {"models": [{"name": "als_4", "kind": "random"}, *models("random", "popular", "item_knn", "truth")]}
 """The next night, on which a model falls."""
 
@@ -94,7 +106,7 @@ def test_two_nights_have_the_same_tables(spark: Any, tmp_path: Path, monkeypatch
     assert ArrowStore(places[2]).read_rows(COMPARISONS).num_rows
 
 
-@pytest.mark.parametrize("settings", [DRAWN, RATED], ids=["drawn", "rated"])
+@pytest.mark.parametrize("settings", [DRAWN, RATED, CURVED], ids=["drawn", "rated", "curved"])
 def test_other_nights_have_the_same_tables(
     spark: Any, tmp_path: Path, monkeypatch: Any, settings: dict[str, Any]
 ) -> None:
@@ -216,7 +228,12 @@ def test_a_night_that_ended_half_way_is_completed(tmp_path: Path, sent: signal.S
     assert compare([str(tmp_path / "w"), str(tmp_path / "whole")]) == 0
 
 
+FEATURES = {"method": "logistic_regression", "item_features": "f.csv"}
 CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "features": (
+        {"evaluation": {**SMALL["evaluation"], "exposure": {"propensities": FEATURES}}},
+        "logistic regression is evaluated by Spark",
+    ),
     "model": ({"models": [{"name": "mf", "kind": "mf_bpr"}]}, "model mf \\(kind mf_bpr\\) runs on Spark"),
 }
 

@@ -22,6 +22,7 @@ from recbench_spark.schemas import (
     RATING_PROPENSITIES,
     SPLITS,
 )
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 
@@ -77,8 +78,8 @@ def test_relative_frequencies_by_hand_through_the_job(
 def test_powers_by_hand_scaled_and_clipped_and_written_once(store: Store) -> None:
     law = fit([1, 2, 4], [1, 2, 1])
     settings = Propensities(scale="largest", floor=0.2)
-    rows = store.read(SPLITS).where("part = 'train'")
-    exposed = ExposureLog(store, SPLIT, rows, store.read(ITEMS))
+    rows, items = (FrameRows(store.read(table)) for table in (SPLITS, ITEMS))
+    exposed = ExposureLog(store, SPLIT, rows, ("train",), items)
     for _ in range(2):
         first_fit = write_propensities(exposed, settings, replicates=20)
     assert first_fit is not None and (first_fit.alpha, first_fit.xmin) == (law.alpha, law.xmin)
@@ -125,7 +126,7 @@ def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_pat
     propensities = {}
     for rate in (1.0, 0.3):
         settings = Propensities(method="logistic_regression", rate=rate, **tables)
-        write_propensities(ExposureLog(store, SPLIT, rows), settings, cells=rate == 1.0)
+        write_propensities(ExposureLog(store, SPLIT, FrameRows(rows)), settings, cells=rate == 1.0)
         propensities[rate] = read_propensities(store, method_name(store, settings))
     there = np.flatnonzero(shown.any(axis=1))  # who has no row is not a user of the log
     users = len(there)

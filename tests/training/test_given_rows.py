@@ -123,7 +123,7 @@ def test_ratings_of_held_out_users_are_predicted_by_their_given_rows(night: Ran,
     items = {row["item_id"]: row["vector"] for row in read_rows(trained.items, ("item_id", "vector"))}
     index = {row.item_index: row.item_id for row in data.items.collect()}
     low, high = data.rating_log.scale if name == "explicit" else (-np.inf, np.inf)
-    items_of = {row.user_id: row["items"] for row in read_rows(blocks, ("user_id", "items"))}
+    items_of = {row["user_id"]: row["items"] for row in read_rows(blocks, ("user_id", "items"))}
     assert len(predicted) > 5 and set(predicted.user_id) <= set(vectors)
     for row in predicted.itertuples():
         known = [items.get(index[item]) for item in items_of[row.user_id]]

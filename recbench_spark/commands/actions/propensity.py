@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
+from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow.compute as pc
 
 from recbench_spark.commands.dry_runs import REQUIRED_COLUMNS, check_log
 from recbench_spark.commands.logs import log_settings
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse, require_partition
 from recbench_spark.config import Dataset, Propensities, digest, parse
-from recbench_spark.data.identity import identity
-from recbench_spark.data.readers.logs import read_log
 from recbench_spark.data.readers.values import PARTS
-from recbench_spark.errors import OK, ConfigError, DataError, nearest
+from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark, nearest
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.power_law import PowerLaw
 from recbench_spark.kernels.estimators.propensities import POWERS
@@ -23,11 +23,15 @@ from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.propensity import ExposureLog, write_propensities
 from recbench_spark.nightly.propensity_names import method_name
 from recbench_spark.nightly.run_keys import uses_file_names
-from recbench_spark.nightly.split_frames import read_split
+from recbench_spark.nightly.runners import choose_job_runner
+from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import get_session
-from recbench_spark.schemas import ITEMS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
-from recbench_spark.storage.store import Store
+from recbench_spark.schemas import ITEMS, POWER_LAWS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
+from recbench_spark.storage.arrow_store import require_session
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
+    from recbench_spark.storage.store import Store
 
 MAX_LAWS = 100_000
 """Most simulated laws for the goodness of fit."""
@@ -45,12 +49,33 @@ def run(args: argparse.Namespace) -> int:
         print("".join(f"{line}\n" for line in [*(check_log(dataset) if dataset else []), *tables]), end="")
         print(f"propensities {settings.name} of {args.split or args.log}, part {args.part}")
         return OK
+    count = partial(count_rows, settings, dataset)
+    chosen = choose_job_runner(args.engine, args.warehouse, count, (PROPENSITIES, POWER_LAWS))
+    return run_job(
+        f"propensities {settings.name}", args, chosen, partial(write_and_print, args, settings, dataset)
+    )
+
+
+def count_rows(settings: Propensities, dataset: Dataset | None) -> int:
+    """Return 0, since nobody counts the rows of a split. Raises FallbackToSpark: Spark alone does this."""
+    if dataset is not None:
+        raise FallbackToSpark("--log is read by Spark")
+    if settings.method == "logistic_regression":
+        raise FallbackToSpark("--method logistic_regression is fitted by Spark")
+    return 0
+
+
+def write_and_print(
+    args: argparse.Namespace, settings: Propensities, dataset: Dataset | None, store: AnyStore
+) -> int:
+    """Fit the propensities, write and print them."""
     journal = Journal()
-    journal.say(f"propensities {settings.name}: starting Spark")
-    store = Store(get_session("recbench-spark propensity"), args.warehouse)
     if store.is_file_storage:
         journal.write_beside(store.root, "propensity")
-    exposed = read_log_rows(store, dataset, args) if dataset else read_split_rows(store, args)
+    if dataset is None:
+        exposed = read_split_rows(store, args)
+    else:
+        exposed = read_log_rows(require_session(store, "--log"), dataset, args)
     with journal.stage("propensities", "count and fit", split_id=exposed.split_id):
         law = write_propensities(exposed, settings, args.goodness, cells=args.cells)
     print_propensities(exposed, settings, law)
@@ -100,35 +125,30 @@ def check_tables(settings: Propensities) -> list[str]:
 
 def read_log_rows(store: Store, dataset: Dataset, args: argparse.Namespace) -> ExposureLog:
     """Read the rows of a log. A log without parts is training data as a whole."""
+    from recbench_spark.data.identity import identity  # noqa: PLC0415
+    from recbench_spark.data.readers.logs import read_log  # noqa: PLC0415
+    from recbench_spark.storage.frame_blocks import FrameRows  # noqa: PLC0415
+
     settings = dataset.model_dump(exclude={"name", "path"})
     named = uses_file_names(dataset)
     source = identity(store.spark, str(dataset.path), named=named, options=dataset.options)
     name = digest(settings, source, args.part, args.sample, code_provenance.split_revisions(dataset))
-    log = read_log(store.spark, dataset)
-    return ExposureLog(
-        store, name, select_part(log, args.part), None, log.where(F.col("part") == args.sample)
-    )
+    rows = FrameRows(read_log(store.spark, dataset))
+    return ExposureLog(store, name, rows, list_parts(args.part), sample=args.sample)
 
 
-def read_split_rows(store: Store, args: argparse.Namespace) -> ExposureLog:
+def read_split_rows(store: AnyStore, args: argparse.Namespace) -> ExposureLog:
     """Read the rows of a split and its catalogue, which also has items that were never shown."""
-    rows = read_split(store, SPLITS, args.split)
-    if rows.isEmpty():
-        known = [row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()]
+    if not store.has(SPLITS, "split_id", args.split):
+        known = sorted(store.list_values(SPLITS, "split_id"))
         raise DataError(f"no split {args.split} in {store.root}", f"splits: {', '.join(known) or 'none'}")
-    sample = rows.where(F.col("part") == args.sample)
-    return ExposureLog(
-        store, args.split, select_part(rows, args.part), read_split(store, ITEMS, args.split), sample
-    )
+    rows, items = open_labelled(store, args.split), store.open_rows(ITEMS, "split_id", [args.split])
+    return ExposureLog(store, args.split, rows, list_parts(args.part), items, args.sample)
 
 
-def select_part(rows: DataFrame, part: str) -> DataFrame:
-    """Return the rows of the part that is fitted to."""
-    if part == "all":
-        return rows
-    wanted = ("train", "given") if part == "train" else (part,)
-    unnamed = F.col("part").isNull() & F.lit(part == "train")
-    return rows.where(F.col("part").isin(*wanted) | unnamed)
+def list_parts(part: str) -> tuple[str, ...]:
+    """Return the parts that are fitted to; none: all rows."""
+    return {"all": (), "train": ("train", "given")}.get(part, (part,))
 
 
 def print_propensities(exposed: ExposureLog, settings: Propensities, law: PowerLaw | None) -> None:
@@ -140,10 +160,9 @@ def print_propensities(exposed: ExposureLog, settings: Propensities, law: PowerL
             print(f"  beside a {one.name} tail: log-likelihood {one.ratio:+.6g}, z {one.z:+.3g}")
     name = method_name(exposed.store, settings)
     table = RATING_PROPENSITIES if settings.method == "naive_bayes" else PROPENSITIES
-    rows = read_split(exposed.store, table, exposed.split_id).where(F.col("method") == name)
-    value = F.col("propensity")
-    summary = rows.agg(F.count("*").alias("n"), F.min(value).alias("low"), F.max(value).alias("high"))
-    (row,) = summary.collect()
+    filters = [("split_id", "=", exposed.split_id), ("method", "=", name)]
+    value = exposed.store.read_rows(table, filters, ["propensity"]).column("propensity")
+    low, high = pc.min_max(value).as_py().values()
     what = "ratings" if settings.method == "naive_bayes" else "items"
-    print(f"{row.n} {what}: propensities {row.low:g} to {row.high:g}")
+    print(f"{len(value)} {what}: propensities {low:g} to {high:g}")
     print(f"split_id {exposed.split_id}, method {name}, in {exposed.store.location(table.name)}")

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,6 +22,7 @@ from pyspark.sql import functions
 from recbench_spark.config import Benchmark, Bootstrap, Dataset, Exposure, Propensities, Strata, parse
 from recbench_spark.definitions import Definition
 from recbench_spark.engine.measures import reduce_pieces
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.batched.rank import rank
 from recbench_spark.evaluation.batched.shuffle import PassInputs
@@ -576,11 +578,13 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     log = read_log(spark, Dataset(name="coat", reader="coat", path=str(shared_data / "coat"))).cache()
     catalogue = build_catalogue(log, True)
     train, items = log.where("part = 'train'"), catalogue.rows.cache()
-    counts = fitting.count_items(train, items)
-    shown = fitting.make_histogram(counts, train)
+    engine, rows = SparkEngine(spark), FrameRows(train)
+    counts = fitting.count_ids(engine, rows, "item_id", (), FrameRows(items))
+    users = sum(fitting.count_ids(engine, rows, "user_id", ()).each(len))
+    shown = fitting.make_histogram(counts, users)
     fitted = fitting.fit_propensities(shown, Propensities(method="power_above_xmin"))
-    propensities = fitting.item_propensities(counts, shown, fitted)
-    chances = exposure.item_chances(items.toArrow(), propensities.toArrow())
+    found = counts.each(partial(fitting.look_up_propensities, observed=shown, fitted=fitted))
+    chances = exposure.item_chances(items.toArrow(), pa.concat_tables(found))
     (cut,) = exposure.cut_strata(chances, Strata(kind="equal_width"))
     assert cut.items.tolist() == [295, 5]
 
