@@ -110,7 +110,8 @@ def _parse_text(text: str, zone: tzinfo) -> int | None:
     micros = int((match["part"] or "")[:6].ljust(6, "0"))
     try:
         place = parse_zone(match["zone"]) if match["zone"] else zone
-        return _localise(datetime(*numbers, micros), place)  # type: ignore[arg-type, call-arg]
+        wall = datetime(*numbers).replace(microsecond=micros)  # type: ignore[arg-type]
+        return _localise(wall, place)
     except (ValueError, OverflowError, KeyError, OSError):
         return None
 

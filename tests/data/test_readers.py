@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import Dataset, WorldSettings, parse
+from recbench_spark.data.log_checks import PARTS
 from recbench_spark.data.readers.tables import read_table
-from recbench_spark.data.readers.values import PARTS
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
 from tests.labelled import id_order, open_log, read_log
 from tests.log_schema import LOG_SCHEMA

@@ -125,7 +125,7 @@ def test_zones_in_process() -> None:
 def test_zones_in_spark(spark) -> None:
     frame = spark.createDataFrame([(text,) for text in ZONED], "at string").coalesce(1)
     for zone in ("UTC", "Asia/Tokyo"):  # the texts name their own
-        value = Value.time(frame, "at", "timestamp", "log", zone)
+        value = Value.time(frame, "at", "log", zone)
         rows = frame.select(value.column.alias("micros"), value.bad.alias("bad")).collect()
         assert [row.micros for row in rows] == list_zoned_micros()
         assert [row.bad for row in rows] == [one is None for one in list_zoned_micros()]

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from recbench_spark.commands import split as job
 from recbench_spark.config import Benchmark, make_benchmark
 from recbench_spark.engine import local
-from recbench_spark.errors import ConfigError, EmptyPartError, FallbackToSpark
+from recbench_spark.errors import ConfigError, DataError, EmptyPartError, FallbackToSpark
 from recbench_spark.nightly import runners
 from recbench_spark.nightly.runners import choose_runner
 from recbench_spark.nightly.split import identify_split, prepare_split
@@ -121,9 +121,8 @@ def test_the_job_starts_no_java(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "reader": ({}, {"reader": "csv"}, "reader csv is Spark's"),
-    "parts": ({"protocol": "given"}, {}, "takes its parts from the log"),
-    "until": (SPLITS["last"], {"until": "2020-09-20"}, "need Spark's reader"),
+    "reader": ({}, {"reader": "json"}, "objects of JSON are read by Spark"),
+    "options": (SPLITS["last"], {"options": {"mergeSchema": "true"}}, "no Parquet files of one schema"),
 }
 
 
@@ -148,11 +147,11 @@ def test_large_logs_and_catalogs_go_to_spark(tmp_path: Path, monkeypatch) -> Non
     assert choose_runner("spark", benchmark, str(tmp_path / "w"))[0].why == "as requested"
 
 
-def test_a_value_and_a_catalogue_that_need_spark_leave_no_rows(tmp_path: Path, monkeypatch) -> None:
+def test_a_bad_value_and_a_catalogue_that_needs_spark_leave_no_rows(tmp_path: Path, monkeypatch) -> None:
     ratings = [1.0] * 899 + [float("nan")]
     benchmark = make(write_log(tmp_path / "log", 6, rating=ratings), SPLITS["last"])
     store = ArrowStore(str(tmp_path / "w"))
-    with pytest.raises(FallbackToSpark, match="a rating is not finite"):
+    with pytest.raises(DataError, match=r"1 rows whose 'rating' is not a finite number, e\.g\. 'NaN'"):
         split_log(store, benchmark)
     assert not store.exists("splits") or not store.read_rows(TABLE).num_rows
     monkeypatch.setattr(item_counts, "MOST_ITEMS", 5)

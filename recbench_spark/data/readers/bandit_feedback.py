@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -74,7 +73,7 @@ def read_rounds(spark: SparkSession, path: str, time_zone: str = "UTC") -> DataF
     require(visible, [ROUND_COLUMN, *REQUIRED], file)
     values = _round_values(frame, file, time_zone)
     needed = [checked for value in values for checked in value.refuse_nulls()]
-    needed.append(replace(values[1].check_year(frame, "timestamp"), make_hint=None))
+    needed.append(values[1].check_year())
     checks = Checks(frame, [Value.line(text.line), *needed], file)
     counted = checks.count()
     checks.refuse(counted)
@@ -91,7 +90,7 @@ def _round_values(frame: DataFrame, where: str, zone: str) -> list[Value]:
     click = Value.number(frame, "click", where)
     return [
         Value.whole(frame, ROUND_COLUMN, where),
-        replace(Value.time(frame, "timestamp", "timestamp", where, zone), make_hint=None),
+        Value.time(frame, "timestamp", where, zone),
         Value.ids(frame, "item_id", where, text_file=True),
         Value("position", position.column, ~(position.column >= 1), "a position from 1"),
         Value("click", click.column, ~click.column.isin(0.0, 1.0), "0 or 1"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame, Row
@@ -19,23 +19,14 @@ from recbench_spark.data.readers.paths import explain_errors
 from recbench_spark.data.text_layouts import BELOW_2_53, FINITE_TEXT, IN_UTF8
 from recbench_spark.data.text_pieces import BAD_LINE, FILE
 from recbench_spark.data.times import (
-    CHECKED,
     HAS_DATE,
     HAS_ZONE_NAME,
     KNOWN_ZONE,
     LATEST,
-    MICROS_PER_UNIT,
-    STORED,
     TIME_TEXT,
-    describe_coarser_unit,
-    describe_misread_times,
-    time_hint,
 )
 from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import DataError, SchemaError
-
-PARTS = ("train", "given", "valid", "probe", "quiz", "test", "open_loop", "later")
-"""Valid values of a log's own `part` column."""
 
 HAS_OFFSET = r":[0-9.]+\s*([+-]|[A-Za-z])"
 """Pattern of a time of day with an offset or zone: Z, +02:00, Europe/Rome."""
@@ -52,8 +43,6 @@ class Value:
         expected: the description of a good value.
         hint: advice for bad rows, where this column needs its own.
         notes: metadata of the column.
-        make_hint: a function that makes the hint from an example of the bad rows.
-        unit: the unit of times that are numbers; STORED for timestamps.
     """
 
     name: str
@@ -62,8 +51,6 @@ class Value:
     expected: str = ""
     hint: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
-    make_hint: Callable[[str | None], str] | None = None
-    unit: str = ""
 
     @property
     def problem(self) -> str:
@@ -124,13 +111,10 @@ class Value:
         return Value(name, try_cast(number, "bigint"), unreadable | ~fits, "a whole number")
 
     @staticmethod
-    def time(
-        frame: DataFrame, name: str, unit: str, where: str, zone: str = "UTC", *, pattern: str = ""
-    ) -> Value:
-        """Convert a timestamp, or a number in the unit, to microseconds since 1970 UTC.
+    def time(frame: DataFrame, name: str, where: str, zone: str = "UTC") -> Value:
+        """Convert a timestamp, or a text with one, to microseconds since 1970 UTC.
 
-        A time without an offset (text, TIMESTAMP_NTZ, DATE) is a local time of the zone. `pattern`: the one
-        of texts (`timestampFormat`).
+        A time without an offset (text, TIMESTAMP_NTZ, DATE) is a local time of the zone.
         """
         raw, data_type = column(name), frame.schema[name].dataType
         if isinstance(data_type, T.TimestampType):
@@ -139,52 +123,18 @@ class Value:
             return Value(
                 name, F.unix_micros(_shift_zone(raw.cast("timestamp"), zone)), expected="a timestamp"
             )
-        if pattern:
-            read = read_pattern(raw, pattern, zone)
-            return Value(name, read, raw.isNotNull() & read.isNull(), f"a timestamp by {pattern}")
-        if unit == "timestamp" and isinstance(data_type, T.StringType):
-            known = ~raw.rlike(HAS_ZONE_NAME) | raw.rlike(KNOWN_ZONE)
-            parsed = F.when(raw.rlike(HAS_DATE) & known, try_cast(raw, "timestamp"))
-            micros = F.unix_micros(
-                F.when(raw.rlike(HAS_OFFSET), parsed).otherwise(_shift_zone(parsed, zone))
-            )
-            expected = TIME_TEXT
-        elif unit == "timestamp":
-            raise SchemaError(
-                f"{where}: column '{name}' is {data_type.simpleString()}, not a timestamp",
-                time_hint(_first_value(frame, name), unit) or "set dataset.time_unit to s, ms or us",
-            )
-        else:
-            micros, expected = _to_micros(frame, name, unit, where), f"a time in {unit}"
-        wrong = raw.isNotNull() & micros.isNull()
-        return Value(name, micros, wrong, expected, make_hint=partial(time_hint, unit=unit))
+        if not isinstance(data_type, T.StringType):
+            kind = data_type.simpleString()
+            raise SchemaError(f"{where}: column '{name}' is {kind}, not a timestamp")
+        known = ~raw.rlike(HAS_ZONE_NAME) | raw.rlike(KNOWN_ZONE)
+        parsed = F.when(raw.rlike(HAS_DATE) & known, try_cast(raw, "timestamp"))
+        micros = F.unix_micros(F.when(raw.rlike(HAS_OFFSET), parsed).otherwise(_shift_zone(parsed, zone)))
+        return Value(name, micros, raw.isNotNull() & micros.isNull(), TIME_TEXT)
 
-    def check_year(self, frame: DataFrame, unit: str) -> Value:
-        """Check that a time is in a year that a log can have; see `data.times.LATEST`.
-
-        Args:
-            frame: the frame with the column.
-            unit: the unit of its numbers, or `timestamp`.
-        """
-        stored_field = frame.schema[self.name]
-        stored = isinstance(stored_field.dataType, T.TimestampType | T.TimestampNTZType | T.DateType)
-        numbers = unit in MICROS_PER_UNIT and not stored and not stored_field.metadata.get(CHECKED)
-        expected = "before the year 2100" if stored else f"a {_name_unit(unit)} before the year 2100"
-        return Value(
-            self.name,
-            self.column,
-            self.column >= LATEST,
-            expected,
-            hint=MISTAKE_HINT if stored else "",
-            make_hint=partial(time_hint, unit=unit),
-            unit=unit if numbers else STORED if stored and not stored_field.metadata.get(CHECKED) else "",
-        )
-
-    @staticmethod
-    def part(name: str) -> Value:
-        """Check for one of PARTS, or NULL."""
-        text = column(name).cast("string")
-        return Value(name, text, ~text.isin(*PARTS), f"one of {', '.join(PARTS)}")
+    def check_year(self) -> Value:
+        """Check that a time is in a year that a log can have; see `data.times.LATEST`."""
+        late = self.column >= LATEST
+        return Value(self.name, self.column, late, "a timestamp before the year 2100")
 
     @staticmethod
     def vector(frame: DataFrame, name: str, where: str) -> Value:
@@ -204,23 +154,6 @@ class Value:
         return Value(name, array.cast("array<float>"), bad, "an array of numbers such as [0.1, -2]")
 
 
-MISTAKE_HINT = (
-    "either the time is a placeholder, or milliseconds were taken for seconds where this column was made: "
-    "correct or remove these rows, or set dataset.bad_rows to reject"
-)
-"""Advice for stored timestamps that no log can have."""
-
-
-def _name_unit(unit: str) -> str:
-    return unit if unit == "timestamp" else f"time in {unit}"
-
-
-def _first_value(frame: DataFrame, name: str) -> str | None:
-    """Return a value of a column as text, for a message."""
-    row = frame.where(column(name).isNotNull()).select(column(name).cast("string")).first()
-    return row[0] if row else None
-
-
 def _may_exceed_float64(kind: T.DataType) -> bool:
     """Check whether a type holds whole numbers that float64 cannot represent exactly."""
     return isinstance(kind, T.LongType) or (isinstance(kind, T.DecimalType) and not kind.scale)
@@ -235,11 +168,6 @@ def _as_double(frame: DataFrame, name: str, where: str) -> Column:
     raise SchemaError(f"{where}: column '{name}' is {data_type.simpleString()}, not a number")
 
 
-def _find_hint(value: Value, example: str | None) -> str:
-    """Return the advice for bad rows of a column: a fixed hint, or one made from an example."""
-    return value.hint or (value.make_hint(example) if value.make_hint else "")
-
-
 def read_pattern(raw: Column, pattern: str, zone: str) -> Column:
     """Return microseconds of texts by a pattern of Spark; one without an offset is of the zone."""
     parsed = F.try_to_timestamp(raw, F.lit(pattern))
@@ -250,17 +178,6 @@ def read_pattern(raw: Column, pattern: str, zone: str) -> Column:
 def _shift_zone(parsed: Column, zone: str) -> Column:
     """Return the same time of day in the zone instead of the session's."""
     return F.to_utc_timestamp(F.from_utc_timestamp(parsed, F.current_timezone()), zone)
-
-
-def _to_micros(frame: DataFrame, name: str, unit: str, where: str) -> Column:
-    """Convert whole numbers exactly and others to the nearest microsecond; NULL where out of range."""
-    factor = MICROS_PER_UNIT[unit]
-    if isinstance(frame.schema[name].dataType, T.IntegralType):
-        return F.try_multiply(column(name).cast("bigint"), F.lit(factor).cast("bigint"))
-    number = _as_double(frame, name, where)
-    exact = try_cast(column(name).cast("string"), "bigint")
-    whole = F.try_multiply(exact, F.lit(factor).cast("bigint"))
-    return F.coalesce(whole, try_cast(F.round(number * factor), "bigint"))
 
 
 # --- counts of values that cannot be read ---
@@ -291,45 +208,17 @@ class Checks:
         is_bad = F.coalesce(value.bad, F.lit(False))
         return is_bad & F.col(BAD_LINE).isNull() if self.by_line and value.name != BAD_LINE else is_bad
 
-    def reason(self) -> Column:
-        """Return the reason why a row is bad, as text; empty for good rows."""
-        reasons = [F.when(self.bad(value), F.lit(value.problem)) for value in self.values]
-        return F.concat_ws("; ", *reasons) if reasons else F.lit("")
-
     def count(self) -> RowCounts:
         """Count rows and bad rows in one pass; a second one collects reasons and examples of bad rows."""
         any_bad = reduce(or_, map(self.bad, self.values), F.lit(False))
         # Spark refuses to read BAD_LINE alone, so another column is counted, too.
         counts = [F.count(F.lit(1)).alias("rows"), F.count(column(self.frame.columns[0])).alias("first")]
         counts.append(F.count_if(any_bad).alias("bad"))
-        for time in self._times():
-            counts += [F.min(time.column).alias("lowest"), F.max(time.column).alias("highest")]
         with explain_errors(self.where):
             counted = self.frame.agg(*counts).collect()[0]
-        self._refuse_unit(counted)
         return (
             self._explain_counts(counted) if counted["bad"] else RowCounts(int(counted["rows"]), 0, {}, [])
         )
-
-    def _times(self) -> list[Value]:
-        """Return the column of times whose unit may be wrong; empty where there is none."""
-        return [value for value in self.values if value.unit][:1]
-
-    def _refuse_unit(self, counted: Row) -> None:
-        """Raise DataError where all times fit a coarser unit than the one that was used for them."""
-        for time in self._times():
-            mistake = None
-            if counted["lowest"] is not None and time.unit == STORED:
-                mistake = describe_misread_times(
-                    self.where, time.name, (counted["lowest"], counted["highest"])
-                )
-            elif counted["lowest"] is not None:
-                lowest, highest = (
-                    counted[name] / MICROS_PER_UNIT[time.unit] for name in ("lowest", "highest")
-                )
-                mistake = describe_coarser_unit(self.where, time.name, (lowest, highest), time.unit)
-            if mistake:
-                raise DataError(*mistake)
 
     def _explain_counts(self, counted: Row) -> RowCounts:
         # Not in the first pass: with examples Spark does not compile the sums and is several times slower.
@@ -339,8 +228,7 @@ class Checks:
         hit = [(n, value) for n, value in enumerate(self.values) if results[f"c{n}"]]
         reasons = {value.problem: int(results[f"c{n}"]) for n, value in hit}
         problems = [self._describe_problem(value, results[f"c{n}"], results[f"c{n}_e"]) for n, value in hit]
-        hints = (_find_hint(value, results[f"c{n}_e"]["value"]) for n, value in hit)
-        hint = next(filter(None, hints), "")
+        hint = next(filter(None, (value.hint for _, value in hit)), "")
         return RowCounts(int(counted["rows"]), int(counted["bad"]), reasons, problems, hint)
 
     def _count(self, key: str, value: Value) -> Sequence[Column]:
