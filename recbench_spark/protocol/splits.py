@@ -9,7 +9,6 @@ Zhao et al., "A Revisiting Study of Appropriate Offline Evaluation for Top-N Rec
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
@@ -29,13 +28,11 @@ from recbench_spark.protocol.labels import (
     OpenLoop,
     SplitRule,
     label_rows,
-    read_dropped,
 )
 from recbench_spark.protocol.pairs import OPEN_LOOP, DuplicateRule
 from recbench_spark.protocol.rules import label_method, make_rule
 from recbench_spark.protocol.windows import find_instants
 from recbench_spark.schemas import ABSENT, COMPLETE
-from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.frame_blocks import FrameBlocks, FrameRows, shuffle_blocks
 from recbench_spark.storage.packed_blocks import unpack_batches
 from recbench_spark.storage.spark_types import cast_ids_to_text
@@ -116,11 +113,6 @@ def _label_in_tasks(log: DataFrame, rule: SplitRule, n: int) -> FrameBlocks:
     packed = shuffle_blocks(rows, F.xxhash64(rule.owner), SparkEngine(log.sparkSession).count_tasks(n))
     schema = cast_ids_to_text(log).schema
     return FrameBlocks(packed, partial(label_rows, rule=rule), tuple(schema.names), rule.owner, schema)
-
-
-def count_dropped_rows(blocks: TaskRows) -> Counter[tuple[str, str]]:
-    """Count the rows that labelled blocks leave out, (part, reason) -> rows: the shuffle once more."""
-    return sum(blocks.each(read_dropped), start=Counter())
 
 
 def _require_times(log: DataFrame) -> None:
