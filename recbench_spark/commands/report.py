@@ -19,6 +19,7 @@ def parser() -> cli.Parser:
         "--logical-date", required=True, type=cli.parse_day, help="the night of the report's name"
     )
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
+    cli.add_engine(flags)
     return flags
 
 

@@ -82,6 +82,7 @@ def test_rows_are_replaced_deleted_and_compacted_where_answers_are_cut(
         for action in actions * 3:
             retry_while(is_delta_conflict, "change trials", action, wait=0.01)
         assert proxy.done["cut"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint)
     rows = read_dataset(place).to_table(columns=["trial_id"]).column("trial_id").to_pylist()
     assert sorted(rows) == ["t0", "t2"]
 

@@ -12,7 +12,6 @@ import argparse
 import time
 from collections.abc import Iterable
 from datetime import date
-from typing import TYPE_CHECKING
 
 from recbench_spark.cli import read_error
 from recbench_spark.commands.actions.nightly import (
@@ -29,9 +28,6 @@ from recbench_spark.nightly.night_status import NightOutcome, find_finished_nigh
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.uris import link_place
-
-if TYPE_CHECKING:
-    pass
 
 ALREADY_DONE = "already done, nothing to do"
 

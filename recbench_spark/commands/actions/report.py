@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import suppress
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING
 
 from recbench_spark.commands.actions.nightly import print_board
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
-from recbench_spark.errors import OK, FallbackToSpark
-from recbench_spark.extras import explain_missing
+from recbench_spark.errors import OK
 from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.nightly.night import open_night
 from recbench_spark.nightly.report import report_night
+from recbench_spark.nightly.runners import choose_job_runner, count_no_log
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
 from recbench_spark.storage.uris import link_place
 
 if TYPE_CHECKING:
@@ -25,19 +25,13 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the tables and write the report, without Spark where the warehouse is a folder."""
+    """Read the tables and write the report."""
     benchmark = load_benchmark(args.config, args.set)
     check_benchmark(fill_placeholders(benchmark, args.logical_date))
     require_warehouse(args.warehouse)
-    if is_local_folder(args.warehouse):
-        with suppress(FallbackToSpark):
-            return write_report(ArrowStore(args.warehouse), benchmark, args.logical_date)
-    with explain_missing():
-        from recbench_spark.runtime.session import get_session  # noqa: PLC0415
-        from recbench_spark.storage.store import Store  # noqa: PLC0415
-
-    store = Store(get_session("recbench-spark report"), args.warehouse)
-    return write_report(store, benchmark, args.logical_date)
+    chosen = choose_job_runner(args.engine, args.warehouse, count_no_log, ())
+    work = partial(write_report, benchmark=benchmark, day=args.logical_date)
+    return run_job(f"report {benchmark.name}", args, chosen, work)
 
 
 def write_report(store: AnyStore, benchmark: Benchmark, day: date) -> int:
