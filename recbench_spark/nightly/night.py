@@ -58,6 +58,7 @@ from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import MARKS_FOLDER
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.sides import ChangedRows
+from recbench_spark.training.external_models import open_features
 from recbench_spark.training.model_adapter import SplitData, make_adapter
 
 if TYPE_CHECKING:
@@ -105,12 +106,7 @@ class BenchmarkNight:
         path, metrics = self.benchmark.evaluation.features, set(self.benchmark.evaluation.metrics)
         features, n_users = None, 1
         if path and DIVERSITY in metrics:
-            from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
-            from recbench_spark.training.item_features import share_features  # noqa: PLC0415
-
-            rows = read_table(self.spark, path, ["item_id", "vector"], "features")
-            items = self.table(schemas.ITEMS)
-            features = share_features(self.store.scratch, items, rows, f"features {path}")
+            features = open_features(self.data, path)
         if metrics & set(POPULARITY):
             blocks = self.store.open_rows(schemas.USER_BLOCKS, "split_id", [self.split_id], BLOCK_USERS)
             n_users = sum(blocks.each(["train_items"], count_trained_users))

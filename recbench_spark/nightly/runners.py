@@ -9,7 +9,6 @@ from functools import partial
 from recbench_spark.config import Benchmark, ModelConfig, PublishedModel
 from recbench_spark.engine.choices import EngineChoice, require_spark
 from recbench_spark.errors import ConfigError, FallbackToSpark
-from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
 from recbench_spark.protocol.rules import estimate_rows
 from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, TABLES, USER_BLOCKS, Table
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
@@ -109,11 +108,12 @@ def require_local_night(benchmark: Benchmark) -> None:
     """
     evaluation, exposure = benchmark.evaluation, benchmark.evaluation.exposure
     needs_spark = {
-        "definition.candidates: given": benchmark.definition.candidates == "given",
+        "definition.candidates: given, by the files of a dataset,": (
+            benchmark.definition.candidates == "given" and not evaluation.candidates_path
+        ),
         "evaluation.exposure with logistic regression": exposure is not None
         and exposure.propensities.method == "logistic_regression",
         "retrieval": benchmark.retrieval is not None,
-        "evaluation.features": bool(evaluation.features) and DIVERSITY in evaluation.metrics,
     }
     for name, is_wanted in needs_spark.items():
         if is_wanted:

@@ -25,7 +25,7 @@ from recbench_spark.data.input_rows import (
 from recbench_spark.data.input_rules import VALUE_TYPES, refuse_different_widths
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.inputs import GivenRows, RankingInput, ScoredModel
-from recbench_spark.evaluation.ranking.known_items import KnownItems
+from recbench_spark.evaluation.ranking.known_items import KnownItems, share_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import (
     count_gaps,
@@ -152,6 +152,22 @@ def open_vectors(engine: Engine, path: str, side: str, names: ColumnNames) -> Ch
     )
     refuse_twice(engine, rows, name, path)
     return rows
+
+
+def open_features(data: SplitData, path: str) -> DotSource:
+    """Open the vectors of items at a path, for `diversity`; items without one have zeros.
+
+    Raises:
+        DataError: vectors that cannot be used, or none of an item of the catalogue.
+    """
+    what, engine = f"features {path}", data.store.engine
+    table = open_input(engine, path, ["item_id", "vector"], "features")
+    rows = check_vectors(table, "item_id", what, biased=False)
+    refuse_twice(engine, rows, "item_id", what)
+    check_known_ids(data, rows, "item_id", data.open_items(), (what, "catalogue"))
+    kept = keep_rows(data.store.scratch, rows.rows, rows.names, engine)
+    files = share_rows(kept, (), data.store.scratch)
+    return DotSource(files, data.n_items, rows.dims, catalogue=data.known_items)
 
 
 def _keep_vectors(data: SplitData, users: CheckedInput | None, items: CheckedInput) -> Trained:

@@ -146,7 +146,7 @@ SYSTEM = (("u", 120, 6), ("i", 60, 5))
 
 @pytest.mark.full
 def test_other_systems_have_the_same_tables(spark: Any, tmp_path: Path) -> None:
-    """Vectors, scores and lists; then candidates of a table."""
+    """Vectors, scores and lists, and features for diversity; then candidates of a table."""
     paths = write_system(tmp_path)
     vectors = {"kind": "embeddings", "users": paths["users"], "items": paths["items"]}
     lists = {"kind": "lists", "path": paths["lists"]}
@@ -158,12 +158,15 @@ def test_other_systems_have_the_same_tables(spark: Any, tmp_path: Path) -> None:
         {"name": "masked", **lists, "training_items": "drop"},
     ]
     definition = {"threshold": 4, "candidates": "given"}
+    metrics = [*SMALL["evaluation"]["metrics"], "diversity"]
+    spread = {**SMALL["evaluation"], "metrics": metrics, "features": paths["items"]}
     among = {"metrics": ["ndcg"], "k": [5], "definition": definition, "candidates_path": paths["given"]}
     for place, store in (("one", ArrowStore), ("spark", lambda root: Store(spark, root))):
         opened = store(str(tmp_path / place))
-        for day, changes in ((DATE, {}), (NEXT, {"evaluation": among})):
+        for day, evaluation in ((DATE, spread), (NEXT, among)):
             chosen = others if day == DATE else others[:1]
-            done = run_night(opened, small(models=chosen, **changes), day, Journal(io.StringIO()))
+            benchmark = small(models=chosen, evaluation=evaluation)
+            done = run_night(opened, benchmark, day, Journal(io.StringIO()))
             assert set(done.run_ids) == {one["name"] for one in chosen}, done.failed
     assert compare([str(tmp_path / "one"), str(tmp_path / "spark")]) == 0
 
