@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -62,7 +63,7 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     from recbench_spark.storage.store import Store
 
     spark, definition = get_session(), make_definition("replay")
-    stored = _store_users(spark, folder, definition)
+    stored = _store_users(folder)
     store = Store(spark, tempfile.mkdtemp(prefix="warehouse-", dir=folder))
     store.create(TABLE)
     plan = MetricPlan.checked(METRICS, ks, definition)
@@ -84,27 +85,31 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     return time_second_pass(run, __version__, read)
 
 
-def _store_users(spark: Any, folder: str, definition: Any) -> str:
+def _store_users(folder: str) -> str:
     """Write one row per user with truth and list, once; return the place."""
-    from pyspark.sql import functions as F
+    import pyarrow.parquet as pq
 
-    from recbench_spark.adhoc.spark_engine import convert_log, make_truth_tables
-    from recbench_spark.data.external_inputs import convert_rows
+    from recbench_spark.adhoc import task_tables
+    from recbench_spark.adhoc.evaluation import start_evaluation
+    from recbench_spark.adhoc.input_tables import open_place
+    from recbench_spark.adhoc.options import EvaluationRequest
+    from recbench_spark.adhoc.request_checks import check_request
+    from recbench_spark.storage.blocks import return_rows
 
-    stored = f"{folder}/users"
-    if not Path(stored, "_SUCCESS").exists():
-        lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
-        typed = convert_rows(lists, {"score": "double"}, "lists")
-        world = make_truth_tables(convert_log(truth, None, definition), typed, definition, folder)
-        items = world.items.select("item_id", F.col("item_index").cast("long").alias("key"))
-        keyed = typed.join(items, "item_id")
-        entries = F.sort_array(F.collect_list(F.struct("key", "score")))
-        grouped = keyed.groupBy("user_id").agg(entries.alias("entries"))
-        columns = {"list_items": F.col("entries.key"), "list_scores": F.col("entries.score")}
-        rows = grouped.select("user_id", *(value.alias(name) for name, value in columns.items()))
-        world.users.join(rows, "user_id", "left").write.parquet(stored)
-        spark.catalog.clearCache()
-    return stored
+    stored = Path(folder, "users")
+    if stored.exists():
+        return str(stored)
+    lists, truth = (pq.read_table(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
+    nothing = dict.fromkeys(("scores", "embeddings", "train", "candidates", "features"))
+    plan = check_request(EvaluationRequest(metrics=METRICS, preset="replay"), lists=lists, **nothing)
+    with open_place(truth, None) as place, ExitStack() as kept:
+        work = start_evaluation(place, plan, {"truth": truth, **nothing}, kept)
+        (task,) = work.dealt.each(return_rows)
+        users = task_tables.join_lists(task, work.catalogue, plan.metric_plan.request(), mask=False)
+    stored.mkdir()
+    for number, start in enumerate(range(0, len(users), 1 << 16)):
+        pq.write_table(users.slice(start, 1 << 16), stored / f"part-{number}.parquet")
+    return str(stored)
 
 
 def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:

@@ -33,9 +33,9 @@ class EngineCalls(NamedTuple):
 
     Attributes:
         name: local or spark.
-        evaluate: see `evaluate.evaluate`; on Spark it also takes `scratch`.
-        evaluate_pairs: see `spark_pairs.evaluate_pairs`.
-        evaluate_predictions: see `spark_engine.evaluate_predictions`.
+        evaluate: see `evaluation.evaluate`; the tables choose the runner.
+        evaluate_pairs: see `pairs.evaluate_pairs`.
+        evaluate_predictions: see `spark_predictions.evaluate_predictions`.
     """
 
     name: Engine
@@ -46,18 +46,17 @@ class EngineCalls(NamedTuple):
 
 def load_engine(name: Engine) -> EngineCalls:
     """Import an engine and return its functions."""
+    from recbench_spark.adhoc.evaluation import evaluate  # noqa: PLC0415
+    from recbench_spark.adhoc.pairs import evaluate_pairs  # noqa: PLC0415
+
     if name == "local":
-        from recbench_spark.adhoc import local_engine, local_pairs, local_predictions  # noqa: PLC0415
+        from recbench_spark.adhoc import local_predictions  # noqa: PLC0415
 
-        return EngineCalls(
-            name, local_engine.evaluate, local_pairs.evaluate_pairs, local_predictions.evaluate_predictions
-        )
+        return EngineCalls(name, evaluate, evaluate_pairs, local_predictions.evaluate_predictions)
     with explain_missing():
-        from recbench_spark.adhoc import spark_engine, spark_pairs  # noqa: PLC0415
+        from recbench_spark.adhoc import spark_predictions  # noqa: PLC0415
 
-    return EngineCalls(
-        name, spark_engine.evaluate, spark_pairs.evaluate_pairs, spark_engine.evaluate_predictions
-    )
+    return EngineCalls(name, evaluate, evaluate_pairs, spark_predictions.evaluate_predictions)
 
 
 def choose_engine(

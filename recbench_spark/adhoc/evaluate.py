@@ -5,8 +5,8 @@
     result.metrics.show()
     result.pivot()
 
-Spark frames are evaluated by Spark (`spark_engine`), all other tables in this process (`local_engine`),
-with the same bits. For paths the size of the files decides (`engines`). `jobs/evaluate.py` adds a
+Spark frames are evaluated by Spark's tasks, all other tables in this process (`evaluation`), with the same
+bits. For paths the size of the files decides (`engines`). `jobs/evaluate.py` adds a
 warehouse.
 """
 
@@ -145,7 +145,7 @@ def evaluate_predictions(
     *,
     columns: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Compute RMSE, log-loss, RIG, AUC and others of predictions: see `spark_engine.evaluate_predictions`.
+    """Compute RMSE, log-loss, RIG, AUC and others of predictions: `spark_predictions` says how.
 
     Args:
         predictions: user_id, item_id, prediction, outcome: a table of any kind that `evaluate` accepts.

@@ -1,34 +1,24 @@
-"""Ground truth and training rows in this process: tables of users and the catalogue, as Arrow.
+"""Ground truth and training rows: pairs, rows of users (`USERS` of `evaluation.batch_schemas`), catalogue.
 
-These are the tables that `spark_engine.make_truth_tables` builds on Spark: one row per user of the truth
-(`USERS` of `evaluation.batch_schemas`) and one entry per item.
 Axes: r rows, u users, i items of the catalogue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recbench_spark.checks import Check, warn_above_zero
-from recbench_spark.data import arrow_rows
-from recbench_spark.data.arrow_rows import distinct_ids, find_indices, read_id_type
+from recbench_spark.data.arrow_rows import find_indices
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import USERS
-from recbench_spark.evaluation.ranking_counts import truth_in_train_check
 from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
-from recbench_spark.kernels.metrics.chunk import check_gains
-from recbench_spark.protocol.popularity import find_bounds, label_popularity
-from recbench_spark.schemas import IDS, require_names
 from recbench_spark.storage.shared_arrays import bound_lists
 
 
@@ -61,130 +51,28 @@ class CatalogueItems:
     label_n: npt.NDArray[np.str_] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ArrowCatalogue:
     """The catalogue: all items in the order of their ids, which decides ties.
 
-    ids: (i,) text; n_train_i: (i,) training users; n_users: users with training rows
+    item_ids: (i,) text; n_train_i: (i,) training users
     """
 
-    ids: pa.Array
+    item_ids: pa.Array
     n_train_i: Ints
-    n_users: int
-
-    @cached_property
-    def label_i(self) -> npt.NDArray[np.str_]:
-        """Return the popularity class of each item, (i,)."""
-        return label_popularity(self.n_train_i, find_bounds(self.n_train_i))
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
         """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
-        index = self.find_indices(ids)
+        index = find_indices(ids, self.item_ids)
         return index, np.where(index >= 0, np.append(self.n_train_i, 0)[index], 0)
 
-    def find_indices(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
-        """Return item indices, (r,); -1: not in the catalogue."""
-        return find_indices(ids, self.ids)
+    def ids(self) -> npt.NDArray[np.bytes_]:
+        """Return the ids as UTF-8, by item_index, (i,)."""
+        return np.array([text.encode() for text in self.item_ids.to_pylist()], dtype="S")
 
-
-@dataclass(frozen=True)
-class ArrowTruth:
-    """Ground truth, training pairs and catalogue; `spark_engine.SparkTruth` is the same on Spark.
-
-    Attributes:
-        catalogue: all items.
-        users: rows of `USERS`, one per user of the truth.
-        user_ids: ids of the users of the truth.
-        all_users: `user_ids`, then the users who only have training rows.
-        log_items: items of truth and training.
-        checks: checks of the inputs.
-        stored: types of the ids as they were stored, by column.
-        train_pairs: (user, item) of the training rows; None without training rows.
-    """
-
-    catalogue: ArrowCatalogue
-    users: pa.Table
-    user_ids: pa.Array
-    all_users: pa.Array
-    log_items: pa.Array
-    checks: list[Check]
-    stored: dict[str, str]
-    train_pairs: InteractionPairs | None
-    grades: tuple[float, ...] = ()
-    """The lowest and the highest relevance, where the truth has any."""
-
-
-def make_arrow_truth(
-    truth: pa.Table,
-    train: pa.Table | None,
-    extra: pa.Table,
-    definition: Definition,
-    *,
-    masked: bool = False,
-) -> ArrowTruth:
-    """Build the ground truth and the catalogue from the caller's tables.
-
-    Args:
-        truth: user_id, item_id[, relevance].
-        train: user_id, item_id, or None.
-        extra: a typed table whose items belong to the catalogue too.
-        definition: treatment of duplicates, and the relevance threshold.
-        masked: training items are no candidates.
-
-    Raises:
-        SchemaError, DataError: unusable rows; tables without common ids.
-    """
-    rows = convert_truth(truth)
-    if not rows.num_rows:
-        raise DataError("truth: no rows", "a user with an empty truth has one row, with item_id NULL")
-    listed = rows.filter(pc.is_valid(rows.column("item_id")))
-    values = listed.column("rating").to_numpy()
-    grades = (float(values.min()), float(values.max())) if len(values) else ()
-    check_gains(np.array(grades), definition)
-    trained = None if train is None else convert_train(train)
-    parts = [(PART, listed), *([] if trained is None else [("train", trained)])]
-    users, ids = _users_and_items(
-        [rows, *([] if trained is None else [trained])], [*(t for _, t in parts), extra]
-    )
-    checks, pairs = [], []
-    for name, table in parts:
-        part, dropped = distinct_pairs(table, users, ids)
-        checks.append(check_dropped_rows(name, dropped, definition))
-        pairs.append(part)
-    if trained is not None:
-        checks += [*_train_overlap_checks(trained, rows), *empty_train_checks(trained.num_rows)]
-        known = count_common_pairs(pairs[0], pairs[1], len(ids))
-        checks.append(truth_in_train_check(known, len(pairs[0].user_r), masked=masked))
-    return replace(_assemble_truth(rows, users, ids, pairs, checks), grades=grades)
-
-
-def convert_truth(truth: pa.Table) -> pa.Table:
-    """Convert the truth to user_id, item_id as text, and rating: the relevance, or 1 without one."""
-    require_names(truth.column_names, ["user_id", "item_id"], "truth")
-    name = "relevance" if "relevance" in truth.column_names else "rating"
-    value_types = {name: "double"} if name in truth.column_names else {}
-    rows = arrow_rows.convert_rows(truth, value_types, "truth", empty_items=True)
-    return rows.rename_columns([*IDS, "rating"]) if value_types else _add_ones(rows)
-
-
-def convert_train(train: pa.Table) -> pa.Table:
-    """Convert the training rows to user_id, item_id as text, and rating 1."""
-    require_names(train.column_names, ["user_id", "item_id"], "train")
-    return _add_ones(arrow_rows.convert_rows(train, {}, "train"))
-
-
-def _add_ones(rows: pa.Table) -> pa.Table:
-    return rows.append_column("rating", pa.array(np.ones(rows.num_rows)))
-
-
-def _users_and_items(
-    user_tables: Sequence[pa.Table], item_tables: Sequence[pa.Table]
-) -> tuple[pa.Array, pa.Array]:
-    """Return users, those of the first table first, and items in tie order: as numbers, or as UTF-8."""
-    users = distinct_ids([table.column("user_id") for table in user_tables])
-    ids = distinct_ids([table.column("item_id") for table in item_tables])
-    numeric = arrow_rows.has_numeric_order(item_tables)
-    return users, ids.take(pc.array_sort_indices(ids.cast(pa.int64()) if numeric else ids))
+    def counts(self) -> Ints:
+        """Return the number of training rows of each item, by item_index, (i,)."""
+        return self.n_train_i
 
 
 def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[InteractionPairs, int]:
@@ -234,35 +122,6 @@ def empty_train_checks(rows: int) -> list[Check]:
     """Return a warning where there are no training rows."""
     detail = "novelty and mean_popularity are not defined, and no item is known from training"
     return [] if rows else [warn_above_zero("train without rows", 1, detail)]
-
-
-def _train_overlap_checks(trained: pa.Table, rows: pa.Table) -> list[Check]:
-    checks = []
-    for name in IDS:
-        sides = ("train", "truth", read_id_type(trained, name), read_id_type(rows, name))
-        checks += arrow_rows.check_common_ids(
-            trained.column(name), rows.column(name), name, sides, must=False
-        )
-    return checks
-
-
-def _assemble_truth(
-    rows: pa.Table, users: pa.Array, ids: pa.Array, parts: list[InteractionPairs], checks: list[Check]
-) -> ArrowTruth:
-    truth, trained = parts[0], parts[1] if len(parts) > 1 else None
-    n_train_i = (
-        np.zeros(len(ids), np.int64) if trained is None else np.bincount(trained.item_r, minlength=len(ids))
-    )
-    n_users = 0 if trained is None else int(np.count_nonzero(np.bincount(trained.user_r)))
-    catalogue = ArrowCatalogue(ids, n_train_i, n_users)
-    truth_users = distinct_ids([rows.column("user_id")])
-    items = CatalogueItems(ids, np.arange(len(ids)), None if trained is None else catalogue.label_i)
-    blocks = build_user_table(truth_users, truth, trained or NO_PAIRS, items)
-    logged = np.flatnonzero(sum(np.bincount(part.item_r, minlength=len(ids)) for part in parts))
-    stored = {name: read_id_type(rows, name) for name in IDS}
-    return ArrowTruth(
-        catalogue, blocks, truth_users, users, ids.take(pa.array(logged)), checks, stored, trained
-    )
 
 
 def count_pairs(listed_r: Ints, train_p: Ints) -> dict[str, int]:

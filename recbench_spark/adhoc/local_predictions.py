@@ -1,4 +1,4 @@
-"""Evaluation of predictions in this process: `spark_engine.evaluate_predictions` without Java."""
+"""Evaluation of predictions in this process: `spark_predictions.evaluate_predictions` without Java."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.adhoc.local_engine import to_batches
 from recbench_spark.adhoc.options import make_bootstrap
+from recbench_spark.adhoc.outputs import to_batches
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Bootstrap, Views, digest
-from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import (
     as_table,
     combine_column,
@@ -22,6 +21,8 @@ from recbench_spark.data.arrow_rows import (
     is_text,
     read_column,
 )
+from recbench_spark.data.input_rows import check_input, open_table
+from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_VALUES
 from recbench_spark.evaluation.metrics import predictions as values
@@ -43,14 +44,16 @@ def evaluate_predictions(
     views: Views | None = None,
     slice_by: str | None = None,
 ) -> Result:
-    """Compute RMSE, log-loss, RIG, AUC and others: see `spark_engine.evaluate_predictions`."""
+    """Compute RMSE, log-loss, RIG, AUC and others: see `spark_predictions.evaluate_predictions`."""
     table, boot, wanted_views = (
         as_table(predictions, "predictions"),
         make_bootstrap(bootstrap),
         views or Views(),
     )
     require_names(table.column_names, NAMES, "predictions")
-    rows = arrow_rows.convert_rows(table, {"prediction": "double", "outcome": "double"}, "predictions")
+    values_read = {"prediction": "double", "outcome": "double"}
+    rows = check_input(open_table(LocalEngine(""), table), values_read, "predictions").table
+    assert rows is not None
     if not rows.num_rows:
         raise DataError("predictions: no rows", "check the path")
     users = _group_by_user(rows)
@@ -114,7 +117,7 @@ def _user_metrics(users: pa.Table) -> pa.Table:
 
 
 def outcomes_hash(rows: pa.Table) -> str:
-    """Hash the outcomes: the same text as `spark_engine.outcomes_hash`."""
+    """Hash the outcomes: the same text as `spark_predictions.outcomes_hash`."""
     hashes = start(rows.num_rows)
     for name in ("user_id", "item_id"):
         hashes = hash_ids(rows.column(name), hashes)

@@ -7,7 +7,6 @@ Spark's frames. Errors have the same words as Spark's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,27 +15,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.checks import Check
 from recbench_spark.data.column_names import names_ids
 from recbench_spark.data.input_rules import (
     EXACT_LIMIT,
     WHOLE_NUMBER,
-    check_width,
-    refuse_different_widths,
-    refuse_unusable,
-    report_common_ids,
 )
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ids import (
     CANONICAL_INTEGER,
-    IdArray,
-    IdOverlap,
     as_ids,
     decode_dictionary,
-    respell,
 )
-from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
+from recbench_spark.schemas import ID_KIND, ID_TYPE, require_names
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?$"
@@ -193,33 +184,6 @@ def _find_chunk_indices(chunk: pa.Array, known: pa.Array) -> Ints:
 # ----------------------------------------------------------------------------------------- values
 
 
-def convert_rows(
-    rows: pa.Table, values: Mapping[str, str], what: str, *, empty_items: bool = False
-) -> pa.Table:
-    """Convert ids to text and value columns to their types, as `external_inputs.convert_rows` does."""
-    require_names(rows.column_names, ["user_id", "item_id", *values], what)
-    ids = [encode_ids(rows, name, what) for name in IDS]
-    converted = {
-        name: _convert_value(read_column(rows, name, what), kind, name) for name, kind in values.items()
-    }
-    user, item = (column for _, column in ids)
-    wrong = {name: mask_unusable(name, column) for name, column in converted.items()}
-    has_item = item.is_valid().to_numpy(zero_copy_only=False)
-    if empty_items:
-        wrong = {name: bad & has_item for name, bad in wrong.items()}
-    else:
-        wrong["item_id"] = ~has_item
-    wrong["user_id"] = user.is_null().to_numpy(zero_copy_only=False)
-    refuse_unusable({name: int(bad.sum()) for name, bad in wrong.items()}, what)
-    fields = [field for field, _ in ids] + [pa.field(n, c.type) for n, c in converted.items()]
-    return pa.table([user, item, *converted.values()], schema=pa.schema(fields))
-
-
-def _convert_value(column: pa.Array, kind: str, name: str) -> pa.Array:
-    """Convert a column; NULL where a value does not fit, or float64 cannot represent it."""
-    return as_long(column, name) if kind == "long" else as_double(column, name, exact=True)
-
-
 def mask_unusable(name: str, column: pa.Array) -> npt.NDArray[np.bool_]:
     """Return a mask of values that cannot be used: NULL, NaN, infinite, or ranks below 1."""
     values = column.to_numpy(zero_copy_only=False).astype(np.float64)
@@ -292,37 +256,6 @@ def _parse_numbers(column: pa.Array) -> pa.Array:
 # ---------------------------------------------------------------------------------------- vectors
 
 
-def convert_embeddings(
-    users: pa.Table, items: pa.Table, what: tuple[str, str]
-) -> tuple[pa.Table, pa.Table]:
-    """Convert to (user_id, vector) and (item_id, vector, bias); see the function in `external_inputs`."""
-    sides = [
-        convert_vectors(rows, name, where)
-        for name, rows, where in (("user_id", users, what[0]), ("item_id", items, what[1]))
-    ]
-    refuse_different_widths(
-        [count_dimensions(rows, name) for rows, name in zip(sides, what, strict=True)], what
-    )
-    return sides[0].drop_columns("bias"), sides[1]
-
-
-def convert_vectors(rows: pa.Table, name: str, what: str, *, biased: bool = True) -> pa.Table:
-    """Convert ids to text, vectors to lists of float32, and biases to float64 (0 where there is no bias).
-
-    Raises:
-        SchemaError: a column is missing, or holds no vectors.
-        DataError: NULL ids, NaN or infinite numbers.
-    """
-    require_names(rows.column_names, [name, "vector"], what)
-    field, ids = encode_ids(rows, name, what)
-    vector = as_vectors(read_column(rows, "vector", what), what)
-    has_bias = biased and "bias" in rows.column_names
-    bias = as_double(read_column(rows, "bias", what), "bias") if has_bias else pa.array(np.zeros(len(ids)))
-    refuse_unusable({name: ids.null_count, **find_wrong_vectors(vector, bias)}, what)
-    fields = [field, pa.field("vector", FLOAT32), pa.field("bias", pa.float64())]
-    return pa.table([ids, vector, bias], schema=pa.schema(fields))
-
-
 def as_vectors(column: pa.Array, what: str) -> pa.Array:
     """Convert a column of lists to lists of float32, rounded to the nearest.
 
@@ -348,90 +281,3 @@ def find_wrong_vectors(vectors: pa.Array, bias: pa.Array) -> dict[str, int]:
     bad_u[np.repeat(np.arange(len(vectors)), np.diff(offsets))[~np.isfinite(values)]] = True
     biases = bias.drop_null().to_numpy()
     return {"vector": int(bad_u.sum()), "bias": int((~np.isfinite(biases)).sum())}
-
-
-def count_dimensions(vectors: pa.Table, what: str) -> int:
-    """Return the common length of all vectors; errors as in `external_inputs.count_dimensions`."""
-    column, ids = combine_column(vectors.column("vector")), vectors.column(0)
-    length = pc.list_value_length(column)
-    shortest, longest = pc.min(length).as_py() or 0, pc.max(length).as_py() or 0
-    present, distinct = len(column) - column.null_count, len(distinct_ids([ids]))
-    return check_width(shortest, longest, len(column), present, distinct, what=what)
-
-
-# ----------------------------------------------------------------------------- ids without a match
-
-
-def check_common_ids(
-    left: pa.ChunkedArray,
-    right: pa.ChunkedArray,
-    name: str,
-    sources: tuple[str, str, str, str],
-    *,
-    must: bool = True,
-) -> list[Check]:
-    """Check that two columns of text ids have ids in common, as `external_inputs.check_common_ids` does.
-
-    Args:
-        left: ids; NULL is ignored.
-        right: ids to compare them with.
-        name: user_id or item_id.
-        sources: the names of both tables in messages, then the types in which their ids were stored.
-        must: whether it is an error that no id is common (see `external_inputs.check_common_ids`).
-    """
-    sides = ArrowSides(distinct_ids([left]), distinct_ids([right]), name, sources)
-    return report_common_ids(sides.count_common(), sides, name, sources[:2], must=must)
-
-
-@dataclass(frozen=True)
-class ArrowSides:
-    """Distinct ids of two columns, as `kernels.ids.IdSides`.
-
-    Attributes:
-        left, right: text.
-        name: user_id or item_id.
-        sources: as in `check_common_ids`.
-    """
-
-    left: pa.Array
-    right: pa.Array
-    name: str
-    sources: tuple[str, str, str, str]
-
-    def count_common(self) -> IdOverlap:
-        """Count the ids of both sides, and those in common."""
-        unique = self.left, self.right
-        common = pc.sum(pc.is_in(self.left, value_set=self.right), min_count=0).as_py()
-        numbers = (pc.match_substring_regex(ids, CANONICAL_INTEGER) for ids in unique)
-        counts = [pc.sum(whole, min_count=0).as_py() for whole in numbers]
-        return IdOverlap((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
-
-    def count_respelled(self, changes: Sequence[str]) -> IdOverlap:
-        """Count the ids in common after changes of `SPELLINGS`."""
-        left, right = (pc.unique(respell(ids, changes)) for ids in (self.left, self.right))
-        return replace(self, left=left, right=right).count_common()
-
-    def drop_common(self) -> ArrowSides:
-        """Return the ids of each side that the other side lacks."""
-        left, right = (
-            one.filter(pc.invert(pc.is_in(one, value_set=other)))
-            for one, other in ((self.left, self.right), (self.right, self.left))
-        )
-        return replace(self, left=left, right=right)
-
-    def read_examples(self) -> tuple[IdArray, IdArray]:
-        """Return the smallest three ids of each side."""
-        first, second, *kinds = self.sources
-        return (
-            _describe_side(self.left, self.name, first, kinds[0]),
-            _describe_side(self.right, self.name, second, kinds[1]),
-        )
-
-
-def _describe_side(ids: pa.Array, name: str, what: str, kind: str) -> IdArray:
-    return IdArray(f"{name} of {what}", kind, ids.take(pc.array_sort_indices(ids)[:3]).to_pylist())
-
-
-def read_id_type(table: pa.Table, name: str) -> str:
-    """Return the type in which the ids of a converted table were stored, for messages."""
-    return str((table.schema.field(name).metadata or {}).get(ID_TYPE.encode(), b"string").decode())

@@ -155,10 +155,20 @@ def sum_columns(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
     return total
 
 
-def count_overlap(rows: pa.Table, sides: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    """Count the ids of two sides, those in common, and the whole numbers of each."""
+def match_numbers(rows: pa.Table) -> pa.ChunkedArray:
+    """Return which ids are the only spelling of a whole number."""
+    return pc.match_substring_regex(rows.column("id"), CANONICAL_INTEGER)
+
+
+def count_overlap(
+    rows: pa.Table, sides: Sequence[Sequence[str]], number: pa.ChunkedArray | None = None
+) -> tuple[int, ...]:
+    """Count the ids of two sides, those in common, and the whole numbers of each.
+
+    number: the result of `match_numbers`, where it is known.
+    """
     left, right = (mark_side(rows, names) for names in sides)
-    number = pc.match_substring_regex(rows.column("id"), CANONICAL_INTEGER)
+    number = match_numbers(rows) if number is None else number
     tests = (left, right, pc.and_(left, right), pc.and_(left, number), pc.and_(right, number))
     return tuple(pc.sum(test, min_count=0).as_py() for test in tests)
 

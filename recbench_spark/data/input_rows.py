@@ -62,6 +62,14 @@ class InputRows:
     table: pa.Table | None = None
     where: str = ""
 
+    def select(self, names: Mapping[str, str]) -> InputRows:
+        """Return some columns under other names (new -> old)."""
+        fields = [self.schema.field(old).with_name(new) for new, old in names.items()]
+        if self.table is None:
+            return replace(self, rows=self.rows.rename(names), schema=pa.schema(fields))
+        columns = [self.table.column(old) for old in names.values()]
+        return open_table(_require_engine(self.rows), pa.table(columns, schema=pa.schema(fields)))
+
 
 @dataclass(frozen=True)
 class CheckedInput:
@@ -108,6 +116,8 @@ def open_input(
     Raises:
         FallbackToSpark: only Spark reads the path. SchemaError, DataError, MissingError: as `read_table`.
     """
+    if isinstance(table, InputRows):
+        return table
     if is_frame(table):
         return _open_frame(table if columns is None else columns.rename_frame(table, what))
     if not hasattr(table, "__fspath__") and not isinstance(table, str):

@@ -1,4 +1,4 @@
-"""One evaluation by two engines: Spark and this process give the same bits, checks and errors."""
+"""One evaluation on two runners: Spark and this process give the same bits, checks and errors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from recbench_spark.adhoc import local_engine, local_pairs, local_predictions, spark_engine
-from recbench_spark.adhoc.spark_pairs import evaluate_pairs
+from recbench_spark.adhoc import local_predictions, spark_predictions
+from recbench_spark.adhoc.evaluation import evaluate
+from recbench_spark.adhoc.pairs import evaluate_pairs
 from recbench_spark.config import Bootstrap, CandidateDraw
 from recbench_spark.errors import RecbenchError
 from recbench_spark.evaluation.metrics.predictions import Views
@@ -167,8 +168,8 @@ def frames(spark: Any, tables: dict[str, Any]) -> dict[str, Any]:
 
 def same_by_both_engines(spark: Any, seed: int) -> Any:
     tables, options = drawn(seed)
-    here = answer(local_engine.evaluate, **tables, **options)
-    there = answer(spark_engine.evaluate, **frames(spark, tables), **options)
+    here = answer(evaluate, **tables, **options)
+    there = answer(evaluate, **frames(spark, tables), **options)
     assert here == there, (seed, options)
     return here
 
@@ -189,7 +190,7 @@ def test_the_same_bits_of_predictions(spark, seed: int) -> None:
     table = table.append_column("outcome", pa.array(outcome.astype(float)))
     options = (Bootstrap(replicates=20), Views(3, (0.3, 0.5), (0.0, 0.4)))
     here = answer(local_predictions.evaluate_predictions, table, *options)
-    assert here == answer(spark_engine.evaluate_predictions, spark.createDataFrame(table), *options)
+    assert here == answer(spark_predictions.evaluate_predictions, spark.createDataFrame(table), *options)
     assert len(here["metrics"]) > 10
 
 
@@ -204,10 +205,10 @@ def test_the_same_bits_of_predictions_by_a_column(spark, kind: str) -> None:
         table = table.append_column(name, pa.array(values))
     options = (Bootstrap(replicates=5), Views(2), "block")
     here = answer(local_predictions.evaluate_predictions, table, *options)
-    assert here == answer(spark_engine.evaluate_predictions, spark.createDataFrame(table), *options)
+    assert here == answer(spark_predictions.evaluate_predictions, spark.createDataFrame(table), *options)
     wrong = (*options[:2], "prediction")
     here = answer(local_predictions.evaluate_predictions, table, *wrong)
-    assert here == answer(spark_engine.evaluate_predictions, spark.createDataFrame(table), *wrong)
+    assert here == answer(spark_predictions.evaluate_predictions, spark.createDataFrame(table), *wrong)
 
 
 @pytest.mark.parametrize("kind", ["int", "text"])
@@ -218,6 +219,6 @@ def test_the_same_bits_of_pairs(spark, kind: str) -> None:
     query, item = rng.integers(0, 44, 60), rng.integers(0, 42, 60)
     kept = query != item
     pairs = pa.table({"query_id": ids(rng, kind, query[kept]), "item_id": ids(rng, kind, item[kept])})
-    here = answer(local_pairs.evaluate_pairs, items, pairs, k=(3, 10))
+    here = answer(evaluate_pairs, items, pairs, k=(3, 10))
     assert here == answer(evaluate_pairs, *map(spark.createDataFrame, (items, pairs)), k=(3, 10))
     assert len(here["metrics"]) == 3

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 import recbench_spark
-from recbench_spark.data.arrow_rows import ArrowSides
+from recbench_spark.data.dealt_ids import DealtIds, deal_ids
+from recbench_spark.data.input_rows import open_table
+from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.result import Result
 from recbench_spark.kernels.ids import SPELLINGS, respell
@@ -205,7 +207,10 @@ def test_spark_counts_other_spellings_as_this_process_does(spark: Any) -> None:
     for ours, theirs, _ in SPELT:
         frames = [spark.createDataFrame([(i,) for i in ids], "item_id STRING") for ids in (ours, theirs)]
         one = FrameSides(*frames, "item_id", ("one", "other"))
-        two = ArrowSides(pa.array(ours), pa.array(theirs), "item_id", ("one", "other", "string", "string"))
+        runner = LocalEngine("")
+        sides = [(open_table(runner, pa.table({"i": ids})).rows, "i") for ids in (ours, theirs)]
+        dealt = deal_ids(runner, sides, 2)
+        two = DealtIds(dealt, (("0",), ("1",)), "item_id", ("one", "other", "string", "string"), 2)
         for changes in (tuple(SPELLINGS), *((change,) for change in SPELLINGS)):
             assert one.count_respelled(changes) == two.count_respelled(changes), (ours, changes)
     assert respell(pa.array(["A-007 "]), tuple(SPELLINGS)).to_pylist() == ["a7"]

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from recbench_spark import cli
-from recbench_spark.adhoc.spark_pairs import evaluate_pairs
+from recbench_spark.adhoc.pairs import evaluate_pairs
 from recbench_spark.commands import evaluate as job
 from recbench_spark.errors import DataError
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from recbench_spark.adhoc import local_engine, spark_engine
+from recbench_spark.adhoc.evaluation import evaluate
 from recbench_spark.config import Bootstrap
 from recbench_spark.data.text_layouts import TEXT_NOTES
 from recbench_spark.errors import DataError
@@ -57,7 +57,7 @@ def world(kind: str) -> dict[str, Any]:
 def test_tasks_and_partitions_change_no_bit(spark: Any, kind: str, tasks: tuple[int, ...]) -> None:
     tables = world(kind)
     options: Any = {"k": (1, 5), "metrics": ("ndcg", "coverage"), "bootstrap": Bootstrap(replicates=20)}
-    here = answer(local_engine.evaluate, **tables, **options)
+    here = answer(evaluate, **tables, **options)
     assert len(here["rankings"]) == 21
     for n in tasks:
         given = {
@@ -67,7 +67,7 @@ def test_tasks_and_partitions_change_no_bit(spark: Any, kind: str, tasks: tuple[
             for name, frame in frames(spark, tables).items()
         }
         with partitions(spark, n):
-            assert here == answer(spark_engine.evaluate, **given, **options), n
+            assert here == answer(evaluate, **given, **options), n
 
 
 @pytest.mark.parametrize(("name", "part"), [("truth", "test"), ("train", "train"), ("lists", "list rows")])
@@ -78,7 +78,7 @@ def test_duplicates_are_refused_by_the_table_they_stand_in(spark: Any, name: str
     tables[name] = {column: [*values, values[0]] for column, values in twice.items()}
     given = frames(spark, {one: pa.table(table) for one, table in tables.items()})
     with pytest.raises(DataError, match=rf"{part}.*\b1\b"):
-        spark_engine.evaluate(**given, definition={"duplicates": "error"}, metrics=("hit",))
+        evaluate(**given, definition={"duplicates": "error"}, metrics=("hit",))
 
 
 @pytest.mark.parametrize("name", ["user_id", "item_id"])
@@ -89,7 +89,7 @@ def test_ids_of_lists_that_do_not_meet_are_told_with_both_types(spark: Any, name
     with pytest.raises(
         DataError, match=r"no id in common(.|\n)*\(string\): 'x7', 'x8'(.|\n)*\(bigint\): '\d'"
     ):
-        spark_engine.evaluate(**given, metrics=("hit",))
+        evaluate(**given, metrics=("hit",))
 
 
 @pytest.mark.parametrize(("items", "first"), [(["9", "10"], "9"), (["9", "10", "a"], "10")])
@@ -99,7 +99,7 @@ def test_ids_of_text_files_are_ordered_as_numbers_where_all_are(
     n = len(items)
     table = spark.createDataFrame(pa.table({"user_id": ["u"] * n, "item_id": items, "score": [1.0] * n}))
     noted = table.withColumn("item_id", F.col("item_id").alias("item_id", metadata=TEXT_NOTES))
-    result = spark_engine.evaluate(noted.drop("score"), lists=noted, metrics=("coverage",), k=(1,))
+    result = evaluate(noted.drop("score"), lists=noted, metrics=("coverage",), k=(1,))
     assert result.rankings is not None
     assert result.rankings.collect()[0].top_items[0] == first
     result.release()

@@ -1,0 +1,100 @@
+"""Results of both runners: tables of Arrow here, lazy frames of Spark. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from recbench_spark.adhoc.measured import measure_rankings
+from recbench_spark.adhoc.request_checks import EvaluationPlan
+from recbench_spark.checks import Check
+from recbench_spark.engine.measures import Measures, reduce_pieces
+from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES
+from recbench_spark.evaluation.batched.run_measures import map_user_values
+from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS
+from recbench_spark.evaluation.metrics.listed import ListedCatalogue
+from recbench_spark.evaluation.metrics.pairs import pair_measure, value_batches
+from recbench_spark.evaluation.result import Result, ShownTable
+from recbench_spark.kernels.streams import Batches
+from recbench_spark.storage.blocks import Engine, TaskRows, return_rows
+
+ROWS_A_BATCH = 10_000
+"""Rows per batch, as in Spark."""
+
+
+class Outputs(Protocol):
+    """Rankings, and what becomes of them on a runner."""
+
+    def reduce(self, measures: Measures) -> dict[str, pa.Table]:
+        """Reduce the rankings by measures."""
+
+    def finish(
+        self,
+        metrics: pa.Table,
+        values: Callable[[Batches], Batches],
+        columns: Sequence[str],
+        checks: list[Check],
+    ) -> Result:
+        """Return the result: numbers, and a function from these columns of rankings to users' values."""
+
+
+def open_outputs(engine: Engine, rankings: TaskRows) -> Outputs:
+    """Rank the users, and return the rankings."""
+    spark: Any = getattr(engine, "spark", None)
+    if spark is not None:
+        from recbench_spark.adhoc.frame_outputs import FrameOutputs  # noqa: PLC0415
+
+        return FrameOutputs(spark, rankings)
+    return TableOutputs(pa.concat_tables([RANKED_USERS.empty_table(), *rankings.each(return_rows)]))
+
+
+class TableOutputs:
+    """Rankings of this process."""
+
+    def __init__(self, ranked: pa.Table) -> None:
+        self.ranked, self.batches = ranked, list(to_batches(ranked))
+
+    def reduce(self, measures: Measures) -> dict[str, pa.Table]:
+        """Reduce the rankings by measures."""
+        return reduce_pieces(measures, [self.batches])
+
+    def finish(
+        self,
+        metrics: pa.Table,
+        values: Callable[[Batches], Batches],
+        columns: Sequence[str],
+        checks: list[Check],
+    ) -> Result:
+        """Return the result, as `Outputs`."""
+        per_user = to_table(values(iter(self.batches)), USER_VALUES)
+        return Result(ShownTable(metrics), ShownTable(per_user), self.ranked, checks)
+
+
+def measure_result(
+    outputs: Outputs, plan: EvaluationPlan, catalogue: ListedCatalogue | None, checks: list[Check]
+) -> Result:
+    """Measure rankings by the metrics of a plan."""
+    metrics, more = measure_rankings(plan, catalogue, outputs.reduce)
+    values = partial(map_user_values, plan.metric_plan, catalogue)
+    return outputs.finish(metrics, values, (*RANKING_COLUMNS, "top_items"), [*checks, *more])
+
+
+def measure_pairs(outputs: Outputs, plan: EvaluationPlan, ks: Sequence[int], checks: list[Check]) -> Result:
+    """Measure rankings by hit rates and scaled MRR of pairs."""
+    more = measure_rankings(plan, None, outputs.reduce)[1]
+    metrics = outputs.reduce({"pairs": pair_measure(ks)})["pairs"]
+    values = partial(value_batches, ks)
+    return outputs.finish(metrics, values, ("user_id", "above", "before"), [*checks, *more])
+
+
+def to_batches(table: pa.Table) -> Batches:
+    """Split a table into batches, as tasks receive it."""
+    return iter(table.combine_chunks().to_batches(ROWS_A_BATCH))
+
+
+def to_table(batches: Batches, schema: pa.Schema) -> pa.Table:
+    """Combine batches into a table of a schema."""
+    return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema)
