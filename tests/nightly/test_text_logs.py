@@ -78,7 +78,7 @@ def test_rows_after_the_end_and_bad_rows_are_left_out_and_counted(tmp_path: Path
     with path.open("a") as file:
         file.write("x,1,good,3\ny,1\n")
     with pytest.raises(
-        DataError, match="1 lines that are not 4 fields .* e.g. 'y,1'; 1 rows whose 'rating'"
+        DataError, match=r"1 lines that are not 4 fields .* e\.g\. 'y,1'; 1 rows whose 'rating'"
     ):
         split(tmp_path / "a", make(path, LEAVE_OUT))
     settings = {"bad_rows": "reject", "until": "1970-01-11", "attributes": ["rating"]}

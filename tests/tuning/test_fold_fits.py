@@ -16,7 +16,10 @@ from pyspark.sql import functions as F
 
 from recbench_spark.commands.actions.benchmark import format_table, select_models
 from recbench_spark.config import make_benchmark
+from recbench_spark.data import text_pieces
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
+from recbench_spark.nightly.split import open_any_log
+from recbench_spark.protocol.rules import label_log
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS, SPLITS, SUBMISSIONS, VERDICTS
 from recbench_spark.storage.store import Store
@@ -27,7 +30,7 @@ from recbench_spark.tuning.board_update import append_entries, read_views, updat
 from recbench_spark.tuning.fold_fits import FitPlanner, run_plan, summarise_models
 from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.submissions import make_facts, pack_bundle, read_predictions, score_bundle
-from tests.labelled import label_blocks, open_log
+from tests.labelled import Labelled
 from tests.nights import run, small
 
 MODELS = [
@@ -144,12 +147,9 @@ def test_a_night_of_rating_models_is_the_same_fit(store, night, rows) -> None:
     assert {row.model for row in fits} == {"sgd", "gibbs"}
 
 
-@pytest.mark.parametrize("partitions", [1, 17])
-def test_partitions_change_no_bit(spark, tmp_path, one, rows, partitions, monkeypatch) -> None:
-    def spread(log: Any, *rest: Any, **more: Any) -> Any:
-        return label_blocks(log.repartition(partitions), *rest, **more)
-
-    monkeypatch.setattr("recbench_spark.tuning.folds.label_blocks", spread)
+@pytest.mark.parametrize("size", [100, 1 << 24])
+def test_pieces_of_the_log_change_no_bit(spark, tmp_path, one, rows, size, monkeypatch) -> None:
+    monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", size)
     own = Store(spark, str(tmp_path))
     fit_rows = run_plan(
         own, make_fits(own, one).over_folds(one.models[:2], folds=(0,)), Journal(io.StringIO())
@@ -181,8 +181,9 @@ def test_consecutive_folds_are_stretches_of_the_file(store, one) -> None:
         parts[row.user_id, row.item_id] = row.part
     assert [parts[u, i] for u, i, *_ in lines] == [str(n * 5 // len(lines)) for n in range(len(lines))]
     second = five.split.model_copy(update={"fold": 1, "valid": True})
-    log_rows = open_log(store.spark, five.dataset).stored
-    parts = {(r.user_id, r.item_id): r.part for r in label_blocks(log_rows, second).rows().collect()}
+    opened = open_any_log(store, five.dataset, second)
+    labelled = Labelled(store.spark, label_log(opened, five.dataset, second, store.engine))
+    parts = {(r.user_id, r.item_id): r.part for r in labelled.rows().collect()}
     names = {1: "test", 2: "valid"}
     wanted = [names.get(n * 5 // len(lines), "train") for n in range(len(lines))]
     assert [parts[u, i] for u, i, *_ in lines] == wanted
