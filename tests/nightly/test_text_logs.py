@@ -63,8 +63,8 @@ def test_pieces_and_formats_decide_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     name, sep, settings = FORMS[form]
-    told = {key: settings.pop(key) for key in ("end", "header") if key in settings}
-    path = write(tmp_path / name, sep, **told)
+    given = {key: settings.pop(key) for key in ("end", "header") if key in settings}
+    path = write(tmp_path / name, sep, **given)
     monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", 100)
     rows = split(tmp_path / "w", make(path, LEAVE_OUT, **settings))
     last = {u: max((t, int(i)) for v, i, _, t in LOG if v == u) for u, *_ in LOG}
