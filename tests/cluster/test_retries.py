@@ -34,7 +34,6 @@ from recbench_spark.data import columnar
 from tests.protocol.test_splits import label_log
 from recbench_spark.runtime.session import get_session
 from recbench_spark.nightly import split as splitting
-from recbench_spark.nightly import split_frames as frames
 from recbench_spark.storage.store import Store
 from tests.cluster.test_retries import SPLITS
 
@@ -63,7 +62,7 @@ for n, split in enumerate(SPLITS):
 # Once more by Python tasks alone: these die with blocks dealt, and with their file written.
 columnar.deal_owners = dying("dealt", columnar.deal_owners)
 blocks.finish_tables = dying("written", blocks.finish_tables)
-frames.open_log = None
+splitting.open_any_log = None
 dataset = Dataset(name="log", reader="parquet", path=str(folder / "plain"), time_unit="us")
 for n, split in enumerate(SPLITS):
     splitting.write_labelled_log(Store(spark, str(folder / "warehouse")), dataset, split, str(n))

@@ -63,8 +63,8 @@ def test_pieces_and_formats_decide_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     name, sep, settings = FORMS[form]
-    told = {key: settings.pop(key) for key in ("end", "header") if key in settings}
-    path = write(tmp_path / name, sep, **told)
+    given = {key: settings.pop(key) for key in ("end", "header") if key in settings}
+    path = write(tmp_path / name, sep, **given)
     monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", 100)
     rows = split(tmp_path / "w", make(path, LEAVE_OUT, **settings))
     last = {u: max((t, int(i)) for v, i, _, t in LOG if v == u) for u, *_ in LOG}
@@ -78,7 +78,7 @@ def test_rows_after_the_end_and_bad_rows_are_left_out_and_counted(tmp_path: Path
     with path.open("a") as file:
         file.write("x,1,good,3\ny,1\n")
     with pytest.raises(
-        DataError, match=r"1 lines that are not 4 fields .* e.g. 'y,1'; 1 rows whose 'rating'"
+        DataError, match=r"1 lines that are not 4 fields .* e\.g\. 'y,1'; 1 rows whose 'rating'"
     ):
         split(tmp_path / "a", make(path, LEAVE_OUT))
     settings = {"bad_rows": "reject", "until": "1970-01-11", "attributes": ["rating"]}

@@ -19,6 +19,8 @@ import pytest
 from recbench_spark.commands.actions.benchmark import format_table, select_models
 from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
+from recbench_spark.nightly.split import open_any_log
+from recbench_spark.protocol.rules import label_log
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS, METRICS, SPLITS, SUBMISSIONS, VERDICTS
@@ -31,7 +33,7 @@ from recbench_spark.tuning.board_update import append_entries, read_views, updat
 from recbench_spark.tuning.fold_fits import FitPlanner, run_plan, summarise_models
 from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.submissions import make_facts, pack_bundle, read_predictions, score_bundle
-from tests.labelled import label_blocks, open_log
+from tests.labelled import Labelled
 from tests.nights import run, small
 
 MODELS = [
@@ -167,10 +169,8 @@ BOTH = ["local", pytest.param("spark", marks=pytest.mark.spark)]
 
 
 @pytest.mark.parametrize("engine", BOTH)
-@pytest.mark.parametrize("reader", ["parquet", pytest.param("csv", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("reader", ["parquet", "csv"])
 def test_neither_runner_nor_pieces_change_a_bit(request, tmp_path, one, rows, engine, reader) -> None:
-    if (engine, reader) == ("local", "csv"):
-        pytest.skip("text is read by Spark")
     own, path = open_own(request, engine, str(tmp_path / "w")), write_log(tmp_path, groups=17)
     if reader == "csv":
         columns = pq.read_table(path).to_pydict()
@@ -208,8 +208,9 @@ def test_consecutive_folds_are_stretches_of_the_file(spark, one, tmp_path) -> No
         parts[row.user_id, row.item_id] = row.part
     assert [parts[u, i] for u, i, *_ in lines] == [str(n * 5 // len(lines)) for n in range(len(lines))]
     second = five.split.model_copy(update={"fold": 1, "valid": True})
-    log_rows = open_log(store.spark, five.dataset).stored
-    parts = {(r.user_id, r.item_id): r.part for r in label_blocks(log_rows, second).rows().collect()}
+    opened = open_any_log(store, five.dataset, second)
+    labelled = Labelled(store.spark, label_log(opened, five.dataset, second, store.engine))
+    parts = {(r.user_id, r.item_id): r.part for r in labelled.rows().collect()}
     names = {1: "test", 2: "valid"}
     wanted = [names.get(n * 5 // len(lines), "train") for n in range(len(lines))]
     assert [parts[u, i] for u, i, *_ in lines] == wanted
