@@ -19,6 +19,7 @@ import pytest
 
 import recbench_spark
 from recbench_spark import extras
+from tests.nights import TINY
 from tools.platforms.environments import MissingError, find_python
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,6 +143,18 @@ def test_a_log_is_split(tmp_path: Path) -> None:
     assert done.stdout.split() == ["part,n", "test,2", "train,2"], done.stderr
     done = run_command("split", *flags, "--warehouse", warehouse, "--engine", "spark")
     assert done.returncode == 2 and "hint: pip install 'pyspark" in done.stderr, done.stderr
+
+
+@pytest.mark.full
+def test_protocols_are_compared_and_a_warehouse_is_kept(tmp_path: Path) -> None:
+    flags = ["--warehouse", tmp_path / "w", "--logical-date", "2026-01-01"]
+    (tmp_path / "tiny.yaml").write_text(json.dumps(TINY))
+    words = ["--config", tmp_path / "tiny.yaml", "--protocols", "RO_RS", "--candidates", "unseen"]
+    for done in (
+        run_command("multiverse", *flags, *words),
+        run_command("maintain", *flags, "--optimize", "--vacuum-hours", "24"),
+    ):
+        assert done.returncode == 0 and "engine local" in done.stderr, done.stderr
 
 
 @pytest.mark.full

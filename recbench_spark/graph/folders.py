@@ -14,13 +14,27 @@ import numpy.typing as npt
 from recbench_spark.kernels.graph.csr import Csr, Halo
 from recbench_spark.kernels.hashing import Hashes
 from recbench_spark.storage.block_arrays import map_part, map_whole
+from recbench_spark.storage.made_folders import find_folder
 from recbench_spark.storage.objects import read_bytes, write_text
 from recbench_spark.storage.uris import join_uri
+
+FOLDER = "graph_files"
+"""Folder of the warehouse for the adjacency and features of graphs, and for the files of running models."""
+
+NIGHT_NOTE = "night.json"
+"""File in a model's folder that the next night reads. Its paths are relative to `graph_files`."""
 
 MANIFEST = "graph.json"
 
 LAYOUT = 3
 """Version of the files of a graph: arrays are in one object a block, whose name contains its digest."""
+
+
+def read_note(target: str) -> dict[str, Any] | None:
+    """Return the note of a complete model by its folder; None if there is none."""
+    folder = find_folder(target)
+    text = None if folder is None else read_bytes(join_uri(folder, NIGHT_NOTE))
+    return None if text is None else json.loads(text)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.graph.drift import measure_drift
 from recbench_spark.graph.estimates import estimate_passes
-from recbench_spark.graph.folders import MANIFEST, read_graph
+from recbench_spark.graph.folders import MANIFEST, NIGHT_NOTE, read_graph, read_note
 from recbench_spark.graph.incremental import (
     GraphNight,
     LayerChanges,
@@ -34,14 +34,7 @@ from recbench_spark.graph.model_families import (
     list_differences,
     list_layers,
 )
-from recbench_spark.graph.model_inputs import (
-    MODELS,
-    NIGHT_NOTE,
-    PreparedGraphModel,
-    model_folder,
-    read_layers,
-    read_note,
-)
+from recbench_spark.graph.model_inputs import MODELS, PreparedGraphModel, model_folder, read_layers
 from recbench_spark.graph.pipeline import layer_places
 from recbench_spark.graph.runner import plan_passes
 from recbench_spark.graph.stored_graphs import files_folder, mark_used

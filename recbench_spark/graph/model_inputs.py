@@ -19,7 +19,7 @@ from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.errors import ConfigError
 from recbench_spark.graph import features as first
 from recbench_spark.graph.edges import RowSource
-from recbench_spark.graph.folders import Graph
+from recbench_spark.graph.folders import Graph, read_note
 from recbench_spark.graph.network import NetworkCosts, describe_network
 from recbench_spark.graph.read_throughput import measure_read_throughput
 from recbench_spark.graph.runner import Model
@@ -139,13 +139,6 @@ def _open_feature_table(settings: GraphModel, graph: Graph) -> tuple[RowSource, 
 def model_folder(store: Store, model_id: str) -> str:
     """Return the folder of a model's files."""
     return join_uri(files_folder(store), MODELS, model_id)
-
-
-def read_note(target: str) -> dict[str, Any] | None:
-    """Return the note of a complete model by its folder; None if there is none."""
-    folder = find_folder(target)
-    text = None if folder is None else read_bytes(join_uri(folder, NIGHT_NOTE))
-    return None if text is None else json.loads(text)
 
 
 def _measure_costs(store: Store, prepared: PreparedGraphModel) -> PreparedGraphModel:
@@ -357,7 +350,3 @@ def _fill_features(context: Any, settings: GraphModel, graph: Graph, place: str)
         return {}
     rows, side, dims = _open_feature_table(settings, graph)
     return first.fill_from_table(context, graph, rows, side, dims, missing=features.missing, **more)
-
-
-NIGHT_NOTE = "night.json"
-"""File in a model's folder that the next night reads. Its paths are relative to `graph_files`."""

@@ -15,11 +15,11 @@ from typing import Any
 
 from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.graph.estimates import PassEstimate, estimate_passes, fit_rates, format_bytes
-from recbench_spark.graph.folders import MANIFEST, Graph
+from recbench_spark.graph.folders import MANIFEST, NIGHT_NOTE, Graph, read_note
 from recbench_spark.graph.incremental import LayerFiles
 from recbench_spark.graph.message_passing import Pass, PassPlan
 from recbench_spark.graph.model_families import list_layers, list_settings, model_family
-from recbench_spark.graph.model_inputs import NIGHT_NOTE, PreparedGraphModel, read_note
+from recbench_spark.graph.model_inputs import PreparedGraphModel
 from recbench_spark.graph.runner import LayerRun, has_result, run_model
 from recbench_spark.graph.stored_graphs import files_folder, mark_used, write_graph_checks
 from recbench_spark.runtime.journal import Journal

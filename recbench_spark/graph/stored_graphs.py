@@ -20,7 +20,7 @@ from recbench_spark.errors import ConfigError, StoreError, nearest
 from recbench_spark.graph.build import CheckNodes, build_graph, default_block_count, write_node_table
 from recbench_spark.graph.build_inputs import open_inputs
 from recbench_spark.graph.edges import RowSource
-from recbench_spark.graph.folders import MANIFEST, Graph, read_graph
+from recbench_spark.graph.folders import FOLDER, MANIFEST, Graph, read_graph
 from recbench_spark.inputs import pin_inputs, require_unchanged
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import (
@@ -49,9 +49,6 @@ from recbench_spark.storage.uris import absolute_place, is_remote, join_uri
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-
-FOLDER = "graph_files"
-"""Folder of the warehouse for the adjacency and features of graphs, and for the files of running models."""
 
 USE_MARK = "used.txt"
 """Object whose time is that of the last use of a graph or model."""

@@ -13,8 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recbench_spark.graph.model_inputs import NIGHT_NOTE, read_note
-from recbench_spark.graph.stored_graphs import FOLDER
+from recbench_spark.graph.folders import FOLDER, NIGHT_NOTE, read_note
 from recbench_spark.maintenance.retention import (
     MAX_NIGHT_SECONDS,
     RetentionRule,

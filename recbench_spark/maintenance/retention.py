@@ -13,9 +13,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recbench_spark.graph.folders import MANIFEST
-from recbench_spark.graph.model_inputs import NIGHT_NOTE
-from recbench_spark.graph.stored_graphs import FOLDER
+from recbench_spark.graph.folders import FOLDER, MANIFEST, NIGHT_NOTE
 from recbench_spark.schemas import SPLITS
 from recbench_spark.simulation.log_layout import LAYOUTS
 from recbench_spark.simulation.log_layout import MANIFEST as LAYOUT_MANIFEST

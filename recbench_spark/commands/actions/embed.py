@@ -22,7 +22,7 @@ from recbench_spark.graph.build import NodeFinder, read_ids
 from recbench_spark.graph.build_inputs import open_inputs
 from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.graph.estimates import estimate_passes, explain_costs, fit_rates
-from recbench_spark.graph.folders import Graph
+from recbench_spark.graph.folders import FOLDER, Graph
 from recbench_spark.graph.incremental_run import check_previous_model, plan_refresh, report_drift
 from recbench_spark.graph.model_inputs import (
     MODELS,
@@ -34,7 +34,7 @@ from recbench_spark.graph.model_inputs import (
 from recbench_spark.graph.neighbourhoods import neighbourhood_source
 from recbench_spark.graph.nodes import embed_nodes
 from recbench_spark.graph.pipeline import embed, open_model_work
-from recbench_spark.graph.stored_graphs import FOLDER, files_folder, split_source
+from recbench_spark.graph.stored_graphs import files_folder, split_source
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids
 from recbench_spark.nightly.gates import gate_checks, gate_error
