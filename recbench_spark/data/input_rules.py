@@ -24,6 +24,9 @@ EXACT_LIMIT = float(1 << 53)
 WHOLE_NUMBER = r"^[+-]?[0-9]{16,}$"
 """Pattern of a text, without the blanks around it, that is a whole number and may be beyond 2^53."""
 
+PARTS = ("train", "given", "valid", "probe", "quiz", "test", "open_loop", "later")
+"""Valid values of a log's own `part` column."""
+
 
 def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
     """Return the value column of lists (rank, or else score) or of scores: column -> type.

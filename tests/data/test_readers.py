@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import Dataset, WorldSettings, parse
+from recbench_spark.data.input_rules import PARTS
 from recbench_spark.data.readers.ids import id_order
 from recbench_spark.data.readers.logs import open_log, read_log
 from recbench_spark.data.readers.tables import read_table
-from recbench_spark.data.readers.values import PARTS
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
 from tests.log_schema import LOG_SCHEMA
 

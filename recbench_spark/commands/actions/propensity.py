@@ -14,7 +14,7 @@ from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse, require_partition
 from recbench_spark.config import Dataset, Propensities, digest, parse
-from recbench_spark.data.readers.values import PARTS
+from recbench_spark.data.input_rules import PARTS
 from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark, nearest
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.power_law import PowerLaw

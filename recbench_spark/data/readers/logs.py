@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.config import LOG_COLUMNS, TABLE_READERS, Dataset
+from recbench_spark.data.input_rules import PARTS
 from recbench_spark.data.json_objects import find_bad_line
 from recbench_spark.data.paths import check_path, exists
 from recbench_spark.data.readers import published
@@ -31,7 +32,7 @@ from recbench_spark.data.readers.netflix import read_netflix
 from recbench_spark.data.readers.parquet import read_parquet
 from recbench_spark.data.readers.paths import explain_errors, is_table, local_path, reach_storage
 from recbench_spark.data.readers.raw import RawLog
-from recbench_spark.data.readers.values import PARTS, Checks, Value
+from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.data.text_layouts import IN_UTF8, MOVIELENS, Layout
 from recbench_spark.data.world_frames import read_world
 from recbench_spark.data.worlds import ATTRIBUTES

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.input_rules import EXACT_LIMIT, WHOLE_NUMBER
+from recbench_spark.data.input_rules import EXACT_LIMIT, PARTS, WHOLE_NUMBER
 from recbench_spark.data.readers.files import BAD_LINE, FILE, column
 from recbench_spark.data.readers.ids import convert_ids, has_replacement
 from recbench_spark.data.readers.paths import explain_errors
@@ -32,9 +32,6 @@ from recbench_spark.data.times import (
 )
 from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import DataError, SchemaError
-
-PARTS = ("train", "given", "valid", "probe", "quiz", "test", "open_loop", "later")
-"""Valid values of a log's own `part` column."""
 
 HAS_OFFSET = r":[0-9.]+\s*([+-]|[A-Za-z])"
 """Pattern of a time of day with an offset or zone: Z, +02:00, Europe/Rome."""
