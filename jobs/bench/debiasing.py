@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,7 +27,8 @@ from jobs.bench.harness import add_output_flag, append_rows, time_call
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap, Propensities, Strata
 from recbench_spark.definitions import Definition
-from recbench_spark.engine.versions import collect_arrow
+from recbench_spark.engine.sessions import SparkEngine
+from recbench_spark.engine.versions import collect_arrow, make_frame
 from recbench_spark.errors import OK
 from recbench_spark.evaluation.estimators import debiased, exposure
 from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, EstimationPlan
@@ -34,7 +37,7 @@ from recbench_spark.kernels.estimators.exposure import WEIGHTED, EstimatorSettin
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.randomness import uniform
 from recbench_spark.runtime.session import get_session
-from recbench_spark.storage.frame_blocks import reduce_frame
+from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame
 
 ITEMS, USER_TRUTH_ITEMS, TRUTH_ROWS = 100_000, 10, 5
 WARM_UP = 200_000
@@ -91,11 +94,19 @@ def measure_size(spark: SparkSession, folder: Path, n: int, replicates: int) -> 
     return [seconds, cut_seconds, time_call(lambda: reduce_frame(measures, users))[0]]
 
 
+def _look_up(counts: pa.Table, observed: fitting.Histogram, fitted: fitting.FittedPropensities) -> pa.Table:
+    looked = fitting.look_up_propensities(counts, observed, fitted)
+    return looked.append_column("n", counts.column("n"))
+
+
 def _fit(rows: DataFrame) -> DataFrame:
-    counts = fitting.count_items(rows).cache()
-    shown = fitting.make_histogram(counts, rows)
+    engine, log = SparkEngine(rows.sparkSession), FrameRows(rows.withColumn("part", F.lit("train")))
+    counts = fitting.count_ids(engine, log, "item_id", ())
+    users = sum(fitting.count_ids(engine, log, "user_id", ()).each(len))
+    shown = fitting.make_histogram(counts, users)
     fitted = fitting.fit_propensities(shown, Propensities())
-    propensities = fitting.item_propensities(counts, shown, fitted).join(counts, "item_id")
+    tables = counts.each(partial(_look_up, observed=shown, fitted=fitted))
+    propensities = make_frame(rows.sparkSession, pa.concat_tables(tables))
     index = F.col("item_id").cast("int").alias("item_index")
     items = propensities.select("item_id", index, F.col("n").alias("n_train"), "propensity").cache()
     items.count()

@@ -38,13 +38,12 @@ from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, Estim
 from recbench_spark.kernels.estimators.propensities import CHANCES
 from recbench_spark.kernels.estimators.strata import StratumEdges
 from recbench_spark.nightly.propensity import (
-    ExposureLog,
     open_frames,
     read_given,
     read_tables,
     write_propensities,
 )
-from recbench_spark.nightly.propensity_names import method_name
+from recbench_spark.nightly.propensity_names import ExposureLog, method_name
 from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.protocol.labels import HISTORY
 from recbench_spark.schemas import ITEMS, PROPENSITIES, RANKINGS

@@ -12,8 +12,7 @@ from pyspark.sql import types as T
 from recbench_spark.config import Propensities
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.engine.versions import collect_arrow, try_cast
-from recbench_spark.nightly.propensity import SEED, ExposureLog
-from recbench_spark.nightly.propensity_names import method_name
+from recbench_spark.nightly.propensity_names import SEED, ExposureLog, method_name
 from recbench_spark.protocol import logistic
 from recbench_spark.protocol.propensities import select_rows
 from recbench_spark.schemas import CELL_PROPENSITIES, PROPENSITIES

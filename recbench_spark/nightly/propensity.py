@@ -4,7 +4,7 @@ laws."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from recbench_spark.data.arrow_files import read_table
 from recbench_spark.data.arrow_rows import as_double, read_column
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.estimators.power_law import PowerLaw, goodness
-from recbench_spark.nightly.propensity_names import method_name
+from recbench_spark.nightly.propensity_names import SEED, ExposureLog, method_name
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.schemas import POWER_LAWS, PROPENSITIES, RATING_PROPENSITIES, Table
 from recbench_spark.storage.arrow_store import ArrowStore, require_session
@@ -23,30 +23,6 @@ from recbench_spark.storage.blocks import Rows
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
-
-SEED = 42
-"""Seed of the simulated laws behind the goodness of fit, and of the cells drawn for logistic regression."""
-
-
-@dataclass(frozen=True)
-class ExposureLog:
-    """Rows that propensities are fitted to.
-
-    Attributes:
-        store: the warehouse.
-        split_id: name of the rows in the tables.
-        rows: user_id, item_id, rating, part.
-        parts: the parts that are fitted to; empty: all rows.
-        items: the catalogue; None: the items that have rows.
-        sample: part with ratings of items drawn at random, for naive Bayes.
-    """
-
-    store: AnyStore
-    split_id: str
-    rows: Rows
-    parts: tuple[str, ...] = ()
-    items: Rows | None = None
-    sample: str = ""
 
 
 def write_propensities(
@@ -86,8 +62,8 @@ def write_propensities(
 
 def _look_up(rows: Any, change: Any, observed: Any, fitted: Any, name: str) -> pa.Table:
     """Return the propensities of a task's items."""
-    found = fitting.look_up_propensities(change(rows), observed, fitted)
-    return found.append_column("method", pa.repeat(name, len(found)))
+    looked = fitting.look_up_propensities(change(rows), observed, fitted)
+    return looked.append_column("method", pa.repeat(name, len(looked)))
 
 
 def _count(exposed: ExposureLog, name: str, others: Rows | None = None) -> Any:

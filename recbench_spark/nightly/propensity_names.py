@@ -1,14 +1,41 @@
-"""Names of propensities in the table `propensities`. Without Spark."""
+"""Logs that propensities are fitted to, and names of propensities in tables. Without Spark."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recbench_spark.config import Propensities, digest
 from recbench_spark.nightly.split import choose_identity
+from recbench_spark.storage.blocks import Rows
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
+
+
+SEED = 42
+"""Seed of the simulated laws behind the goodness of fit, and of the cells drawn for logistic regression."""
+
+
+@dataclass(frozen=True)
+class ExposureLog:
+    """Rows that propensities are fitted to.
+
+    Attributes:
+        store: the warehouse.
+        split_id: name of the rows in the tables.
+        rows: user_id, item_id, rating, part.
+        parts: the parts that are fitted to; empty: all rows.
+        items: the catalogue; None: the items that have rows.
+        sample: part with ratings of items drawn at random, for naive Bayes.
+    """
+
+    store: AnyStore
+    split_id: str
+    rows: Rows
+    parts: tuple[str, ...] = ()
+    items: Rows | None = None
+    sample: str = ""
 
 
 def method_name(store: AnyStore, settings: Propensities) -> str:

@@ -107,8 +107,8 @@ def _add_counts(sides: Sides) -> pa.Table:
 def make_histogram(counts: TaskRows, users: int) -> Histogram:
     """Return the histogram of counts of items; a task returns one row per different count."""
     items = Counter[int]()
-    for found in counts.each(_count_counts):
-        items.update(found)
+    for counted in counts.each(_count_counts):
+        items.update(counted)
     if not users:
         raise DataError("no interactions to fit propensities to", "check the part and the log")
     count_x = np.array(sorted(items), np.int64)
@@ -155,8 +155,8 @@ def look_up_propensities(rows: pa.Table, observed: Histogram, fitted: FittedProp
 def count_ratings(rows: Rows, parts: Sequence[str]) -> Counter[float]:
     """Count the rows of each rating."""
     total = Counter[float]()
-    for found in rows.each(("rating", "part"), partial(_count_ratings, parts=parts)):
-        total.update(found)
+    for counted in rows.each(("rating", "part"), partial(_count_ratings, parts=parts)):
+        total.update(counted)
     return total
 
 
@@ -177,7 +177,7 @@ def rating_propensities(logged: Counter[float], sample: Counter[float], cells: i
         cells: users of the log x items of the catalogue.
     """
     ratings = sorted(logged)
-    counts = (np.array([part[rating] for rating in ratings]) for part in (logged, sample))
-    propensity_r = propensities.naive_bayes(*counts, cells)
+    logged_r, sample_r = (np.array([part[rating] for rating in ratings]) for part in (logged, sample))
+    propensity_r = propensities.naive_bayes(logged_r, sample_r, cells)
     is_known = ~np.isnan(propensity_r)
     return pa.table({"rating": np.array(ratings)[is_known], "propensity": propensity_r[is_known]})

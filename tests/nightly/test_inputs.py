@@ -22,7 +22,8 @@ from recbench_spark.graph.stored_graphs import ensure_graph
 from recbench_spark.nightly import run_keys
 from recbench_spark.nightly import split as splitting
 from recbench_spark.nightly.night_status import find_finished_night
-from recbench_spark.nightly.propensity import ExposureLog, write_propensities
+from recbench_spark.nightly.propensity import write_propensities
+from recbench_spark.nightly.propensity_names import ExposureLog
 from recbench_spark.protocol.manifests import Manifest
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, GRAPHS, MANIFESTS, PROPENSITIES

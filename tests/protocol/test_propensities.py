@@ -12,8 +12,8 @@ from recbench_spark.commands import propensity
 from recbench_spark.config import Propensities, parse
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.estimators.power_law import fit
-from recbench_spark.nightly.propensity import ExposureLog, write_propensities
-from recbench_spark.nightly.propensity_names import method_name
+from recbench_spark.nightly.propensity import write_propensities
+from recbench_spark.nightly.propensity_names import ExposureLog, method_name
 from recbench_spark.schemas import (
     CELL_PROPENSITIES,
     ITEMS,

@@ -20,8 +20,8 @@ from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.power_law import PowerLaw
 from recbench_spark.kernels.estimators.propensities import POWERS
 from recbench_spark.nightly import code_provenance
-from recbench_spark.nightly.propensity import ExposureLog, write_propensities
-from recbench_spark.nightly.propensity_names import method_name
+from recbench_spark.nightly.propensity import write_propensities
+from recbench_spark.nightly.propensity_names import ExposureLog, method_name
 from recbench_spark.nightly.run_keys import uses_file_names
 from recbench_spark.nightly.runners import choose_job_runner
 from recbench_spark.protocol.labelled_rows import open_labelled

@@ -31,7 +31,6 @@ from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.kernels.ids import encode_texts
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.protocol.labels import Draws
 from recbench_spark.storage.shared_arrays import bound_lists
 
 BATCH_USERS = 4096
@@ -63,9 +62,11 @@ class HeldOutUsers:
 
     def find_parts(self, ids: pa.Array) -> npt.NDArray[np.str_]:
         """Return the part of each user; empty for users of training, and of other parts."""
-        place_u = Draws.places(
-            Draws(pa.table({"user_id": ids.dictionary_encode()}), self.seed).ids("users")
-        )
+        from recbench_spark.kernels.hashed_ids import hash_ids  # noqa: PLC0415
+        from recbench_spark.kernels.hashing import hash_longs  # noqa: PLC0415
+
+        hashes_u = hash_longs(np.full(len(ids), self.seed, np.int64), hash_ids(ids))
+        place_u = (hashes_u >> np.uint64(11)).astype(np.float64) * 2.0**-53
         test = self.shares.test
         part_u = np.select([place_u < test, place_u < test + self.shares.valid], ["test", "valid"], "")
         return np.where(np.isin(part_u, self.names), part_u, "")

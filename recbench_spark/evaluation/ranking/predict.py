@@ -42,7 +42,7 @@ BATCH_USERS = 1 << 12
 
 @dataclass(frozen=True)
 class Predictor:
-    """How tasks predict the truth items of users.
+    """A model as tasks predict by it.
 
     Attributes:
         source: scores of items; None: the rows beside the users are predictions of their items.

@@ -583,8 +583,8 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     users = sum(fitting.count_ids(engine, rows, "user_id", ()).each(len))
     shown = fitting.make_histogram(counts, users)
     fitted = fitting.fit_propensities(shown, Propensities(method="power_above_xmin"))
-    found = counts.each(partial(fitting.look_up_propensities, observed=shown, fitted=fitted))
-    chances = exposure.item_chances(items.toArrow(), pa.concat_tables(found))
+    tables = counts.each(partial(fitting.look_up_propensities, observed=shown, fitted=fitted))
+    chances = exposure.item_chances(items.toArrow(), pa.concat_tables(tables))
     (cut,) = exposure.cut_strata(chances, Strata(kind="equal_width"))
     assert cut.items.tolist() == [295, 5]
 
