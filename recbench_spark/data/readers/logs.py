@@ -183,7 +183,7 @@ def _make_raw(frame: DataFrame, dataset: Dataset, line: str = "") -> RawLog:
         frozenset(field.name for field in frame.schema if key in field.metadata)
         for key in (ID_TYPE, CHECKED)
     )
-    rows = FrameRows(add_columns(frame, texts))
+    rows = _open_columns(add_columns(frame, texts))
     return RawLog(
         lambda _: rows,
         names,
@@ -195,6 +195,19 @@ def _make_raw(frame: DataFrame, dataset: Dataset, line: str = "") -> RawLog:
         folders=folders,
         checked=checked,
     )
+
+
+def _open_columns(frame: DataFrame) -> Rows:
+    """Return a frame as rows; PySpark sends no column to tasks whose name has a point."""
+    names = tuple(frame.columns)
+    if not any("." in name for name in names):
+        return FrameRows(frame)
+    plain = tuple(f"c{n}" for n in range(len(names)))
+    return ChangedRows(FrameRows(frame.toDF(*plain)), plain, partial(_rename, names=names), names)
+
+
+def _rename(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    return rows.rename_columns(list(names))
 
 
 def _read_csv(spark: SparkSession, dataset: Dataset) -> RawLog:
