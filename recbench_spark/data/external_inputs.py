@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.checks import Check
-from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.input_rules import (
     EXACT_LIMIT,
-    VALUE_TYPES,
     WHOLE_NUMBER,
     check_width,
-    refuse_different_widths,
     refuse_unusable,
-    report_common_ids,
 )
 from recbench_spark.data.readers.ids import IdColumn, convert_ids
-from recbench_spark.data.readers.tables import read_table
 from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, LETTER_CASE, SPELLINGS, IdArray, IdOverlap
 from recbench_spark.schemas import ID_TYPE, IDS
 from recbench_spark.storage.spark_types import cast_ids_to_text, require
-
-
-def read_scored_rows(
-    spark: SparkSession, path: str, kind: str, columns: Mapping[str, str] | None = None
-) -> DataFrame:
-    """Read lists (with rank or score) or scores at a path; `columns`: our names and those of the table."""
-    what = f"{kind} {path}"
-    rows = read_table(spark, path, ["user_id", "item_id"], kind, ColumnNames(columns or {}))
-    types = {name: VALUE_TYPES[name] for name in VALUE_TYPES if name in rows.columns}
-    if kind == "scores" or not types:
-        require(rows, ["score"], what)
-    return convert_rows(rows, types, what)
 
 
 @dataclass(frozen=True)
@@ -184,91 +164,6 @@ def _is_unchecked(rows: DataFrame, name: str) -> bool:
     return ID_TYPE not in rows.schema[name].metadata
 
 
-def read_embeddings(
-    spark: SparkSession, users: str, items: str, columns: Mapping[str, str] | None = None
-) -> tuple[DataFrame, DataFrame]:
-    """Read (user_id, vector) and (item_id, vector, bias) at two paths."""
-    names = ColumnNames(columns or {})
-    frames = [
-        read_table(spark, path, [f"{side}_id", "vector"], f"{side} embeddings", names)
-        for side, path in (("user", users), ("item", items))
-    ]
-    return convert_embeddings(frames[0], frames[1], (users, items))
-
-
-def read_item_embeddings(
-    spark: SparkSession, path: str, columns: Mapping[str, str] | None = None
-) -> DataFrame:
-    """Read (item_id, vector, bias) of a model that brings no vectors of users.
-
-    Raises:
-        DataError: vectors that cannot be used, as in `convert_embeddings`.
-    """
-    names = ColumnNames(columns or {})
-    rows = read_table(spark, path, ["item_id", "vector"], "item embeddings", names)
-    return _convert_side(rows, "item", path)
-
-
-def convert_embeddings(
-    users: DataFrame, items: DataFrame, what: tuple[str, str]
-) -> tuple[DataFrame, DataFrame]:
-    """Convert to (user_id, vector) and (item_id, vector, bias) with the same number of dimensions.
-
-    Raises:
-        DataError: vectors that are NULL, of different lengths or hold NaN, an id that is NULL or twice.
-    """
-    sides = [_convert_side(users, "user", what[0]), _convert_side(items, "item", what[1])]
-    dims = [count_dimensions(rows, name) for rows, name in zip(sides, what, strict=True)]
-    refuse_different_widths(dims, what)
-    return sides[0].drop("bias"), sides[1]
-
-
-def _convert_side(rows: DataFrame, side: str, where: str) -> DataFrame:
-    """Return id, vector and bias (0 where there is no such column) of users or items."""
-    require(rows, [f"{side}_id", "vector"], where)
-    bias = F.col("bias").cast("double") if "bias" in rows.columns else F.lit(0.0)
-    return _convert_vectors(rows, f"{side}_id", bias, where)
-
-
-def convert_features(rows: DataFrame, what: str) -> DataFrame:
-    """Convert item features to (item_id, vector, bias 0).
-
-    Raises:
-        SchemaError: a column is missing. DataError: vectors that cannot be used.
-    """
-    require(rows, ["item_id", "vector"], what)
-    return _convert_vectors(rows, "item_id", F.lit(0.0), what)
-
-
-def _convert_vectors(rows: DataFrame, name: str, bias: Column, what: str) -> DataFrame:
-    ids = {name: convert_ids(rows, name, what)}
-    _refuse_rows(rows, {}, what, ids)
-    vector = F.col("vector").cast("array<float>").alias("vector")
-    typed = rows.select(_text_ids(ids, name), vector, bias.alias("bias"))
-    _refuse_rows(typed, _vector_tests(name), what)
-    return typed
-
-
-def _vector_tests(ids: str) -> dict[str, Column]:
-    holes = F.exists("vector", lambda x: x.isNull() | F.isnan(x) | (F.abs(x) == float("inf")))
-    bias = F.isnan("bias") | (F.abs("bias") == float("inf"))
-    return {ids: F.col(ids).isNull(), "vector": holes, "bias": bias}
-
-
-def group_candidates(rows: DataFrame, items: DataFrame, users: DataFrame) -> DataFrame:
-    """Group rows (user_id, item_id) by user: user_id, candidates (item indices).
-
-    Raises:
-        DataError: no item is in the catalogue, or no user is among `users`.
-    """
-    typed = convert_rows(rows, {}, "candidates")
-    check_common_ids(typed, users, "user_id", ("candidates", "truth"))
-    check_common_ids(typed, items, "item_id", ("candidates", "catalogue"))
-    indexed = typed.join(items.select("item_id", "item_index"), "item_id")
-    listed = F.sort_array(F.collect_set("item_index"))
-    return indexed.groupBy("user_id").agg(listed.alias("candidates"))
-
-
 def count_dimensions(vectors: DataFrame, what: str) -> int:
     """Return the common length of all vectors.
 
@@ -281,97 +176,3 @@ def count_dimensions(vectors: DataFrame, what: str) -> int:
         F.min(size), F.max(size), F.count("*"), F.count("vector"), F.count_distinct(ids)
     ).collect()
     return check_width(*row, what=what)
-
-
-# ----------------------------------------------------------------------------- ids without a match
-
-
-def check_common_ids(
-    left: DataFrame, right: DataFrame, name: str, what: tuple[str, str], *, must: bool = True
-) -> list[Check]:
-    """Warn where hardly any id of one frame is in the other. The distinct ids of both are shuffled.
-
-    Args:
-        left: a frame with the column `name`, ids as text; NULL is ignored.
-        right: the frame to compare it with.
-        name: user_id or item_id.
-        what: the names of the frames in messages.
-        must: whether it is an error that no id is common. Otherwise it is an error only for ids of two
-            kinds (whole numbers and text), which can never be equal.
-
-    Raises:
-        DataError: no id is common; the message shows three ids of each side and both types.
-    """
-    sides = FrameSides(left, right, name, what)
-    return report_common_ids(_count_common_ids(left, right, name), sides, name, what, must=must)
-
-
-@dataclass(frozen=True)
-class FrameSides:
-    """Two frames with ids, as `kernels.ids.IdSides`; attributes as in `check_common_ids`."""
-
-    left: DataFrame
-    right: DataFrame
-    name: str
-    what: tuple[str, str]
-
-    def count_respelled(self, changes: Sequence[str]) -> IdOverlap:
-        """Count the ids in common after changes of `SPELLINGS`. The distinct ids of both are shuffled."""
-        ids = _respell(F.col(self.name).cast("string"), changes).alias(self.name)
-        return _count_common_ids(self.left.select(ids), self.right.select(ids), self.name)
-
-    def drop_common(self) -> FrameSides:
-        """Return the ids of each side that the other side lacks."""
-        left, right = (
-            frame.withColumn(self.name, F.col(self.name).cast("string")).select(self.name)
-            for frame in (self.left, self.right)
-        )
-        apart = left.join(right, self.name, "left_anti"), right.join(left, self.name, "left_anti")
-        return FrameSides(apart[0], apart[1], self.name, self.what)
-
-    def read_examples(self) -> tuple[IdArray, IdArray]:
-        """Return the smallest three ids of each side."""
-        return (
-            _describe_side(self.left, self.what[0], self.name),
-            _describe_side(self.right, self.what[1], self.name),
-        )
-
-
-def _respell(ids: Column, changes: Sequence[str]) -> Column:
-    """Return the column that `kernels.ids.respell` returns for Arrow."""
-    for change in changes:
-        pattern, text = SPELLINGS[change]
-        java = re.sub(r"\\(\d)", r"$\1", text)
-        ids = F.lower(ids) if change == LETTER_CASE else F.regexp_replace(ids, pattern, java)
-    return ids
-
-
-def _count_common_ids(left: DataFrame, right: DataFrame, name: str) -> IdOverlap:
-    marked = [
-        frame.where(F.col(name).isNotNull()).select(
-            F.col(name).alias("id"), F.lit(n == 0).alias("left"), F.lit(n == 1).alias("right")
-        )
-        for n, frame in enumerate((left, right))
-    ]
-    both = (
-        marked[0]
-        .unionByName(marked[1])
-        .groupBy("id")
-        .agg(F.max("left").alias("left"), F.max("right").alias("right"))
-    )
-    number = F.col("id").rlike(CANONICAL_INTEGER)
-    (row,) = both.agg(
-        F.count_if(F.col("left") & F.col("right")).alias("common"),
-        *(F.count_if(side).alias(side) for side in ("left", "right")),
-        *(F.count_if(F.col(side) & number).alias(f"{side}_numbers") for side in ("left", "right")),
-    ).collect()
-    return IdOverlap((row.left, row.right), row.common, (row.left_numbers, row.right_numbers))
-
-
-def _describe_side(frame: DataFrame, what: str, name: str) -> IdArray:
-    """Read the smallest three ids, and their type as it was stored."""
-    field = frame.schema[name]
-    ids = F.col(name).cast("string").alias(name)
-    ordered = frame.where(F.col(name).isNotNull()).select(ids).distinct().orderBy(name)
-    kind = field.metadata.get(ID_TYPE, field.dataType.simpleString())
-    return IdArray(f"{name} of {what}", kind, [row[0] for row in ordered.limit(3).collect()])

@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 from recbench_spark.engine.measures import PIECE_ROWS, Measures
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.tasks import Tasks
-from recbench_spark.engine.versions import is_frame, send_to_tasks, union_rows
+from recbench_spark.engine.versions import send_to_tasks, union_rows
 from recbench_spark.kernels.streams import Batches, chunks
 from recbench_spark.storage.blocks import (
     Blocks,
@@ -178,11 +178,6 @@ class FrameRows:
 def _select(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Select columns of exactly these names, with any characters."""
     return frame.select(*(F.col("`" + name.replace("`", "``") + "`") for name in columns))
-
-
-def as_rows(rows: DataFrame | Rows | None) -> Rows | None:
-    """Return a frame as rows; rows, and None, as they are."""
-    return FrameRows(rows, PIECE_ROWS) if is_frame(rows) else cast("Rows | None", rows)
 
 
 def open_frame(spark: SparkSession, rows: Rows, schema: T.StructType) -> DataFrame:

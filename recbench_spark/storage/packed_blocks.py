@@ -235,11 +235,6 @@ def partition_batches(batches: Batches, rows: int) -> Batches:
         yield pack_batch(table.drop_columns(["_task"]), table.column("_task").to_numpy())
 
 
-def unpack_batches(batches: Batches) -> pa.Table | None:
-    """Unpack all blocks that a task gets into one table; None without a block."""
-    return next(read_block_batches(batches), None)
-
-
 def read_block_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield one table with all blocks that a task of Spark gets; nothing without a block."""
     return read_blocks(block.as_buffer() for batch in batches for block in batch.column("rows"))

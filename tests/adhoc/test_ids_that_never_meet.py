@@ -201,16 +201,20 @@ def test_an_empty_id_is_said_to_be_empty_and_how_it_is_counted() -> None:
         evaluate(rows(["a", "b", "c"]), lists=make_lists(["a", "b", None]))
 
 
-def test_spark_counts_other_spellings_as_this_process_does(spark: Any) -> None:
-    from recbench_spark.data.external_inputs import FrameSides
-
+def test_ids_in_another_spelling_meet_in_tasks_as_in_one(spark: Any) -> None:
     for ours, theirs, _ in SPELT:
-        frames = [spark.createDataFrame([(i,) for i in ids], "item_id STRING") for ids in (ours, theirs)]
-        one = FrameSides(*frames, "item_id", ("one", "other"))
         runner = LocalEngine("")
         sides = [(open_table(runner, pa.table({"i": ids})).rows, "i") for ids in (ours, theirs)]
-        dealt = deal_ids(runner, sides, 2)
-        two = DealtIds(dealt, (("0",), ("1",)), "item_id", ("one", "other", "string", "string"), 2)
+        one, two = (
+            DealtIds(
+                deal_ids(runner, sides, n),
+                (("0",), ("1",)),
+                "item_id",
+                ("one", "other", "string", "string"),
+                n,
+            )
+            for n in (1, 2)
+        )
         for changes in (tuple(SPELLINGS), *((change,) for change in SPELLINGS)):
             assert one.count_respelled(changes) == two.count_respelled(changes), (ours, changes)
     assert respell(pa.array(["A-007 "]), tuple(SPELLINGS)).to_pylist() == ["a7"]
