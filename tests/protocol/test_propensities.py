@@ -143,7 +143,7 @@ def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_pat
     assert np.abs(drawn / mean - 1).max() < 0.25 and abs(drawn.mean() / mean.mean() - 1) < 0.1
     (tmp_path / "users.csv").write_text("user_id,x\nu0,1\n")
     with pytest.raises(DataError, match="ids of user_id without all features"):
-        write_propensities(ExposureLog(store, "other", rows), settings)
+        write_propensities(ExposureLog(store, "other", FrameRows(rows)), settings)
 
 
 def test_flags_and_settings_that_contradict_are_refused() -> None:
