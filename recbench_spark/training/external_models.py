@@ -257,8 +257,10 @@ def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
     users, items = (rows.column(name).combine_chunks().dictionary_encode() for name in IDS)
     user_r, item_r = (codes.indices.to_numpy().astype(np.int64) for codes in (users, items))
     index_r = known.find(items.dictionary)[0][item_r]
-    asked = pa.array([], pa.string()) if truth is None else truth.column("user_id")
-    is_lost = pc.invert(pc.is_in(users.dictionary, value_set=pa.array(asked.to_pylist(), pa.string())))
+    users_with_truth = pa.array([], pa.string()) if truth is None else truth.column("user_id")
+    is_lost = pc.invert(
+        pc.is_in(users.dictionary, value_set=pa.array(users_with_truth.to_pylist(), pa.string()))
+    )
     counts = Counter(
         rows=len(rows),
         repeated=len(rows) - len(np.unique(user_r * len(items.dictionary) + item_r)),
