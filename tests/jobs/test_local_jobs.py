@@ -14,7 +14,6 @@ from recbench_spark import cli
 from recbench_spark.commands import benchmark, board, bundle, estimate, maintain, multiverse, tune
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import ConfigError, StoreError
-from recbench_spark.nightly import runners
 from recbench_spark.nightly.runners import choose_job_runner, count_no_log
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, FITS, RUNS, SUBMISSIONS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -104,15 +103,6 @@ def test_what_needs_spark_is_told(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     choice, _ = choose_job_runner("auto", str(tmp_path / "w"), count_no_log, ())
     assert (choice.engine, choice.why) == ("spark", "spark-submit started this job")
-
-
-def test_without_pyspark_an_object_storage_is_no_reason_for_it(monkeypatch) -> None:
-    monkeypatch.setattr(runners, "ArrowStore", lambda *_, **__: ArrowStore.__new__(ArrowStore))
-    engines = {}
-    for installed in (True, False):
-        monkeypatch.setattr(runners, "has_module", lambda _, known=installed: known)
-        engines[installed] = choose_job_runner("auto", "s3://bucket/w", count_no_log, ())[0].engine
-    assert engines == {True: "spark", False: "local"}
 
 
 def test_an_older_folder_is_migrated_without_spark(tmp_path: Path, capsys) -> None:

@@ -15,6 +15,7 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.columnar import open_columnar_log
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.graph.edges import open_rows
+from recbench_spark.schemas import IDS
 from recbench_spark.storage import table_scans
 
 ROWS = pa.table({"user_id": [1, 2, 3], "item_id": [4, 5, 6]})
@@ -23,7 +24,7 @@ ROWS = pa.table({"user_id": [1, 2, 3], "item_id": [4, 5, 6]})
 def open_log(path: Path, reader: str = "parquet") -> Any:
     return open_columnar_log(
         SimpleNamespace(path=path, reader=reader, columns={}, time_unit="s", attributes={}, options={},
-                        until=None, bad_rows="fail")
+                        until=None, bad_rows="fail", source_names=dict(zip(IDS, IDS, strict=True)))
     )  # fmt: skip
 
 
