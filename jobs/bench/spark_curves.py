@@ -91,7 +91,8 @@ class SparkWorld:
         """Return rows of `CURVE_USERS` from the rows of the split."""
         rows = FrameRows(self.spark.read.parquet(str(self.folder / "splits.parquet")))
         parts = HeldOutUsers(("test", "valid"), HeldOut(of="users", test=0.9, valid=0.05), 42)
-        known = KnownItems(self.source.rows, self.source.n_items)
+        own = SharedRows(f"{self.source.rows.key}-ids", self.source.rows.files)  # arrays of their own
+        known = KnownItems(own, self.source.n_items)
         select = partial(curves.select_curve_users, known=known, held_out=parts, plan=self.plan)
         dealt = rows.deal(curves.LABELLED, partial(deal_users, tasks=self.tasks), self.tasks)
         return dealt.then(select, tuple(CURVE_USERS.names))

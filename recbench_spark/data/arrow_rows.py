@@ -93,9 +93,15 @@ def read_column(table: pa.Table, name: str, what: str) -> pa.Array:
         SchemaError: the table has two columns of this name.
     """
     require_names(table.column_names, [name], what)
-    if table.column_names.count(name) != 1:
-        raise SchemaError(f"{what}: more than one column {name}", f"it has {', '.join(table.column_names)}")
+    refuse_repeated(table.column_names, [name], what)
     return combine_column(table.column(name))
+
+
+def refuse_repeated(names: Sequence[str], wanted: Sequence[str], what: str) -> None:
+    """Refuse a table of which two columns have the same name. Raises SchemaError."""
+    for name in wanted:
+        if names.count(name) > 1:
+            raise SchemaError(f"{what}: more than one column {name}", f"it has {', '.join(names)}")
 
 
 def combine_column(column: pa.ChunkedArray) -> pa.Array:

@@ -27,6 +27,7 @@ from recbench_spark.data.arrow_rows import (
     encode_ids,
     find_wrong_vectors,
     read_column,
+    refuse_repeated,
 )
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.dealt_ids import deal_ids
@@ -325,6 +326,7 @@ def check_vectors(table: InputRows, name: str, what: str, *, biased: bool = True
 
 
 def _check(table: InputRows, rules: Typing) -> CheckedInput:
+    refuse_repeated(table.schema.names, rules.columns, rules.what)
     if table.table is not None:
         typed, facts = type_table(table.table.select(list(dict.fromkeys(rules.columns))), rules)
         rows: Rows = PieceRows(_require_engine(table.rows), [typed], _select_tables)

@@ -424,6 +424,8 @@ def list_values(column: pa.Array) -> list[object]:
     """Return the values of a column; timestamps as text, since Python has few years."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp(column.type.unit)).cast(pa.string())
+    if pa.types.is_string(column.type):  # bytes of a file may be no UTF-8
+        return [None if text is None else show_value(text) for text in column.cast(pa.binary()).to_pylist()]
     values: list[object] = column.to_pylist()
     return values
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, reduce
-from operator import and_
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
@@ -94,8 +92,12 @@ def open_delta(path: str) -> ds.Dataset:
         if partition is None:
             return read_dataset(path, find_version(path))
         rows = read_dataset(partition.table, find_version(path))
-        tests = [pc.field(name).cast(pa.string()) == value for name, value in partition.values.items()]
-        return rows.filter(reduce(and_, tests))
+        wanted = partition.values.items()
+        keys = {one: ds.get_partition_keys(one.partition_expression) for one in rows.get_fragments()}
+        kept = [
+            one for one, own in keys.items() if all(str(own.get(name)) == value for name, value in wanted)
+        ]
+        return ds.FileSystemDataset(kept, rows.schema, rows.format, rows.filesystem)
     except (DeltaError, OSError, ValueError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
 

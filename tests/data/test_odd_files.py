@@ -549,7 +549,7 @@ def test_first_lines_of_remote_files(spark, tmp_path: Path, ending: str, monkeyp
     lay(tmp_path, {f"r[1] %41.csv{ending}": "user_id,item_id\n" + "ann,a\n" * 20_000})
     (uri,) = files.input_files(spark, str(tmp_path / f"r[1] %41.csv{ending}"), {})
     monkeypatch.setattr(files, "local_path", lambda _: None)
-    head = files._read_file_head(spark, uri)
+    head = files.read_file_head(spark, uri)
     assert head.startswith(b"user_id,item_id\nann,a\n") and len(head) == HEAD_BYTES
 
 

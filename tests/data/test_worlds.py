@@ -23,12 +23,11 @@ from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.run_keys import hash_split, world_settings
 from recbench_spark.protocol.audit_passes import build_manifest
-from recbench_spark.protocol.labels import read_dropped
 from recbench_spark.protocol.manifests import LogRows
 from recbench_spark.schemas import INTERACTIONS
 from recbench_spark.storage.blocks import run_pieces
 from recbench_spark.storage.frame_blocks import FrameRows
-from tests.labelled import label_blocks
+from tests.labelled import count_dropped_rows, label_blocks
 from tests.log_schema import LOG_SCHEMA
 
 WORLD = WorldSettings(users=400, items=60, interactions=5000, open_loop=2000, periods=3)
@@ -304,9 +303,7 @@ def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spa
     ).facts
     facts = pd.DataFrame(manifest).set_index("fact")
     assert facts.value["overlap"] == 0
-    assert sum(blocks.each(read_dropped), start=Counter()) == {
-        ("open_loop", "repeats_dropped"): len(shown & known)
-    }
+    assert count_dropped_rows(blocks) == {("open_loop", "repeats_dropped"): len(shown & known)}
 
 
 def test_truth_leads_and_the_closed_loop_flatters_popularity():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import time
@@ -14,18 +15,20 @@ import pandas as pd
 import pytest
 from deltalake import DeltaTable
 
+from recbench_spark.benchmark import run_night
 from recbench_spark.config import ModelConfig
 from recbench_spark.evaluation.ranking.sources import HashSource, Strings
 from recbench_spark.kernels.ranking.scorers import Scorer
 from recbench_spark.nightly import batched_evaluation
 from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING, RankableModel, group_models
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import count_table_rows
 from recbench_spark.storage.store import Store
 from recbench_spark.training.baselines import RandomAdapter
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
-from tests.nights import Splits, make_split, models, run, small
+from tests.nights import DATE, Splits, make_split, models, run, small
 from tools import compare_warehouses
 
 WORLD = {
@@ -143,11 +146,13 @@ def test_one_pass_gives_the_bits_of_one_model_at_a_time(
     for place, at_once in (("alone", "0"), ("together", "64")):
         spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
         try:
-            ran = run(splits.copy(benchmark, tmp_path / place), benchmark)
+            said = io.StringIO()
+            store = splits.copy(benchmark, tmp_path / place)
+            outcome = run_night(store, benchmark, DATE, Journal(said))
         finally:
             spark.conf.unset(MODELS_AT_ONCE_SETTING)
-        assert ran.outcome.failed == {} and len(ran.outcome.run_ids) == len(chosen)
-        assert (f"{chosen[0]['name']}: measure" in ran.remarks) == (place == "alone")
+        assert outcome.failed == {} and len(outcome.run_ids) == len(chosen)
+        assert (f"measure {chosen[0]['name']}, " in said.getvalue()) == (place == "together")
     assert compare_warehouses.main([str(tmp_path / "alone"), str(tmp_path / "together")]) == 0, (
         capsys.readouterr().out
     )

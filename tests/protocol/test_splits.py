@@ -18,12 +18,11 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
-from recbench_spark.protocol.labels import read_dropped
 from recbench_spark.protocol.windows import find_time
 from recbench_spark.randomness import hash_keys, uniform
 from recbench_spark.schemas import ABSENT, ID_KIND
 from recbench_spark.storage.frame_blocks import FrameRows
-from tests.labelled import label_blocks
+from tests.labelled import count_dropped_rows, label_blocks
 from tests.log_schema import LOG_SCHEMA
 from tests.protocol.test_pairs import DAY, as_set, cut_in_pandas, settle_in_pandas, shop
 
@@ -528,6 +527,6 @@ def test_a_shop_is_split_on_spark_as_pandas_does(spark, pieces: int) -> None:
             wanted, counts = settle_in_pandas(log.assign(part=cut_in_pandas(log, cut)), split.repeats)
             blocks = label_blocks(rows, split, "keep_last")
             assert as_set(blocks.rows().toPandas()) == as_set(wanted)
-            dropped = sum(blocks.each(read_dropped), start=Counter())
+            dropped = count_dropped_rows(blocks)
             by_reason = {why: sum(n for (_, w), n in dropped.items() if w == why) for why in counts}
             assert by_reason == counts and len(counts) == 1 + (split.repeats == "drop")
