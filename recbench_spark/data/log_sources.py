@@ -198,7 +198,7 @@ def _estimate_rows(layout: TextLayout, path: str) -> int:
     with suppress(RecbenchError):
         head = read_head(path)
         whole = head[: head.rfind(b"\n") + 1] or head
-        rows = len(cut_text(whole, LinePiece(path, 0, -1, layout), []))
+        rows = len(cut_text(whole, LinePiece(path, 0, -1, layout), [FILE]))
         size = Path(path).stat().st_size * (PACKED if path.endswith(COMPRESSED) else 1)
         return round(rows * max(size / len(whole), 1)) if whole else 0
     return 0

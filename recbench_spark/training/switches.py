@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from pyspark.sql import DataFrame
+from typing import Any, ClassVar
 
 from recbench_spark.checks import Check
 from recbench_spark.config import SwitchModel
@@ -16,6 +14,7 @@ from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Train
 class SwitchAdapter(ModelAdapter[SwitchModel]):
     """Adapter of a switch, which has values along a learning curve and no scores of its own."""
 
+    runs_local: ClassVar[bool] = True
     learns: ClassVar[bool] = False
 
     def load(self, data: SplitData) -> Trained:
@@ -35,7 +34,7 @@ class SwitchAdapter(ModelAdapter[SwitchModel]):
         )
         return f"{pair}, with the first one up to {place}"
 
-    def prepare_ranking(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
+    def prepare_ranking(self, users: Any, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Raise ConfigError: only learning curves have values of a switch."""
         raise ConfigError(
             f"model {self.settings.name}: a switch ranks nothing by itself",

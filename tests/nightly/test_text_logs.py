@@ -15,6 +15,7 @@ from recbench_spark.data import text_pieces
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.nightly.runners import choose_runner
 from recbench_spark.nightly.split import identify_split, prepare_split
+from recbench_spark.protocol.rules import estimate_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import REJECTS, SPLITS
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -119,3 +120,12 @@ def test_parts_of_the_log_stay_and_must_all_be_there(tmp_path: Path) -> None:
     doubled.write_text("user_id,item_id\nu,a\nu,b\nu,a\n")
     with pytest.raises(DataError, match="the log holds 2 rows of user u, item a"):
         split(tmp_path / "u", make(doubled, {"holdout": "leave_one_out"}, duplicates="error"))
+
+
+@pytest.mark.parametrize("rows", [1, 200, 200_000])
+def test_rows_are_estimated_before_a_runner_is_chosen(tmp_path: Path, rows: int) -> None:
+    """The first lines tell the length of a row; lines that grow by digits are nearly as long."""
+    path = tmp_path / "log.csv"
+    path.write_text("user_id,item_id\n" + "".join(f"{n % 900},{n}\n" for n in range(rows)))
+    counted = estimate_rows(make(path, LEAVE_OUT).dataset)
+    assert rows * 0.8 <= counted <= rows * 1.4

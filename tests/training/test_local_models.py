@@ -199,6 +199,7 @@ def test_kinds_that_need_spark_say_so(tmp_path: Path) -> None:
         "rbm",
         "embeddings",
         "scores",
+        "switch",
         "lists",
     } <= local
     assert local.isdisjoint({"mllib_als", "mf_bpr", "sasrec", "graph"})
