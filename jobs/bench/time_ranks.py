@@ -99,11 +99,14 @@ def _write_metrics(store: Any, plan: Any, run_id: str) -> None:
     from pyspark.sql import functions as F
 
     from recbench_spark import schemas
-    from recbench_spark.evaluation.batched.run_measures import make_measures, map_frame
+    from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
+    from recbench_spark.evaluation.batched.run_measures import make_measures, map_user_values
+    from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS
     from recbench_spark.storage.frame_blocks import reduce_frame
 
     rankings = store.read_run("rankings", run_id)
-    values = map_frame(rankings, plan, None)
+    work = partial(map_user_values, plan, None)
+    values = rankings.select(*RANKING_COLUMNS, "top_items").mapInArrow(work, to_ddl(USER_VALUES))
     store.append(values.withColumn("run_id", F.lit(run_id)), schemas.USER_METRICS)
     rows = reduce_frame(make_measures(plan, None), rankings)["ranks"]
     store.append_rows(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), schemas.METRICS)

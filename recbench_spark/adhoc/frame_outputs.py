@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark.checks import Check
+from recbench_spark.adhoc.outputs import Measured
 from recbench_spark.engine.measures import Measures
 from recbench_spark.engine.versions import make_frame
 from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
 from recbench_spark.evaluation.batched.rank import RANKING
 from recbench_spark.evaluation.result import Result
-from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import METRICS, USER_METRICS, Table
 from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.frame_blocks import make_frame_rows, reduce_frame
@@ -31,17 +28,12 @@ class FrameOutputs:
         """Reduce the rankings by measures."""
         return reduce_frame(measures, self.ranked)
 
-    def finish(
-        self,
-        metrics: pa.Table,
-        values: Callable[[Batches], Batches],
-        columns: Sequence[str],
-        checks: list[Check],
-    ) -> Result:
+    def finish(self, measured: Measured) -> Result:
         """Return the result, as `outputs.Outputs`; Spark computes users' values when they are asked for."""
-        per_user = self.ranked.select(*columns).mapInArrow(values, to_ddl(USER_VALUES))
-        numbers = conform_result(make_frame(self.spark, metrics), METRICS)
-        return Result(numbers, conform_result(per_user, USER_METRICS), self.ranked, checks, (self.ranked,))
+        rankings = self.ranked.select(*measured.columns)
+        per_user = conform_result(rankings.mapInArrow(measured.values, to_ddl(USER_VALUES)), USER_METRICS)
+        numbers = conform_result(make_frame(self.spark, measured.metrics), METRICS)
+        return Result(numbers, per_user, self.ranked, measured.checks, (self.ranked,))
 
 
 def conform_result(frame: DataFrame, table: Table) -> DataFrame:

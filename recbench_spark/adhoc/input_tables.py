@@ -15,9 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from recbench_spark.adhoc import task_tables
-from recbench_spark.adhoc.request_checks import (
-    EvaluationPlan,
-)
+from recbench_spark.adhoc.request_checks import EvaluationPlan
 from recbench_spark.adhoc.task_tables import (
     CANDIDATES,
     FEATURES,
@@ -34,10 +32,7 @@ from recbench_spark.data.input_rows import (
     open_input,
     refuse_twice,
 )
-from recbench_spark.data.input_rules import (
-    refuse_different_widths,
-    value_columns,
-)
+from recbench_spark.data.input_rules import refuse_different_widths, value_columns
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.versions import is_frame
 from recbench_spark.errors import DataError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -25,20 +25,30 @@ ROWS_A_BATCH = 10_000
 """Rows per batch, as in Spark."""
 
 
+class Measured(NamedTuple):
+    """Numbers of rankings, and how values of users follow from them.
+
+    Attributes:
+        metrics: rows of the result.
+        values: function from rankings to values of users.
+        columns: columns of rankings that `values` reads.
+        checks: of inputs and rankings.
+    """
+
+    metrics: pa.Table
+    values: Callable[[Batches], Batches]
+    columns: Sequence[str]
+    checks: list[Check]
+
+
 class Outputs(Protocol):
     """Rankings, and what becomes of them on a runner."""
 
     def reduce(self, measures: Measures) -> dict[str, pa.Table]:
         """Reduce the rankings by measures."""
 
-    def finish(
-        self,
-        metrics: pa.Table,
-        values: Callable[[Batches], Batches],
-        columns: Sequence[str],
-        checks: list[Check],
-    ) -> Result:
-        """Return the result: numbers, and a function from these columns of rankings to users' values."""
+    def finish(self, measured: Measured) -> Result:
+        """Return the result of a call."""
 
 
 def open_outputs(engine: Engine, rankings: TaskRows) -> Outputs:
@@ -61,16 +71,10 @@ class TableOutputs:
         """Reduce the rankings by measures."""
         return reduce_pieces(measures, [self.batches])
 
-    def finish(
-        self,
-        metrics: pa.Table,
-        values: Callable[[Batches], Batches],
-        columns: Sequence[str],
-        checks: list[Check],
-    ) -> Result:
+    def finish(self, measured: Measured) -> Result:
         """Return the result, as `Outputs`."""
-        per_user = to_table(values(iter(self.batches)), USER_VALUES)
-        return Result(ShownTable(metrics), ShownTable(per_user), self.ranked, checks)
+        per_user = to_table(measured.values(iter(self.batches)), USER_VALUES)
+        return Result(ShownTable(measured.metrics), ShownTable(per_user), self.ranked, measured.checks)
 
 
 def measure_result(
@@ -79,7 +83,8 @@ def measure_result(
     """Measure rankings by the metrics of a plan."""
     metrics, more = measure_rankings(plan, catalogue, outputs.reduce)
     values = partial(map_user_values, plan.metric_plan, catalogue)
-    return outputs.finish(metrics, values, (*RANKING_COLUMNS, "top_items"), [*checks, *more])
+    columns = (*RANKING_COLUMNS, "top_items")
+    return outputs.finish(Measured(metrics, values, columns, [*checks, *more]))
 
 
 def measure_pairs(outputs: Outputs, plan: EvaluationPlan, ks: Sequence[int], checks: list[Check]) -> Result:
@@ -87,7 +92,8 @@ def measure_pairs(outputs: Outputs, plan: EvaluationPlan, ks: Sequence[int], che
     more = measure_rankings(plan, None, outputs.reduce)[1]
     metrics = outputs.reduce({"pairs": pair_measure(ks)})["pairs"]
     values = partial(value_batches, ks)
-    return outputs.finish(metrics, values, ("user_id", "above", "before"), [*checks, *more])
+    columns = ("user_id", "above", "before")
+    return outputs.finish(Measured(metrics, values, columns, [*checks, *more]))
 
 
 def to_batches(table: pa.Table) -> Batches:

@@ -20,7 +20,6 @@ from recbench_spark.adhoc.ground_truth import (
     InteractionPairs,
     build_user_table,
     count_common_pairs,
-    count_pairs,
     distinct_pairs,
 )
 from recbench_spark.config import CandidateDraw
@@ -33,7 +32,7 @@ from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking_counts import count_gaps
+from recbench_spark.evaluation.ranking_counts import count_gaps, count_pairs
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.kernels.streams import Batches

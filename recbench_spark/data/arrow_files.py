@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from recbench_spark.data import arrow_rows
-from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids, read_column
+from recbench_spark.data.arrow_rows import SPARK_NAMES, as_double, combine_column, encode_ids, read_column
 from recbench_spark.data.arrow_times import OPENERS
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.delta_snapshots import read_snapshot
@@ -67,18 +67,6 @@ Bools = npt.NDArray[np.bool_]
 
 TREC_FILE = "trec"
 """Kind of runs and judgements of TREC."""
-
-SPARK_NAMES = {
-    "int64": "bigint",
-    "int32": "int",
-    "int16": "smallint",
-    "int8": "tinyint",
-    "large_string": "string",
-    "string_view": "string",
-    "bool": "boolean",
-    "null": "void",
-}
-"""Spark's names of Arrow types. Types that are not listed have the same name in both."""
 
 
 def read_table(

@@ -111,6 +111,19 @@ def combine_column(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
+SPARK_NAMES = {
+    "int64": "bigint",
+    "int32": "int",
+    "int16": "smallint",
+    "int8": "tinyint",
+    "large_string": "string",
+    "string_view": "string",
+    "bool": "boolean",
+    "null": "void",
+}
+"""Spark's names of Arrow types. Types that are not listed have the same name in both."""
+
+
 # ------------------------------------------------------------------------------------------ ids
 
 

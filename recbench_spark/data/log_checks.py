@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.data.arrow_rows import as_double, combine_column, is_text
+from recbench_spark.data.arrow_rows import SPARK_NAMES, as_double, combine_column, is_text
 from recbench_spark.data.log_times import convert_times
 from recbench_spark.data.text_layouts import IN_UTF8
 from recbench_spark.data.text_pieces import BAD_LINE, FILE
@@ -284,9 +284,6 @@ def _is_utf8(value: bytes | None) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-SPARK_NAMES = {"int64": "bigint", "int32": "int", "int16": "smallint", "int8": "tinyint", "bool": "boolean"}
 
 
 def name_type(kind: pa.DataType) -> str:

@@ -28,7 +28,7 @@ from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, drop_empt
 from recbench_spark.schemas import IDS
 
 Example = tuple[bool, str, str]
-"""Whether there is a value, the value, and its file; the smallest one is shown."""
+"""A bad value: whether there is one, the value as text, its file. Messages show the smallest."""
 
 
 @dataclass(frozen=True)

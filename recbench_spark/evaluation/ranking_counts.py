@@ -163,6 +163,21 @@ def count_gaps(user_r: Ints, rank_r: Ints) -> int:
     return int(gaps.sum())
 
 
+def count_pairs(listed_r: Ints, train_p: Ints) -> dict[str, int]:
+    """Count listed rows, those that repeat an earlier pair, and those whose pair is a training pair.
+
+    Args:
+        listed_r: (r,) one number for the user and item of each row.
+        train_p: (p,) the same numbers for the training pairs.
+    """
+    ordered = np.sort(listed_r)
+    return {
+        "listed": len(listed_r),
+        "twice": int(np.count_nonzero(ordered[1:] == ordered[:-1])),
+        "trained": int(np.count_nonzero(np.isin(listed_r, train_p))) if len(train_p) else 0,
+    }
+
+
 def gap_checks(gaps: int | None, definition: Definition) -> list[Check]:
     """Make the check of gaps between given ranks; None: no ranks are given."""
     if gaps is None:

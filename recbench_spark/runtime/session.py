@@ -250,27 +250,6 @@ def _bare_session(app_name: str, small: bool) -> SparkSession:
     return spark
 
 
-NARROW_ROW_SETTINGS = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 16),
-    BYTES_PER_BATCH: UNLIMITED_BYTES,
-}
-"""Settings for rows of a few numbers; those of the session are for rows that hold a user each."""
-
-
-@contextmanager
-def narrow_rows(spark: SparkSession) -> Iterator[None]:
-    """Send narrow rows to Python in large batches inside this context, without a size check per row."""
-    known = {key: read_setting(spark, key) for key in NARROW_ROW_SETTINGS}
-    old_values = {key: value for key, value in known.items() if value is not None}  # some versions lack one
-    for key in old_values:
-        change_setting(spark, key, NARROW_ROW_SETTINGS[key])
-    try:
-        yield
-    finally:
-        for key, value in old_values.items():
-            change_setting(spark, key, value)
-
-
 # ------------------------------------------------------------------------- frames that a night keeps
 
 _cached_frames: list[list[DataFrame]] = []

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -39,10 +39,8 @@ from recbench_spark.storage.packed_blocks import (
     Change,
     Read,
     Result,
-    buffer_rows,
     deal_tables,
     finish_tables,
-    partition_batches,
     read_block_batches,
     select_batches,
 )
@@ -205,19 +203,6 @@ def _pack_pieces(spark: SparkSession, pieces: Sequence[Any], deal: Callable[[Any
 def reduce_frame(measures: Measures, rows: DataFrame) -> dict[str, pa.Table]:
     """Reduce a frame by all measures in one pass, as `blocks.reduce_rows`."""
     return reduce_rows(measures, FrameRows(rows, PIECE_ROWS), SparkEngine(rows.sparkSession).count_tasks(0))
-
-
-def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
-    """Return the rows in blocks, those with the same key in the same partition.
-
-    Args:
-        rows: any columns.
-        key: a 64-bit hash.
-        tasks: number of partitions; each of them gets several keys.
-    """
-    with_task = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
-    packed = with_task.mapInArrow(partial(partition_batches, rows=buffer_rows(tasks)), BLOCK_SCHEMA)
-    return send_to_tasks(packed, tasks, F.col("task"))
 
 
 # ------------------------------------------------------------------------- what tasks do

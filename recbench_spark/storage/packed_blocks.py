@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.engine.measures import PIECE_ROWS
-from recbench_spark.kernels.streams import Batches, chunks, serialize_table
+from recbench_spark.kernels.streams import Batches, serialize_table
 from recbench_spark.storage.objects import open_parquet
 
 MIN_BUFFER_ROWS, ROWS_PER_BLOCK, MAX_BUFFER_ROWS = 1 << 19, 1 << 10, 1 << 22
@@ -227,12 +227,6 @@ def decode_dictionaries(rows: pa.Table) -> pa.Table:
 
 def _decode_dictionary(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def partition_batches(batches: Batches, rows: int) -> Batches:
-    """Pack rows that have a column `_task`, some at a time (BLOCK_SCHEMA)."""
-    for table in chunks(batches, rows):
-        yield pack_batch(table.drop_columns(["_task"]), table.column("_task").to_numpy())
 
 
 def read_block_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -29,10 +29,12 @@ from recbench_spark.evaluation.ranking.known_items import KnownItems, share_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import (
     count_gaps,
+    count_pairs,
     finish_row_checks,
     gap_checks,
     row_checks,
 )
+from recbench_spark.kernels.arrays import Ints
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
 from recbench_spark.schemas import IDS, USER_BLOCKS, require_names
 from recbench_spark.storage.blocks import Engine, Rows
@@ -194,7 +196,7 @@ class _ExternalRowsAdapter(ModelAdapter[Settings]):
         checks += check_known_ids(data, rows, "item_id", data.open_items(), (kind, "catalogue"), must=False)
         recommends_again = self.lists and not self.masks and not data.asks_repeats
         counts = count_listed_rows(rows, users, data)
-        checks += row_checks(*(counts[name] for name in ("rows", "repeated", "unknown", "lost")))
+        checks += row_checks(*(counts[name] for name in ("listed", "twice", "unknown", "lost")))
         checks += gap_checks(counts["gaps"] if "rank" in rows.names else None, data.definition)
         checks = finish_row_checks(checks, data.definition, counts["trained"] if recommends_again else None)
         values = tuple(name for name in VALUE_TYPES if name in rows.names)
@@ -228,7 +230,7 @@ class ListsAdapter(_ExternalRowsAdapter[ListsModel]):
 
 
 def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Counter[str]:
-    """Count rows of lists or scores: all, repeated, of unknown items, of training items, and gaps.
+    """Count rows of lists or scores: `count_pairs`, those of unknown items, and gaps.
 
     `lost`: users without truth. One shuffle by user, beside the users and their training items.
 
@@ -257,23 +259,23 @@ def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
     users, items = (rows.column(name).combine_chunks().dictionary_encode() for name in IDS)
     user_r, item_r = (codes.indices.to_numpy().astype(np.int64) for codes in (users, items))
     index_r = known.find(items.dictionary)[0][item_r]
-    users_with_truth = pa.array([], pa.string()) if truth is None else truth.column("user_id")
-    is_lost = pc.invert(
-        pc.is_in(users.dictionary, value_set=pa.array(users_with_truth.to_pylist(), pa.string()))
-    )
-    counts = Counter(
-        rows=len(rows),
-        repeated=len(rows) - len(np.unique(user_r * len(items.dictionary) + item_r)),
-        unknown=int((index_r < 0).sum()),
-        lost=pc.sum(is_lost).as_py() or 0,
-    )
+    with_truth = pa.array([], pa.string()) if truth is None else truth.column("user_id").combine_chunks()
+    is_lost = pc.invert(pc.is_in(users.dictionary, value_set=with_truth.cast(users.dictionary.type)))
+    width = known.n_items + len(items.dictionary)  # items outside of the catalogue come behind it
+    listed_r = user_r * width + np.where(index_r < 0, known.n_items + item_r, index_r)
+    pairs = np.zeros(0, np.int64) if blocks is None else _list_trained(blocks, users.dictionary, width)
+    counts = Counter(count_pairs(listed_r, pairs))
+    counts["unknown"] = int((index_r < 0).sum())
+    counts["lost"] = pc.sum(is_lost).as_py() or 0
     if "rank" in rows.column_names:
         counts["gaps"] = count_gaps(user_r, rows.column("rank").to_numpy())
-    if blocks is not None:
-        offsets, trained_e = flatten_lists(blocks.column("train_items").combine_chunks())
-        owner_u = pc.index_in(blocks.column("user_id"), users.dictionary).fill_null(-1).to_numpy()
-        owner_e = np.repeat(owner_u.astype(np.int64), np.diff(offsets))
-        pairs = owner_e * known.n_items + trained_e
-        listed = user_r * known.n_items + index_r
-        counts["trained"] = int(np.isin(listed[index_r >= 0], pairs[owner_e >= 0]).sum())
     return counts
+
+
+def _list_trained(blocks: pa.Table, users: pa.Array, width: int) -> Ints:
+    """Return a number for each training pair of some users."""
+    offsets, trained_e = flatten_lists(blocks.column("train_items").combine_chunks())
+    owner_u = pc.index_in(blocks.column("user_id"), users).fill_null(-1).to_numpy()
+    owner_e = np.repeat(owner_u.astype(np.int64), np.diff(offsets))
+    pairs: Ints = (owner_e * width + trained_e)[owner_e >= 0]
+    return pairs

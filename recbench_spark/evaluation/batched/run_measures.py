@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
-
 from recbench_spark.config import Evaluation
 from recbench_spark.engine.measures import Measure
-from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
 from recbench_spark.evaluation.estimators import sampled
 from recbench_spark.evaluation.estimators.debiased import estimation_measure
 from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
@@ -17,9 +13,6 @@ from recbench_spark.evaluation.metrics.listed import ListedCatalogue, list_measu
 from recbench_spark.evaluation.metrics.multiverse import multiverse_measure
 from recbench_spark.evaluation.ranking_counts import count_measure
 from recbench_spark.kernels.streams import Batches
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def make_measures(
@@ -62,9 +55,3 @@ def map_user_values(plan: MetricPlan, catalogue: ListedCatalogue | None, batches
             yield from accuracy.user_value_batches(plan, iter([batch]))
         if plan.list_metrics and catalogue is not None:
             yield from map_lists(plan, catalogue, accuracy.compute_list_values, iter([batch]))
-
-
-def map_frame(rankings: DataFrame, plan: MetricPlan, catalogue: ListedCatalogue | None) -> DataFrame:
-    """Apply `map_user_values` to a frame, without a shuffle."""
-    run = partial(map_user_values, plan, catalogue)
-    return rankings.select(*accuracy.RANKING_COLUMNS, "top_items").mapInArrow(run, to_ddl(USER_VALUES))

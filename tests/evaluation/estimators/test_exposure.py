@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import functions
 
 from recbench_spark.config import Benchmark, Bootstrap, Dataset, Exposure, Propensities, Strata, parse
 from recbench_spark.definitions import Definition
@@ -50,10 +49,11 @@ from recbench_spark.nightly.exposure import (
 )
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol import propensities as fitting
+from recbench_spark.protocol.audit import deal_users
 from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
-from recbench_spark.storage.frame_blocks import FrameBlocks, FrameRows, reduce_frame, shuffle_blocks
+from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame
 from recbench_spark.storage.scratch import share_results, share_table
 from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.storage.spark_types import spark_columns
@@ -595,17 +595,17 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     facts = exposure.ExposedItems(share_table(str(tmp_path), chances.rows), catalogue.n, cut, None)
     known = KnownItems(share_rows(str(tmp_path), items), catalogue.n)
     block_plan = BlockPlan(known.find, catalogue.bounds, ("open_loop",))
-    shuffled = shuffle_blocks(log.select(*block_plan.columns), functions.xxhash64("user_id"), 2)
+    shuffled = FrameRows(log).deal(block_plan.columns, partial(deal_users, tasks=2), 2)
 
     def select(rows: pa.Table) -> pa.Table:
         users = select_part_users(build_user_blocks(rows, block_plan), ["open_loop"], 4.0, keep_empty=False)
         return exposure.add_exposure(users, facts)
 
     schema = exposure.EXPOSED_USERS
-    users = FrameBlocks(shuffled, select, tuple(schema.names), schema=spark_columns(schema))
+    users = shuffled.then(select, tuple(schema.names)).rows(spark_columns(schema))
     vectors = share_results(str(tmp_path), train_popular(FrameRows(items)).items)
     model = ScoredModel(DotSource(vectors, catalogue.n, 0, catalogue=known))
-    rankings = rank(spark, PassInputs(FrameRows(users.rows()), [model], 290), metric_plan.request())
+    rankings = rank(spark, PassInputs(FrameRows(users), [model], 290), metric_plan.request())
     values = reduce_frame({"ranks": accuracy.rank_measure(metric_plan)}, rankings)["ranks"].to_pandas()
     whole = values[values.slice_key.isna()]
     assert {None if np.isnan(row.k) else row.k: round(row.value, 5) for row in whole.itertuples()} == {
