@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark.adhoc.outputs import Measured
+from recbench_spark.adhoc.measured import Measured
 from recbench_spark.engine.measures import Measures
 from recbench_spark.engine.versions import make_frame
 from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl

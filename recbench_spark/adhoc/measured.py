@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +16,25 @@ from recbench_spark.evaluation.batched.run_measures import make_measures
 from recbench_spark.evaluation.metrics.listed import ListedCatalogue
 from recbench_spark.evaluation.ranking_counts import checks_from_counts
 from recbench_spark.evaluation.result import PART
+from recbench_spark.kernels.streams import Batches
 from recbench_spark.metric_names import Figures
 from recbench_spark.schemas import METRICS
+
+
+class Measured(NamedTuple):
+    """Numbers of rankings, and how values of users follow from them.
+
+    Attributes:
+        metrics: rows of the result.
+        values: function from rankings to values of users.
+        columns: columns of rankings that `values` reads.
+        checks: of inputs and rankings.
+    """
+
+    metrics: pa.Table
+    values: Callable[[Batches], Batches]
+    columns: Sequence[str]
+    checks: list[Check]
 
 
 def measure_rankings(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from recbench_spark.adhoc.measured import measure_rankings
+from recbench_spark.adhoc.measured import Measured, measure_rankings
 from recbench_spark.adhoc.request_checks import EvaluationPlan
 from recbench_spark.checks import Check
 from recbench_spark.engine.measures import Measures, reduce_pieces
@@ -23,22 +23,6 @@ from recbench_spark.storage.blocks import Engine, TaskRows, return_rows
 
 ROWS_A_BATCH = 10_000
 """Rows per batch, as in Spark."""
-
-
-class Measured(NamedTuple):
-    """Numbers of rankings, and how values of users follow from them.
-
-    Attributes:
-        metrics: rows of the result.
-        values: function from rankings to values of users.
-        columns: columns of rankings that `values` reads.
-        checks: of inputs and rankings.
-    """
-
-    metrics: pa.Table
-    values: Callable[[Batches], Batches]
-    columns: Sequence[str]
-    checks: list[Check]
 
 
 class Outputs(Protocol):
