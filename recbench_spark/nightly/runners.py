@@ -113,7 +113,6 @@ def require_local_night(benchmark: Benchmark) -> None:
         ),
         "evaluation.exposure with logistic regression": exposure is not None
         and exposure.propensities.method == "logistic_regression",
-        "retrieval": benchmark.retrieval is not None,
     }
     for name, is_wanted in needs_spark.items():
         if is_wanted:
