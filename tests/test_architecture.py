@@ -98,7 +98,7 @@ MODULES_WITHOUT_SPARK = {
     )),
     *(f"training.{name}" for name in (
         "baselines", "factor_models", "given_rows", "histories", "item_knn", "means", "model_adapter",
-        "multiprocess_fit", "rating_models", "registry", "retrieved", "sequence_fold_in", "sequence_models",
+        "rating_models", "registry", "retrieved", "sequence_fold_in", "sequence_models",
         "split_data",
     )),
     *(f"evaluation.ranking.{name}" for name in (
