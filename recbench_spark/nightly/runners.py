@@ -134,11 +134,8 @@ def _count_rows(benchmark: Benchmark, night: bool) -> int:
     """Count the rows of a log that tasks read by themselves.
 
     Raises:
-        FallbackToSpark: the night, the log, the split or a slice needs Spark.
+        FallbackToSpark: the night, the log or the split needs Spark.
     """
     if night:
         require_local_night(benchmark)
-    joined = [cut.key for cut in benchmark.evaluation.slices if cut.path]
-    if joined:
-        raise FallbackToSpark(f"slice {joined[0]} comes from a table")
     return count_log(benchmark)
