@@ -56,7 +56,9 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     """Return a frame's schema in types of Arrow, with times in UTC, which Spark 4.2 wants to be told."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
-    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    zone: dict[str, Any] = (
+        {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    )
     schema: pa.Schema = to_arrow_schema(frame.schema, **zone)
     return schema
 
