@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig, digest
@@ -90,8 +89,8 @@ def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> Rankab
     """Open a trained or external model and check its inputs."""
     adapter = make_adapter(model)
     reads_rows = adapter.runs_local or isinstance(night.store, ArrowStore)
-    users: Any = night.select_users() if reads_rows else night.open_user_frame()
-    ranked, checks = adapter.prepare_ranking(users, night.data)
+    users = night.select_users()
+    ranked, checks = adapter.prepare_ranking(users if reads_rows else night.open_frame(users), night.data)
     return RankableModel(run_id, model, ranked, checks, _item_bytes(ranked))
 
 

@@ -12,6 +12,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.schemas import IDS
+from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.blocks import PieceRows, Rows
 from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.scratch import keep_results
@@ -49,7 +50,8 @@ def _find_table(night: BenchmarkNight) -> object:
     if dataset.lists_negatives:
         from recbench_spark.data.readers.published import read_negatives  # noqa: PLC0415
 
-        return read_negatives(night.spark, str(dataset.path))
+        store = require_session(night.store, "a step of this night")
+        return read_negatives(store.spark, str(dataset.path))
     raise ConfigError(
         "definition.candidates is 'given' and evaluation.candidates_path is missing",
         "give a table of user_id, item_id",

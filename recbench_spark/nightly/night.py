@@ -62,11 +62,10 @@ from recbench_spark.training.external_models import open_features
 from recbench_spark.training.model_adapter import SplitData, make_adapter
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from recbench_spark.nightly.curve_context import CurveContext
     from recbench_spark.storage.arrow_store import AnyStore
-    from recbench_spark.storage.store import Store
 
 
 @dataclass(frozen=True)
@@ -80,19 +79,10 @@ class BenchmarkNight:
     inputs: dict[str, str]
     logical_date: date
 
-    @property
-    def spark(self) -> SparkSession:
-        """The Spark session, for steps that Spark alone can do. Raises FallbackToSpark."""
-        return self.spark_store.spark
-
-    @property
-    def spark_store(self) -> Store:
-        """The warehouse, for steps that Spark alone can do. Raises FallbackToSpark."""
-        return require_session(self.store, "a step of this night")
-
     def table(self, table: schemas.Table) -> DataFrame:
-        """Return the rows of this night's split, for steps that Spark alone can do."""
-        return self.spark_store.read_partition(table, "split_id", self.split_id)
+        """Return the rows of this night's split as a frame. Raises FallbackToSpark."""
+        store = require_session(self.store, "a step of this night")
+        return store.read_partition(table, "split_id", self.split_id)
 
     @property
     def manifest(self) -> list[dict[str, Any]]:
@@ -112,16 +102,13 @@ class BenchmarkNight:
             n_users = sum(blocks.each(["train_items"], count_trained_users))
         return ListedCatalogue(self.data.known_items, self.n_items, Facts(n_users, features))
 
-    def open_user_frame(self) -> DataFrame:
-        """Return the rows of `select_users` as a frame of Spark."""
-        return self.open_frame(self.select_users(), EXPOSED_USERS if self.exposure else PART_USERS)
-
-    def open_frame(self, users: ChangedRows, schema: pa.Schema) -> DataFrame:
+    def open_frame(self, users: ChangedRows) -> DataFrame:
         """Return users as a frame, for models that Spark alone reads. Raises FallbackToSpark."""
         from recbench_spark.storage.frame_blocks import open_frame  # noqa: PLC0415
         from recbench_spark.storage.spark_types import spark_columns  # noqa: PLC0415
 
-        return open_frame(self.spark, users, spark_columns(schema))
+        schema = pa.schema([field for field in EXPOSED_USERS if field.name in users.names])
+        return open_frame(require_session(self.store, "a model").spark, users, spark_columns(schema))
 
     def select_users(self) -> ChangedRows:
         """Return the users that models rank for, with data on exposure if estimates need it."""

@@ -64,7 +64,7 @@ def _predict_part(night: BenchmarkNight, model: ModelConfig, part: str) -> Piece
     select = partial(select_part_users, parts=[part], threshold=threshold, keep_empty=False)
     users: Any = map_user_blocks(night.store, night.split_id, select, PART_USERS.names)
     if not adapter.runs_local:
-        users = night.open_frame(users, PART_USERS)
+        users = night.open_frame(users)
     predicted = adapter.predict(users, night.data)
     if is_frame(predicted):
         rows = night.data.frames.FrameRows(predicted)
