@@ -294,7 +294,11 @@ class MutantTrials:
         """Run tests; return the stage if one fails. The text of a timeout says so."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         chosen = ["-m", "not slow and not spark and not data", *stage.split()]
-        here = {"NUMBA_CACHE_DIR": str(self.folder / "numba"), "PYTHONPATH": str(self.copy)}
+        here = {
+            "NUMBA_CACHE_DIR": str(self.folder / "numba"),
+            "PYTHONPATH": str(self.copy),
+            "PYTHONDONTWRITEBYTECODE": "1",  # a changed token may leave the size and the second of a file
+        }
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
         tests = subprocess.Popen([*command, *chosen], cwd=self.copy, env={**os.environ, **here}, **silent)  # type: ignore[call-overload]
         try:
