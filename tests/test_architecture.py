@@ -70,7 +70,7 @@ MODULES_WITHOUT_SPARK = {
         "batched_evaluation", "candidates", "changes", "code_provenance", "comparisons", "crossings",
         "curve_context", "exposure", "learning_curves", "lost_rows", "measure_checks", "mending",
         "model_fits", "night_status", "paradoxes", "propensity", "propensity_names", "rating_evaluation",
-        "report", "report_history", "result_files", "run_rows", "runners", "split", "switches",
+        "report", "report_history", "result_files", "retrieval", "run_rows", "runners", "split", "switches",
     )),
     "query.answers",
     *(f"evaluation.comparison.{name}" for name in (
@@ -97,7 +97,8 @@ MODULES_WITHOUT_SPARK = {
         "popularity", "positions", "propensities", "rules", "time_facts", "user_blocks", "windows",
     )),
     *(f"training.{name}" for name in (
-        "baselines", "given_rows", "item_knn", "means", "model_adapter", "rating_models", "registry",
+        "baselines", "factor_models", "given_rows", "histories", "item_knn", "means", "model_adapter",
+        "rating_models", "registry", "retrieved", "sequence_fold_in", "sequence_models",
         "split_data",
     )),
     *(f"evaluation.ranking.{name}" for name in (
