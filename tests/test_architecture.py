@@ -121,6 +121,7 @@ def find_room(parts: Sequence[str]) -> str:
     return ".".join(parts[:2]) if parts[0] in CUT_FURTHER and len(parts) > 2 else parts[0]
 
 
+@cache
 def module_parts(name: str) -> list[str]:
     """The parts of the longest prefix of a dotted name that is a module of the package."""
     parts = name.split(".")
@@ -137,7 +138,7 @@ def _is_module(folder: Path, parts: Sequence[str]) -> bool:
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and full name of everything imported, wherever in the file it stands."""
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, name.name) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -187,8 +188,14 @@ def parse_tests() -> tuple[tuple[str, ast.Module, int], ...]:
 
 @cache
 def list_nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
-    """Nodes of a tree; all checks share one walk, which takes longer than what each of them does."""
-    return tuple(ast.walk(tree))
+    """Nodes of a tree that have parts; all checks share one walk, which takes longer than each of them."""
+    nodes = [tree]
+    for node in nodes:  # grows meanwhile
+        for field in node._fields:
+            part = getattr(node, field, None)
+            parts = part if isinstance(part, list) else (part,)
+            nodes += [child for child in parts if isinstance(child, ast.AST) and child._fields]
+    return tuple(nodes)
 
 
 def _parse_file(file: Path) -> tuple[str, ast.Module, int]:
@@ -330,7 +337,8 @@ LAZY_FILES = {
 def lazy_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and full name of everything that functions import."""
     functions = (node for node in list_nodes(tree) if isinstance(node, ast.FunctionDef))
-    return (place for function in functions for place in imports(function))
+    inside = {line for function in functions for line in range(function.lineno, function.end_lineno + 1)}
+    return (place for place in imports(tree) if place[0] in inside)
 
 
 def test_functions_import_only_engines() -> None:
