@@ -37,16 +37,6 @@ def require(frame: DataFrame, columns: list[str], what: str) -> None:
     require_names(frame.columns, columns, what)
 
 
-def cast_ids_to_text(log: DataFrame) -> DataFrame:
-    """Return the log with its ids as text; the metadata of its columns stays."""
-    text = {
-        name: F.col(name).cast("string").alias(name, metadata=log.schema[name].metadata)
-        for name in IDS
-        if not isinstance(log.schema[name].dataType, T.StringType)
-    }
-    return log.select(*(text.get(name, name) for name in log.columns)) if text else log
-
-
 def conform(frame: DataFrame, table: Table) -> DataFrame:
     """Return the frame with the table's columns, in its order and types; missing nullable ones are NULL."""
     require(frame, [c.name for c in table.columns if not c.nullable], f"rows for '{table.name}'")
