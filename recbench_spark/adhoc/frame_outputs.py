@@ -7,10 +7,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.adhoc.measured import Measured
-from recbench_spark.adhoc.outputs import ROWS_A_BATCH
 from recbench_spark.engine.measures import Measures
 from recbench_spark.engine.versions import make_frame
 from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
+from recbench_spark.evaluation.metrics.predictions import BATCH_USERS
 from recbench_spark.evaluation.result import Result
 from recbench_spark.schemas import METRICS, USER_METRICS, Table
 from recbench_spark.storage.blocks import TaskRows
@@ -24,7 +24,7 @@ class FrameOutputs:
     def __init__(self, spark: SparkSession, rankings: TaskRows, schema: pa.Schema) -> None:
         self.spark = spark
         self.ranked = make_frame_rows(spark, rankings, spark_columns(schema)).cache()
-        self.rows = FrameRows(self.ranked, ROWS_A_BATCH)
+        self.rows = FrameRows(self.ranked, BATCH_USERS)
 
     def reduce(self, measures: Measures) -> dict[str, pa.Table]:
         """Reduce the rankings by measures."""

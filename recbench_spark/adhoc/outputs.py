@@ -18,12 +18,10 @@ from recbench_spark.evaluation.batched.run_measures import map_user_values
 from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS
 from recbench_spark.evaluation.metrics.listed import ListedCatalogue
 from recbench_spark.evaluation.metrics.pairs import pair_measure, value_batches
+from recbench_spark.evaluation.metrics.predictions import BATCH_USERS
 from recbench_spark.evaluation.result import Result, ShownTable
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.blocks import Engine, StoredRows, TaskRows, return_rows
-
-ROWS_A_BATCH = 10_000
-"""Rows per batch, as in Spark."""
 
 
 class Outputs(Protocol):
@@ -87,7 +85,7 @@ def measure_pairs(outputs: Outputs, plan: EvaluationPlan, ks: Sequence[int], che
 
 def to_batches(table: pa.Table) -> Batches:
     """Split a table into batches, as tasks receive it."""
-    return iter(table.combine_chunks().to_batches(ROWS_A_BATCH))
+    return iter(table.combine_chunks().to_batches(BATCH_USERS))
 
 
 def to_table(batches: Batches, schema: pa.Schema) -> pa.Table:

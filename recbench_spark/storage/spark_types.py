@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.schemas import IDS, Table, require_names
+from recbench_spark.schemas import Table, require_names
 from recbench_spark.schemas.delta_types import field_json
 
 

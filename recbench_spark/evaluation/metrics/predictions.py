@@ -48,7 +48,7 @@ THRESHOLD_SUMS = ("n", "y", "unfit")
 """Sums of `values.SUMS` that metrics of bins need. The others are left out, which halves the bootstrap."""
 
 BATCH_USERS = 10_000
-"""Users whose sums are computed at once."""
+"""Users whose values are computed at once."""
 
 PREDICTIONS = ("user_id", "prediction", "outcome")
 
