@@ -131,7 +131,7 @@ def _acquire(place: str, is_done: Callable[[], bool], report: Report) -> ObjectL
 
 def _describe_wait(place: str, seconds: float) -> str:
     owner = _read_owner(ObjectLease(place, find_last_epoch(place)))
-    who = f"process {owner.pid} of host {owner.host}" if owner else "owner unknown"
+    who = f"process {owner.pid} of host {owner.host}" if owner else "whose owner has just ended"
     since = f" since {seconds / 60:.1f} minutes" if seconds >= REPORT_SECONDS else ""
     return f"another run is at work on {place} ({who}): waiting for it{since}"
 

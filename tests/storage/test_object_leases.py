@@ -48,7 +48,9 @@ def test_one_of_many_runs_works_and_the_others_end_without_a_lease(bucket: str) 
     with ThreadPoolExecutor(8) as pool:
         worked = list(pool.map(work, range(8)))
     assert sum(worked) == 1 and not list(list_objects(bucket))
-    assert len(said) <= 7 and all(f"process {this_maker().pid} of host" in line for line in said)
+    # A run that looked in vain may describe the lease a moment after its owner has ended.
+    owner = f"process {this_maker().pid} of host"
+    assert len(said) <= 7 and all(owner in line or "owner has just ended" in line for line in said)
 
 
 def test_an_owner_that_has_ended_is_followed_at_once_and_one_of_another_host_after_its_silence(
