@@ -27,8 +27,9 @@ from recbench_spark.storage.blocks import Engine, StoredRows, TaskRows, return_r
 class Outputs(Protocol):
     """Rankings, and what becomes of them on a runner."""
 
-    rows: StoredRows
-    """The rankings."""
+    @property
+    def rows(self) -> StoredRows:
+        """The rankings."""
 
     def reduce(self, measures: Measures) -> dict[str, pa.Table]:
         """Reduce the rankings by measures."""
