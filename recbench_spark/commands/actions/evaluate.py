@@ -246,8 +246,13 @@ def evaluate_tables(
             tables[kind], request.bootstrap, read_views(args), args.slice, scratch=scratch
         )
     if args.pairs:
-        nearness = {"k": request.k, "similarity": request.similarity}
-        return evaluate_pairs(tables["items"], tables["pairs"], **nearness, scratch=scratch)
+        return evaluate_pairs(
+            tables["items"],
+            tables["pairs"],
+            k=read_cutoffs(args),
+            similarity=request.similarity,
+            scratch=scratch,
+        )
     sides = tuple(tables.pop(name) for name in SIDES if name in tables)
     return evaluate(**tables, embeddings=sides or None, **vars(request), scratch=scratch)
 
