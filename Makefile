@@ -10,6 +10,8 @@ Q ?= leaderboard
 BENCH ?= warehouse/bench_runs
 STAMP := $(VENV)/.installed
 CORE := $(VENV)/.core
+# Containers often forbid Python to keep its bytecode: each process would compile package and tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 # One worker runs all of the first group, which needs Spark; files without Spark fill the other. A third worker
 # was no faster on two cores.
 WORKERS = $(PY) -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder

@@ -70,7 +70,7 @@ MODULES_WITHOUT_SPARK = {
         "batched_evaluation", "candidates", "changes", "code_provenance", "comparisons", "crossings",
         "curve_context", "exposure", "learning_curves", "lost_rows", "measure_checks", "mending",
         "model_fits", "night_status", "paradoxes", "propensity", "propensity_names", "rating_evaluation",
-        "report", "report_history", "result_files", "run_rows", "runners", "split", "switches",
+        "report", "report_history", "result_files", "retrieval", "run_rows", "runners", "split", "switches",
     )),
     "query.answers",
     *(f"evaluation.comparison.{name}" for name in (
@@ -97,7 +97,8 @@ MODULES_WITHOUT_SPARK = {
         "popularity", "positions", "propensities", "rules", "time_facts", "user_blocks", "windows",
     )),
     *(f"training.{name}" for name in (
-        "baselines", "given_rows", "item_knn", "means", "model_adapter", "rating_models", "registry",
+        "baselines", "factor_models", "given_rows", "histories", "item_knn", "means", "model_adapter",
+        "rating_models", "registry", "retrieved", "sequence_fold_in", "sequence_models",
         "split_data",
     )),
     *(f"evaluation.ranking.{name}" for name in (
@@ -121,6 +122,7 @@ def find_room(parts: Sequence[str]) -> str:
     return ".".join(parts[:2]) if parts[0] in CUT_FURTHER and len(parts) > 2 else parts[0]
 
 
+@cache
 def module_parts(name: str) -> list[str]:
     """The parts of the longest prefix of a dotted name that is a module of the package."""
     parts = name.split(".")
@@ -137,7 +139,7 @@ def _is_module(folder: Path, parts: Sequence[str]) -> bool:
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and full name of everything imported, wherever in the file it stands."""
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, name.name) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -187,8 +189,14 @@ def parse_tests() -> tuple[tuple[str, ast.Module, int], ...]:
 
 @cache
 def list_nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
-    """Nodes of a tree; all checks share one walk, which takes longer than what each of them does."""
-    return tuple(ast.walk(tree))
+    """Nodes of a tree that have parts; all checks share one walk, which takes longer than each of them."""
+    nodes = [tree]
+    for node in nodes:  # grows meanwhile
+        for field in node._fields:
+            part = getattr(node, field, None)
+            parts = part if isinstance(part, list) else (part,)
+            nodes += [child for child in parts if isinstance(child, ast.AST) and child._fields]
+    return tuple(nodes)
 
 
 def _parse_file(file: Path) -> tuple[str, ast.Module, int]:
@@ -329,7 +337,8 @@ LAZY_FILES = {
 def lazy_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and full name of everything that functions import."""
     functions = (node for node in list_nodes(tree) if isinstance(node, ast.FunctionDef))
-    return (place for function in functions for place in imports(function))
+    inside = {line for function in functions for line in range(function.lineno, function.end_lineno + 1)}
+    return (place for place in imports(tree) if place[0] in inside)
 
 
 def test_functions_import_only_engines() -> None:

@@ -189,11 +189,11 @@ def list_words(tree: ast.AST) -> set[str]:
     """Names and words of strings in a file, without its docstrings."""
     documents, words = {id(one) for one in list_docstrings(tree)}, set[str]()
     for node in list_nodes(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+        texts = [value for value in vars(node).values() if isinstance(value, str)]
+        if not isinstance(node, ast.Constant):
+            words.update(part for name in texts for part in name.split("."))
+        elif texts and id(node) not in documents:
             words.update(re.findall(r"\w+", node.value))
-        for field in ("name", "asname", "id", "attr", "arg", "module"):
-            if isinstance(name := getattr(node, field, None), str):
-                words.update(name.split("."))
     return words
 
 

@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
-"""Mutation test of kernels: one token is changed at a time, and a test without a JVM must fail.
+"""Mutation test: one token is changed at a time, and a test must fail.
 
     python tools/mutants.py --count 100 --seed 1 [--files 'kernels/splits/*'] [--folder DIR]
     python tools/mutants.py --count 100 --seed 1 --killed-before OLD/mutants.jsonl --seconds 500
+    python tools/mutants.py --count 40 --seed 1 --packages nightly evaluation storage training --near
 
 A site is an operator or a number in the code of recbench_spark/kernels, except in annotations, imports and
 texts. A hash of seed and site draws `--count` of them. Each is changed in a copy of the package, where the
-tests of its file, then of its folder, then of all kernels run until one fails. All of them must pass
-without the change. The tool prints a line for each survivor. Those of tools/mutants_equivalent.yaml change
+tests of its file, then of its folder, then of all kernels run until one fails. With `--packages` sites are
+those of these folders, and the tests are those of the file, then those that import it (or, where none does,
+what imports it), then those of its folder. All of them must pass without the change. Tests with Spark run
+with `--spark` alone.
+
+The tool prints a line for each survivor. Those of tools/mutants_equivalent.yaml change
 no number, with a reason each, and are listed separately. Results are appended to DIR/mutants.jsonl (default
 warehouse/mutants), and a second run of a seed continues there while the code is the same. Exit code 1: a
 survivor is not listed; 3: `--seconds` ended the run before all were tried. The tool uses one core; a mutant
@@ -32,6 +37,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -85,8 +91,10 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--count", type=int, default=100, help="mutants drawn (default 100)")
     flags.add_argument("--seed", type=int, default=1, help="of the draw")
     flags.add_argument("--files", default="kernels/**/*.py", help="pattern below recbench_spark")
+    flags.add_argument("--packages", nargs="+", help="folders of recbench_spark, in the place of --files")
+    flags.add_argument("--spark", action="store_true", help="run tests with Spark, too")
     flags.add_argument("--folder", type=Path, default=Path("warehouse/mutants"), help="copy and results")
-    flags.add_argument("--near", action="store_true", help="not the tests of all kernels: more may survive")
+    flags.add_argument("--near", action="store_true", help="not the last, widest tests: more may survive")
     flags.add_argument("--only", help="mutants whose name holds this text")
     flags.add_argument(
         "--killed-before", type=Path, help="results of older code: what it killed is left out"
@@ -100,12 +108,13 @@ def main(argv: list[str] | None = None) -> int:
     """Draw mutants, try them and report; return 1 if a survivor is not listed as equivalent."""
     args = parser().parse_args(argv)
     killed_before = read_killed(args.killed_before) if args.killed_before else set()
-    every = draw(args.files, args.seed, args.count, args.only)
+    patterns = [f"{name}/**/*.py" for name in args.packages] if args.packages else [args.files]
+    every = draw(patterns, args.seed, args.count, args.only)
     drawn = [mutant for mutant in every if mutant.name not in killed_before]
     if args.list:
         print("\n".join(mutant.name for mutant in drawn))
         return 0
-    trial = MutantTrials(args.folder.absolute(), args.near)
+    trial = MutantTrials(args.folder.absolute(), near=args.near, spark=args.spark)
     listed = yaml.safe_load(EQUIVALENTS_FILE.read_text(encoding="utf-8")) or {}
     survivors, begun = [], time.monotonic()
     for number, mutant in enumerate(drawn, 1):
@@ -131,13 +140,14 @@ def read_killed(results: Path) -> set[str]:
     return {row["key"].split("|", 1)[1] for row in rows if row["killer"]}
 
 
-def draw(pattern: str, seed: int, count: int, only: str | None) -> list[Mutant]:
+def draw(patterns: list[str], seed: int, count: int, only: str | None) -> list[Mutant]:
     """Draw `count` mutants of all sites by a hash of seed and name, independent of line numbers."""
 
     def place(mutant: Mutant) -> bytes:
         return hashlib.sha256(f"{seed}|{mutant.name}".encode()).digest()
 
-    places = (file for file in (ROOT / PACKAGE).glob(pattern) if file.suffix == ".py")
+    globbed = {file for pattern in patterns for file in (ROOT / PACKAGE).glob(pattern)}
+    places = (file for file in globbed if file.suffix == ".py")
     files = sorted(file for file in places if str(file.relative_to(ROOT / PACKAGE)) not in NO_KERNELS)
     mutants = [
         mutant for file in files for mutant in find_mutants(file) if only is None or only in mutant.name
@@ -228,8 +238,8 @@ def copy_project(copy: Path) -> None:
 class MutantTrials:
     """A copy of package and tests in which mutants are tried one by one."""
 
-    def __init__(self, folder: Path, near: bool = False) -> None:
-        self.near = near
+    def __init__(self, folder: Path, *, near: bool = False, spark: bool = False) -> None:
+        self.near, self.spark = near, spark
         self.folder, self.results = folder, folder / "mutants.jsonl"
         self.copy = folder / "copy"
         copy_project(self.copy)
@@ -238,7 +248,8 @@ class MutantTrials:
             self.digest.update(file.read_bytes())
         self.known = {row["key"]: row for row in self.rows()}
         self.sound: dict[str, float] = {}
-        self.importers = find_importers(self.copy / PACKAGE)
+        uses = find_uses(self.copy)
+        self.importers = {name: list_affected_files(name, uses) for name in uses}
 
     def rows(self) -> Iterator[dict[str, str]]:
         """Return the results of earlier runs."""
@@ -249,7 +260,7 @@ class MutantTrials:
     def find_killer(self, mutant: Mutant) -> str:
         """Return the tests that failed, empty for a survivor; results for the same code are reused."""
         key = f"{self.digest.hexdigest()[:16]}|{mutant.name}"
-        if key in self.known and (self.known[key]["killer"] or self.near):
+        if key in self.known and (self.known[key]["killer"] or (self.near and not self.spark)):
             return self.known[key]["killer"]
         killer = next(
             filter(None, (self.find_failing_stage(mutant, stage) for stage in self.stages(mutant.path))), ""
@@ -285,7 +296,7 @@ class MutantTrials:
 
     def clear_machine_code(self, path: str) -> None:
         """Delete compiled code of the file and its users: numba checks the time of one file only."""
-        stems = {Path(name).stem for name in self.importers.get(path, {path}) | {path}}
+        stems = {Path(name).stem for name in self.importers.get(f"{PACKAGE}/{path}", {path}) | {path}}
         for cached in (self.folder / "numba").rglob("*.nb*"):
             if cached.name.split(".")[0] in stems:
                 cached.unlink()
@@ -293,8 +304,13 @@ class MutantTrials:
     def run_stage(self, stage: str) -> str:
         """Run tests; return the stage if one fails. The text of a timeout says so."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-        chosen = ["-m", "not slow and not spark and not data", *stage.split()]
-        here = {"NUMBA_CACHE_DIR": str(self.folder / "numba"), "PYTHONPATH": str(self.copy)}
+        marks = "not slow and not data" if self.spark else "not slow and not spark and not data"
+        chosen = ["-m", marks, *stage.split()]
+        here = {
+            "NUMBA_CACHE_DIR": str(self.folder / "numba"),
+            "PYTHONPATH": str(self.copy),
+            "PYTHONDONTWRITEBYTECODE": "1",  # a changed token may leave the size and the second of a file
+        }
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
         tests = subprocess.Popen([*command, *chosen], cwd=self.copy, env={**os.environ, **here}, **silent)  # type: ignore[call-overload]
         try:
@@ -311,28 +327,43 @@ class MutantTrials:
 
 
 def stages(path: str, root: Path) -> Iterator[str]:
-    """Return stages of the tests below a root by distance: of the file, of its folder, of all kernels."""
+    """Return stages of tests by distance: of the file, of its users, of its folder, of all kernels."""
     here = Path("tests") / path
     own = here.with_name(f"test_{here.name}")
     if (root / own).exists():
         yield str(own)
-    if here.parent != Path(ALL_KERNEL_TESTS):
+    if not path.startswith("kernels/") and (
+        users := list_nearest_tests(f"{PACKAGE}/{path}", find_uses(root))
+    ):
+        yield " ".join(users)
+    if here.parent != Path(ALL_KERNEL_TESTS) and (root / here.parent).exists():
         yield str(here.parent)
-    yield ALL_KERNEL_TESTS
+    if path.startswith("kernels/"):
+        yield ALL_KERNEL_TESTS
 
 
-def find_importers(package: Path) -> dict[str, set[str]]:
-    """Return for each file all files that import it, directly or through others."""
+@cache
+def find_uses(root: Path) -> dict[str, set[str]]:
+    """Return for each file of package and tests, below a root, the files that import it."""
     uses: dict[str, set[str]] = {}
-    for file in package.rglob("*.py"):
-        name = str(file.relative_to(package))
+    for file in (file for name in (PACKAGE, "tests") for file in (root / name).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGE):
-                below = node.module.split(".")[1:]
-                ends = [Path(*below), *(Path(*below, alias.name) for alias in node.names)]
-                for end in ends:
-                    uses.setdefault(f"{end}.py", set()).add(name)
-    return {name: list_affected_files(name, uses) for name in uses}
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module = Path(*node.module.split("."))
+                for end in (module, *(module / alias.name for alias in node.names)):
+                    uses.setdefault(f"{end}.py", set()).add(str(file.relative_to(root)))
+    return uses
+
+
+def list_nearest_tests(name: str, uses: dict[str, set[str]]) -> list[str]:
+    """Return the test files that import a file; where none does, those of the files that import it."""
+    seen, ahead = {name}, {name}
+    while ahead:
+        ahead = set().union(*(uses.get(one, set()) for one in ahead)) - seen
+        if tests := sorted(one for one in ahead if Path(one).name.startswith("test_")):
+            return tests
+        seen |= ahead
+    return []
 
 
 def list_affected_files(name: str, uses: dict[str, set[str]]) -> set[str]:

@@ -35,7 +35,7 @@ from recbench_spark.data.input_rules import check_width, refuse_unusable
 from recbench_spark.data.list_columns import is_list, may_hold_texts
 from recbench_spark.data.table_pieces import RowGroupPiece, open_pieces
 from recbench_spark.data.text_lines import StoredTable
-from recbench_spark.engine.versions import is_frame
+from recbench_spark.engine.versions import arrow_schema, is_frame
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.ids import WrongIds, find_wrong_ids
 from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
@@ -138,15 +138,13 @@ def open_table(engine: Engine, table: pa.Table) -> InputRows:
 
 
 def _open_frame(frame: DataFrame) -> InputRows:
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
-
     from recbench_spark.storage.frame_blocks import FrameRows  # noqa: PLC0415
 
     def note(one: Any, kind: pa.Field) -> pa.Field:
         notes = {ID_TYPE: one.dataType.simpleString(), **{k: str(v) for k, v in one.metadata.items()}}
         return kind.with_metadata(notes)
 
-    fields = [note(*pair) for pair in zip(frame.schema, to_arrow_schema(frame.schema), strict=True)]
+    fields = [note(*pair) for pair in zip(frame.schema, arrow_schema(frame), strict=True)]
     return InputRows(FrameRows(frame), pa.schema(fields))
 
 

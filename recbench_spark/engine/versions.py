@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import reduce
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -42,15 +43,24 @@ def collect_arrow(frame: Any) -> pa.Table:
     """Return all rows; the driver holds them. `toArrow` came with Spark 4.0."""
     if has_call(frame, "toArrow"):
         return frame.toArrow()
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
-
-    schema = to_arrow_schema(frame.schema)
+    schema = arrow_schema(frame)
     if not has_call(frame, "_collect_as_arrow"):  # by Connect
         client = frame.sparkSession.client
         rows, _ = client.to_table(frame._plan.to_proto(client))
         return rows.cast(schema)
     batches = frame._collect_as_arrow()
     return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+
+
+def arrow_schema(frame: DataFrame) -> pa.Schema:
+    """Return a frame's schema in types of Arrow, with times in UTC, which Spark 4.2 wants to be told."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+    zone: dict[str, Any] = (
+        {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    )
+    schema: pa.Schema = to_arrow_schema(frame.schema, **zone)
+    return schema
 
 
 def make_frame(spark: SparkSession, table: pa.Table) -> DataFrame:

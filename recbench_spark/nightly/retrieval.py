@@ -1,7 +1,7 @@
 """Rows of `retrieval_runs`: the losses and the costs of the indexes of a night.
 
-One pass over the users serves all indexes of one model. A task holds a batch of users with their exact
-lists. Sums of batches are added by Spark; the driver gets one row for each run, part and cut-off.
+One pass over the users serves all indexes of one model. A task holds its users and a batch of them with
+their exact lists. The driver gets one row of each task for each run, part and cut-off.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.config import RetrievedModel
-from recbench_spark.engine.versions import collect_arrow
-from recbench_spark.evaluation.batch_schemas import to_ddl
+from recbench_spark.evaluation.batched.shuffle import VECTOR, count_tasks
+from recbench_spark.evaluation.batched.task import USERS_MEMBER, Member, join_member_rows, read_users
 from recbench_spark.evaluation.ranking.batches import read_item_lists
 from recbench_spark.evaluation.ranking.inputs import VECTOR_ROWS, ScoredModel
 from recbench_spark.evaluation.ranking.scored import user_block
@@ -34,9 +32,8 @@ from recbench_spark.nightly.batched_evaluation import RankableModel
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RETRIEVAL_RUNS
-from recbench_spark.storage.blocks import Rows
-from recbench_spark.storage.frame_blocks import open_frame
-from recbench_spark.storage.spark_types import spark_columns
+from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.sides import Side, Sides, deal_sides
 from recbench_spark.training.retrieved import RetrievedScorer, RetrievedSource
 
 CUTOFFS = (10, 100)
@@ -69,6 +66,10 @@ UNIT = 2**32
 """Recall is added as whole numbers, so that neither batches nor partitions change a bit."""
 ONCE = ("build_seconds", "bytes", "items", "cut_items")
 """Facts of an index that each batch repeats."""
+
+
+USER_NAMES = ("user_id", "part", "user_key", "masked")
+"""Columns of users that are compared."""
 
 
 @dataclass(frozen=True)
@@ -119,20 +120,26 @@ def _measure_base(night: BenchmarkNight, group: Sequence[RankableModel]) -> list
     task = RetrievalTask(
         tuple(sources), night.definition.candidates == "unseen", _settings(group[0]).length
     )
-    users = _join_vectors(night.open_user_frame(), vectors)
-    batches = users.mapInArrow(partial(compare_batches, task), to_ddl(BATCH_ROWS))
-    return summarise_batches(collect_arrow(add_batches(batches)), models)
-
-
-def _join_vectors(users: DataFrame, vectors: Rows | None) -> DataFrame:
-    users = users.drop("history", "candidates", "slices", "relevance", "item_ids", "items")
-    if vectors is None:
-        return users
-    known = open_frame(users.sparkSession, vectors, spark_columns(VECTOR_ROWS))
-    return users.join(known, "user_id", "left")
+    sides = [Side(USERS_MEMBER, night.select_users(), USER_NAMES)]
+    if vectors is not None:
+        sides.append(Side(0, vectors, VECTOR_ROWS.names))
+    member = Member("", task.sources[0][1], columns=VECTOR if vectors is not None else pa.schema({}))
+    engine = night.store.engine
+    tasks = count_tasks(engine, [member] * len(group), night.n_rankings)
+    dealt = deal_sides(engine, sides, tasks)
+    return summarise_batches(dealt.each(partial(compare_sides, task=task, member=member)), models)
 
 
 # ------------------------------------------------------------------------------- batches
+
+
+def compare_sides(sides: Sides, task: RetrievalTask, member: Member) -> pa.Table:
+    """Return the sums of a task's users, a row for each run, part and cut-off."""
+    users = read_users(sides, None)
+    if users is None:
+        return BATCH_ROWS.empty_table()
+    batches = join_member_rows(users, member, unpack_blocks(sides.pop(0, [])))
+    return add_batches([pa.Table.from_batches(compare_batches(task, batches), BATCH_ROWS)])
 
 
 def compare_batches(task: RetrievalTask, batches: Batches) -> Batches:
@@ -225,18 +232,20 @@ def _take_user(users: UserBlock, masked: ItemLists, u: int) -> tuple[UserBlock, 
 KEY = ("run_id", "part", "k")
 
 
-def add_batches(batches: DataFrame) -> DataFrame:
-    """Add the rows of all batches: one row for each run, part and cut-off."""
-    sums = [name for name in BATCH_ROWS.names if name not in (*KEY, *ONCE)]
-    return batches.groupBy(*KEY).agg(
-        *(F.sum(name).alias(name) for name in sums), *(F.max(name).alias(name) for name in ONCE)
-    )
+def add_batches(batches: Sequence[pa.Table]) -> pa.Table:
+    """Add the rows of all batches: one row for each run, part and cut-off, in this order."""
+    names = [name for name in BATCH_ROWS.names if name not in KEY]
+    how = [(name, "max" if name in ONCE else "sum") for name in names]
+    added = pa.concat_tables(batches).group_by(KEY).aggregate(how)
+    return added.rename_columns([*KEY, *names]).sort_by([(name, "ascending") for name in KEY])
 
 
-def summarise_batches(sums: pa.Table, models: Mapping[str, RetrievedModel]) -> list[dict[str, Any]]:
-    """Return rows of `retrieval_runs` from the sums of each run, part and cut-off."""
+def summarise_batches(
+    batches: Sequence[pa.Table], models: Mapping[str, RetrievedModel]
+) -> list[dict[str, Any]]:
+    """Return rows of `retrieval_runs` from the sums of all tasks."""
     rows = []
-    for row in sums.sort_by([(name, "ascending") for name in KEY]).to_pylist():
+    for row in add_batches(batches).to_pylist():
         index = models[row["run_id"]].index
         rows.append(
             {

@@ -113,7 +113,6 @@ def require_local_night(benchmark: Benchmark) -> None:
         ),
         "evaluation.exposure with logistic regression": exposure is not None
         and exposure.propensities.method == "logistic_regression",
-        "retrieval": benchmark.retrieval is not None,
     }
     for name, is_wanted in needs_spark.items():
         if is_wanted:
@@ -135,11 +134,8 @@ def _count_rows(benchmark: Benchmark, night: bool) -> int:
     """Count the rows of a log that tasks read by themselves.
 
     Raises:
-        FallbackToSpark: the night, the log, the split or a slice needs Spark.
+        FallbackToSpark: the night, the log or the split needs Spark.
     """
     if night:
         require_local_night(benchmark)
-    joined = [cut.key for cut in benchmark.evaluation.slices if cut.path]
-    if joined:
-        raise FallbackToSpark(f"slice {joined[0]} comes from a table")
     return count_log(benchmark)

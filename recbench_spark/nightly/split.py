@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, Slice, Split
+from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, Split
 from recbench_spark.config.models import ListsModel
 from recbench_spark.data import arrow_files
 from recbench_spark.data.log_sources import open_raw_log
@@ -25,6 +25,7 @@ from recbench_spark.errors import ConfigError, EmptyPartError, FallbackToSpark, 
 from recbench_spark.evaluation.ranking.known_items import KnownItems, share_items
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
+from recbench_spark.nightly.slice_tables import label_slices
 from recbench_spark.protocol.audit_passes import build_manifest, count_parts
 from recbench_spark.protocol.item_counts import MOST_ITEMS, Catalogue, count_catalogue
 from recbench_spark.protocol.labelled_rows import open_by_user, open_labelled
@@ -32,7 +33,7 @@ from recbench_spark.protocol.labels import read_dropped, sum_dropped
 from recbench_spark.protocol.manifests import Fact, LogRows, describe_rows, refuse_empty_parts
 from recbench_spark.protocol.rules import label_log, open_plain_log, open_world
 from recbench_spark.protocol.time_facts import list_age_facts, list_time_facts
-from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks, label_slices
+from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import (
     ITEMS,
@@ -355,9 +356,9 @@ def _write_blocks(
             known.find,
             catalogue.bounds,
             list_held_out_parts(benchmark.split),
-            label_slices(benchmark.evaluation.slices),
+            label_slices(store, benchmark.evaluation.slices),
         )
-        blocks = make_user_blocks(store, split_id, rows, benchmark.evaluation.slices, plan)
+        blocks = make_user_blocks(store, split_id, rows, plan)
         store.append_blocks(blocks, USER_BLOCKS, split_id)
 
 
@@ -372,23 +373,16 @@ def _write_catalogue(store: AnyStore, rows: Rows, split_id: str, numeric: bool) 
     return catalogue
 
 
-def make_user_blocks(
-    store: AnyStore, split_id: str, rows: Rows, slices: Sequence[Slice], plan: BlockPlan
-) -> TaskRows:
+def make_user_blocks(store: AnyStore, split_id: str, rows: Rows, plan: BlockPlan) -> TaskRows:
     """Build user blocks from a labelled log; a task holds all rows of its users.
 
     Tasks open the log's files as they are. Its rows are shuffled once by user where files are not whole
-    by user (items are held out, or files were compacted), and where Spark joins labels from a table.
+    by user (items are held out, or files were compacted).
     """
-    build = partial(build_user_blocks, plan=plan)
-    joined = [(cut, label.column) for cut, label in zip(slices, plan.slices, strict=True) if cut.path]
-    if joined:
-        frames = _open_frames(store, f"slice {joined[0][0].key} of a table")
-        rows = frames.open_joined(store, split_id, joined)
     return open_by_user(
         rows,
         plan.columns,
-        build,
+        partial(build_user_blocks, plan=plan),
         BLOCK_COLUMNS,
         lambda: store.engine.count_tasks(store.count_rows(SPLITS, "split_id", split_id)),
     )

@@ -5,9 +5,9 @@ Functions on Arrow tables, without Spark: a task holds all rows of some users.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +20,26 @@ from recbench_spark.protocol.labels import HISTORY, TRAIN
 from recbench_spark.protocol.popularity import COLD, label_popularity
 from recbench_spark.protocol.positions import encode_ids, id_column, name_parts
 from recbench_spark.schemas import USER_BLOCKS
-from recbench_spark.storage.shared_arrays import bound_lists
-
-if TYPE_CHECKING:  # tasks need no settings
-    from recbench_spark.config import Slice
+from recbench_spark.storage.shared_arrays import SharedRows, bound_lists
 
 TARGET = pa.schema([field for field in USER_BLOCKS.arrow_schema if field.name != "split_id"])
 """Columns of a block; the split is the partition that it is written to."""
 
 
+TABLE_LABELS = ("id", "label")
+"""Columns of the labels of a table."""
+
+
 class SliceLabel(NamedTuple):
-    """A slice: its key, what its labels come from, and their column or the log's attribute."""
+    """A slice: its key, what its labels come from, their column or the log's attribute, and their table.
+
+    The table has rows of TABLE_LABELS; None: it has none, or the labels are no table's.
+    """
 
     key: str
     of: Literal["popularity", "cold_user", "log", "users", "items"]
     column: str = ""
+    table: SharedRows | None = None
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,8 @@ class BlockPlan:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns that a task reads."""
-        tables = [label.column for label in self.slices if label.of in ("users", "items")]
         attributes = ["attributes"] if any(label.of == "log" for label in self.slices) else []
-        return ("user_id", "item_id", "rating", "part", *attributes, *tables)
+        return ("user_id", "item_id", "rating", "part", *attributes)
 
 
 @dataclass(frozen=True)
@@ -134,15 +138,21 @@ def _read_labels(rows: pa.Table, label: SliceLabel, n_train_r: Ints, bounds: tup
     """Return each row's label, (r,) text; for `cold_user` NULL, which `_hold_out` fills."""
     if label.of == "popularity":
         return pa.array(label_popularity(n_train_r, bounds))
-    if label.of == "cold_user":
+    if label.table is not None:
+        return _find_labels(id_column(rows, f"{label.of[:-1]}_id"), label.table)
+    if label.of != "log" or "attributes" not in rows.column_names:
         return pa.nulls(len(rows), pa.string())
-    name = "attributes" if label.of == "log" else label.column
-    if name not in rows.column_names:
-        return pa.nulls(len(rows), pa.string())
-    column = rows.column(name).combine_chunks()
-    if label.of == "log":
-        column = pc.map_lookup(column, pa.scalar(label.column), "first")
-    return column.cast(pa.string())
+    column = rows.column("attributes").combine_chunks()
+    return pc.map_lookup(column, pa.scalar(label.column), "first").cast(pa.string())
+
+
+def _find_labels(ids: pa.DictionaryArray, table: SharedRows) -> pa.Array:
+    """Return the label that a table has of each id, or NULL."""
+    texts = ids.dictionary
+    known = table.dataset().to_table(filter=pc.field("id").isin(texts)).combine_chunks()
+    places = pc.index_in(texts, known.column("id").combine_chunks())
+    labels = known.column("label").combine_chunks().cast(pa.string())
+    return labels.take(places).take(ids.indices)
 
 
 def _rank_texts(column: pa.Array) -> Ints:
@@ -198,9 +208,3 @@ def _label_warmth(rows: _OrderedRows) -> pa.Array:
     in_train_r: Bools = rows.part_r == (rows.parts.index(TRAIN) if TRAIN in rows.parts else -1)
     n_train_u = np.bincount(rows.user_r[in_train_r], minlength=len(rows.users))
     return pa.array([COLD, "warm"]).take(pa.array((n_train_u > 0).astype(np.int8)[rows.user_r]))
-
-
-def label_slices(slices: Sequence[Slice]) -> tuple[SliceLabel, ...]:
-    """Return labels for a file's slices; a table's labels are a column that is joined to the log."""
-    names = (f"_slice_{n}" if cut.path else cut.column or cut.key for n, cut in enumerate(slices))
-    return tuple(SliceLabel(cut.key, cut.of, name) for cut, name in zip(slices, names, strict=True))

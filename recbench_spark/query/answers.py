@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.query.local_engine import MAX_LOCAL_ROWS, run_query
+from recbench_spark.query.local_engine import MAX_LOCAL_ROWS, find_names, run_query
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def make_query_runner(store: ArrowStore | Store) -> Ask:
 
     def run_by_spark(sql: str) -> pd.DataFrame:
         assert not isinstance(store, ArrowStore)
-        store.install_views()
+        store.install_views(find_names(sql))
         return store.spark.sql(sql).toPandas()
 
     def run_here(sql: str) -> pd.DataFrame:

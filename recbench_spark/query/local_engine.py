@@ -253,7 +253,12 @@ def require_whole(store: ArrowStore | Store, names: Iterable[str]) -> None:
 
 def find_tables(sql: str) -> list[str]:
     """Return the names of the tables that a statement reads, directly or by its views."""
-    return [name for name in _order_dependencies(sql, view_files()) if name in TABLES]
+    return [name for name in find_names(sql) if name in TABLES]
+
+
+def find_names(sql: str) -> list[str]:
+    """Return the names of the tables and views that a statement reads, those that others need first."""
+    return _order_dependencies(sql, view_files())
 
 
 def _order_dependencies(sql: str, views: Mapping[str, str]) -> list[str]:

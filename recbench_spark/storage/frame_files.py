@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
+from recbench_spark.engine.versions import arrow_schema
 from recbench_spark.kernels.streams import chunks
 from recbench_spark.schemas import Table, arrow_rows
 from recbench_spark.storage.delta_files import File, refuse_nulls, write_file
@@ -129,7 +129,7 @@ def write_parts(frame: DataFrame, folder: str) -> tuple[str, ...]:
     write = partial(
         _write_part,
         folder=folder,
-        schema=to_arrow_schema(frame.schema, timezone="UTC"),
+        schema=arrow_schema(frame),
         spark_schema=frame.schema.json().encode(),
     )
     return tuple(sorted(row["file"] for row in frame.mapInArrow(write, "file STRING").collect()))

@@ -390,14 +390,18 @@ class WarehouseTables(FileTables):
         """Return whether `deltalake` can read and write an existing table, without a Spark job."""
         return self.is_file_storage and super()._uses_deltalake(table)
 
-    def install_views(self) -> list[str]:
-        """Register tables and the SQL files as views of this session; return the views' names."""
-        for table in TABLES.values():
-            self.read(table).createOrReplaceTempView(table.name)
+    def install_views(self, names: Sequence[str] | None = None) -> list[str]:
+        """Register tables and SQL files as views of this session; return the views' names.
+
+        Args:
+            names: those to register, each after what it needs; all by default.
+        """
         files = view_files()
-        for name, text in files.items():
-            self.spark.sql(text).createOrReplaceTempView(name)
-        return list(files)
+        chosen = [*TABLES, *files] if names is None else names
+        for name in chosen:
+            rows = self.spark.sql(files[name]) if name in files else self.read(TABLES[name])
+            rows.createOrReplaceTempView(name)
+        return [name for name in chosen if name in files]
 
     def _check_version(self) -> None:
         if not self.exists("runs"):

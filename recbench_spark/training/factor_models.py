@@ -2,7 +2,7 @@
 
 The fit runs in the driver's process, or in `processes` on its host or under tasks of Spark. Each process
 holds 4 bytes per pair for each of the two directions, the vectors and Adam's moments. Tasks write pairs
-as Parquet; vectors return as Parquet, block by block. A fit that was killed goes on from its checkpoint,
+as Parquet, and vectors return to them as Parquet. A fit that was killed goes on from its checkpoint,
 with the same bits as one that was not. With a warehouse on object storage checkpoints lie on the disk of
 the driver's host, and copies of them in the warehouse (`checkpoint_copies`).
 """
@@ -15,13 +15,11 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 import torch
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.indexing import add_dense_index
+from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
 from recbench_spark.models.lightgcn import LightGcnModel
 from recbench_spark.models.mf_bpr import MfBprModel
@@ -34,17 +32,19 @@ from recbench_spark.models.networks.factors import (
 )
 from recbench_spark.models.networks.fitting import Report, Task, WatchedTask
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage.block_arrays import map_file
-from recbench_spark.storage.objects import open_output
-from recbench_spark.storage.shared_arrays import replace_array
-from recbench_spark.storage.shared_rows import load_parquet, share_rows
-from recbench_spark.storage.uris import join_uri
-from recbench_spark.training.frames import ItemTable, keep_relevant
+from recbench_spark.storage.blocks import Engine, PieceRows
+from recbench_spark.storage.packed_blocks import read_partition_files
+from recbench_spark.storage.scratch import share_table
+from recbench_spark.storage.shared_arrays import flatten_lists, replace_array
+from recbench_spark.training.fits.logs import as_text
+from recbench_spark.training.fits.tasks import name_vectors
+from recbench_spark.training.histories import HistoryRule, read_histories
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.training.multiprocess_fit import fit_as_configured, require_common_folder
 
-ROWS_A_BATCH = 1 << 14
+ROWS_A_FILE = 1 << 20
+"""Vectors that the driver writes, and a task reads, at once."""
 
 PAIRS, TEST = "pairs_by_user", "test_by_user"
 """Subfolders of a fit's folder that all its processes read."""
@@ -55,6 +55,7 @@ Settings = MfBprModel | LightGcnModel
 class FactorAdapter(ModelAdapter[Any]):
     """Adapter of MF-BPR and LightGCN: vectors of users and items."""
 
+    runs_local: ClassVar[bool] = True
     needs_files: ClassVar[bool] = True
     keeps_checkpoints: ClassVar[bool] = True
     folds_prefixes: ClassVar[bool] = True
@@ -68,10 +69,11 @@ class FactorAdapter(ModelAdapter[Any]):
         pairs, users = read_pairs(data, known)
         say(f"model {settings.name}: {len(pairs.item):,} pairs of {pairs.users:,} users")
         test = read_test_pairs(data, known, users, pairs) if settings.watch else None
-        final = fit_factors(pairs, settings, folder, lambda text: say(f"  {text}"), test)
+        report, engine = lambda text: say(f"  {text}"), data.store.engine
+        final = fit_factors(pairs, settings, folder, report, test, engine=engine)
         seen = np.flatnonzero(np.bincount(pairs.item, minlength=pairs.items))
-        items = with_vectors(data, "item", known.rows, final[pairs.users :], chosen=seen)
-        return Trained(with_vectors(data, "user", users, final[: pairs.users]), items)
+        items = share_vectors(data, "item", as_text(known.ids()[seen]), final[pairs.users :][seen])
+        return Trained(share_vectors(data, "user", users, final[: pairs.users]), items)
 
     def check_prefixes(self) -> None:
         """Check that the file says how users are folded in. Raises ConfigError."""
@@ -105,38 +107,30 @@ def fit_folder(data: SplitData, processes: int) -> Path:
             f"{data.store.root} is neither a folder nor an object storage, and a fit needs one",
             "--warehouse must be a folder that the driver and all workers see, or s3://, gs://, abfss://, hdfs://",
         )
-    require_common_folder(data.lease.work, processes)
+    require_common_folder(data.lease.work, processes, data.store.engine)
     return data.lease.work
 
 
-def collect_rows(data: SplitData, rows: DataFrame) -> pa.Table:
-    """Return rows in this process; tasks write them to files, which it reads."""
-    return share_rows(data.store.scratch, rows).dataset().to_table()
-
-
-def read_pairs(data: SplitData, known: ItemTable) -> tuple[UserItemPairs, DataFrame]:
-    """Return relevant training pairs by dense index, and user_id, user_index of their users."""
-    rows = keep_relevant(data.train_rows, data.threshold).select("user_id", "item_id").distinct()
-    users = cache_frame(add_dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
-    user_e, item_e = index_pairs(data, rows, users, known)
-    if not len(user_e):
+def read_pairs(data: SplitData, known: KnownItems) -> tuple[UserItemPairs, pa.Array]:
+    """Return relevant training pairs by dense index, and the ids of their users, in the order of ids."""
+    users = read_histories(data, HistoryRule(known, data.threshold))
+    offsets, item_e = flatten_lists(users.column("items").combine_chunks())
+    if not len(item_e):
         raise DataError("no training rows are relevant", "lower the relevance threshold")
-    return make_pairs(user_e, item_e, users.count(), known.size), users
+    user_e = np.repeat(np.arange(len(users)), np.diff(offsets))
+    ids = users.column("user_id").combine_chunks()
+    return make_pairs(user_e, item_e, len(users), known.n_items), ids
 
 
 def read_test_pairs(
-    data: SplitData, known: ItemTable, users: DataFrame, pairs: UserItemPairs
+    data: SplitData, known: KnownItems, users: pa.Array, pairs: UserItemPairs
 ) -> UserItemPairs:
     """Return relevant test pairs of users with training rows, for `watch` alone."""
-    rows = keep_relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
-    return make_pairs(*index_pairs(data, rows, users, known), pairs.users, pairs.items)
-
-
-def index_pairs(data: SplitData, rows: DataFrame, users: DataFrame, known: ItemTable) -> tuple[Any, Any]:
-    """Return dense indices of users and of items; pairs of other users or items are left out."""
-    pairs = rows.join(users, "user_id").join(known.rows.select("item_id", "item_index"), "item_id")
-    table = collect_rows(data, pairs.select("user_index", "item_index"))
-    return table.column("user_index").to_numpy(), table.column("item_index").to_numpy()
+    tested = read_histories(data, HistoryRule(known, data.threshold, ("test",)))
+    place_u = pc.index_in(tested.column("user_id"), users)
+    kept, place_u = tested.filter(place_u.is_valid()), place_u.drop_null().to_numpy()
+    offsets, item_e = flatten_lists(kept.column("items").combine_chunks())
+    return make_pairs(np.repeat(place_u, np.diff(offsets)), item_e, pairs.users, pairs.items)
 
 
 def fit_factors(
@@ -145,6 +139,8 @@ def fit_factors(
     folder: Path,
     report: Report,
     test: UserItemPairs | None = None,
+    *,
+    engine: Engine | None = None,
 ) -> np.ndarray:
     """Return (users + items, dims) vectors of the epoch with the best validation score.
 
@@ -154,6 +150,7 @@ def fit_factors(
         folder: folder of the fit, seen by all its processes.
         report: called with one line per epoch.
         test: pairs to measure beside the fit; None: none.
+        engine: the runner, for several processes.
     """
     task = factor_task(pairs, settings, test)
     if settings.processes > 1:
@@ -161,7 +158,7 @@ def fit_factors(
         if test is not None:
             save_pairs(folder / TEST, test)
     make = partial(load_task, str(folder.absolute()), settings)
-    result = fit_as_configured(settings, task, make, folder / "checkpoints", report)
+    result = fit_as_configured(settings, task, make, folder / "checkpoints", report, engine=engine)
     report(f"best epoch {result.best}, validation recall@20 {result.worth:.5f}; ended: {result.stopped}")
     with torch.no_grad():
         return cast(FactorNetwork, task.module).final().detach().numpy()
@@ -199,40 +196,23 @@ def load_pairs(folder: Path) -> UserItemPairs:
     return UserItemPairs(users, items, map_file(folder / "indptr.npy"), map_file(folder / "item.npy"))
 
 
-def with_vectors(
-    data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, *, chosen: Any = None, biases: Any = None
-) -> DataFrame:
-    """Return `NAME_id`, vector, bias, read from a Parquet file of scratch that all executors see.
+def share_vectors(
+    data: SplitData, name: str, ids: pa.Array, vectors_nd: np.ndarray, biases_n: np.ndarray | None = None
+) -> PieceRows:
+    """Return `NAME_id`, vector, bias from files of scratch that all tasks see.
 
     Args:
         data: the split.
         name: user or item.
-        ids: `NAME_id`, `NAME_index`.
-        rows: (n, d) vectors by index.
-        chosen: (k,) indices that have a vector; None: all. Items without training rows have none.
-        biases: (n,) biases by index; None: 0.
+        ids: (n,) ids as text.
+        vectors_nd: (n, d) vectors.
+        biases_n: (n,) biases; None: 0.
     """
-    place = join_uri(data.scratch_folder(), f"{name}s.parquet")
-    write_vectors(place, rows, np.arange(len(rows)) if chosen is None else chosen, biases)
-    places = ids.select(f"{name}_id", F.col(f"{name}_index").alias("place"))
-    vectors = load_parquet(data.spark, place).join(places, "place")
-    return vectors.select(f"{name}_id", "vector", "bias")
-
-
-def write_vectors(
-    file: str, rows: np.ndarray, place_k: np.ndarray, biases: np.ndarray | None = None
-) -> None:
-    """Write place, vector and bias (None: 0) of some rows to a Parquet file, given by its path or URI."""
-    vector = pa.list_(pa.float32())
-    schema = pa.schema([("place", pa.int32()), ("vector", vector), ("bias", pa.float64())])
-    with open_output(file) as stream, pq.ParquetWriter(stream, schema) as out:
-        for begin in range(0, len(place_k), ROWS_A_BATCH):
-            chosen = place_k[begin : begin + ROWS_A_BATCH]
-            vectors = np.ascontiguousarray(rows[chosen], np.float32)
-            n, d = vectors.shape
-            offsets = pa.array(np.arange(0, n * d + 1, d, dtype=np.int32))
-            lists = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1)))
-            places = pa.array(chosen.astype(np.int32))
-            bias = np.zeros(n) if biases is None else biases[chosen].astype(np.float64)
-            columns = [places, lists, pa.array(bias)]
-            out.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    files = list[str]()
+    for start in range(0, max(len(ids), 1), ROWS_A_FILE):
+        n = slice(start, start + ROWS_A_FILE)
+        vectors = np.asarray(vectors_nd[n], np.float32)
+        biases = np.zeros(len(vectors)) if biases_n is None else biases_n[n].astype(np.float64)
+        rows = name_vectors(ids[n], vectors, biases, f"{name}_id")
+        files += share_table(data.store.scratch, rows).files
+    return PieceRows(data.store.engine, [(file, {}) for file in files], read_partition_files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -13,48 +13,15 @@ from recbench_spark.engine.versions import union_rows
 from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.indexing import add_dense_index
-from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.schemas import Table
 from recbench_spark.storage.frame_blocks import FrameRows
-from recbench_spark.storage.shared_rows import load_parquet, share_rows
+from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.storage.store import Store
 
 Frame: TypeAlias = DataFrame
 """The frame of Spark, for annotations of modules without Spark."""
 
 __all__ = ["SparkSession"]
-
-
-class ItemTable(NamedTuple):
-    """Items that a model learns about.
-
-    Attributes:
-        rows: item_id, and item_index, which is dense and in the order of ids.
-        size: their number.
-    """
-
-    rows: DataFrame
-    size: int
-
-
-def number_trained(items: DataFrame, size: int, scratch: str, typed_ids: bool) -> ItemTable:
-    """Return the items with training rows, numbered without a look at any other row.
-
-    Args:
-        items: the catalogue.
-        size: number of items with training rows.
-        scratch: folder that all executors can read.
-        typed_ids: ids are ordered by the type of their column, and not by their values.
-    """
-    known = items.where("n_train > 0")
-    whole = not typed_ids and known.where(~F.col("item_id").rlike(CANONICAL_INTEGER)).isEmpty()
-    order = F.col("item_id").cast("long") if whole else F.col("item_index")
-    placed = known.select("item_id", "n_train", order.alias("place"))
-    numbered = add_dense_index(placed, F.col("place"), "item_index").drop("place")
-    # Written, because the frame outlives the cache of the model that asks first.
-    written = share_rows(scratch, numbered)
-    return ItemTable(load_parquet(items.sparkSession, *written.files), size)
 
 
 def keep_relevant(frame: DataFrame, threshold: float | None) -> DataFrame:

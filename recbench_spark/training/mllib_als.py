@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pyarrow as pa
 from pyspark.ml.recommendation import ALS
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -11,6 +12,7 @@ from pyspark.sql import types as T
 
 from recbench_spark.config import MllibAlsModel
 from recbench_spark.engine.sessions import count_cores, set_checkpoints
+from recbench_spark.engine.versions import make_frame
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.models.fold_in_settings import (
@@ -21,6 +23,7 @@ from recbench_spark.models.fold_in_settings import (
 )
 from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.training.fits.logs import as_text
 from recbench_spark.training.frames import keep_relevant
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
@@ -34,8 +37,10 @@ class MllibAlsAdapter(ModelAdapter[MllibAlsModel]):
 
     def fit(self, data: SplitData) -> Trained:
         """Fit MLlib's factors."""
-        known = data.choose_items(self.settings).rows
-        return train_als(data.train_rows, known, self.settings, data.threshold, data.scratch_folder())
+        ids = as_text(data.choose_items(self.settings).ids())
+        numbers = pa.array(range(len(ids)), pa.int32())
+        items = make_frame(data.spark, pa.table({"item_id": ids, "item_index": numbers}))
+        return train_als(data.train_rows, items, self.settings, data.threshold, data.scratch_folder())
 
     def predict(self, users: DataFrame, data: SplitData) -> TaskRows:
         """Predict products of vectors; pairs that training does not know get the mean rating."""

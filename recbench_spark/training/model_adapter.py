@@ -51,14 +51,14 @@ class Trained:
     """A trained model as tables; None for a side that the model does not have.
 
     users, items: user_id (item_id), vector, bias. similarities: item_id, neighbour_id, weight.
-    explanations: rows of the table `explanations` without the model's name; `load` does not read them.
+    explanations: rows of the table `explanations` without the model's name, in Arrow; `load` reads none.
     A fit returns what tasks make (`TaskRows`) or frames of Spark; `load` returns `Rows`, or frames.
     """
 
     users: Side = None
     items: Side = None
     similarities: Side = None
-    explanations: Side = None
+    explanations: pa.Table | None = None
 
 
 class ModelAdapter(Generic[Settings]):
@@ -118,7 +118,10 @@ class ModelAdapter(Generic[Settings]):
         """Append the model to the tables of trained models, one commit per table, once per key."""
         key = self.key(data)
         if trained.explanations is not None:
-            data.frames.append_frames(data.store, EXPLANATIONS, {"": trained.explanations}, key)
+            named = trained.explanations.append_column(
+                "model_id", pa.repeat(key, len(trained.explanations))
+            )
+            data.store.append_rows(named, EXPLANATIONS, once=key)
         vectors = {"user": trained.users, "item": trained.items}
         sides = {side: rows for side, rows in vectors.items() if rows is not None}
         near = {"": trained.similarities} if trained.similarities is not None else {}

@@ -27,17 +27,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
-
 from recbench_spark import errors
-from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.engine.versions import read_setting
 from recbench_spark.errors import ConfigError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import FitResult, Report, Shard, Task, fit, read_checkpoint
 from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.settings import FittedModel
-from recbench_spark.runtime.session import is_local
 from recbench_spark.storage.ages import remove_leftovers
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.publish import private_path
 from recbench_spark.training.processes import FailureNote, Job, ProcessEnd, parse_result, run_processes
@@ -69,7 +66,13 @@ def split_minibatch(shares: Sequence[float]) -> list[Shard]:
 
 
 def fit_as_configured(
-    settings: FittedModel, task: Task, make: Callable[[], Task], folder: Path, report: Report
+    settings: FittedModel,
+    task: Task,
+    make: Callable[[], Task],
+    folder: Path,
+    report: Report,
+    *,
+    engine: Engine | None = None,
 ) -> FitResult:
     """Fit in this process, or in as many as the settings say; the task's module gets the best weights.
 
@@ -79,6 +82,7 @@ def fit_as_configured(
         make: makes the same task in another process; see `fit_multiprocess`.
         folder: folder of checkpoints.
         report: called with one line per epoch.
+        engine: the runner; None: this host.
 
     Raises:
         RecbenchError: any error of a fit, wherever it runs.
@@ -86,13 +90,17 @@ def fit_as_configured(
     if settings.processes == 1:
         return fit(task, settings.plan(), folder, report)
     shares = (1,) * settings.processes
-    fitted = fit_multiprocess(make, settings.plan(), folder, shares, report, local=_is_local_session())
+    fitted = fit_multiprocess(make, settings.plan(), folder, shares, report, engine=find_tasks(engine))
     read_checkpoint(folder / "best.safetensors", task.module, None)
     return fitted
 
 
-def _is_local_session() -> bool:
-    return is_local({"spark.master": read_setting(SparkSession.active(), "spark.master") or "connect"})
+def find_tasks(engine: Engine | None) -> Engine | None:
+    """Return the runner whose tasks run the processes of a fit; None: all of them run on this host."""
+    spark = getattr(engine, "spark", None)
+    if spark is None or (read_setting(spark, "spark.master") or "").startswith("local"):
+        return None
+    return engine
 
 
 def fit_multiprocess(
@@ -102,7 +110,7 @@ def fit_multiprocess(
     shares: Sequence[float],
     report: Report,
     *,
-    local: bool = True,
+    engine: Engine | None = None,
 ) -> FitResult:
     """Fit with one process per share, from the last checkpoint of the folder on.
 
@@ -114,7 +122,7 @@ def fit_multiprocess(
             lease.
         shares: shares of each minibatch, one per process.
         report: called, by another thread, with one line per epoch.
-        local: true for processes of the driver's host; else they run under tasks of Spark.
+        engine: runs them under tasks of Spark; None: they are processes of the driver's host.
 
     Raises:
         RecbenchError: an error that a process raised, or a process that died without a message.
@@ -127,7 +135,7 @@ def fit_multiprocess(
         lines = rendezvous / LINES
         job = Job(make, plan, str(folder), str(rendezvous), str(lines), parts)
         with follow_lines(lines, report):
-            outcomes = run_here(job) if local else run_as_tasks(job)
+            outcomes = run_here(job) if engine is None else run_as_tasks(job, engine)
     raise_first([outcome.note for outcome in outcomes if outcome.note is not None])
     return parse_result(next(outcome.result for outcome in outcomes if outcome.result is not None))
 
@@ -155,7 +163,7 @@ def run_here(job: Job) -> list[ProcessEnd]:
 # ------------------------------------------------------------------------------- tasks of Spark
 
 
-def require_common_folder(folder: Path, processes: int) -> None:
+def require_common_folder(folder: Path, processes: int, engine: Engine | None) -> None:
     """Check that each host on which a process of a fit may run can write to the fit's folder.
 
     Each task of a barrier stage with `processes` tasks writes one small file. Nothing is checked if all
@@ -164,32 +172,35 @@ def require_common_folder(folder: Path, processes: int) -> None:
     Args:
         folder: folder of the fit.
         processes: number of processes of the fit.
+        engine: the runner; None: this host.
 
     Raises:
         StoreError: a host cannot write there; the error names it and says what to do.
     """
-    if processes == 1 or _is_local_session():
+    tasks = find_tasks(engine)
+    if processes == 1 or tasks is None:
         return
     with open_rendezvous(folder.absolute()) as rendezvous:
-        _require_shared(
-            folder, _run_stage(partial(probe_folder_task, rendezvous=str(rendezvous)), processes)
-        )
+        probe = partial(probe_folder_task, rendezvous=str(rendezvous))
+        _require_shared(folder, _run_stage(tasks, probe, processes))
 
 
-def run_as_tasks(job: Job) -> list[ProcessEnd]:
+def run_as_tasks(job: Job, engine: Engine) -> list[ProcessEnd]:
     """Run each process of a fit under a task of Spark, all at once.
 
     Raises:
         StoreError: a host does not see the folder of the fit.
     """
-    reports = _run_stage(partial(run_task, packed=pickle.dumps(job)), len(job.shards))
+    reports = _run_stage(engine, partial(run_task, packed=pickle.dumps(job)), len(job.shards))
     _require_shared(Path(job.folder), reports)
     return [_parse_outcome(report) for report in reports]
 
 
-def _run_stage(run: Callable[[Iterable[int]], Iterable[str]], tasks: int) -> list[dict[str, Any]]:
+def _run_stage(
+    engine: Engine, run: Callable[[Iterable[int]], Iterable[str]], tasks: int
+) -> list[dict[str, Any]]:
     """Run a barrier stage; return the report of each task."""
-    rows = open_tasks(SparkSession.active()).parallelize(range(tasks), tasks)
+    rows = engine.parallelize(range(tasks), tasks)
     return [json.loads(report) for report in rows.barrier().mapPartitions(run).collect()]
 
 

@@ -117,7 +117,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
         """Return the ridge regression of the fit; that of iALS counts the items of its tables."""
-        items = data.count_items(self.settings)
+        items = data.choose_items(self.settings).n_items
         return choose_fold_in(learner_settings(self.settings), items, data.threshold)
 
     def predict(self, users: Any, data: SplitData) -> TaskRows:

@@ -6,12 +6,11 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
 from recbench_spark.config import RetrievedModel, digest
@@ -47,23 +46,27 @@ class RetrievedAdapter(ModelAdapter[RetrievedModel]):
     learns: ClassVar[bool] = False
     lists: ClassVar[bool] = True
 
+    def __init__(self, settings: RetrievedModel) -> None:
+        super().__init__(settings)
+        self.base = make_adapter(settings.base)
+        self.runs_local = self.base.runs_local  # type: ignore[misc]
+
     def load(self, data: SplitData) -> Trained:
         """Read the base."""
-        return make_adapter(self.settings.base).load(data)
+        return self.base.load(data)
 
     def describe(self) -> str:
         """Describe the index in words."""
         index = self.settings.index
         return f"lists of {self.settings.length} items of {self.settings.base.name} through {index.kind}"
 
-    def prepare_ranking(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
+    def prepare_ranking(self, users: Any, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return the base's vectors, with a source that searches the index.
 
         Raises:
             ConfigError: the base's scores are no products of vectors.
         """
-        base = make_adapter(self.settings.base)
-        ranked, checks = base.prepare_ranking(users, data)
+        ranked, checks = self.base.prepare_ranking(users, data)
         if not isinstance(ranked, ScoredModel) or not isinstance(ranked.source, DotSource):
             raise ConfigError(
                 f"model {self.settings.name}: the scores of {self.settings.base.name} are no products of "

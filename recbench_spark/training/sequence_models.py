@@ -2,15 +2,16 @@
 
 The fit runs in the driver's process, which holds the network and 12 bytes per training row (MemN2N: 28; for
 a short time, when the fit begins, about 40). Tasks order the rows of users and write them as Parquet. After
-the fit, tasks compute the vector of each user by a forward pass of its history, one user after the other,
-and write them as Parquet. So the vector of a user does not depend on partitions or on other users. A killed
-fit goes on from its checkpoint, with the same bits.
+the fit, tasks compute the vector of each user by a forward pass of its history, one user after the other.
+So the vector of a user does not depend on partitions or on other users. A killed fit goes on from its
+checkpoint, with the same bits.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,13 +20,12 @@ from typing import ClassVar, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation.ranking.sources import Source
-from recbench_spark.indexing import add_dense_index
+from recbench_spark.evaluation.ranking.known_items import KnownItems
+from recbench_spark.evaluation.ranking.sources import Source, Strings
 from recbench_spark.kernels.threads import use_one_thread
 from recbench_spark.models.memn2n import MemN2NModel
 from recbench_spark.models.networks.explanations import Explanation, explain_history
@@ -33,53 +33,57 @@ from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_tasks import SequenceTask, embed_history, read_length
 from recbench_spark.models.networks.sequences import Indices, Sequences
 from recbench_spark.models.networks.settings import SequenceModelConfig
-from recbench_spark.protocol.labels import HISTORY
+from recbench_spark.protocol.labels import HISTORY, VALID
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import SPLITS
-from recbench_spark.storage.blocks import Rows
+from recbench_spark.schemas import EXPLANATIONS
+from recbench_spark.storage.blocks import PieceRows, Rows, return_rows
 from recbench_spark.storage.host_files import copy_file_to_object, digest_content
+from recbench_spark.storage.scratch import share_table
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
-from recbench_spark.storage.shared_rows import load_parquet, share_rows
 from recbench_spark.storage.uris import join_uri
-from recbench_spark.training.factor_models import find_journal, fit_folder, with_vectors
-from recbench_spark.training.frames import ItemTable
+from recbench_spark.training.factor_models import find_journal, fit_folder, share_vectors
+from recbench_spark.training.fits.logs import as_text
+from recbench_spark.training.histories import COLUMNS, HistoryRule, read_histories, require_times
 from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.training.sequence_fold_in import FittedNetwork, HistoryFoldIn, find_network
-from recbench_spark.training.sequences import count_order, order_items, require_times
 
 BooleanArray = npt.NDArray[np.bool_]
 
 CHECKPOINT = "checkpoints/best.safetensors"
 """File of a fit's folder with the weights of the best epoch."""
 
+VECTORS = ("user_id", "vector", "bias")
+"""Columns of the vectors of users."""
+
 
 class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
     """Adapter of models that read users' items in the order of time."""
 
+    runs_local: ClassVar[bool] = True
     needs_files: ClassVar[bool] = True
     keeps_checkpoints: ClassVar[bool] = True
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
-        """Fit the network; then compute the vectors of users with training or given rows."""
+        """Fit the network; tasks then compute the vectors of users with training or given rows."""
         settings, journal = self.settings, find_journal(data)
         folder = fit_folder(data, 1)
         known = data.choose_items(settings)
-        sequences = write_sequences(data, settings, known, journal)
+        shown = find_shown_parts(data, settings)
+        sequences = read_sequences(data, settings, known, journal)
         task = SequenceTask(sequences, settings)
         result = fit(task, settings.plan(), folder / "checkpoints", lambda text: journal.say(f"  {text}"))
         journal.say(f"  best epoch {result.best}, validation ndcg@10 {result.worth:.5f}; {result.stopped}")
         shutil.copyfile(folder / CHECKPOINT, folder / WEIGHTS_FILE)
         network = FittedNetwork(settings, sequences.items, *share_weights(data, folder / WEIGHTS_FILE))
-        histories = list_histories(data, settings, known.rows)
         listed = np.bincount(sequences.item, minlength=sequences.items) > 0
+        # Nothing was learnt of the other items.
+        rule = HistoryRule(known, data.threshold, shown, listed)
         return Trained(
-            embed_users(histories, network, data.store.scratch),
-            make_item_rows(data, known.rows, task, listed),
-            explanations=explain_users(
-                histories, data, network, known.rows, unlisted=np.flatnonzero(~listed)
-            ),
+            data.open_by_user(COLUMNS, partial(embed_users, rule=rule, network=network), VECTORS),
+            share_items(data, known, task, listed),
+            explanations=explain_users(data, rule, network),
         )
 
     def rank_users(self, trained: Trained, source: Source, data: SplitData) -> Rows | None:
@@ -97,77 +101,68 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
     def make_fold_in(self, data: SplitData) -> HistoryFoldIn:
         """Return the network of the fit, which reads each prefix."""
         known = data.choose_items(self.settings)
-        network = find_network(data, self.key(data), self.settings, known.size)
+        network = find_network(data, self.key(data), self.settings, known.n_items)
         return HistoryFoldIn(network, data.threshold, share_places(data, known))
 
 
-def share_places(data: SplitData, known: ItemTable) -> SharedRows | None:
+def share_places(data: SplitData, known: KnownItems) -> SharedRows | None:
     """Share item_index and place in the network's tables of each item; None where they are equal."""
-    if known.size == data.n_items:
+    if known.n_items == data.n_items:
         return None
-    places = known.rows.select("item_id", F.col("item_index").alias("place"))
-    rows = data.items.select("item_id", "item_index").join(places, "item_id")
-    return share_rows(data.store.scratch, rows.select("item_index", "place"))
+    place_i = known.find(as_text(data.known_items.ids()))[0]
+    index_n = np.flatnonzero(place_i >= 0)
+    return share_table(data.store.scratch, pa.table({"item_index": index_n, "place": place_i[index_n]}))
 
 
-def write_sequences(
-    data: SplitData, settings: SequenceModelConfig, known: ItemTable, journal: Journal
-) -> Sequences:
-    """Order the training rows in tasks, say how well times order them, and read them in this process.
+def find_shown_parts(data: SplitData, settings: SequenceModelConfig) -> tuple[str, ...]:
+    """Return the parts whose rows are shown at the ranking.
 
     Raises:
-        DataError: rows without a time, or no relevant training rows.
+        DataError: rows without a time; or rows of the part valid are to be shown, and there are none.
     """
-    require_times(data.read_times("train", "given", "valid"), settings.name, settings.kind)
-    ordered = order_items(data.read_times("train"), known.rows)
-    shared = share_rows(data.store.scratch, add_dense_index(ordered, F.col("user_id"), "user_index"))
-    facts = count_order(load_parquet(data.spark, *shared.files), read_length(settings))
-    if not facts.users:
-        raise DataError("no training rows are relevant", "lower the relevance threshold")
-    journal.say(
-        f"model {settings.name}: histories of {facts.users:,} users; {facts.tied:,} have several items of "
-        f"their last time and {facts.still:,} of one time alone, in the order of ids; {facts.longer:,} "
-        f"have more than the {read_length(settings):,} items that are read"
-    )
-    table = shared.dataset().to_table(columns=["user_index", "items"]).sort_by("user_index")
-    offsets, items = flatten_lists(table.column("items").combine_chunks())
-    return Sequences(known.size, offsets.astype(np.int64), items.astype(np.int32))
-
-
-def list_histories(data: SplitData, settings: SequenceModelConfig, items: DataFrame) -> DataFrame:
-    """Return user_id, items of all users with training or given rows, as they are shown at the ranking.
-
-    Items without relevant training rows are left out: nothing of them was learnt.
-
-    Raises:
-        DataError: rows of the part valid are to be shown, and there are none.
-    """
-    parts = (*HISTORY, "valid") if settings.shows_validation else HISTORY
-    if settings.shows_validation and data.read_times("valid").isEmpty():
+    counts = require_times(data, settings.name, settings.kind)
+    if settings.shows_validation and not counts[VALID]:
         raise DataError(
             f"model {settings.name}: history 'with_valid', and no relevant row is in the part valid",
             "history: train, or a split with a part valid",
         )
-    learnt = data.read_times("train").select("item_id").distinct()
-    shown = data.read_times(*parts).join(learnt, "item_id", "left_semi")
-    return order_items(shown, items).select("user_id", "items")
+    return (*HISTORY, VALID) if settings.shows_validation else HISTORY
 
 
-def make_item_rows(
-    data: SplitData, items: DataFrame, task: SequenceTask, listed: BooleanArray
-) -> DataFrame:
+def read_sequences(
+    data: SplitData, settings: SequenceModelConfig, known: KnownItems, journal: Journal
+) -> Sequences:
+    """Read the training rows in their order, and say how well times order them.
+
+    Raises:
+        DataError: no relevant training rows.
+    """
+    users, length = read_histories(data, HistoryRule(known, data.threshold)), read_length(settings)
+    if not len(users):
+        raise DataError("no training rows are relevant", "lower the relevance threshold")
+    offsets, items = flatten_lists(users.column("items").combine_chunks())
+    tied, still = (pc.sum(users.column(name)).as_py() for name in ("tied", "still"))
+    journal.say(
+        f"model {settings.name}: histories of {len(users):,} users; {tied:,} have several items of "
+        f"their last time and {still:,} of one time alone, in the order of ids; "
+        f"{np.count_nonzero(np.diff(offsets) > length):,} have more than the {length:,} items that are read"
+    )
+    return Sequences(known.n_items, offsets.astype(np.int64), items.astype(np.int32))
+
+
+def share_items(data: SplitData, known: KnownItems, task: SequenceTask, listed: BooleanArray) -> PieceRows:
     """Return item_id, vector, bias of items with training rows; the others have no place in a list.
 
     Args:
         data: the split.
-        items: item_id, item_index in the tables of the network.
+        known: the items in the tables of the network.
         task: the task after the fit.
         listed: (items,) true for items with relevant training rows.
     """
     with torch.no_grad():
         vectors, biases = task.network.item_vectors().numpy(), task.network.item_biases()
-    own = None if biases is None else biases.detach().numpy()
-    return with_vectors(data, "item", items, vectors, chosen=np.flatnonzero(listed), biases=own)
+    own = None if biases is None else biases.detach().numpy()[listed]
+    return share_vectors(data, "item", as_text(known.ids()[listed]), vectors[listed], own)
 
 
 def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
@@ -180,114 +175,86 @@ def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
 # ------------------------------------------------------------------------------- vectors of users
 
 
-def embed_users(histories: DataFrame, network: FittedNetwork, scratch: str) -> DataFrame:
-    """Return user_id, vector, bias of users, computed in tasks and written to scratch.
-
-    A task holds the network and one batch of histories.
-
-    Args:
-        histories: user_id, items.
-        network: the fitted network.
-        scratch: place of rows that all tasks can read.
-    """
-    vectors = histories.mapInArrow(make_embedding_task(network), "user_id STRING, vector ARRAY<FLOAT>")
-    rows = load_parquet(histories.sparkSession, *share_rows(scratch, vectors).files)
-    return rows.select("user_id", "vector", F.lit(0.0).alias("bias"))
+def embed_users(rows: pa.Table, rule: HistoryRule, network: FittedNetwork) -> pa.Table:
+    """Return the vectors of some users from their labelled rows (VECTORS), one user after the other."""
+    histories = rule.cut(rows)
+    return embed_histories(histories.column("user_id"), histories.column("items"), network)
 
 
-def make_embedding_task(network: FittedNetwork):  # type: ignore[no-untyped-def]
-    """Return a function over batches of user_id, items that computes vectors."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        opened, length = None, read_length(network.settings)
-        for batch in batches:
-            opened = network.open() if opened is None else opened
-            offsets, items = flatten_lists(batch.column("items"))
-            with use_one_thread():
-                rows = [
-                    embed_history(opened, items[max(begin, end - length) : end].astype(np.int64) + 1)
-                    for begin, end in pairwise(offsets.tolist())
-                ]
-            yield pa.RecordBatch.from_arrays(
-                [batch.column("user_id"), pa.array(rows, pa.list_(pa.float32()))], ["user_id", "vector"]
-            )
-
-    return run
+def embed_histories(users: pa.Array, lists: pa.Array, network: FittedNetwork) -> pa.Table:
+    """Return user_id, vector, bias of users from the items of each."""
+    opened, length = network.open(), read_length(network.settings)
+    offsets, items = flatten_lists(lists)
+    with use_one_thread():
+        vectors = [
+            embed_history(opened, items[max(begin, end - length) : end].astype(np.int64) + 1)
+            for begin, end in pairwise(offsets.tolist())
+        ]
+    return pa.table([users, pa.array(vectors, pa.list_(pa.float32())), np.zeros(len(users))], list(VECTORS))
 
 
-def explain_users(
-    histories: DataFrame, data: SplitData, network: FittedNetwork, items: DataFrame, *, unlisted: Indices
-) -> DataFrame | None:
+def explain_users(data: SplitData, rule: HistoryRule, network: FittedNetwork) -> pa.Table | None:
     """Return rows of `explanations` of the users that the settings list; None for models without attention.
 
     Users with less than two items have no memory and no rows, and the journal counts them. A task holds
-    the network and the weights of one user.
-
-    Args:
-        histories: user_id, items.
-        data: the split.
-        network: the fitted network.
-        items: item_id, item_index in the tables of the network.
-        unlisted: items that have no place in a list.
+    the network and the weights of its listed users, and the driver those of all.
     """
     settings = network.settings
     if not isinstance(settings, MemN2NModel) or not settings.explain:
         return None
-    is_wanted = F.col("user_id").isin(*settings.explain)
-    histories = histories.where(is_wanted & (F.size("items") > 1))
-    users, explained = len(set(settings.explain)), histories.count()
+    explain = partial(explain_listed, rule=rule, network=network, listed=settings.explain)
+    parts = data.open_by_user(COLUMNS, return_rows, COLUMNS).each(explain)
+    users, explained = len(set(settings.explain)), sum(n for n, _ in parts)
     if explained < users:
         find_journal(data).say(f"  explain: {users - explained} of {users} users have no memory")
-    names = items.select("item_id", "item_index")
-    known = data.table(SPLITS).where(is_wanted & F.col("part").isin(*HISTORY)).join(names, "item_id")
-    owned = known.groupBy("user_id").agg(F.collect_set("item_index").alias("owned"))
-    rows = histories.join(owned, "user_id", "left").mapInArrow(
-        make_explaining_task(network, unlisted), EXPLAINED
-    )
-    best = names.select(F.col("item_id").alias("best_item_id"), F.col("item_index").alias("best_index"))
-    return rows.join(names, "item_index").join(best, "best_index").drop("item_index", "best_index")
+    return pa.concat_tables([EXPLAINED.empty_table(), *(rows for _, rows in parts)])
 
 
-EXPLAINED = (
-    "user_id STRING, best_index INT, item_index INT, place INT, hop INT, weight DOUBLE, score_change DOUBLE"
-)
-"""Columns of explanations before items have their ids."""
+EXPLAINED = pa.schema([field for field in EXPLANATIONS.arrow_schema if field.name != "model_id"])
+"""Columns of explanations without the model's name."""
 
 
-def make_explaining_task(network: FittedNetwork, unlisted: Indices):  # type: ignore[no-untyped-def]
-    """Return a function over batches of user_id, items, owned that explains the best item of each user.
+def explain_listed(
+    rows: pa.Table, rule: HistoryRule, network: FittedNetwork, listed: Sequence[str]
+) -> tuple[int, pa.Table]:
+    """Return how many listed users of a task have a memory, and rows of `EXPLAINED` of them.
 
-    It is the best one of those that the user does not have and that are not `unlisted`. A user who has all
-    of them has no rows.
+    The best item is explained: of those that the user does not have, and that a list may have. A user who
+    has all of them has no rows.
     """
+    texts = rows.column("user_id").combine_chunks().cast(pa.string())
+    rows = rows.filter(pc.is_in(texts, pa.array(listed, pa.string())))
+    owned = dict(_list_users(HistoryRule(rule.known, -math.inf, HISTORY).cut(rows)))
+    histories = [(user, items) for user, items in _list_users(rule.cut(rows)) if len(items) > 1]
+    if not histories:
+        return 0, EXPLAINED.empty_table()
+    opened, length, ids = network.open(), read_length(network.settings), rule.known.ids()
+    assert rule.learnt_i is not None
+    unlisted, tables = np.flatnonzero(~rule.learnt_i), [EXPLAINED.empty_table()]
+    for user, items in histories:
+        read, barred = items[-length:], np.unique(np.concatenate([unlisted, items, owned.get(user, [])]))
+        if len(barred) < network.items:
+            with use_one_thread():
+                explained = explain_history(opened, read + 1, barred.astype(np.int64))
+            tables.append(make_explanation_rows(user, read, explained, ids))
+    return len(histories), pa.concat_tables(tables)
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        opened, length = None, read_length(network.settings)
-        for batch in batches:
-            opened = network.open() if opened is None else opened
-            for row in batch.to_pylist():
-                items, read = row["items"], row["items"][-length:]
-                barred = np.unique([*unlisted, *items, *(row["owned"] or ())]).astype(np.int64)
-                if len(barred) < network.items:
-                    with use_one_thread():
-                        explained = explain_history(opened, np.array(read) + 1, barred)
-                    yield make_explanation_rows(row["user_id"], read, explained)
 
-    return run
+def _list_users(histories: pa.Table) -> list[tuple[str, Indices]]:
+    items = (np.array(own, np.int64) for own in histories.column("items").to_pylist())
+    return list(zip(histories.column("user_id").to_pylist(), items, strict=True))
 
 
-def make_explanation_rows(user: str, items: list[int], explained: Explanation) -> pa.RecordBatch:
-    """Return the rows of one user: the memory from the newest item on, hop after hop."""
+def make_explanation_rows(user: str, items: Indices, explained: Explanation, ids: Strings) -> pa.Table:
+    """Return the rows of one user (`EXPLAINED`): the memory from the newest item on, hop after hop."""
     hops, n = explained.weight.shape
-    memory = np.array(items[:-1][::-1], np.int32)
     columns = {
-        "user_id": pa.array([user] * (hops * n), pa.string()),
-        "best_index": np.full(hops * n, explained.best, np.int32),
-        "item_index": np.tile(memory, hops),
+        "user_id": pa.repeat(user, hops * n),
+        "best_item_id": as_text(np.repeat(ids[explained.best], hops * n)),
+        "item_id": as_text(np.tile(ids[items[:-1][::-1]], hops)),
         "place": np.tile(np.arange(n, dtype=np.int32), hops),
         "hop": np.repeat(np.arange(1, hops + 1, dtype=np.int32), n),
         "weight": explained.weight.reshape(-1).astype(np.float64),
         "score_change": np.tile(explained.score_change.astype(np.float64), hops),
     }
-    arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns.values()]
-    return pa.RecordBatch.from_arrays(arrays, list(columns))
+    return pa.table(columns, schema=EXPLAINED)

@@ -35,7 +35,7 @@ from recbench_spark.training.fits.logs import SharedRatingLog, mean_rating, shar
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
     from recbench_spark.storage.store import Store
-    from recbench_spark.training.frames import Frame, ItemTable, SparkSession
+    from recbench_spark.training.frames import Frame, SparkSession
 
 MAX_EARLIER_SPLITS = 30
 """Largest number of splits of earlier nights that a model may read."""
@@ -107,9 +107,9 @@ class SplitData:
         facts = self.open_items().each(("item_id", "n_train"), _find_trained)
         return sum(n for n, _ in facts), all(whole for _, whole in facts)
 
-    def count_items(self, settings: ModelConfig) -> int:
-        """Return the number of items that a fit has vectors for, by its setting `items`."""
-        return self.n_items if settings.counts_catalogue else self._training_counts[0]
+    def choose_items(self, settings: ModelConfig) -> KnownItems:
+        """Return the items that a fit has vectors for, by its setting `items`."""
+        return self.known_items if settings.counts_catalogue else self.training_catalogue
 
     def open_by_user(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> TaskRows:
         """Let tasks change the labelled rows of some users each, as `protocol.labelled_rows`."""
@@ -201,44 +201,15 @@ class SplitData:
         """The catalogue of items."""
         return self.table(ITEMS)
 
-    @cached_property
-    def training_items(self) -> ItemTable:
-        """Items with training rows, numbered without a look at any other row."""
-        frames, size = self.frames, self._training_counts[0]
-        table: ItemTable = (
-            frames.ItemTable(self.items, size)
-            if size == self.n_items
-            else frames.number_trained(self.items, size, self.store.scratch, self.typed_ids)
-        )
-        return table
-
-    def choose_items(self, settings: ModelConfig) -> ItemTable:
-        """Return the items that a fit has vectors for, by its setting `items`."""
-        if settings.counts_catalogue:
-            whole: ItemTable = self.frames.ItemTable(self.items, self.n_items)
-            return whole
-        return self.training_items
-
     @property
     def train_rows(self) -> Frame:
         """Rows of the training part: user_id, item_id, rating."""
         return self._read_part("train")
 
     @property
-    def test_rows(self) -> Frame:
-        """Rows of the part `test`, for progress lines alone: fits must not learn or choose from them."""
-        return self._read_part("test")
-
-    @property
     def given_rows(self) -> Frame:
         """Rows that are given of users without training rows."""
         return self._read_part("given")
-
-    def read_times(self, *parts: str) -> Frame:
-        """Return relevant rows of some parts with their times: user_id, item_id, event_time."""
-        rows = self.frames.read_parts(self.table(SPLITS), *parts)
-        relevant: Frame = self.frames.keep_relevant(rows, self.threshold)
-        return relevant.select("user_id", "item_id", "event_time")
 
     def _read_part(self, part: str) -> Frame:
         rows: Frame = self.frames.read_parts(self.table(SPLITS), part)

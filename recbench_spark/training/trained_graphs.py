@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource, NeighbourhoodSettings
 from recbench_spark.data.identity import identity
 from recbench_spark.engine.sessions import open_tasks
+from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.graph.build import NodeFinder
 from recbench_spark.graph.folders import Graph
@@ -55,18 +54,19 @@ from recbench_spark.models.networks.tasks import (
 from recbench_spark.models.pinsage import PinSageModel
 from recbench_spark.schemas import EMBEDDINGS
 from recbench_spark.storage.block_arrays import map_file, map_whole
+from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.publish import remove_tree
-from recbench_spark.storage.shared_arrays import replace_array
+from recbench_spark.storage.shared_arrays import flatten_lists, replace_array
 from recbench_spark.storage.uris import absolute_place
 from recbench_spark.training.factor_models import (
-    collect_rows,
     find_journal,
     fit_folder,
     read_pairs,
     read_test_pairs,
-    with_vectors,
+    share_vectors,
 )
-from recbench_spark.training.frames import ItemTable, keep_relevant
+from recbench_spark.training.fits.logs import as_text
+from recbench_spark.training.histories import HistoryRule, read_histories
 from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.training.multiprocess_fit import fit_as_configured
@@ -185,8 +185,9 @@ def fit_weights(
             save_examples(folder / EXAMPLES_FOLDER, examples, band)
         make = partial(load_pair_task, training.arguments, str(folder.absolute()), how)
         result = fit_as_configured(
-            settings, task, make, folder / "checkpoints", lambda text: say(f"  {text}")
-        )
+            settings, task, make, folder / "checkpoints", lambda text: say(f"  {text}"),
+            engine=data.store.engine,
+        )  # fmt: skip
         say(f"  best epoch {result.best}, validation {result.worth:.5f}; ended: {result.stopped}")
         training.net.save(path)
     return path
@@ -279,12 +280,11 @@ class TrainedGraphModels(ModelAdapter[Any]):
         return split_source(data.spark_store, data.split_id, **more)
 
 
-def read_side_rows(data: SplitData, model_id: str, side: str, name: str) -> DataFrame:
+def read_side_rows(data: SplitData, model_id: str, side: str, name: str) -> PieceRows:
     """Return `NAME_id`, vector, bias of one side."""
-    rows = data.spark_store.read(EMBEDDINGS).where(
-        (F.col("model_id") == model_id) & (F.col("side") == side)
-    )
-    return rows.select(F.col("id").alias(f"{name}_id"), "vector", F.lit(0.0).alias("bias"))
+    rows = data.store.open_rows(EMBEDDINGS, "model_id", [model_id], side=side)
+    assert isinstance(rows, PieceRows)
+    return rows.rename({f"{name}_id": "id"})
 
 
 class GraphSageAdapter(TrainedGraphModels):
@@ -329,12 +329,12 @@ def split_edges(graph: Graph, share: float, seed: int) -> Examples:
 
 def read_test_edges(data: SplitData, graph: Graph) -> tuple[NodeIds, NodeIds]:
     """Return users and relevant items of the test part that are nodes of the graph, for `watch` alone."""
-    rows = keep_relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
-    table = collect_rows(data, rows)
-    query, item = (
-        find_dense_ids(graph, table.column("user_id"), 0),
-        find_dense_ids(graph, table.column("item_id"), 1),
-    )
+    tested = read_histories(data, HistoryRule(data.known_items, data.threshold, ("test",)))
+    offsets, item_e = flatten_lists(tested.column("items").combine_chunks())
+    user_e = np.repeat(np.arange(len(tested)), np.diff(offsets))
+    user_p, item_p = np.unique(np.stack([user_e, item_e]), axis=1)
+    query = find_dense_ids(graph, tested.column("user_id"), 0)[user_p]
+    item = find_dense_items(data.known_items, graph, 1)[item_p]
     known = (query >= 0) & (item >= 0)
     return query[known], item[known]
 
@@ -367,9 +367,9 @@ class PinSageAdapter(TrainedGraphModels):
         )
         sampling = Sampling((), settings.neighbour_dropout, side=0)
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
-        known = data.training_items
+        known = data.training_catalogue
         pairs, users = read_pairs(data, known)
-        dense = find_dense_items(data, known, training.graph)
+        dense = find_dense_items(known, training.graph, 0)
         examples = make_pair_examples(pairs, dense, training.graph.nodes, settings)
         if settings.watch:
             query, item = pair_test_items(
@@ -383,8 +383,8 @@ class PinSageAdapter(TrainedGraphModels):
         )  # fmt: skip
         weights = fit_weights(data, training, examples, how, band, fit_of=(settings, folder))
         items = read_side_rows(data, self.embed_nodes(data, source, weights), "node", "item")
-        vectors = read_item_matrix(data, items.join(known.rows, "item_id"), dense, training.graph.nodes)
-        return Trained(with_vectors(data, "user", users, mean_vectors(pairs, vectors[dense])), items)
+        vectors = read_item_matrix(items, known, dense, training.graph.nodes)
+        return Trained(share_vectors(data, "user", users, mean_vectors(pairs, vectors[dense])), items)
 
     def band(self, data: SplitData, source: GraphSource, lists: Graph) -> Band:
         """Return the hard negatives of each item.
@@ -406,15 +406,12 @@ class PinSageAdapter(TrainedGraphModels):
         return bands._replace(node=bands.node - np.uint32(first))
 
 
-def find_dense_items(data: SplitData, known: ItemTable, graph: Graph) -> NodeIds:
-    """Return (items,) the dense id in the graph of each item of training; -1 if the graph lacks it."""
-    table = collect_rows(data, known.rows.select("item_index", "item_id"))
-    out = np.full(known.size, -1, np.int64)
-    out[table.column("item_index").to_numpy()] = find_dense_ids(graph, table.column("item_id"), 0)
-    return out
+def find_dense_items(known: KnownItems, graph: Graph, side: int) -> NodeIds:
+    """Return (items,) the dense id in the graph of each item; -1 if its side lacks it."""
+    return find_dense_ids(graph, as_text(known.ids()), side)
 
 
-def find_dense_ids(graph: Graph, ids: pa.ChunkedArray, side: int) -> NodeIds:
+def find_dense_ids(graph: Graph, ids: pa.Array | pa.ChunkedArray, side: int) -> NodeIds:
     """Return the dense id of each id of a side in the graph; -1 if the graph does not have it."""
     nodes = NodeFinder(graph)(hash_node_ids(ids.cast(pa.string()), graph.seed), side).astype(np.int64)
     return np.where(nodes < graph.nodes, nodes, -1)
@@ -443,14 +440,14 @@ def pair_test_items(
 
 
 def read_item_matrix(
-    data: SplitData, items: DataFrame, dense: NodeIds, nodes: int
+    items: PieceRows, known: KnownItems, dense: NodeIds, nodes: int
 ) -> npt.NDArray[np.float32]:
-    """Return (nodes, d) vectors of items (item_index, vector) by dense id; zeros for other nodes."""
-    table = collect_rows(data, items.select("item_index", "vector"))
-    values = table.column("vector").combine_chunks().flatten().to_numpy()
-    rows = values.reshape(table.num_rows, -1)
-    out = np.zeros((nodes, rows.shape[1]), np.float32)
-    out[dense[table.column("item_index").to_numpy()]] = rows
+    """Return (nodes, d) vectors of items (item_id, vector) by dense id; zeros for other nodes."""
+    rows = pa.concat_tables(items.each(("item_id", "vector"), pa.concat_tables))
+    index_n = known.find(rows.column("item_id").combine_chunks())[0]
+    vectors = rows.column("vector").combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
+    out = np.zeros((nodes, vectors.shape[1]), np.float32)
+    out[dense[index_n[index_n >= 0]]] = vectors[index_n >= 0]
     return out
 
 

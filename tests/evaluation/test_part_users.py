@@ -18,7 +18,12 @@ from recbench_spark.evaluation.batch_schemas import LISTED_USERS
 from recbench_spark.evaluation.estimators import exposure
 from recbench_spark.evaluation.estimators.exposure import EXPOSED_USERS, ExposedItems, item_chances
 from recbench_spark.evaluation.ranking.given import LISTS, group_lists
-from recbench_spark.evaluation.ranking.part_users import BLOCK_NAMES, PART_USERS, select_part_users
+from recbench_spark.evaluation.ranking.part_users import (
+    BLOCK_NAMES,
+    PART_USERS,
+    count_trained_users,
+    select_part_users,
+)
 from recbench_spark.kernels.estimators.strata import StratumEdges, round_propensities
 from recbench_spark.kernels.ranking.rankings import list_roundings
 from recbench_spark.schemas import USER_BLOCKS
@@ -282,3 +287,11 @@ def test_lists_of_users(rows: list[Row], dropped: set[str]) -> None:
     assert lists_by_user == expected
     schema = group_lists(table).schema
     assert schema == pa.schema([LISTED_USERS.field("user_id"), *map(LISTED_USERS.field, schema.names[1:])])
+
+
+def test_users_with_training_items_are_counted() -> None:
+    """Blocks of none of them, and of no user at all, count none."""
+    users = [[[1], [], [2, 3]], [[], None], []]
+    lists = [pa.array(rows, SCHEMA.field("train_items").type) for rows in users]
+    assert [count_trained_users([pa.table({"train_items": rows})]) for rows in lists] == [2, 0, 0]
+    assert count_trained_users(pa.table({"train_items": rows}) for rows in lists) == 2

@@ -47,6 +47,16 @@ def test_a_name_is_a_view_a_table_or_a_question() -> None:
     assert "did you mean 'leaderboard'?" in error.value.hint
 
 
+def test_what_a_statement_names_stands_before_what_needs_it() -> None:
+    """Spark registers these alone, one by one."""
+    names = local_engine.find_names("SELECT * FROM `Leaderboard`")
+    assert names[-1] == "leaderboard" and {"runs", "metrics"} <= set(names) < {*TABLES, *view_files()}
+    for at, name in enumerate(names):
+        words = set(view_files().get(name, "").replace(",", " ").split())
+        assert words & set(names) <= set(names[: at + 1])
+    assert local_engine.find_names("SELECT 1") == []
+
+
 def test_a_statement_prints_rows(small_night: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = "suite = 'small' AND part = 'test' AND metric = 'ndcg' AND k = 5"
     sql = f"SELECT model, value FROM leaderboard WHERE {chosen}"

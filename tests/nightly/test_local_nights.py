@@ -83,6 +83,31 @@ CURVED: dict[str, Any] = {
 }
 """Learning curves with their ranks and a switch, and propensities that are fitted."""
 
+LEARNT: dict[str, Any] = {
+    "split": {"protocol": "TO_LS", "valid": True},
+    "models": [
+        *models("als_4"),
+        {"name": "mf", "kind": "mf_bpr", "dims": 3, "epochs": 2, "watch": True},
+        {"name": "gcn", "kind": "lightgcn", "dims": 3, "epochs": 1, "layers": 1, "items": "catalogue"},
+        {"name": "sas", "kind": "sasrec", "dims": 4, "epochs": 1, "memory": 5, "history": "with_valid"},
+        {
+            "name": "mem",
+            "kind": "memn2n",
+            "dims": 4,
+            "epochs": 1,
+            "memory": 5,
+            "explain": ["u000003", "no"],
+        },
+    ],
+    "retrieval": {
+        "models": ["als_4", "sas"],
+        "length": 10,
+        "indexes": [{"name": "hash", "kind": "lsh", "bits": 3, "bands": 4, "theta": 2, "index_parts": 2}],
+    },
+    "evaluation": {"metrics": ["ndcg"], "k": [5], "uncut": False, "bootstrap": {"replicates": 10}},
+}
+"""Models fitted by gradients, with attention and a history that has validation rows; lists by an index."""
+
 FALLS = {"models": [{"name": "als_4", "kind": "random"}, *models("random", "popular", "item_knn", "truth")]}
 """The next night, on which a model falls."""
 
@@ -106,7 +131,9 @@ def test_two_nights_have_the_same_tables(spark: Any, tmp_path: Path, monkeypatch
     assert ArrowStore(places[2]).read_rows(COMPARISONS).num_rows
 
 
-@pytest.mark.parametrize("settings", [DRAWN, RATED, CURVED], ids=["drawn", "rated", "curved"])
+@pytest.mark.parametrize(
+    "settings", [DRAWN, RATED, CURVED, LEARNT], ids=["drawn", "rated", "curved", "learnt"]
+)
 def test_other_nights_have_the_same_tables(
     spark: Any, tmp_path: Path, monkeypatch: Any, settings: dict[str, Any]
 ) -> None:
@@ -237,7 +264,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"evaluation": {**SMALL["evaluation"], "exposure": {"propensities": FEATURES}}},
         "logistic regression is evaluated by Spark",
     ),
-    "model": ({"models": [{"name": "mf", "kind": "mf_bpr"}]}, "model mf \\(kind mf_bpr\\) runs on Spark"),
+    "model": (
+        {"models": [{"name": "als", "kind": "mllib_als"}]},
+        "model als \\(kind mllib_als\\) runs on Spark",
+    ),
 }
 
 

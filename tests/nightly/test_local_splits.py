@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import random
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from recbench_spark.commands import split as job
-from recbench_spark.config import Benchmark, make_benchmark
+from recbench_spark.config import Benchmark, make_benchmark, parse
 from recbench_spark.engine import local
 from recbench_spark.errors import ConfigError, DataError, EmptyPartError, FallbackToSpark
 from recbench_spark.nightly import runners
@@ -22,6 +24,7 @@ from recbench_spark.nightly.split import identify_split, prepare_split
 from recbench_spark.protocol import item_counts
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import SPLITS as TABLE
+from recbench_spark.schemas import USER_BLOCKS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
 from tools.compare_warehouses import main as compare
@@ -83,6 +86,51 @@ def test_tables_of_both_runners_are_the_same(spark, tmp_path: Path, monkeypatch,
     split_log(ArrowStore(str(places[1]), workers=2), benchmark)
     split_log(Store(spark, str(places[2])), benchmark)
     assert [compare([str(places[n]), str(places[2])]) for n in (0, 1)] == [0, 0]
+
+
+def write_labels(folder: Path) -> list[dict[str, Any]]:
+    """Tables with labels of each type; some users and items have none. Returns the slices."""
+    draw, users = random.Random(2), [*range(30), 99]
+    moments = [datetime(2020, 1, 1, 10), datetime(2020, 1, 1, 10, 0, 0, 500_000), None]
+    values: dict[str, pa.Array] = {
+        "double": pa.array([draw.choice([1.0, 2.5, 1e10, 1e-4, -0.0, None, math.inf]) for _ in users]),
+        "float": pa.array([draw.choice([0.1, 3e8, None]) for _ in users], pa.float32()),
+        "whole": pa.array([draw.choice([1, 2, None]) for _ in users]),
+        "flag": pa.array([draw.choice([True, False]) for _ in users]),
+        "time": pa.array([draw.choice(moments) for _ in users], pa.timestamp("us", "UTC")),
+        "text": pa.array([draw.choice(["a", "b ", "ü", None]) for _ in users]),
+    }
+    pq.write_table(pa.table({"user_id": users, **values}), folder / "users.parquet", row_group_size=9)
+    lines = [f"{item},{draw.choice(['x y', '', '2.0'])}" for item in range(50)]
+    (folder / "items.csv").write_text("\n".join(["item_id,genre", *lines]))
+    cuts = [{"key": name, "of": "users", "path": str(folder / "users.parquet")} for name in values]
+    return [*cuts, {"key": "kind", "column": "genre", "of": "items", "path": str(folder / "items.csv")}]
+
+
+def test_labels_of_tables_are_the_same(spark, tmp_path: Path) -> None:
+    """Spelled as Spark's casts spell them."""
+    document = make(write_log(tmp_path / "log", 8), SPLITS["last"]).model_dump(mode="json")
+    document["evaluation"]["slices"] = write_labels(tmp_path)
+    benchmark = parse(Benchmark, document, "test")
+    for store in (ArrowStore(str(tmp_path / "one")), Store(spark, str(tmp_path / "spark"))):
+        split_log(store, benchmark)
+    assert compare([str(tmp_path / "one"), str(tmp_path / "spark")]) == 0
+    rows = ArrowStore(str(tmp_path / "one")).rows(USER_BLOCKS)
+    truth = [dict(part["slices"]) for row in rows for _, part in row["held_out"].items()]
+    spelled = {key: {label for one in truth for label in one[key]} for key in truth[0]}
+    users = spark.read.parquet(str(tmp_path / "users.parquet"))
+    for key in ("double", "float", "whole", "flag", "time", "text"):
+        texts = {row[0] for row in users.select(users[key].cast("string")).collect()}
+        assert spelled[key] - {None} <= texts and len(spelled[key] - {None}) > 1, key
+    assert spelled["kind"] == {"x y", "2.0", None}
+
+
+def test_a_table_that_has_an_id_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "users.csv").write_text("user_id,age\n1,7\n1,8\n")
+    document = make(write_log(tmp_path / "log", 8), SPLITS["last"]).model_dump(mode="json")
+    document["evaluation"]["slices"] = [{"key": "age", "of": "users", "path": str(tmp_path / "users.csv")}]
+    with pytest.raises(DataError, match=r"slice age: .*users.csv has a user_id twice"):
+        split_log(ArrowStore(str(tmp_path / "w")), parse(Benchmark, document, "test"))
 
 
 def test_a_split_that_is_there_is_not_made_again(tmp_path: Path) -> None:

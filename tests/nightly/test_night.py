@@ -25,8 +25,9 @@ from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.nightly.night import count_attempts, open_night
 from recbench_spark.nightly.night_status import find_finished_night
 from recbench_spark.nightly.results import find_grid_edges
+from recbench_spark.nightly.slice_tables import label_slices
 from recbench_spark.protocol.item_counts import Catalogue
-from recbench_spark.protocol.user_blocks import BlockPlan, label_slices
+from recbench_spark.protocol.user_blocks import BlockPlan
 from recbench_spark.schemas import (
     CHECKS,
     EMBEDDINGS,
@@ -416,13 +417,13 @@ def test_a_split_killed_half_way_is_completed_without_doubling(
 def test_whole_files_and_a_shuffle_give_the_same_blocks(small_night: Ran) -> None:
     """Compacted files have names without the mark."""
     night = small_night.night
-    store, slices = night.store, night.benchmark.evaluation.slices
+    store, slices = night.store, label_slices(night.store, night.benchmark.evaluation.slices)
     rows = split.open_labelled(store, night.split_id)
     assert isinstance(rows, PieceRows)
     renamed = [file.replace("by-user_id-", "") for file in rows.pieces]
-    plan = BlockPlan(night.data.known_items.find, (3, 9), ("valid", "test"), label_slices(slices))
+    plan = BlockPlan(night.data.known_items.find, (3, 9), ("valid", "test"), slices)
     whole, shuffled = (
-        split.make_user_blocks(store, night.split_id, opened, slices, plan)
+        split.make_user_blocks(store, night.split_id, opened, plan)
         for opened in (rows, FrameRows(store.read_partition(SPLITS, "split_id", night.split_id)))
     )
     assert are_whole(rows.pieces, "user_id") and not are_whole(renamed, "user_id")

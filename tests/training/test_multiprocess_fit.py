@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError, DataError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
 from recbench_spark.models.networks.plans import TrainingPlan
@@ -54,21 +55,19 @@ def own_negatives_task():
 
 
 @pytest.fixture
-def local(request) -> bool:
-    """Tell whether processes run on the driver's host; tasks of Spark need a session."""
-    if not request.param:
-        request.getfixturevalue("spark")
-    return request.param
+def engine(request) -> SparkEngine | None:
+    """The runner whose tasks run the processes; None: they run on the driver's host."""
+    return None if request.param else SparkEngine(request.getfixturevalue("spark"))
 
 
 TASKS = pytest.param(False, marks=pytest.mark.spark, id="tasks of Spark")
 WAYS = pytest.mark.parametrize(
-    "local", [pytest.param(True, id="processes of the driver"), TASKS], indirect=True
+    "engine", [pytest.param(True, id="processes of the driver"), TASKS], indirect=True
 )
 
 
 @pytest.mark.parametrize(
-    ("make", "local"),
+    ("make", "engine"),
     [
         pytest.param(partial(factor_task, 0), True, marks=pytest.mark.full, id="MF-BPR, sparse"),
         pytest.param(own_negatives_task, True, id="pairs"),
@@ -76,12 +75,12 @@ WAYS = pytest.mark.parametrize(
             partial(factor_task, 2), False, marks=pytest.mark.spark, id="LightGCN, tasks of Spark"
         ),
     ],
-    indirect=["local"],
+    indirect=["engine"],
 )
-def test_two_processes_fit_what_one_does(tmp_path, capfd, make, local) -> None:
+def test_two_processes_fit_what_one_does(tmp_path, capfd, make, engine) -> None:
     alone, report, expected_told = make(), [], []
     expected = fit(alone, PLAN, tmp_path / "one", expected_told.append)
-    result = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 3), report.append, local=local)
+    result = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 3), report.append, engine=engine)
     assert [e.loss for e in result.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
     assert [line[:21] for line in report] == [line[:21] for line in expected_told]
     assert not capfd.readouterr().out
@@ -151,10 +150,10 @@ def test_a_process_that_ends_is_told_leaves_nobody_behind_and_the_fit_goes_on(
 
 @pytest.mark.full
 @WAYS
-def test_an_error_of_one_process_comes_out_as_it_is(tmp_path, capfd, local) -> None:
+def test_an_error_of_one_process_comes_out_as_it_is(tmp_path, capfd, engine) -> None:
     make = partial(Ending, str(tmp_path), "refused")
     with pytest.raises(DataError, match=r"^no more\n  hint: rest$"):
-        fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), str, local=local)
+        fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), str, engine=engine)
     assert not running(tmp_path) and not capfd.readouterr().out
 
 
@@ -216,15 +215,14 @@ def test_a_folder_that_tasks_do_not_share_with_the_driver_is_refused(spark, tmp_
     """/proc/self/cwd is another folder in each process: the driver's is not the one of Spark's workers."""
     monkeypatch.chdir(tmp_path)
     folder, make = Path("/proc/self/cwd/fit"), partial(Ending, str(tmp_path), "")
-    monkeypatch.setattr(
-        multiprocess_fit, "_is_local_session", lambda: False
-    )  # the stage runs, on this host's workers
+    engine = SparkEngine(spark)
+    monkeypatch.setattr(multiprocess_fit, "find_tasks", lambda engine: engine)  # the stage runs, here
     words = rf"^/proc/self/cwd/fit is no folder that {socket.gethostname()} shares .*\n  hint: --warehouse "
     with pytest.raises(StoreError, match=words):
-        require_common_folder(folder, 2)
+        require_common_folder(folder, 2, engine)
     with pytest.raises(StoreError, match=words):
-        fit_multiprocess(make, PLAN, folder, (1, 1), str, local=False)
-    require_common_folder(tmp_path / "shared", 2)
+        fit_multiprocess(make, PLAN, folder, (1, 1), str, engine=engine)
+    require_common_folder(tmp_path / "shared", 2, engine)
     assert (
         not list(tmp_path.glob("pid-*")) and names(tmp_path / "fit") == names(tmp_path / "shared") == set()
     )
@@ -283,12 +281,12 @@ def listening(pids: list[int]) -> set[str]:
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
-    ("interface", "local"),
+    ("interface", "engine"),
     [("", True), ("eth0", True), pytest.param("", False, marks=pytest.mark.spark)],
-    indirect=["local"],
+    indirect=["engine"],
 )
 def test_during_a_fit_nobody_listens_but_on_the_loopback_address(
-    tmp_path, monkeypatch, interface, local
+    tmp_path, monkeypatch, interface, engine
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
     addresses: set[str] = set()
@@ -302,7 +300,7 @@ def test_during_a_fit_nobody_listens_but_on_the_loopback_address(
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        fit_multiprocess(partial(Slow, str(tmp_path)), PLAN, tmp_path / "two", (1, 1), str, local=local)
+        fit_multiprocess(partial(Slow, str(tmp_path)), PLAN, tmp_path / "two", (1, 1), str, engine=engine)
     finally:
         over.set()
         thread.join()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError, StoreError
+from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
 from recbench_spark.models.networks.sequences import make_sequences
@@ -19,11 +22,13 @@ from recbench_spark.nightly.benchmark_checks import check_night
 from recbench_spark.schemas import CHECKS, EMBEDDINGS, EXPLANATIONS, RANKINGS, SPLITS
 from recbench_spark.storage.host_files import digest_content
 from recbench_spark.storage.seals import SEAL
+from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.store import Store
+from recbench_spark.training.histories import COLUMNS, HistoryRule
 from recbench_spark.training.kept_weights import find_weights
 from recbench_spark.training.model_adapter import make_adapter
 from recbench_spark.training.sequence_fold_in import FittedNetwork
-from recbench_spark.training.sequence_models import CHECKPOINT, make_embedding_task, make_explaining_task
+from recbench_spark.training.sequence_models import CHECKPOINT, embed_users, explain_listed
 from tests.nights import Ran, models, run, small
 
 FIT: dict[str, Any] = {"epochs": 2, "batch": 16, "dims": 4, "memory": 5, "rate": 0.01}
@@ -170,24 +175,56 @@ def test_tasks_compute_vectors_and_attention_user_by_user(tmp_path: Path) -> Non
     fit(task, settings.plan(), tmp_path / "checkpoints", lambda _: None)
     place = tmp_path / CHECKPOINT
     network = FittedNetwork(settings, ITEMS, str(place), place.stat().st_size, digest_content(place))
-    owned = [[0, *range(9, ITEMS)], None, []]  # of the first user only 8 is left, and it is not listed
-    columns = [pa.array(["a", "b", "c"]), *(pa.array(x, pa.list_(pa.int32())) for x in (lists, owned))]
-    batch = pa.RecordBatch.from_arrays(columns, ["user_id", "items", "owned"])
-    (vectors,) = make_embedding_task(network)(iter([batch]))
-    alone = [next(make_embedding_task(network)(iter([batch.slice(n, 1)]))) for n in range(3)]
-    assert [one["vector"][0].as_py() for one in alone] == vectors["vector"].to_pylist()
-    rows = explain(network, [], batch)
-    first = [row for row in rows if row["user_id"] == "a" and row["hop"] == 2]
-    assert [row["item_index"] for row in first] == [6, 5, 4, 3, 2]  # the five before the newest
+    rows = label_rows({"a": lists[0], "b": lists[1], "c": lists[2]}, owned={"a": [0, *range(9, ITEMS)]})
+    rule = HistoryRule(know_items(tmp_path), None, ("train", "given"), np.ones(ITEMS, bool))
+    vectors = embed_users(rows, rule, network)
+    alone = [embed_users(rows.filter(pc.equal(rows["user_id"], user)), rule, network) for user in "abc"]
+    assert vectors["user_id"].to_pylist() == ["a", "b", "c"] and pa.concat_tables(alone).equals(vectors)
+    explain = partial(explain_listed, rows, network=network, listed=("a", "b", "c", "d"))
+    explained, table = explain(rule)
+    assert explained == 2
+    first = [row for row in table.to_pylist() if row["user_id"] == "a" and row["hop"] == 2]
+    assert [row["item_id"] for row in first] == ["6", "5", "4", "3", "2"]  # the five before the newest
     assert sum(row["weight"] for row in first) == pytest.approx(1)
-    assert {row["user_id"] for row in rows} == {"a", "b"}
-    assert {row["best_index"] for row in rows if row["user_id"] == "a"} == {8}
-    assert {row["user_id"] for row in explain(network, [8], batch)} == {"b"}, "no item is left for a"
+    assert set(table["user_id"].to_pylist()) == {"a", "b"}
+    assert {row["best_item_id"] for row in first} == {"8"}
+    rule.learnt_i[8] = False
+    assert set(explain(rule)[1]["user_id"].to_pylist()) == {"b"}, "no item is left for a"
 
 
-def explain(network: FittedNetwork, unlisted: list[int], batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    task = make_explaining_task(network, np.array(unlisted, np.int64))
-    return pa.Table.from_batches(task(iter([batch]))).to_pylist()
+def label_rows(lists: dict[str, list[int]], owned: dict[str, list[int]]) -> pa.Table:
+    """Relevant rows of items in the order of time, and irrelevant ones of other items that users have."""
+    rows = [(user, str(item), 1.0, n, "train") for user, own in lists.items() for n, item in enumerate(own)]
+    rows += [(user, str(item), 0.0, 0, "given") for user, own in owned.items() for item in own]
+    return pa.table(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+def know_items(folder: Path) -> KnownItems:
+    columns = {"item_id": list(map(str, range(ITEMS))), "item_index": range(ITEMS), "n_train": [1] * ITEMS}
+    pq.write_table(
+        pa.table({name: list(column) for name, column in columns.items()}), folder / "items.parquet"
+    )
+    return KnownItems(SharedRows(f"items-{folder.name}", (str(folder / "items.parquet"),)), ITEMS)
+
+
+def test_histories_are_in_the_order_of_time_and_ties_in_that_of_items(tmp_path: Path) -> None:
+    rows = pa.table(
+        {
+            "user_id": ["tied", "tied", "tied", "still", "still", "odd", "one", "none"],
+            "item_id": ["7", "3", "9", "2", "1", "x", "5", "5"],
+            "rating": [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0],
+            "event_time": [5, 5, 1, 4, 4, 1, None, 1],
+            "part": ["train"] * 8,
+        }
+    )
+    for order in ([0, 1, 2, 3, 4, 5, 6, 7], [6, 1, 7, 4, 3, 2, 5, 0]):
+        cut = HistoryRule(know_items(tmp_path), None).cut(rows.take(pa.array(order))).to_pylist()
+        users = {row.pop("user_id"): row for row in cut}
+        assert users == {
+            "tied": {"items": [9, 3, 7], "tied": True, "still": False},
+            "still": {"items": [1, 2], "tied": True, "still": True},
+            "one": {"items": [5], "tied": False, "still": False},
+        }
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_edges_are_fitted_over_a_laid_out_graph_and_weights_are_made_once(tmp_pa
     features = np.random.default_rng(1).standard_normal((50, 4)).astype(np.float32)
     laid = trained_graphs.TrainingGraph(graph, GraphInput(parts, features, (4, 3), 0), net)
     how = PairObjective("co_occurrence", 1.0, 20, first=20, end=50)
-    data: Any = SimpleNamespace(journal=Journal(io.StringIO()))
+    data: Any = SimpleNamespace(journal=Journal(io.StringIO()), store=SimpleNamespace(engine=None))
     folder = tmp_path / "fit"
     path = trained_graphs.fit_weights(data, laid, examples, how, None, fit_of=(settings, folder))
     weights, _ = read_weights(str(path))

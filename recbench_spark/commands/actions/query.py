@@ -121,7 +121,7 @@ def _answer_on_spark(args: argparse.Namespace, sql: str) -> int:
     _refuse_empty(args.warehouse, store.exists)
     if not needs_no_java(args.warehouse):
         local_engine.require_whole(store, local_engine.find_tables(sql))
-    store.install_views()
+    store.install_views(local_engine.find_names(sql))
     if sql == args.sql.strip():  # ready-made questions need no guard
         check_query(store.spark, sql, (*TABLES, *view_files()))
     answer, limit = store.spark.sql(sql), choose_limit(args)

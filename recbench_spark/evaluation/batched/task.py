@@ -217,7 +217,7 @@ def rank_users(
     """Rank users by one model: rows of `RANKED_USERS`."""
     if member.source is None and member_rows is not None:
         member_rows = group_lists(member_rows)
-    batches = _user_batches(users.select(_ranking_columns(member, users)), member, member_rows)
+    batches = join_member_rows(users.select(_ranking_columns(member, users)), member, member_rows)
     if member.source is None:
         return rank_batches(request, batches)
     return score_batches(member.source, request, batches, device=device)
@@ -233,7 +233,7 @@ def _ranking_columns(member: Member, users: pa.Table) -> list[str]:
     return [name for name in names if name in users.column_names]
 
 
-def _user_batches(users: pa.Table, member: Member, member_rows: pa.Table | None) -> Batches:
+def join_member_rows(users: pa.Table, member: Member, member_rows: pa.Table | None) -> Batches:
     """Yield some thousand users at a time with the model's columns about them (NULL: none)."""
     for batch in users.to_batches(max_chunksize=BATCH_USERS):
         row_indices = (

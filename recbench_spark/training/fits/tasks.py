@@ -258,15 +258,14 @@ def _write(
         for (file, (name, key_r, rows, biases)), number in zip(sides.items(), numbers, strict=True):
             seen = np.unique(key_r)
             ids = log.arrays[f"{name}s"][seen if number is None else number[seen]]
-            write_table(task.place(file), _vectors(ids, rows[seen], biases[seen], name))
+            write_table(task.place(file), name_vectors(as_text(ids), rows[seen], biases[seen], name))
 
 
-def _vectors(
-    ids: npt.NDArray[Any], rows: npt.NDArray[Any], biases: npt.NDArray[Any], name: str
-) -> pa.Table:
+def name_vectors(ids: pa.Array, rows: npt.NDArray[Any], biases: npt.NDArray[Any], name: str) -> pa.Table:
+    """Return the column `name` of ids, vector and bias from (n, d) vectors and (n,) biases."""
     offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
     vectors = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(rows).ravel()))
-    return pa.table({name: as_text(ids), "vector": vectors, "bias": pa.array(biases)})
+    return pa.table({name: ids, "vector": vectors, "bias": pa.array(biases)})
 
 
 def read_earlier_row(task: FitTask) -> Row | None:

@@ -1,0 +1,86 @@
+"""Labels that tables have of users and of items, for slices: checked, spelled and shared with tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.config import Slice
+from recbench_spark.data.input_rows import check_input, open_input
+from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.protocol.user_blocks import TABLE_LABELS, SliceLabel
+from recbench_spark.storage.scratch import keep_rows
+from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.sides import ChangedRows
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
+
+
+def label_slices(store: AnyStore, slices: Sequence[Slice]) -> tuple[SliceLabel, ...]:
+    """Return labels for a file's slices; tasks write those of tables to scratch, by id.
+
+    Raises:
+        FallbackToSpark: only Spark reads a table. SchemaError: it lacks a column, or labels are no values.
+        DataError: an id is missing, or stands twice.
+    """
+    return tuple(
+        SliceLabel(cut.key, cut.of, cut.column or cut.key, _share_labels(store, cut) if cut.path else None)
+        for cut in slices
+    )
+
+
+def _share_labels(store: AnyStore, cut: Slice) -> SharedRows | None:
+    """Return the labels of a table (TABLE_LABELS); None: it has no rows."""
+    name, source, what = f"{cut.of[:-1]}_id", cut.column or cut.key, f"slice {cut.key}"
+    opened = open_input(store.engine, str(cut.path), [name, source], what)
+    checked = check_input(opened, {}, what, ids=(name,), others=(source,))
+    spell = partial(_spell_rows, names=(name, source), where=f"{what}: {cut.path}")
+    labelled = ChangedRows(checked.rows, (name, source), spell, TABLE_LABELS)
+    files = keep_rows(store.scratch, labelled, TABLE_LABELS, store.engine).files
+    if not files:
+        return None
+    rows = SharedRows(f"slice-{cut.key}", files)
+    ids = rows.dataset().to_table(columns=["id"]).column("id")
+    if pc.count_distinct(ids).as_py() < len(ids):
+        raise DataError(f"slice {cut.key}: {cut.path} has a {name} twice", "keep one row per id")
+    return rows
+
+
+def _spell_rows(rows: pa.Table, names: Sequence[str], where: str) -> pa.Table:
+    ids, labels = (rows.column(name) for name in names)
+    try:
+        return pa.table([ids.cast(pa.string()), spell_values(labels)], list(TABLE_LABELS))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+        message = f"{where}: column {names[1]} of type {labels.type} holds no labels"
+        raise SchemaError(message, "write labels as text") from error
+
+
+def spell_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values as text, spelled as Spark's casts do.
+
+    >>> spell_values(pa.chunked_array([[1.0, 1e10, 0.0001, None]])).to_pylist()
+    ['1.0', '1.0E10', '1.0E-4', None]
+    """
+    if pa.types.is_floating(column.type):
+        codes = column.combine_chunks().dictionary_encode()
+        texts = pa.array(map(_spell_float, codes.dictionary.to_numpy()), pa.string())
+        return pa.chunked_array([texts.take(codes.indices)])
+    if pa.types.is_timestamp(column.type):  # the fraction without zeros at its end
+        texts = column.cast(pa.timestamp("us"), safe=False).cast(pa.string())
+        return pc.replace_substring_regex(texts, r"\.?0+$", "")
+    return column.cast(pa.string())
+
+
+def _spell_float(value: np.floating) -> str:
+    if not np.isfinite(value):
+        return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return np.format_float_positional(value, trim="0")
+    text = np.format_float_scientific(value, trim="0", exp_digits=1)
+    return text.replace("e+", "E").replace("e", "E")
