@@ -107,6 +107,7 @@ MODULES_WITHOUT_SPARK = {
     )),
     *(f"evaluation.batched.{name}" for name in ("curves", "progress", "shuffle", "task")),
     *(f"evaluation.estimators.{name}" for name in ("exposure", "rewards")),
+    *(f"evaluation.metrics.{name}" for name in ("prediction_ranges", "predictions")),
 }  # fmt: skip
 
 
@@ -298,7 +299,6 @@ LAZY_ROOMS = {"commands", "jobs"}
 LAZY_FILES = {
     "recbench_spark/__init__.py": "workers that import a kernel do not load the public functions",
     "recbench_spark/adhoc/compared_runs.py": "loads Spark for a warehouse that only Spark reads",
-    "recbench_spark/adhoc/engines.py": "loads the engine that a call chooses",
     "recbench_spark/adhoc/evaluation.py": "loads Spark's devices where frames are ranked",
     "recbench_spark/adhoc/input_tables.py": "loads Spark for frames",
     "recbench_spark/adhoc/outputs.py": "loads Spark for frames",

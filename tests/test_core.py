@@ -199,6 +199,11 @@ def test_what_an_extra_lacks_is_one_sentence_with_the_command(
     assert done.stderr.endswith(said) and len(done.stderr.splitlines()) <= 3
 
 
+SPARK = """
+import recbench_spark
+recbench_spark.evaluate("truth.csv", lists="lists.csv", engine="spark")
+"""
+
 PLOT = """
 truth, lists, *_ = make_frames()
 recbench_spark.evaluate(truth, lists=lists, k=2).plot()
@@ -208,7 +213,7 @@ recbench_spark.evaluate(truth, lists=lists, k=2).plot()
 @pytest.mark.parametrize(
     ("code", "package", "extra"),
     [
-        ("from recbench_spark.adhoc.engines import load_engine\nload_engine('spark')", "pyspark", "spark"),
+        (SPARK, "pyspark", "spark"),
         (FRAMES + PLOT, "matplotlib", "plots"),
     ],
 )

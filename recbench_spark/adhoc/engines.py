@@ -8,16 +8,14 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow.compute as pc
 
 from recbench_spark.data import arrow_files
 from recbench_spark.data.column_names import ColumnNames
-from recbench_spark.engine.choices import Engine, EngineChoice, require_spark
+from recbench_spark.engine.choices import EngineChoice, require_spark
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.extras import explain_missing
 from recbench_spark.schemas import Table
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 
@@ -26,37 +24,6 @@ MOST_ROWS = 2_000_000
 
 MOST_PAIRS = 50_000_000
 """Most pairs of users and items that `auto` scores in this process, each in float64."""
-
-
-class EngineCalls(NamedTuple):
-    """The functions of an engine. Both engines take the same tables and options, and give the same bits.
-
-    Attributes:
-        name: local or spark.
-        evaluate: see `evaluation.evaluate`; the tables choose the runner.
-        evaluate_pairs: see `pairs.evaluate_pairs`.
-        evaluate_predictions: see `spark_predictions.evaluate_predictions`.
-    """
-
-    name: Engine
-    evaluate: Callable[..., Any]
-    evaluate_pairs: Callable[..., Any]
-    evaluate_predictions: Callable[..., Any]
-
-
-def load_engine(name: Engine) -> EngineCalls:
-    """Import an engine and return its functions."""
-    from recbench_spark.adhoc.evaluation import evaluate  # noqa: PLC0415
-    from recbench_spark.adhoc.pairs import evaluate_pairs  # noqa: PLC0415
-
-    if name == "local":
-        from recbench_spark.adhoc import local_predictions  # noqa: PLC0415
-
-        return EngineCalls(name, evaluate, evaluate_pairs, local_predictions.evaluate_predictions)
-    with explain_missing():
-        from recbench_spark.adhoc import spark_predictions  # noqa: PLC0415
-
-    return EngineCalls(name, evaluate, evaluate_pairs, spark_predictions.evaluate_predictions)
 
 
 def choose_engine(

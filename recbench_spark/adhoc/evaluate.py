@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from recbench_spark.adhoc import many_models
 from recbench_spark.adhoc.options import ENGINES, EvaluationRequest, require_choice, table_columns
@@ -27,9 +27,7 @@ from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.engine.choices import require_spark
 from recbench_spark.errors import ConfigError, FallbackToSpark, show_value
 from recbench_spark.evaluation.result import Result, add_warnings
-
-if TYPE_CHECKING:
-    from recbench_spark.adhoc.engines import EngineCalls
+from recbench_spark.extras import explain_missing
 
 COLUMNS_TAKEN = "columns taken"
 """Name of the check that tells which columns were taken under their usual names in other libraries."""
@@ -114,9 +112,10 @@ def evaluate(  # noqa: PLR0913
         "uncut": uncut, "draw": draw,
     }  # fmt: skip
 
-    def call(calls: EngineCalls, tables: Mapping[str, Any]) -> Result:
-        place = {"scratch": scratch} if calls.name == "spark" else {}
-        evaluate_one = partial(calls.evaluate, **options, **place)
+    def call(tables: Mapping[str, Any]) -> Result:
+        from recbench_spark.adhoc import evaluation  # noqa: PLC0415
+
+        evaluate_one = partial(evaluation.evaluate, **options, scratch=scratch)
         return many_models.evaluate_each(evaluate_one, tables, models)
 
     return _call_engine(tables, engine, call, ColumnNames(columns or {}))
@@ -145,7 +144,7 @@ def evaluate_predictions(
     *,
     columns: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Compute RMSE, log-loss, RIG, AUC and others of predictions: `spark_predictions` says how.
+    """Compute RMSE, log-loss, RIG, AUC and others of predictions: `predictions` says how.
 
     Args:
         predictions: user_id, item_id, prediction, outcome: a table of any kind that `evaluate` accepts.
@@ -158,9 +157,10 @@ def evaluate_predictions(
 
     checked = make_views(views)
 
-    def call(calls: EngineCalls, tables: Mapping[str, Any]) -> Result:
-        result: Result = calls.evaluate_predictions(tables["predictions"], bootstrap, checked, slice_by)
-        return result
+    def call(tables: Mapping[str, Any]) -> Result:
+        from recbench_spark.adhoc import predictions as work  # noqa: PLC0415
+
+        return work.evaluate_predictions(tables["predictions"], bootstrap, checked, slice_by)
 
     return _call_engine({"predictions": predictions}, engine, call, ColumnNames(columns or {}))
 
@@ -180,8 +180,8 @@ def make_views(views: object) -> Views:
 
 # ------------------------------------------------------------------------------------ choice of the engine
 
-EngineCall = Callable[["EngineCalls", Mapping[str, Any]], Result]
-"""A function that evaluates tables with the functions of an engine."""
+EngineCall = Callable[[Mapping[str, Any]], Result]
+"""A function that evaluates tables, which choose the runner."""
 
 
 def _call_engine(tables: Mapping[str, Any], engine: str, call: EngineCall, columns: ColumnNames) -> Result:
@@ -211,14 +211,12 @@ def _choose_and_call(
         )
     if path_names and len(path_names) == len(present):
         return _evaluate_paths(present, engine, call, columns)
-    from recbench_spark.adhoc.engines import load_engine  # noqa: PLC0415
-
     if spark_names:
         if engine == "local":
             hint = "convert them to tables of Arrow: frame.toArrow()"
             raise ConfigError("engine local does not read frames of Spark", hint)
         frames = {name: columns.rename_frame(frame, name) for name, frame in present.items()}
-        return call(load_engine("spark"), frames)
+        return call(frames)
     if engine == "spark":
         raise ConfigError(
             "engine spark does not read frames of this process",
@@ -229,7 +227,7 @@ def _choose_and_call(
         **_convert_frames(frames, columns),
         **_read_frames({x: present[x] for x in path_names}, columns),
     }
-    return call(load_engine("local"), read)
+    return call(read)
 
 
 def _read_trec(table: Any) -> Any:
@@ -258,17 +256,18 @@ def _evaluate_paths(
         == "local"
     ):
         try:
-            return call(engines.load_engine("local"), _read_frames(paths, columns))
+            return call(_read_frames(paths, columns))
         except FallbackToSpark as error:
             require_spark(engine, error)
-    from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
-    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+    with explain_missing():
+        from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
+        from recbench_spark.runtime.session import get_session  # noqa: PLC0415
 
     spark = get_session("recbench-spark evaluate")
     frames = {
         name: read_table(spark, path, table_columns(name), name, columns) for name, path in paths.items()
     }
-    return call(engines.load_engine("spark"), frames)
+    return call(frames)
 
 
 def _read_frames(paths: Mapping[str, Any], columns: ColumnNames) -> dict[str, Any]:

@@ -10,19 +10,21 @@ from recbench_spark.adhoc.measured import Measured
 from recbench_spark.engine.measures import Measures
 from recbench_spark.engine.versions import make_frame
 from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
-from recbench_spark.evaluation.batched.rank import RANKING
+from recbench_spark.evaluation.metrics.predictions import BATCH_USERS
 from recbench_spark.evaluation.result import Result
 from recbench_spark.schemas import METRICS, USER_METRICS, Table
 from recbench_spark.storage.blocks import TaskRows
-from recbench_spark.storage.frame_blocks import make_frame_rows, reduce_frame
-from recbench_spark.storage.spark_types import conform
+from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows, reduce_frame
+from recbench_spark.storage.spark_types import conform, spark_columns
 
 
 class FrameOutputs:
     """Rankings of a session, which Spark caches."""
 
-    def __init__(self, spark: SparkSession, rankings: TaskRows) -> None:
-        self.spark, self.ranked = spark, make_frame_rows(spark, rankings, RANKING).cache()
+    def __init__(self, spark: SparkSession, rankings: TaskRows, schema: pa.Schema) -> None:
+        self.spark = spark
+        self.ranked = make_frame_rows(spark, rankings, spark_columns(schema)).cache()
+        self.rows = FrameRows(self.ranked, BATCH_USERS)
 
     def reduce(self, measures: Measures) -> dict[str, pa.Table]:
         """Reduce the rankings by measures."""

@@ -11,22 +11,25 @@ import pyarrow as pa
 from recbench_spark.adhoc.measured import Measured, measure_rankings
 from recbench_spark.adhoc.request_checks import EvaluationPlan
 from recbench_spark.checks import Check
+from recbench_spark.data.input_rows import open_table
 from recbench_spark.engine.measures import Measures, reduce_pieces
 from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES
 from recbench_spark.evaluation.batched.run_measures import map_user_values
 from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS
 from recbench_spark.evaluation.metrics.listed import ListedCatalogue
 from recbench_spark.evaluation.metrics.pairs import pair_measure, value_batches
+from recbench_spark.evaluation.metrics.predictions import BATCH_USERS
 from recbench_spark.evaluation.result import Result, ShownTable
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.blocks import Engine, TaskRows, return_rows
-
-ROWS_A_BATCH = 10_000
-"""Rows per batch, as in Spark."""
+from recbench_spark.storage.blocks import Engine, StoredRows, TaskRows, return_rows
 
 
 class Outputs(Protocol):
     """Rankings, and what becomes of them on a runner."""
+
+    @property
+    def rows(self) -> StoredRows:
+        """The rankings."""
 
     def reduce(self, measures: Measures) -> dict[str, pa.Table]:
         """Reduce the rankings by measures."""
@@ -35,21 +38,22 @@ class Outputs(Protocol):
         """Return the result of a call."""
 
 
-def open_outputs(engine: Engine, rankings: TaskRows) -> Outputs:
-    """Rank the users, and return the rankings."""
+def open_outputs(engine: Engine, rankings: TaskRows, schema: pa.Schema = RANKED_USERS) -> Outputs:
+    """Rank the users, and return the rankings, or other rows of users of a schema."""
     spark: Any = getattr(engine, "spark", None)
     if spark is not None:
         from recbench_spark.adhoc.frame_outputs import FrameOutputs  # noqa: PLC0415
 
-        return FrameOutputs(spark, rankings)
-    return TableOutputs(pa.concat_tables([RANKED_USERS.empty_table(), *rankings.each(return_rows)]))
+        return FrameOutputs(spark, rankings, schema)
+    return TableOutputs(engine, pa.concat_tables([schema.empty_table(), *rankings.each(return_rows)]))
 
 
 class TableOutputs:
     """Rankings of this process."""
 
-    def __init__(self, ranked: pa.Table) -> None:
+    def __init__(self, engine: Engine, ranked: pa.Table) -> None:
         self.ranked, self.batches = ranked, list(to_batches(ranked))
+        self.rows = open_table(engine, ranked).rows
 
     def reduce(self, measures: Measures) -> dict[str, pa.Table]:
         """Reduce the rankings by measures."""
@@ -82,7 +86,7 @@ def measure_pairs(outputs: Outputs, plan: EvaluationPlan, ks: Sequence[int], che
 
 def to_batches(table: pa.Table) -> Batches:
     """Split a table into batches, as tasks receive it."""
-    return iter(table.combine_chunks().to_batches(ROWS_A_BATCH))
+    return iter(table.combine_chunks().to_batches(BATCH_USERS))
 
 
 def to_table(batches: Batches, schema: pa.Schema) -> pa.Table:

@@ -26,6 +26,7 @@ from recbench_spark.config import CandidateDraw
 from recbench_spark.data.arrow_rows import combine_column, distinct_ids, find_indices
 from recbench_spark.evaluation.batch_schemas import RANKED_USERS
 from recbench_spark.evaluation.metrics.listed import ItemLookup
+from recbench_spark.evaluation.metrics.predictions import BATCH_USERS
 from recbench_spark.evaluation.ranking.candidates import CandidateRule, add_candidates
 from recbench_spark.evaluation.ranking.drawn_batches import draw_batches
 from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
@@ -47,9 +48,6 @@ LISTED, TRAIN, TRUTH, CANDIDATES, ITEM_VECTORS, FEATURES = range(6)
 
 SIDES = ("listed", "train", "truth", "candidates", "features")
 """Columns that count the rows of an id."""
-
-BATCH_USERS = 10_000
-"""Users per batch."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Check and convert tables of other systems in this process: `external_inputs` on Arrow, without Spark.
+"""Check and convert tables of other systems, without Spark.
 
 A converted table holds ids as text. The metadata of its id columns say how the ids were stored, as in
 Spark's frames. Errors have the same words as Spark's.

@@ -66,16 +66,14 @@ def _cells(
     matrix: DataFrame, log: DataFrame | None, propensities: DataFrame, floor: float | None
 ) -> DataFrame:
     """Return user_key, prediction, imputed, rating and propensity of each cell, with its ids."""
-    values: dict[str, str] = {
-        name: "double" for name in ("prediction", "imputed") if name in ("prediction", *matrix.columns)
-    }
+    values = [name for name in ("prediction", "imputed") if name in ("prediction", *matrix.columns)]
     typed = convert_rows(matrix, values, "matrix")
     if "imputed" not in values:
         typed = typed.withColumn("imputed", F.lit(None).cast("double"))
     if log is None:
         require(matrix, ["rating"], "matrix without a log")
         log = matrix.where(F.col("rating").isNotNull())
-    rated = convert_rows(log, {"rating": "double"}, "log")
+    rated = convert_rows(log, ["rating"], "log")
     rated_cells = _join_propensities(rated, propensities, floor)
     key = F.xxhash64("user_id").alias("user_key")
     return typed.join(rated_cells, list(CELL), "full").select(

@@ -15,8 +15,8 @@ from recbench_spark.engine.versions import is_frame
 from recbench_spark.evaluation.batch_schemas import USER_VALUES
 from recbench_spark.evaluation.metrics.predictions import (
     PredictionTotals,
-    add_ratings,
-    sum_ratings,
+    UserSums,
+    sum_users,
     user_value_batches,
 )
 from recbench_spark.evaluation.ranking.part_users import PART_USERS, map_user_blocks, select_part_users
@@ -44,7 +44,7 @@ def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journa
         with journal.stage("predictions", title, run_id=run_id, model=model.name) as counts:
             predicted = _predict_part(night, model, part)
             summed = predicted.each(PREDICTED_NAMES, partial(_sum_part, bootstrap=settings.bootstrap))
-            totals = add_ratings([row for row, _ in summed], settings.bootstrap)
+            totals = PredictionTotals.from_sums((one for one, _ in summed), settings.bootstrap)
             checks += _prediction_checks(part, totals, sum(unknown for _, unknown in summed))
             counts["pairs"] = totals.n
             rows = [row for row in totals.overall() if row["metric"] in settings.metrics]
@@ -72,16 +72,15 @@ def _predict_part(night: BenchmarkNight, model: ModelConfig, part: str) -> Piece
     return keep_results(night.store.scratch, predicted, night.store.engine)
 
 
-def _sum_part(tables: Iterable[pa.Table], bootstrap: Bootstrap) -> tuple[pa.RecordBatch, int]:
+def _sum_part(tables: Iterable[pa.Table], bootstrap: Bootstrap) -> tuple[UserSums, int]:
     """Return the sums of a task's predictions, and the number of pairs that the model does not know."""
     kept = list(tables)
-    return sum_ratings(kept, bootstrap), sum(pc.sum(rows.column("unknown")).as_py() or 0 for rows in kept)
+    return sum_users(kept, bootstrap), sum(pc.sum(rows.column("unknown")).as_py() or 0 for rows in kept)
 
 
 def _measure_users(rows: pa.Table, metrics: Sequence[str]) -> pa.Table:
     """Return rows of `user_metrics` of a task's users, those of a metric side by side."""
     values = pa.Table.from_batches(user_value_batches(rows.combine_chunks().to_batches()))
-    values = values.append_column("part", rows.column("part").slice(0, 1).take([0] * len(values)))
     return values.filter(pc.is_in(values.column("metric"), pa.array(metrics)))
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.schemas import IDS, Table, require_names
+from recbench_spark.schemas import Table, require_names
 from recbench_spark.schemas.delta_types import field_json
 
 
@@ -35,16 +35,6 @@ def require(frame: DataFrame, columns: list[str], what: str) -> None:
         SchemaError: a column is missing; the message names the existing columns and the nearest one.
     """
     require_names(frame.columns, columns, what)
-
-
-def cast_ids_to_text(log: DataFrame) -> DataFrame:
-    """Return the log with its ids as text; the metadata of its columns stays."""
-    text = {
-        name: F.col(name).cast("string").alias(name, metadata=log.schema[name].metadata)
-        for name in IDS
-        if not isinstance(log.schema[name].dataType, T.StringType)
-    }
-    return log.select(*(text.get(name, name) for name in log.columns)) if text else log
 
 
 def conform(frame: DataFrame, table: Table) -> DataFrame:

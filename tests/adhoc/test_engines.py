@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from recbench_spark.adhoc import local_predictions, spark_predictions
 from recbench_spark.adhoc.evaluation import evaluate
 from recbench_spark.adhoc.pairs import evaluate_pairs
+from recbench_spark.adhoc.predictions import evaluate_predictions
 from recbench_spark.config import Bootstrap, CandidateDraw
 from recbench_spark.errors import RecbenchError
 from recbench_spark.evaluation.metrics.predictions import Views
@@ -189,8 +189,8 @@ def test_the_same_bits_of_predictions(spark, seed: int) -> None:
     )
     table = table.append_column("outcome", pa.array(outcome.astype(float)))
     options = (Bootstrap(replicates=20), Views(3, (0.3, 0.5), (0.0, 0.4)))
-    here = answer(local_predictions.evaluate_predictions, table, *options)
-    assert here == answer(spark_predictions.evaluate_predictions, spark.createDataFrame(table), *options)
+    here = answer(evaluate_predictions, table, *options)
+    assert here == answer(evaluate_predictions, spark.createDataFrame(table), *options)
     assert len(here["metrics"]) > 10
 
 
@@ -204,11 +204,11 @@ def test_the_same_bits_of_predictions_by_a_column(spark, kind: str) -> None:
     for name, values in {**numbers, "block": column}.items():
         table = table.append_column(name, pa.array(values))
     options = (Bootstrap(replicates=5), Views(2), "block")
-    here = answer(local_predictions.evaluate_predictions, table, *options)
-    assert here == answer(spark_predictions.evaluate_predictions, spark.createDataFrame(table), *options)
+    here = answer(evaluate_predictions, table, *options)
+    assert here == answer(evaluate_predictions, spark.createDataFrame(table), *options)
     wrong = (*options[:2], "prediction")
-    here = answer(local_predictions.evaluate_predictions, table, *wrong)
-    assert here == answer(spark_predictions.evaluate_predictions, spark.createDataFrame(table), *wrong)
+    here = answer(evaluate_predictions, table, *wrong)
+    assert here == answer(evaluate_predictions, spark.createDataFrame(table), *wrong)
 
 
 @pytest.mark.parametrize("kind", ["int", "text"])

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pytest
 
-from recbench_spark.adhoc.local_predictions import evaluate_predictions
+from recbench_spark.adhoc.predictions import evaluate_predictions
 from recbench_spark.commands.evaluate import main, parser
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.schemas import METRICS

@@ -16,8 +16,11 @@ import pyarrow as pa
 
 from recbench_spark import cli
 from recbench_spark.adhoc import engines
+from recbench_spark.adhoc.evaluation import evaluate
 from recbench_spark.adhoc.many_models import SIDES
 from recbench_spark.adhoc.options import KINDS, EvaluationRequest, make_bootstrap, table_columns
+from recbench_spark.adhoc.pairs import evaluate_pairs
+from recbench_spark.adhoc.predictions import evaluate_predictions
 from recbench_spark.adhoc.request_checks import check_request
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import DEFAULT_METRICS, NAME, Bootstrap, Views
@@ -81,7 +84,7 @@ def _evaluate_locally(args: argparse.Namespace, kind: str, run: dict[str, Any]) 
     """Evaluate without Java."""
     store = ArrowStore(args.warehouse)
     run["inputs"] = {name: arrow_files.identity(path) for name, path in input_paths(args).items()}
-    result = evaluate_tables(args, kind, engines.load_engine("local"), arrow_files.read_table)
+    result = evaluate_tables(args, kind, arrow_files.read_table)
     _publish(store, result, run)
     return OK
 
@@ -95,10 +98,10 @@ def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any])
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
     store = Store(get_session(f"recbench-spark evaluate {args.model}"), args.warehouse)
-    read, engine = partial(read_table, store.spark), engines.load_engine("spark")
+    read = partial(read_table, store.spark)
     try:
         run["inputs"] = {name: identity(store.spark, path) for name, path in input_paths(args).items()}
-        result = evaluate_tables(args, kind, engine, read, scratch=store.scratch)
+        result = evaluate_tables(args, kind, read, store.scratch)
         _publish(store, result, run)
         result.release()
     finally:
@@ -224,28 +227,34 @@ def read_views(args: argparse.Namespace) -> Views:
 
 
 def evaluate_tables(
-    args: argparse.Namespace, kind: str, engine: engines.EngineCalls, read: Callable[..., Any], **place: str
+    args: argparse.Namespace, kind: str, read: Callable[..., Any], scratch: str | None = None
 ) -> Any:
     """Read the tables and evaluate them.
 
     Args:
         args: the flags.
         kind: one of KINDS.
-        engine: functions of an engine.
         read: function of a path, the needed columns and a name for messages; returns the table.
-        place: `scratch`, a folder for files that workers map, if the engine needs one.
+        scratch: folder for files that workers map, where they are those of Spark.
     """
     request, inputs, columns = make_request(args, kind), _name_tables(args), read_columns(args)
     tables = {name: read(path, table_columns(name), name, columns) for name, path in inputs.items()}
     for note in columns.notes:
         print(f"note: {note}", file=sys.stderr)
     if kind == "predictions":
-        return engine.evaluate_predictions(tables[kind], request.bootstrap, read_views(args), args.slice)
+        return evaluate_predictions(
+            tables[kind], request.bootstrap, read_views(args), args.slice, scratch=scratch
+        )
     if args.pairs:
-        nearness = {"k": request.k, "similarity": request.similarity}
-        return engine.evaluate_pairs(tables["items"], tables["pairs"], **nearness, **place)
+        return evaluate_pairs(
+            tables["items"],
+            tables["pairs"],
+            k=read_cutoffs(args),
+            similarity=request.similarity,
+            scratch=scratch,
+        )
     sides = tuple(tables.pop(name) for name in SIDES if name in tables)
-    return engine.evaluate(**tables, embeddings=sides or None, **vars(request), **place)
+    return evaluate(**tables, embeddings=sides or None, **vars(request), scratch=scratch)
 
 
 def _name_tables(args: argparse.Namespace) -> dict[str, str]:

@@ -5,37 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap, Views
+from recbench_spark.data.arrow_rows import combine_column, distinct_ids, find_indices
 from recbench_spark.definitions import VERSION
-from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.evaluation.batch_schemas import USER_VALUES
 from recbench_spark.evaluation.metrics.prediction_ranges import (
     RangeRunner,
+    are_binary,
     count_ranges,
     edges_and_area,
-    sort_predictions,
-    spark_ranges,
 )
 from recbench_spark.kernels import resampling, sums
 from recbench_spark.kernels.arrays import Floats
+from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.metrics import predictions as values
 from recbench_spark.kernels.metrics import roc
 from recbench_spark.kernels.ranking.rankings import raise_to_bounds
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.kernels.sums import Sums
-from recbench_spark.storage.shared_arrays import flatten_lists
-
-if TYPE_CHECKING:  # the engine of this process loads no Spark
-    from pyspark.sql import DataFrame
+from recbench_spark.storage.blocks import Engine, Rows, TaskRows
+from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
+from recbench_spark.storage.sides import Side, Sides, deal_sides
 
 MetricRow = dict[str, str | float | int | None]
 
@@ -47,57 +47,98 @@ QUANTILE_SUMS = ("n", "p", "y", "logloss", "unfit")
 THRESHOLD_SUMS = ("n", "y", "unfit")
 """Sums of `values.SUMS` that metrics of bins need. The others are left out, which halves the bootstrap."""
 
-_TOTALS = "sums ARRAY<LONG>, boot ARRAY<LONG>, users LONG"
+BATCH_USERS = 10_000
+"""Users whose values are computed at once."""
+
+PREDICTIONS = ("user_id", "prediction", "outcome")
+
+USER_PREDICTIONS = pa.schema(
+    {
+        "user_id": pa.string(),
+        "part": pa.string(),
+        "user_key": pa.int64(),
+        "prediction": pa.list_(pa.float64()),
+        "outcome": pa.list_(pa.float64()),
+    }
+)
+"""Predictions of a part, one row for each user."""
 
 
-def group_by_user(predictions: DataFrame) -> DataFrame:
-    """Group predictions into one row per user, with arrays of prediction and outcome. Shuffles by user.
-
-    Args:
-        predictions: user_id, prediction, outcome.
-    """
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
-    entry = F.struct("prediction", "outcome")
-    grouped = predictions.groupBy("user_id").agg(F.collect_list(entry).alias("rows"))
-    return grouped.select(
-        "user_id",
-        F.xxhash64("user_id").alias("user_key"),
-        F.col("rows.prediction").alias("prediction"),
-        F.col("rows.outcome").alias("outcome"),
-    )
-
-
-def user_values(users: DataFrame) -> DataFrame:
-    """Compute mse, mae and auc of each user, in the shape of `user_metrics`. No shuffle.
+def deal_users(engine: Engine, rows: Rows, more: tuple[str, ...], n: int) -> TaskRows:
+    """Deal predictions by user: one row per user, with an array of each column. Shuffles by user.
 
     Args:
-        users: rows of `group_by_user`.
+        engine: the runner.
+        rows: user_id (text, no NULL), prediction, outcome, and further columns.
+        more: names of these.
+        n: number of rows.
+
+    Returns:
+        user_id, user_key (its hash), and arrays of the other columns.
     """
-    schema = (
-        "user_id STRING, metric STRING, definition STRING, estimator STRING, ks ARRAY<INT>, "
-        "values ARRAY<DOUBLE>, n_relevant INT"
+    columns = (*PREDICTIONS, *more)
+    dealt = deal_sides(engine, [Side(0, rows, columns)], engine.count_tasks(n))
+    return dealt.then(_group_side, ("user_id", "user_key", *columns[1:]))
+
+
+def _group_side(sides: Sides) -> pa.Table:
+    rows = unpack_blocks(sides[0])
+    assert rows is not None
+    users = distinct_ids([rows.column("user_id")])
+    user_r = find_indices(rows.column("user_id"), users)
+    order = pa.array(np.argsort(user_r, kind="stable"))
+    bounds = bound_lists(user_r, len(users))
+    columns = {"user_id": users, "user_key": pa.array(hash_ids(users).view(np.int64))}
+    for name in rows.column_names[1:]:
+        columns[name] = pa.ListArray.from_arrays(bounds, combine_column(rows.column(name)).take(order))
+    return pa.table(columns)
+
+
+def select_predictions(users: pa.Table, column: str, value: str) -> pa.Table:
+    """Return the predictions of users that have a value in a further column, and their users.
+
+    Args:
+        users: rows of `deal_users`.
+        column: name of an array of texts.
+        value: the wanted text; a NULL is another one.
+    """
+    offsets, labels_r = flatten_lists(users.column(column))
+    is_kept = labels_r == value
+    bounds = np.concatenate([[0], np.cumsum(is_kept)])[offsets]
+    columns = {
+        name: pa.ListArray.from_arrays(
+            pa.array(bounds, pa.int32()), pa.array(flatten_lists(users.column(name))[1][is_kept])
+        )
+        for name in PREDICTIONS[1:]
+    }
+    selected = pa.table(
+        {"user_id": users.column("user_id"), "user_key": users.column("user_key"), **columns}
     )
-    return users.mapInArrow(user_value_batches, schema)
+    return selected.filter(pa.array(np.diff(bounds) > 0))
 
 
 def user_value_batches(batches: Batches) -> Batches:
-    """Compute `user_values` of batches of rows of `group_by_user`."""
+    """Compute mse, mae and auc of each user: rows of `USER_VALUES`.
+
+    Args:
+        batches: rows of `USER_PREDICTIONS`.
+    """
     for batch in batches:
         offsets, p, y = _read_arrays(batch)
         metrics = values.from_totals(values.user_sums(offsets, p, y))
-        binary = bool(((y == 0) | (y == 1)).all())
+        binary = bool(are_binary(y).all())
         metrics["auc"] = roc.user_aucs(offsets, p, y)[0] if binary else np.full(batch.num_rows, np.nan)
         positives = np.add.reduceat(np.append(y > 0, False), offsets[:-1]) * (np.diff(offsets) > 0)
         for metric in PER_USER:
-            yield _user_batch(batch.column("user_id"), metric, metrics[metric], positives)
+            yield _user_batch(batch, metric, metrics[metric], positives)
 
 
-def _user_batch(users: pa.Array, metric: str, value_u: Floats, positives: Floats) -> pa.RecordBatch:
-    n = len(users)
+def _user_batch(batch: pa.RecordBatch, metric: str, value_u: Floats, positives: Floats) -> pa.RecordBatch:
+    n = batch.num_rows
     bounds = pa.array(np.arange(n + 1), pa.int32())
     columns = {
-        "user_id": users,
+        "user_id": batch.column("user_id"),
+        "part": batch.column("part"),
         "metric": pa.repeat(metric, n),
         "definition": pa.repeat(VERSION, n),
         "estimator": pa.repeat("holdout", n),
@@ -105,7 +146,7 @@ def _user_batch(users: pa.Array, metric: str, value_u: Floats, positives: Floats
         "values": pa.ListArray.from_arrays(bounds, pa.array(value_u, mask=np.isnan(value_u))),
         "n_relevant": pa.array(positives, pa.int32()),
     }
-    return pa.RecordBatch.from_pydict(columns)
+    return pa.RecordBatch.from_pydict(columns).select(USER_VALUES.names)
 
 
 def _read_arrays(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
@@ -130,29 +171,6 @@ class Cuts:
         return len(values.SUMS), 2, quantiles, len(THRESHOLD_SUMS) * (len(self.thresholds) + 1)
 
 
-def value_metrics(
-    users: DataFrame, predictions: DataFrame, bootstrap: Bootstrap, views: Views
-) -> tuple[list[MetricRow], list[Check]]:
-    """Compute rows of `metrics`, and a check for each metric that is undefined, with the reason.
-
-    One sort of the predictions by range for AUC, partial AUC and bins of equal mass; one pass over users,
-    in which each task returns a row of sums.
-
-    Args:
-        users: rows of `group_by_user`.
-        predictions: prediction, outcome.
-        bootstrap: replicates over users, level, seed.
-        views: bins, thresholds and false-positive rates.
-    """
-    binary = predictions.where("outcome NOT IN (0, 1)").isEmpty()
-    ordered = sort_predictions(predictions)
-    sorted_rows = PredictionOrder.from_ranges(spark_ranges(ordered), binary, views)
-    ordered.unpersist()
-    return value_rows(
-        sorted_rows, PredictionTotals.from_users(users, sorted_rows.cuts(views), bootstrap), views
-    )
-
-
 @dataclass(frozen=True)
 class PredictionOrder:
     """Results from all predictions in order: pairs of outcomes, inner edges of bins, the partial AUC."""
@@ -162,11 +180,11 @@ class PredictionOrder:
     area: float
 
     @classmethod
-    def from_ranges(cls, each: RangeRunner, binary: bool, views: Views) -> PredictionOrder:
-        """Compute the results from ranges of predictions; `binary`: all outcomes are 0 or 1."""
-        ranges = count_ranges(each, binary)
+    def from_ranges(cls, each: RangeRunner, views: Views) -> PredictionOrder:
+        """Compute the results from ranges of predictions."""
+        ranges = count_ranges(each)
         edges, area = edges_and_area(each, ranges, views.quantiles, views.fpr)
-        return cls(roc.combine([part.pairs for part in ranges]), edges, area)
+        return cls(roc.combine([part.pairs for part in ranges if part.pairs]), edges, area)
 
     def cuts(self, views: Views) -> Cuts:
         """Return the edges of the bins in which users' sums are computed."""
@@ -176,7 +194,7 @@ class PredictionOrder:
 def value_rows(
     order: PredictionOrder, totals: PredictionTotals, views: Views
 ) -> tuple[list[MetricRow], list[Check]]:
-    """Compute the results of `value_metrics` from the passes over rows and users."""
+    """Compute rows of `metrics`, and a check for each metric that is undefined, with the reason."""
     label = f"{views.fpr[0]:g}-{views.fpr[1]:g}"
     rows = [
         *totals.overall(),
@@ -229,16 +247,37 @@ NO_CUTS = Cuts(np.zeros(0), np.zeros(0))
 """No bins: only the metrics of all rows together."""
 
 
-def sum_ratings(tables: Iterable[pa.Table], bootstrap: Bootstrap) -> pa.RecordBatch:
-    """Build the row of `sum_batches` of predicted ratings: one row a user, with arrays."""
-    (row,) = sum_batches(NO_CUTS, bootstrap, (batch for table in tables for batch in table.to_batches()))
-    return row
+class UserSums(NamedTuple):
+    """Sums over users, (s,), those of each replicate, (b, s), in the order of `Cuts.columns`; users."""
+
+    exact: Sums
+    boot: Sums
+    users: int
 
 
-def add_ratings(rows: Sequence[pa.RecordBatch], bootstrap: Bootstrap) -> PredictionTotals:
-    """Add up the rows of `sum_ratings`; there may be none."""
-    table = pa.Table.from_batches([sum_ratings([], bootstrap), *rows])
-    return PredictionTotals.from_rows(table, NO_CUTS, bootstrap)
+def sum_users(tables: Iterable[pa.Table], bootstrap: Bootstrap, cuts: Cuts = NO_CUTS) -> UserSums:
+    """Add up predictions, and those of each replicate.
+
+    Args:
+        tables: rows of `deal_users`.
+        bootstrap: replicates over users, seed.
+        cuts: edges of the bins.
+    """
+    total = _add_keys(np.zeros(0, np.int64), np.zeros((0, sum(cuts.columns))), bootstrap)
+    for batch in (batch for table in tables for batch in table.to_batches(BATCH_USERS)):
+        if batch.num_rows:
+            keys = batch.column("user_key").to_numpy()
+            total = _add_sums(total, _add_keys(keys, _sums(batch, cuts), bootstrap))
+    return total
+
+
+def _add_keys(keys: npt.NDArray[np.int64], values_uc: Floats, bootstrap: Bootstrap) -> UserSums:
+    boot = sums.bootstrap_sums(keys, values_uc, bootstrap.replicates, bootstrap.seed)
+    return UserSums(sums.exact_sums(values_uc), boot, len(keys))
+
+
+def _add_sums(one: UserSums, other: UserSums) -> UserSums:
+    return UserSums(one.exact + other.exact, one.boot + other.boot, one.users + other.users)
 
 
 def _missing_value_checks(rows: list[MetricRow], totals: PredictionTotals) -> list[Check]:
@@ -261,19 +300,12 @@ class PredictionTotals:
     users: int
 
     @classmethod
-    def from_users(cls, users: DataFrame, cuts: Cuts, bootstrap: Bootstrap) -> PredictionTotals:
-        """Add up users; each task returns one row of whole numbers."""
-        rows = collect_arrow(users.mapInArrow(partial(sum_batches, cuts, bootstrap), _TOTALS))
-        return cls.from_rows(rows, cuts, bootstrap)
-
-    @classmethod
-    def from_rows(cls, rows: pa.Table, cuts: Cuts, bootstrap: Bootstrap) -> PredictionTotals:
-        """Add up the rows of `sum_batches`."""
-        columns = sum(cuts.columns)
-        exact = sums.total_from_rows(rows.column("sums"), (columns,))
-        boot = sums.total_from_rows(rows.column("boot"), (bootstrap.replicates, columns))
-        users = int(pc.sum(rows.column("users")).as_py())
-        return cls(exact.nearest(), boot.floats(), cuts, bootstrap.level, users)
+    def from_sums(
+        cls, tasks: Iterable[UserSums], bootstrap: Bootstrap, cuts: Cuts = NO_CUTS
+    ) -> PredictionTotals:
+        """Add up the sums of tasks; there may be none."""
+        total = reduce(_add_sums, tasks, sum_users([], bootstrap, cuts))
+        return cls(total.exact.nearest(), total.boot.floats(), cuts, bootstrap.level, total.users)
 
     @property
     def n(self) -> int:
@@ -349,31 +381,9 @@ class PredictionTotals:
         ]
 
 
-def sum_batches(cuts: Cuts, bootstrap: Bootstrap, batches: Batches) -> Batches:
-    """Build one row of whole numbers: the sums over users, and those of each replicate.
-
-    Args:
-        cuts: edges of the bins.
-        bootstrap: replicates over users, seed.
-        batches: rows of `group_by_user`.
-    """
-
-    def both(keys: npt.NDArray[np.int64], values_uc: Floats) -> list[Sums]:
-        boot = sums.bootstrap_sums(keys, values_uc, bootstrap.replicates, bootstrap.seed)
-        return [sums.exact_sums(values_uc), boot]
-
-    total, users = both(np.zeros(0, np.int64), np.zeros((0, sum(cuts.columns)))), 0
-    for batch in batches:
-        batch_sums = both(batch.column("user_key").to_numpy(), _sums(batch, cuts))
-        total = [one + other for one, other in zip(total, batch_sums, strict=True)]
-        users += batch.num_rows
-    lists = [pa.array([part.numbers()], pa.list_(pa.int64())) for part in total]
-    yield pa.RecordBatch.from_arrays([*lists, pa.array([users])], ["sums", "boot", "users"])
-
-
 def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
     offsets, p, y = _read_arrays(batch)
-    binary = bool(((y == 0) | (y == 1)).all())
+    binary = bool(are_binary(y).all())
     parts = roc.gauc_parts(offsets, p, y) if binary else np.zeros((batch.num_rows, 2))
     raised = raise_to_bounds(p, cuts.thresholds)
     binned = (

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap, MllibAlsModel
-from recbench_spark.engine.sessions import count_cores
+from recbench_spark.engine.sessions import SparkEngine, count_cores
 from recbench_spark.errors import Interrupted, is_cancelled
-from recbench_spark.evaluation.metrics.predictions import NO_CUTS, PredictionTotals, group_by_user
+from recbench_spark.evaluation.metrics.predictions import (
+    PredictionTotals,
+    UserSums,
+    deal_users,
+    select_predictions,
+    sum_users,
+)
 from recbench_spark.failures import describe_with_trace, is_java_gone
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.runtime.session import cache_scope
+from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.storage.shared_rows import load_parquet
@@ -67,9 +76,10 @@ def _fit_and_measure(store: Store, model: MllibAlsModel, task: FitTask, files: S
     pairs = _predict_pairs(
         watched, trained.users, trained.items, mean_rating(FrameRows(rows), task.train)
     ).cache()
-    whole = _errors(pairs)
-    by_part = {part: _errors(pairs.where(F.col("part") == part))["rmse"] for part in task.watched}
-    n = pairs.count()
+    engine, n = SparkEngine(store.spark), pairs.count()
+    with deal_users(engine, FrameRows(pairs), ("part",), n).keep() as users:
+        whole = _measure_errors(users)
+        by_part = {part: _measure_errors(users, part)["rmse"] for part in task.watched}
     pairs.unpersist()
     return {
         "n_train": train.count(), "n_watched": n,
@@ -93,7 +103,11 @@ def _predict_pairs(watched: DataFrame, users: DataFrame, items: DataFrame, mean:
     return joined.select("user_id", "part", prediction, F.col("rating").alias("outcome"))
 
 
-def _errors(pairs: DataFrame) -> dict[str, float]:
-    totals = PredictionTotals.from_users(group_by_user(pairs), NO_CUTS, NO_BOOTSTRAP)
+def _measure_errors(users: TaskRows, part: str | None = None) -> dict[str, float]:
+    totals = PredictionTotals.from_sums(users.each(partial(_sum_part, part=part)), NO_BOOTSTRAP)
     rows = {str(row["metric"]): float(row["value"] or 0.0) for row in totals.overall()}
     return {metric: rows[metric] for metric in ("rmse", "mae")}
+
+
+def _sum_part(users: pa.Table, part: str | None) -> UserSums:
+    return sum_users([users if part is None else select_predictions(users, "part", part)], NO_BOOTSTRAP)
