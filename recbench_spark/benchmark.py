@@ -20,14 +20,18 @@ from recbench_spark.failures import describe_with_trace, is_java_gone
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.batched_evaluation import (
     RankableModel,
-    evaluate_group,
     group_models,
+    measure_group,
+    needs_candidates,
     open_model,
+    rank_group,
     read_models_per_pass,
 )
 from recbench_spark.nightly.benchmark_checks import check_ranking
+from recbench_spark.nightly.candidates import list_missing_draws
 from recbench_spark.nightly.changes import explain_changes
-from recbench_spark.nightly.comparisons import compare_night
+from recbench_spark.nightly.commits import add_checks, commit, commit_together
+from recbench_spark.nightly.comparisons import compare_night, describe_regressions
 from recbench_spark.nightly.crossings import find_night_crossings
 from recbench_spark.nightly.gates import gate_error
 from recbench_spark.nightly.mending import mend_night
@@ -49,9 +53,9 @@ from recbench_spark.nightly.rating_evaluation import predict_model
 from recbench_spark.nightly.report import report_night, sql_lines
 from recbench_spark.nightly.results import (
     Attempt,
-    publish_runs,
+    add_published_figures,
+    add_runs,
     write_night,
-    write_published_figures,
     write_results,
 )
 from recbench_spark.nightly.split import prepare_split
@@ -114,13 +118,14 @@ def make_attempts(
         stop_at_gates(night, todo, attempts, journal)
     run_ids, failed, held = run_models(night, todo, attempts, journal)
     compared = compare_night(night, journal)
-    find_paradoxes(night, journal)
-    explain_changes(night, journal)
-    find_night_crossings(night, journal)
+    commit(store, *compared.additions)
+    for step in (find_paradoxes, explain_changes, find_night_crossings):
+        commit(store, *step(night, journal))
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
     path, leaderboard = report_night(night, journal) if run_ids or skipped else (None, "")
     lines = tuple(sql_lines(store, benchmark, logical_date))
-    outcome = NightOutcome(run_ids, skipped, failed, path, leaderboard, lines, compared.regressions, held)
+    regressions = describe_regressions(night, compared.comparison_id)
+    outcome = NightOutcome(run_ids, skipped, failed, path, leaderboard, lines, regressions, held)
     write_night(night, outcome, compared.comparison_id)
     return outcome
 
@@ -214,7 +219,7 @@ def run_model(
     """
     night, model = run.night, run.model
     if isinstance(model, PublishedModel):
-        write_published_figures(night, model, run.run_id)
+        commit(night.store, add_published_figures(model, run.run_id))
         return []
     with journal.stage("train", f"model {run.place} {model.name}: train", **run.facts) as counts:
         counts["trained"] = train_model(night, model, journal) or model.name in fitted
@@ -222,27 +227,39 @@ def run_model(
         opened = open_model(night, model, run.run_id)
         run.seconds = (datetime.now(UTC) - run.started).total_seconds()
         return [opened]
-    run.checks = predict_model(night, model, run.run_id, journal)
+    run.checks, additions = predict_model(night, model, run.run_id, journal)
+    commit(night.store, *additions)
     require_split(night)
     return []
 
 
 def add_curves(runs: Sequence[Attempt], journal: Journal) -> None:
     """Measure the learning curves of runs whose models are ranked, if the file asks for curves."""
-    if not runs or runs[0].night.curves is None:
+    context = runs[0].night.curves if runs else None
+    if context is None:
         return
-    from recbench_spark.nightly.learning_curves import measure_curves  # noqa: PLC0415
+    from recbench_spark.nightly.learning_curves import list_curve_values, summarise_curves  # noqa: PLC0415
 
-    started = datetime.now(UTC)
-    outcomes = measure_curves(runs[0].night, {run.run_id: run.model for run in runs}, journal)
+    night, started = runs[0].night, datetime.now(UTC)
+    title = f"learning curves of {', '.join(run.model.name for run in runs)}"
+    with journal.stage("learning_curves", title, run_ids=[run.run_id for run in runs]) as counts:
+        for run in runs:
+            with catch_failures(run, journal):
+                commit(night.store, *list_curve_values(night, context, run.model, run.run_id))
+        measured = [run for run in runs if not run.error]
+        checks = context.make_checks()
+        commit(
+            night.store,
+            *summarise_curves(night, [run.run_id for run in measured]),
+            *(add_checks(run.run_id, checks) for run in measured),
+        )
+        counts["failed"] = len(runs) - len(measured)
     seconds = (datetime.now(UTC) - started).total_seconds() / len(runs)
     for run in runs:
-        outcome = outcomes[run.run_id]
-        run.checks = [*run.checks, *outcome.checks]
         if run.seconds is not None:
             run.seconds += seconds
-        if outcome.error is not None:
-            record_failure(run, outcome.error, journal)
+    for run in measured:
+        run.checks = [*run.checks, *checks]
 
 
 def measure_indexes(runs: Sequence[Attempt], group: Sequence[RankableModel], journal: Journal) -> None:
@@ -254,17 +271,24 @@ def measure_indexes(runs: Sequence[Attempt], group: Sequence[RankableModel], jou
 
     run_ids = {run.run_id for run in retrieved}
     with catch_failures(retrieved, journal):
-        measure_retrieval(retrieved[0].night, [one for one in group if one.run_id in run_ids], journal)
+        night, ready = retrieved[0].night, [one for one in group if one.run_id in run_ids]
+        commit(night.store, measure_retrieval(night, ready, journal))
 
 
 def run_switch(run: Attempt, model: SwitchModel, journal: Journal) -> None:
     """Measure and publish a switch between two models, whose runs are published already."""
-    from recbench_spark.nightly.switches import evaluate_switch  # noqa: PLC0415
+    from recbench_spark.nightly.learning_curves import summarise_curves  # noqa: PLC0415
+    from recbench_spark.nightly.switches import splice_switch  # noqa: PLC0415
 
-    with catch_failures(run, journal):
-        run.checks, choice = evaluate_switch(run.night, model, run.run_id, journal)
-        run.budget = choice.describe()
-        require_split(run.night)
+    night, facts = run.night, {"run_id": run.run_id, "model": model.name}
+    with catch_failures(run, journal), journal.stage("switch", f"{model.name}: switch", **facts):
+        choice, values = splice_switch(night, model, run.run_id)
+        commit(night.store, values)
+        assert night.curves is not None
+        checks = [*night.curves.make_checks(), choice.make_check()]
+        commit(night.store, *summarise_curves(night, [run.run_id]), add_checks(run.run_id, checks))
+        run.checks, run.budget = checks, choice.describe()
+        require_split(night)
     report_run_states(run.night, [run], journal)
 
 
@@ -275,7 +299,12 @@ def run_group(
     group_ids = {ready.run_id for ready in group}
     group_runs = [run for run in runs if run.run_id in group_ids]
     with catch_failures(group_runs, journal):
-        evaluated = evaluate_group(night, group, journal)
+        if needs_candidates(group):
+            commit(night.store, *list_missing_draws(night))
+        ranked = rank_group(night, group, journal)
+        commit_together(night.store, *ranked.list_files())
+        evaluated, additions = measure_group(night, ranked, journal)
+        commit_together(night.store, *additions)
         require_split(night)
         for run in group_runs:
             result = evaluated[run.run_id]
@@ -326,7 +355,7 @@ def report_run_states(night: BenchmarkNight, runs: Sequence[Attempt], journal: J
 
     Runs that succeeded become visible with their row in `runs`.
     """
-    publish_runs(night.store, runs)
+    commit(night.store, add_runs(runs))
     for run in runs:
         error = {"error": run.error} if run.error else {}
         journal.record("publish", **run.facts, **error)

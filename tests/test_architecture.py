@@ -523,3 +523,33 @@ def test_a_client_of_connect_can_import_everything() -> None:
         if lacking.search(path.read_text(encoding="utf-8"))
     }
     assert breaking <= allowed
+
+
+# --------------------------------------------------------------------------------- where a night writes
+
+WRITING = {
+    "append_all", "append_missing", "append_named", "append_parts", "append_rows", "commit_files",
+    "replace_rows",
+}  # fmt: skip
+"""Methods of a warehouse that add or replace rows."""
+
+WRITERS = {
+    "recbench_spark/nightly/commits.py": WRITING,
+    # It gives lost runs the state `failed`, before a night begins.
+    "recbench_spark/nightly/mending.py": {"replace_rows"},
+    # Spark appends frames of an evaluation in a catalog.
+    "recbench_spark/nightly/standalone_runs.py": {"append_all"},
+}
+"""Modules of a night that may call them. Steps return rows."""
+
+
+def test_steps_of_a_night_return_rows() -> None:
+    calls = {
+        f"{name}: {node.attr}"
+        for name, tree, _ in parse_files()
+        if name.startswith("recbench_spark/nightly/") or name == "recbench_spark/benchmark.py"
+        for node in list_nodes(tree)
+        if isinstance(node, ast.Attribute) and node.attr in WRITING
+    }
+    allowed = {f"{name}: {verb}" for name, verbs in WRITERS.items() for verb in verbs}
+    assert calls <= allowed and {f"{name}: append_rows" for name in list(WRITERS)[:1]} <= calls

@@ -25,8 +25,9 @@ from recbench_spark.evaluation.batched.task import BatchedWork
 from recbench_spark.evaluation.ranking.inputs import GivenRows, RankingInput
 from recbench_spark.failures import is_java_gone
 from recbench_spark.nightly.candidates import select_candidates
+from recbench_spark.nightly.commits import Addition
 from recbench_spark.nightly.night import BenchmarkNight
-from recbench_spark.nightly.run_rows import NightMeasures, RunRows, make_run_rows, write_run_rows
+from recbench_spark.nightly.run_rows import NightMeasures, RunRows, list_additions, make_run_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RANKINGS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -115,13 +116,57 @@ def group_models(models: Sequence[RankableModel], most: int) -> Iterator[list[Ra
         yield group
 
 
-def evaluate_group(
-    night: BenchmarkNight, group: Sequence[RankableModel], journal: Journal
-) -> dict[str, EvaluationOutcome]:
-    """Evaluate a group of models and return an outcome for each run id.
+@dataclass(frozen=True)
+class PassResult:
+    """Result of a model in a pass and its share of the seconds, or the error it failed with."""
 
-    Rankings, user values, metrics and checks of the models that did not fail are committed, one commit for
-    each table.
+    result: BatchedResult | None
+    seconds: float
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class RankedGroup:
+    """Models of a group after the pass that ranks them.
+
+    Attributes:
+        group: the models.
+        wanted: what the night measures.
+        passes: the result of each model, or the error it failed with.
+        folders: folders in which tasks wrote files.
+    """
+
+    group: Sequence[RankableModel]
+    wanted: NightMeasures
+    passes: Sequence[PassResult]
+    folders: Folders
+
+    @property
+    def ranked(self) -> list[tuple[RankableModel, BatchedResult]]:
+        """The models that did not fail, with their results."""
+        pairs = zip(self.group, self.passes, strict=True)
+        return [(ready, passed.result) for ready, passed in pairs if passed.result]
+
+    def list_files(self) -> list[Addition]:
+        """Return the files of rankings and of values of users, each table under the name of the group."""
+        name = digest([ready.run_id for ready in self.group], length=32)
+        rankings = [file for _, result in self.ranked for file in result.rankings]
+        values = [file for _, result in self.ranked for file in result.values]
+        return [
+            Addition(table, name, files=files, folder=folder)
+            for table, files, folder in zip(
+                (RANKINGS, USER_METRICS), (rankings, values), self.folders, strict=True
+            )
+        ]
+
+
+def rank_group(night: BenchmarkNight, group: Sequence[RankableModel], journal: Journal) -> RankedGroup:
+    """Rank a group of models in one pass; tasks write the files of rankings and of values of users.
+
+    Args:
+        night: the night; drawn candidates are stored already (`candidates.list_missing_draws`).
+        group: the models.
+        journal: journal of the job.
     """
     names = ", ".join(ready.model.name for ready in group)
     parts = ", ".join(night.benchmark.evaluation.parts)
@@ -129,49 +174,34 @@ def evaluate_group(
     wanted = NightMeasures.from_night(night)
     with journal.stage("rankings", f"rank {names}: {parts}", run_ids=runs) as counts:
         folders = night.store.choose_folder(RANKINGS), night.store.choose_folder(USER_METRICS)
-        passes = _pass_with_retry(night, wanted, group, journal, folders)
-        ranked = [(ready, passed) for ready, passed in zip(group, passes, strict=True) if passed.result]
-        _commit_files(night, [passed.result for _, passed in ranked], folders, digest(runs, length=32))
-        counts["failed"] = len(group) - len(ranked)
-    failed: dict[str, Exception] = {}
+        ranked = RankedGroup(
+            group, wanted, _pass_with_retry(night, wanted, group, journal, folders), folders
+        )
+        counts["failed"] = len(group) - len(ranked.ranked)
+    return ranked
+
+
+def measure_group(
+    night: BenchmarkNight, ranked: RankedGroup, journal: Journal
+) -> tuple[dict[str, EvaluationOutcome], list[Addition]]:
+    """Return an outcome for each run id of a ranked group, and the rows of runs that did not fail."""
+    names, failed = ", ".join(ready.model.name for ready in ranked.group), dict[str, Exception]()
+    runs = [ready.run_id for ready in ranked.group]
     with journal.stage("metrics", f"measure {names}", run_ids=runs) as counts:
-        rows_by_run = dict(_collect_run_rows(night, wanted, ranked, failed))
-        write_run_rows(night, rows_by_run)
+        rows_by_run = dict(_collect_run_rows(night, ranked, failed))
         counts["warnings"] = sum(run_rows.warnings for run_rows in rows_by_run.values())
-    return {
+    outcomes = {
         ready.run_id: EvaluationOutcome(
             rows_by_run[ready.run_id].checks if ready.run_id in rows_by_run else [],
             passed.seconds,
             passed.error or failed.get(ready.run_id),
         )
-        for ready, passed in zip(group, passes, strict=True)
+        for ready, passed in zip(ranked.group, ranked.passes, strict=True)
     }
-
-
-def _commit_files(
-    night: BenchmarkNight, results: Sequence[BatchedResult | None], folders: Folders, name: str
-) -> None:
-    """Commit the files of rankings and of values of users, each table under the name of the group."""
-    rankings = [file for result in results if result for file in result.rankings]
-    values = [file for result in results if result for file in result.values]
-    night.store.run_together(
-        [
-            partial(night.store.commit_files, rankings, RANKINGS, name, folders[0]),
-            partial(night.store.commit_files, values, USER_METRICS, name, folders[1]),
-        ]
-    )
+    return outcomes, list_additions(rows_by_run)
 
 
 # ------------------------------------------------------------------------------- the pass
-
-
-@dataclass(frozen=True)
-class _PassResult:
-    """Result of a model in a pass and its share of the seconds, or the error it failed with."""
-
-    result: BatchedResult | None
-    seconds: float
-    error: Exception | None = None
 
 
 def _pass_with_retry(
@@ -180,7 +210,7 @@ def _pass_with_retry(
     group: Sequence[RankableModel],
     journal: Journal,
     folders: Folders,
-) -> list[_PassResult]:
+) -> list[PassResult]:
     """Run one pass for all models; a model that fails in it is tried once more by itself.
 
     Where the whole pass dies, every model is tried by itself.
@@ -190,7 +220,7 @@ def _pass_with_retry(
     except Exception as error:
         if ends_night(error):
             raise
-        passes = [_PassResult(None, 0.0, error) for _ in group]
+        passes = [PassResult(None, 0.0, error) for _ in group]
     return [
         passed
         if passed.result or len(group) == 1
@@ -205,13 +235,12 @@ def _run_pass(
     group: Sequence[RankableModel],
     journal: Journal,
     folders: Folders,
-) -> list[_PassResult]:
+) -> list[PassResult]:
     started = time.monotonic()
-    needs_candidates = any(not make_adapter(ready.model).brings_candidates for ready in group)
     members = tuple(shuffle.to_member(ready.run_id, ready.ranked, wanted.request) for ready in group)
     notes = _progress_folder(night)
     values = partial(map_user_values, wanted.plan, wanted.catalogue) if wanted.has_values else None
-    candidates = select_candidates(night) if needs_candidates else None
+    candidates = select_candidates(night) if needs_candidates(group) else None
     work = BatchedWork(
         members, wanted.request, wanted.measures, values, folders,
         candidates=candidates and candidates.rule, progress=str(notes or ""),
@@ -224,11 +253,14 @@ def _run_pass(
     wall = time.monotonic() - started
     total = sum(result.seconds for result in results) or 1.0
     return [
-        _PassResult(
-            None if result.error else result, wall * result.seconds / total, _as_error(result.error)
-        )
+        PassResult(None if result.error else result, wall * result.seconds / total, _as_error(result.error))
         for result in results
     ]
+
+
+def needs_candidates(group: Sequence[RankableModel]) -> bool:
+    """Return whether a model is ranked among candidates that it does not bring itself."""
+    return any(not make_adapter(ready.model).brings_candidates for ready in group)
 
 
 def _progress_folder(night: BenchmarkNight) -> Path | None:
@@ -247,17 +279,13 @@ def _as_error(message: str | None) -> Exception | None:
 
 
 def _collect_run_rows(
-    night: BenchmarkNight,
-    wanted: NightMeasures,
-    ranked: Sequence[tuple[RankableModel, _PassResult]],
-    failed: dict[str, Exception],
+    night: BenchmarkNight, ranked: RankedGroup, failed: dict[str, Exception]
 ) -> Iterator[tuple[str, RunRows]]:
     """Yield the run id and rows of each ranked model; an error is noted for its run alone."""
-    for ready, passed in ranked:
-        assert passed.result is not None
+    for ready, result in ranked.ranked:
         run = ready.run_id, ready.model
         try:
-            yield ready.run_id, make_run_rows(night, wanted, run, passed.result.measured, ready.checks)
+            yield ready.run_id, make_run_rows(night, ranked.wanted, run, result.measured, ready.checks)
         except Exception as error:
             if ends_night(error):
                 raise

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from recbench_spark.definitions import SAMPLED
 from recbench_spark.evaluation.ranking.candidates import CandidateRule, Candidates
 from recbench_spark.evaluation.ranking.negatives import draw_candidates
+from recbench_spark.nightly.commits import Addition
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.schemas import CANDIDATES
 from recbench_spark.storage.delta_files import File, write_file
@@ -20,7 +21,10 @@ COLUMNS = tuple(name for name in CANDIDATES.names if name != "split_id")
 
 
 def select_candidates(night: BenchmarkNight) -> Candidates | None:
-    """Return the candidates that the definition names for each user; None for all items."""
+    """Return the candidates that the definition names for each user; None for all items.
+
+    Drawn ones are stored: `list_missing_draws` comes first.
+    """
     mode, evaluation = night.definition.candidates, night.benchmark.evaluation
     if mode == "given":
         from recbench_spark.nightly import given_candidates  # noqa: PLC0415
@@ -29,23 +33,23 @@ def select_candidates(night: BenchmarkNight) -> Candidates | None:
         return Candidates(given_candidates.read_candidates(night), CandidateRule(with_truth))
     if mode in SAMPLED:
         rule = CandidateRule(drawn=mode, n_items=night.n_items)
-        return Candidates(ensure_drawn_candidates(night), rule)
+        return Candidates(_open_stored(night, _describe_draw(night)), rule)
     return None
 
 
-def ensure_drawn_candidates(night: BenchmarkNight) -> ChangedRows:
-    """Return the drawn candidates of this split. They are drawn and stored once, and read afterwards."""
-    mode, draw = night.definition.candidates, night.benchmark.evaluation.draw
-    name = f"{mode} {draw.n} a {draw.per} seed {draw.seed}"
-    stored = _open_stored(night, name)
-    parts = set().union(*stored.each(["part"], _list_parts))
-    for part in night.benchmark.evaluation.parts:
-        if part not in parts:
-            users = night.select_users()
-            drawn = draw_candidates(users, night.data.known_items.rows, night.n_items, mode, draw)
-            named = ChangedRows(drawn, drawn.names, partial(_name_draw, part=part, name=name), COLUMNS)
-            _append_drawn(night, named, f"{night.split_id}/{part}/{name}")
-    return stored if parts.issuperset(night.benchmark.evaluation.parts) else _open_stored(night, name)
+def list_missing_draws(night: BenchmarkNight) -> list[Addition]:
+    """Draw the candidates that this split lacks; tasks write their files now."""
+    if night.definition.candidates not in SAMPLED:
+        return []
+    name = _describe_draw(night)
+    stored = set().union(*_open_stored(night, name).each(["part"], _list_parts))
+    parts = [part for part in night.benchmark.evaluation.parts if part not in stored]
+    return [_draw_part(night, part, name) for part in parts]
+
+
+def _describe_draw(night: BenchmarkNight) -> str:
+    draw = night.benchmark.evaluation.draw
+    return f"{night.definition.candidates} {draw.n} a {draw.per} seed {draw.seed}"
 
 
 def _open_stored(night: BenchmarkNight, name: str) -> ChangedRows:
@@ -53,11 +57,14 @@ def _open_stored(night: BenchmarkNight, name: str) -> ChangedRows:
     return ChangedRows(rows, COLUMNS, partial(_choose_draw, name=name), COLUMNS)
 
 
-def _append_drawn(night: BenchmarkNight, rows: ChangedRows, once: str) -> None:
+def _draw_part(night: BenchmarkNight, part: str, name: str) -> Addition:
+    mode, draw = night.definition.candidates, night.benchmark.evaluation.draw
+    drawn = draw_candidates(night.select_users(), night.data.known_items.rows, night.n_items, mode, draw)
+    named = ChangedRows(drawn, drawn.names, partial(_name_draw, part=part, name=name), COLUMNS)
     folder = night.store.choose_folder(CANDIDATES)
     write = partial(_write_rows, folder=folder, split_id=night.split_id)
-    files = [file for written in rows.each(COLUMNS, write) for file in written]
-    night.store.commit_files(files, CANDIDATES, once, folder)
+    files = [file for written in named.each(COLUMNS, write) for file in written]
+    return Addition(CANDIDATES, f"{night.split_id}/{part}/{name}", files=files, folder=folder)
 
 
 # ------------------------------------------------------------------------------- what tasks do

@@ -13,6 +13,7 @@ from recbench_spark.evaluation.comparison.changes import ChangePlan, ChangeRows,
 from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL
 from recbench_spark.nightly.code_provenance import code_changes
+from recbench_spark.nightly.commits import Addition
 from recbench_spark.nightly.comparisons import (
     add_facts,
     find_previous_run,
@@ -33,17 +34,17 @@ USER_SLICES = ("cold_user", "users")
 """Slices in which all truth items of a user carry one label."""
 
 
-def explain_changes(night: BenchmarkNight, journal: Journal) -> None:
-    """Append to `changes` if the benchmark file compares nights; the same runs are explained once."""
+def explain_changes(night: BenchmarkNight, journal: Journal) -> list[Addition]:
+    """Return rows of `changes` if the file compares nights; the same runs are explained once."""
     settings = night.benchmark.comparisons
     plan = make_plan(night, settings) if settings else None
     if plan is None:
-        return
+        return []
     change_revisions = revisions.select_revisions("changes")
     shared = [plan.numbers] if plan.numbers else []
     name = digest(plan.pairs, plan.metrics, plan.ks, plan.slices, change_revisions, *shared, length=32)
     if night.store.has(CHANGES, "change_id", name):
-        return
+        return []
     with journal.stage("changes", f"explain {len(plan.pairs)} changes", suite=night.benchmark.name):
         facts = {
             "change_id": name,
@@ -52,7 +53,7 @@ def explain_changes(night: BenchmarkNight, journal: Journal) -> None:
             "explained_at": datetime.now(UTC),
         }
         rows = add_code_changes(night.store, plan, _explain(night.store, plan))
-        night.store.append_named(add_facts(rows, facts, CHANGES), CHANGES, "change_id", name)
+    return [Addition(CHANGES, name, add_facts(rows, facts, CHANGES), named_by="change_id")]
 
 
 def _explain(store: AnyStore, plan: ChangePlan) -> pa.Table:

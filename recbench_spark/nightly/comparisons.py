@@ -25,6 +25,7 @@ from recbench_spark.evaluation.comparison.differences import (
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL, PER_USER
 from recbench_spark.kernels.metrics.about import about_metric, best_when
 from recbench_spark.nightly.code_provenance import CodeChange, code_changes
+from recbench_spark.nightly.commits import Addition
 from recbench_spark.nightly.night import AGE_COLUMNS, BenchmarkNight, describe_metric, sort_by_age
 from recbench_spark.query.answers import list_texts, make_query_runner
 from recbench_spark.reports.frame_values import is_missing
@@ -44,15 +45,15 @@ class ComparedNight:
 
     Attributes:
         comparison_id: of its rows in `comparisons`; None where nothing was compared.
-        regressions: one sentence for each.
+        additions: these rows; empty where the table has them.
     """
 
     comparison_id: str | None = None
-    regressions: tuple[str, ...] = ()
+    additions: tuple[Addition, ...] = ()
 
 
 def compare_night(night: BenchmarkNight, journal: Journal) -> ComparedNight:
-    """Append to `comparisons` if the benchmark file asks for it.
+    """Compare the runs of a night if the benchmark file asks for it.
 
     A comparison of the same runs with the same settings is not repeated.
     """
@@ -71,11 +72,11 @@ def compare_night(night: BenchmarkNight, journal: Journal) -> ComparedNight:
         *number_part,
         length=32,
     )
-    if not night.store.has(COMPARISONS, "comparison_id", name):
-        with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
-            rows = _comparison_rows(night, plan, name)
-            night.store.append_named(rows, COMPARISONS, "comparison_id", name)
-    return ComparedNight(name, _describe_regressions(night, name))
+    if night.store.has(COMPARISONS, "comparison_id", name):
+        return ComparedNight(name)
+    with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
+        rows = _comparison_rows(night, plan, name)
+    return ComparedNight(name, (Addition(COMPARISONS, name, rows, named_by="comparison_id"),))
 
 
 def _comparison_settings(night: BenchmarkNight) -> list[object]:
@@ -370,8 +371,10 @@ def list_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan) -> Iterator[
 # ------------------------------------------------------------------------------- regressions
 
 
-def _describe_regressions(night: BenchmarkNight, name: str) -> tuple[str, ...]:
-    """Return one sentence for each regression of a comparison."""
+def describe_regressions(night: BenchmarkNight, name: str | None) -> tuple[str, ...]:
+    """Return one sentence for each regression of a comparison; none without one."""
+    if name is None:
+        return ()
     regressed = night.store.rows(COMPARISONS, [("comparison_id", "=", name), ("regressed", "=", True)])
     regressed.sort(key=lambda row: (row["model"], row["part"], row["metric"], row["k"] or 0, row["kind"]))
     rows = [SimpleNamespace(**row) for row in regressed]

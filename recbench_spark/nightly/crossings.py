@@ -14,6 +14,7 @@ from recbench_spark.evaluation.comparison.curve_crossings import CrossingPlan, f
 from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.kernels.comparison.curve_crossings import MOST_AT_ENDS
 from recbench_spark.kernels.comparison.significance import holm
+from recbench_spark.nightly.commits import Addition
 from recbench_spark.nightly.comparisons import open_runs
 from recbench_spark.nightly.night import BenchmarkNight, find_newest_runs
 from recbench_spark.nightly.run_keys import choose_curve_cutoff
@@ -21,25 +22,25 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CURVE_CROSSINGS, CURVE_VALUES
 
 
-def find_night_crossings(night: BenchmarkNight, journal: Journal) -> None:
-    """Append to `curve_crossings` if the file asks for curves; the same runs are compared once.
+def find_night_crossings(night: BenchmarkNight, journal: Journal) -> list[Addition]:
+    """Return rows of `curve_crossings` if the file asks for curves; the same runs are compared once.
 
     The driver holds one row for each part and pair of models.
     """
     curve = night.benchmark.evaluation.learning_curve
     if curve is None:
-        return
+        return []
     plan = _make_plan(night, curve)
     run_ids = [run.run_id for run in plan.runs]
     bootstrap = plan.bootstrap.model_dump()
     name = digest(run_ids, plan.k, bootstrap, revisions.select_revisions("learning_curves"), length=32)
     if len(run_ids) < 2 or night.store.has(CURVE_CROSSINGS, "crossing_id", name):
-        return
+        return []
     with journal.stage("crossings", f"crossings of {len(run_ids)} curves", suite=night.benchmark.name):
         values, tasks = open_runs(night.store, CURVE_VALUES, run_ids)
         pairs = find_crossings(values, plan, tasks).to_pylist()
         rows = make_rows(pairs, plan, {**_facts(night), "crossing_id": name})
-        night.store.append_rows(rows, CURVE_CROSSINGS, once=name)
+    return [Addition(CURVE_CROSSINGS, name, rows)]
 
 
 def _make_plan(night: BenchmarkNight, curve: LearningCurve) -> CrossingPlan:

@@ -16,6 +16,7 @@ from recbench_spark.evaluation.comparison.flips import FlipVerdict, ModelPair
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.kernels.metrics.about import best_when
 from recbench_spark.kernels.metrics.accuracy import METRICS
+from recbench_spark.nightly.commits import Addition
 from recbench_spark.nightly.comparisons import (
     add_facts,
     choose_baselines,
@@ -29,8 +30,8 @@ from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS, RUNS, arrow_rows
 from recbench_spark.storage.blocks import Rows, reduce_rows
 
 
-def find_paradoxes(night: BenchmarkNight, journal: Journal) -> None:
-    """Append to `paradoxes` and `flips` if the benchmark file asks for it.
+def find_paradoxes(night: BenchmarkNight, journal: Journal) -> list[Addition]:
+    """Return rows of `flips` and `paradoxes` if the benchmark file asks for them.
 
     The same runs with the same settings are analysed once. All pairs are stored, also those without a
     disagreement: the absence of one is a result.
@@ -38,7 +39,7 @@ def find_paradoxes(night: BenchmarkNight, journal: Journal) -> None:
     settings = night.benchmark.paradoxes
     runs = list_tonight_runs(night) if settings else ()
     if settings is None or len(runs) < 2:
-        return
+        return []
     name = digest(
         [run.run_id for run in runs],
         _paradox_settings(night),
@@ -46,17 +47,18 @@ def find_paradoxes(night: BenchmarkNight, journal: Journal) -> None:
         length=32,
     )
     if night.store.has(PARADOXES, "paradox_id", name):
-        return
+        return []
     with journal.stage("paradoxes", f"paradoxes of {len(runs)} runs", suite=night.benchmark.name) as counts:
         opened = open_runs(night.store, RANKINGS, [run.run_id for run in runs])
         verdicts = find_flips(night, settings, runs, opened)
         counts["flips"] = len(verdicts)
         measure = paradoxes.disagreement_measure(make_plan(night, settings, runs))
         pairs = reduce_rows({"pairs": measure}, *opened).get("pairs", PARADOXES.arrow_schema.empty_table())
-        # Rows of `paradoxes` are written last: they mark the analysis as complete.
-        for rows, table in ((verdicts, FLIPS), (pairs, PARADOXES)):
-            facts = _common_columns(night, name)
-            night.store.append_named(add_facts(rows, facts, table), table, "paradox_id", name)
+    # Rows of `paradoxes` are written last: they mark the analysis as complete.
+    return [
+        Addition(table, name, add_facts(rows, _common_columns(night, name), table), named_by="paradox_id")
+        for rows, table in ((verdicts, FLIPS), (pairs, PARADOXES))
+    ]
 
 
 def _paradox_settings(night: BenchmarkNight) -> list[object]:

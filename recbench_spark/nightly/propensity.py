@@ -15,6 +15,7 @@ from recbench_spark.data.arrow_files import read_table
 from recbench_spark.data.arrow_rows import as_double, read_column
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.estimators.power_law import PowerLaw, goodness
+from recbench_spark.nightly.commits import Addition, commit
 from recbench_spark.nightly.propensity_names import SEED, ExposureLog, method_name
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.schemas import POWER_LAWS, PROPENSITIES, RATING_PROPENSITIES, Table
@@ -53,7 +54,7 @@ def write_propensities(
         look_up = partial(_look_up, change=counts.change, observed=observed, fitted=fitted, name=name)
         rows = counts.then(look_up, ("item_id", "propensity", "method"))
         parts = [(rows, {"split_id": exposed.split_id})]
-        exposed.store.append_parts(parts, PROPENSITIES, f"{exposed.split_id}/{name}")
+        commit(exposed.store, Addition(PROPENSITIES, f"{exposed.split_id}/{name}", parts=parts))
     if fitted.law:
         row = _law_row(observed, fitted, replicates)
         _append_rows(exposed, settings, POWER_LAWS, pa.Table.from_pylist([row]))
@@ -78,7 +79,7 @@ def _append_rows(exposed: ExposureLog, settings: Propensities, table: Table, row
     name = method_name(exposed.store, settings)
     for column, value in (("split_id", exposed.split_id), ("method", name)):
         rows = rows.append_column(column, pa.repeat(value, len(rows)))
-    exposed.store.append_rows(rows, table, f"{exposed.split_id}/{name}")
+    commit(exposed.store, Addition(table, f"{exposed.split_id}/{name}", rows))
 
 
 def _fit_ratings(exposed: ExposureLog) -> pa.Table:

@@ -21,8 +21,8 @@ from recbench_spark.evaluation.metrics.predictions import (
 )
 from recbench_spark.evaluation.ranking.part_users import PART_USERS, map_user_blocks, select_part_users
 from recbench_spark.evaluation.ranking.predict import PREDICTED
+from recbench_spark.nightly.commits import Addition, add_checks
 from recbench_spark.nightly.night import BenchmarkNight, check_night_gates
-from recbench_spark.nightly.results import write_checks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, USER_METRICS
 from recbench_spark.storage.blocks import PieceRows, return_rows
@@ -32,12 +32,14 @@ from recbench_spark.training.model_adapter import make_adapter
 PREDICTED_NAMES = tuple(PREDICTED.names)
 
 
-def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
-    """Write errors of a model's predictions of each held-out part to `metrics`, `user_metrics`, `checks`.
+def predict_model(
+    night: BenchmarkNight, model: ModelConfig, run_id: str, journal: Journal
+) -> tuple[list[Check], list[Addition]]:
+    """Return checks of a model's predictions, and rows of their errors in each held-out part.
 
-    Predictions of one part stay in files of scratch while they are measured: an array for each user.
+    Predictions of a part stay in files of scratch until the rows are committed: an array for each user.
     """
-    checks = check_night_gates(night)
+    checks, additions = check_night_gates(night), list[Addition]()
     settings = night.benchmark.evaluation
     for part in settings.parts:
         title = f"{model.name}: predict {part}"
@@ -48,14 +50,14 @@ def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journa
             checks += _prediction_checks(part, totals, sum(unknown for _, unknown in summed))
             counts["pairs"] = totals.n
             rows = [row for row in totals.overall() if row["metric"] in settings.metrics]
-            night.store.append_rows([{"run_id": run_id, "part": part, **row} for row in rows], METRICS)
+            named_rows = [{"run_id": run_id, "part": part, **row} for row in rows]
+            additions.append(Addition(METRICS, rows=named_rows))
             if settings.user_metrics:
                 measure = partial(_measure_users, metrics=("mse", *settings.metrics))
                 values = predicted.open(PREDICTED_NAMES, measure, tuple(USER_VALUES.names))
-                named = [(values, {"run_id": run_id})]
-                night.store.append_parts(named, USER_METRICS, f"{run_id}/{part}")
-    write_checks(night.store, run_id, checks)
-    return checks
+                parts = [(values, {"run_id": run_id})]
+                additions.append(Addition(USER_METRICS, f"{run_id}/{part}", parts=parts))
+    return checks, [*additions, add_checks(run_id, checks)]
 
 
 def _predict_part(night: BenchmarkNight, model: ModelConfig, part: str) -> PieceRows:

@@ -16,6 +16,7 @@ from recbench_spark.checks import Check
 from recbench_spark.config import Benchmark, ModelConfig, Provenance, PublishedModel
 from recbench_spark.errors import OK
 from recbench_spark.nightly import code_provenance
+from recbench_spark.nightly.commits import Addition
 from recbench_spark.nightly.lost_rows import list_filled_tables
 from recbench_spark.nightly.night import (
     BenchmarkNight,
@@ -33,25 +34,19 @@ from recbench_spark.nightly.result_files import (
     read_metrics,
 )
 from recbench_spark.nightly.standalone_runs import (
-    check_rows,
     count_users,
     make_run_row,
     new_run_id,
     user_name,
 )
 from recbench_spark.runtime.journal import write_json
-from recbench_spark.schemas import CHECKS, METRICS, RUNS
+from recbench_spark.schemas import METRICS, RUNS
 from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
-
-
-def write_checks(store: AnyStore, run_id: str, checks: Sequence[Check]) -> None:
-    """Append to `checks`."""
-    store.append_rows(check_rows(run_id, checks), CHECKS)
 
 
 @dataclass
@@ -95,9 +90,9 @@ class Attempt:
         }
 
 
-def publish_runs(store: AnyStore, attempts: Sequence[Attempt]) -> None:
-    """Append the rows of `runs` in one commit: from then on runs are visible, except failed ones."""
-    store.append_rows([_attempt_row(attempt) for attempt in attempts], RUNS)
+def add_runs(attempts: Sequence[Attempt]) -> Addition:
+    """Return rows of `runs`: committed last, they make runs visible, except failed ones."""
+    return Addition(RUNS, rows=[_attempt_row(attempt) for attempt in attempts])
 
 
 def _attempt_row(attempt: Attempt) -> dict[str, Any]:
@@ -165,14 +160,14 @@ def find_grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
     ]
 
 
-def write_published_figures(night: BenchmarkNight, model: PublishedModel, run_id: str) -> None:
-    """Write figures of a publication as rows of `metrics`: `ndcg@10: 0.31`, `rmse: 0.77`."""
+def add_published_figures(model: PublishedModel, run_id: str) -> Addition:
+    """Return figures of a publication as rows of `metrics`: `ndcg@10: 0.31`, `rmse: 0.77`."""
     facts = {"run_id": run_id, "part": "test", "definition": "as published", "estimator": "holdout", "n": 0}
     rows = []
     for name, value in model.figures.items():
         metric, _, k = name.partition("@")
         rows.append({**facts, "metric": metric, "k": int(k) if k else None, "value": float(value)})
-    night.store.append_rows(rows, METRICS)
+    return Addition(METRICS, rows=rows)
 
 
 def write_results(store: AnyStore, benchmark: Benchmark, attempts: Sequence[Attempt]) -> None:

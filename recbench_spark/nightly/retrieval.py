@@ -29,6 +29,7 @@ from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock, count_rank
 from recbench_spark.kernels.retrieval.candidates import measure_recall
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.nightly.batched_evaluation import RankableModel
+from recbench_spark.nightly.commits import Addition
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RETRIEVAL_RUNS
@@ -86,8 +87,8 @@ class RetrievalTask:
         return tuple(k for k in CUTOFFS if k <= self.length) or (self.length,)
 
 
-def measure_retrieval(night: BenchmarkNight, group: Sequence[RankableModel], journal: Journal) -> None:
-    """Compare the lists of each index with exact lists of the same users, and append `retrieval_runs`.
+def measure_retrieval(night: BenchmarkNight, group: Sequence[RankableModel], journal: Journal) -> Addition:
+    """Compare the lists of each index with exact lists of the same users.
 
     Args:
         night: the night.
@@ -101,7 +102,7 @@ def measure_retrieval(night: BenchmarkNight, group: Sequence[RankableModel], jou
         for ready in group:
             by_base.setdefault(_settings(ready).base.name, []).append(ready)
         rows = [row for models in by_base.values() for row in _measure_base(night, models)]
-        night.store.append_rows(pa.Table.from_pylist(rows, RETRIEVAL_RUNS.arrow_schema), RETRIEVAL_RUNS)
+    return Addition(RETRIEVAL_RUNS, rows=pa.Table.from_pylist(rows, RETRIEVAL_RUNS.arrow_schema))
 
 
 def _settings(ready: RankableModel) -> RetrievedModel:

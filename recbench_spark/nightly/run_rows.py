@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.listed import ListedCatalogue
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking_counts import checks_from_counts
+from recbench_spark.nightly.commits import Addition, check_rows
 from recbench_spark.nightly.exposure import (
     empty_rows,
     estimate_with_rewards,
@@ -30,7 +30,6 @@ from recbench_spark.nightly.exposure import (
     strata_checks,
 )
 from recbench_spark.nightly.night import BenchmarkNight, check_model_gates, check_night_gates
-from recbench_spark.nightly.standalone_runs import check_rows
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE
 from recbench_spark.training.model_adapter import make_adapter
 
@@ -126,9 +125,9 @@ def _list_compared(estimates: pa.Table | None) -> list[SimpleNamespace]:
     return [SimpleNamespace(**row) for row in rows]
 
 
-def write_run_rows(night: BenchmarkNight, rows_by_run: Mapping[str, RunRows]) -> None:
-    """Write the rows, one commit for each table."""
-    appends: list[Callable[[], object]] = []
+def list_additions(rows_by_run: Mapping[str, RunRows]) -> list[Addition]:
+    """Return the rows of runs, by run id, as additions: one for each table."""
+    additions = []
     for table, name in ((METRICS, "metrics"), (MULTIVERSE, "multiverse")):
         rows = [
             rows.append_column("run_id", pa.repeat(pa.scalar(run_id), rows.num_rows))
@@ -136,9 +135,8 @@ def write_run_rows(night: BenchmarkNight, rows_by_run: Mapping[str, RunRows]) ->
             for rows in getattr(run_rows, name)
         ]
         if rows:
-            whole = pa.concat_tables(rows, promote_options="default")
-            appends.append(partial(night.store.append_rows, whole, table))
+            additions.append(Addition(table, rows=pa.concat_tables(rows, promote_options="default")))
     checks = [
         row for run_id, run_rows in rows_by_run.items() for row in check_rows(run_id, run_rows.checks)
     ]
-    night.store.run_together([*appends, partial(night.store.append_rows, checks, CHECKS)])
+    return [*additions, Addition(CHECKS, rows=checks)]

@@ -24,6 +24,7 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, EmptyPartError, FallbackToSpark, StoreError
 from recbench_spark.evaluation.ranking.known_items import KnownItems, share_items
 from recbench_spark.inputs import require_unchanged
+from recbench_spark.nightly.commits import Addition, add_blocks, commit
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.nightly.slice_tables import label_slices
 from recbench_spark.protocol.audit_passes import build_manifest, count_parts
@@ -168,7 +169,7 @@ def _make_split(
             facts += list_age_facts(known, logical_date, benchmark.dataset.zone)
         require_unchanged()
         named = [{"split_id": split_id, **fact._asdict()} for fact in facts]
-        store.append_rows(named, MANIFESTS, split_id)
+        commit(store, Addition(MANIFESTS, split_id, named))
 
 
 @contextmanager
@@ -211,7 +212,8 @@ def drop_splits(store: AnyStore, split_ids: Sequence[str], reason: str) -> None:
     for split_id in split_ids:
         base, _, times = split_id.partition(".")
         fact = Fact("log", DROPPED_FACT, int(times or 0) + 1.0, f"{split_id} {reason}")
-        store.append_rows([{"split_id": base, **fact._asdict()}], MANIFESTS, f"{DROPPED_FACT}/{split_id}")
+        dropped = [{"split_id": base, **fact._asdict()}]
+        commit(store, Addition(MANIFESTS, f"{DROPPED_FACT}/{split_id}", dropped))
     for table in list_split_tables():
         if store.exists(table.name):
             column = table.partition_by[0]
@@ -281,7 +283,7 @@ def write_labelled(
 
     def label(log: OpenedLog) -> LogCounts:
         if log.rejects is not None and rejects_of:
-            store.append_blocks(log.rejects, REJECTS, rejects_of)
+            commit(store, add_blocks(REJECTS, rejects_of, log.rejects))
         dropped = write(label_log(log, dataset, split, store.engine, every_fold=every_fold), log.n)
         rows = LogRows(log.n, log.later, log.rejected, log.describe_reasons(), dropped)
         return LogCounts(rows, "item_id" in log.numeric)
@@ -328,7 +330,7 @@ def _append_labelled(store: AnyStore, split_id: str, blocks: TaskRows, n: int) -
 
     Tasks that write files count; where Spark writes, or has written before, a second pass counts.
     """
-    if files := store.append_blocks(blocks, SPLITS, split_id):
+    if files := commit(store, add_blocks(SPLITS, split_id, blocks)):
         return sum_dropped(file.notes for file in files)
     left_out = store.count_rows(SPLITS, "split_id", split_id) < n
     return sum(blocks.each(read_dropped), start=Counter()) if left_out else Counter()
@@ -349,7 +351,7 @@ def _write_blocks(
             true = list_propensities(benchmark.dataset.world, run=run_pieces(store.engine))
             methods, names = pa.repeat("true", len(true)), pa.repeat(split_id, len(true))
             named = true.append_column("method", methods).append_column("split_id", names)
-            store.append_rows(named, PROPENSITIES, split_id)
+            commit(store, Addition(PROPENSITIES, split_id, named))
     with journal.stage("user_blocks", "blocks of users", split_id=split_id):
         known = KnownItems(share_items(store, split_id), catalogue.n)
         plan = BlockPlan(
@@ -359,7 +361,7 @@ def _write_blocks(
             label_slices(store, benchmark.evaluation.slices),
         )
         blocks = make_user_blocks(store, split_id, rows, plan)
-        store.append_blocks(blocks, USER_BLOCKS, split_id)
+        commit(store, add_blocks(USER_BLOCKS, split_id, blocks))
 
 
 def _write_catalogue(store: AnyStore, rows: Rows, split_id: str, numeric: bool) -> Catalogue:
@@ -369,7 +371,7 @@ def _write_catalogue(store: AnyStore, rows: Rows, split_id: str, numeric: bool) 
         by_spark: Catalogue = frames.append_catalogue(store, split_id, numeric)
         return by_spark
     named = catalogue.rows.append_column("split_id", pa.repeat(split_id, len(catalogue.rows)))
-    store.append_rows(named, ITEMS, split_id)
+    commit(store, Addition(ITEMS, split_id, named))
     return catalogue
 
 

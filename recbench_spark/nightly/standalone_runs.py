@@ -17,27 +17,12 @@ from recbench_spark.config import digest
 from recbench_spark.evaluation.result import Result, to_arrow
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly import code_provenance
+from recbench_spark.nightly.commits import Addition, add_checks, check_rows, commit
 from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, REJECTS, REPLAYS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 
 if TYPE_CHECKING:  # runs of this process need no Spark
     from recbench_spark.storage.store import Store
-
-
-def check_rows(run_id: str, checks: Sequence[Check]) -> list[dict[str, Any]]:
-    """Return rows of `checks`; a check that has passed gets the severity `info`."""
-    return [
-        {
-            "run_id": run_id,
-            "check": c.check,
-            "severity": c.severity if not c.passed else "info",
-            "observed": float(c.observed),
-            "threshold": c.threshold,
-            "passed": c.passed,
-            "detail": c.detail,
-        }
-        for c in checks
-    ]
 
 
 def publish_standalone(store: Store | ArrowStore, result: Result, run: dict[str, Any]) -> str:
@@ -52,10 +37,10 @@ def publish_standalone(store: Store | ArrowStore, result: Result, run: dict[str,
     if result.rankings is not None:
         frames.append((result.rankings, RANKINGS))
     store.append_all([(_add_run_id(rows, run_id), table) for rows, table in frames])
-    store.append_rows(check_rows(run_id, checks), CHECKS)
     row = _standalone_row(run, result.truth, result.checks, (run["model_kind"],))
     require_unchanged()  # inputs may be read during the writes; the row of `runs` makes them visible
-    store.append_rows([make_run_row(row, run_id, run["started_at"])], RUNS)
+    runs = Addition(RUNS, rows=[make_run_row(row, run_id, run["started_at"])])
+    commit(store, add_checks(run_id, checks), runs)
     store.end_runs()
     return run_id
 
@@ -80,17 +65,20 @@ def publish_replays(
     for run_id in run_ids.values():
         store.note_run(run_id)
     truth = digest(run["inputs"]["truth"])
-    store.append_rows([{**row, "run_id": run_ids[row["model"]]} for row in rows], REPLAYS)
-    store.append_rows([row for run_id in run_ids.values() for row in check_rows(run_id, checks)], CHECKS)
     rejected = [
         {"split_id": truth, "file": run["dataset"], "line": line, "reason": why} for line, why in rejects
     ]
-    store.append_rows(rejected, REJECTS)
     published = [
         make_run_row(_replay_row(run, model, checks), run_ids[model], run["started_at"])
         for model in run["models"]
     ]
-    store.append_rows(published, RUNS)
+    commit(
+        store,
+        Addition(REPLAYS, rows=[{**row, "run_id": run_ids[row["model"]]} for row in rows]),
+        Addition(CHECKS, rows=[row for run_id in run_ids.values() for row in check_rows(run_id, checks)]),
+        Addition(REJECTS, rows=rejected),
+        Addition(RUNS, rows=published),
+    )
     store.end_runs()
     return list(run_ids.values())
 

@@ -27,13 +27,11 @@ from recbench_spark.evaluation.metrics.curve_batches import (
 )
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.comparison.curve_crossings import choose_pair, find_place
-from recbench_spark.nightly.learning_curves import write_curve_results
+from recbench_spark.nightly.commits import Addition, add_blocks
 from recbench_spark.nightly.night import BenchmarkNight, find_newest_runs
-from recbench_spark.nightly.results import write_checks
 from recbench_spark.nightly.run_keys import choose_curve_cutoff, list_switched_models
-from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CURVE_VALUES, LEARNING_CURVES
-from recbench_spark.storage.packed_blocks import Change, unpack_blocks
+from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.sides import Side, Sides, deal_sides
 
 VALID = "valid"
@@ -65,11 +63,13 @@ class SwitchChoice:
         """
         return f"{self.first} up to {self.given} given ratings, then {self.then}: chosen {self.origin}"
 
+    def make_check(self) -> Check:
+        """Return the check that tells what was chosen."""
+        return Check("switch: given ratings", self.given, None, "info", self.describe())
 
-def evaluate_switch(
-    night: BenchmarkNight, model: SwitchModel, run_id: str, journal: Journal
-) -> tuple[list[Check], SwitchChoice]:
-    """Write the values of a switch, and all that follows from them; return its checks and the choice.
+
+def splice_switch(night: BenchmarkNight, model: SwitchModel, run_id: str) -> tuple[SwitchChoice, Addition]:
+    """Choose a switch, and return the values of users that it has.
 
     The rows of the two models are joined by user: one shuffle of the rows of both.
 
@@ -78,43 +78,24 @@ def evaluate_switch(
     """
     context = night.curves
     assert context is not None
-    with journal.stage("switch", f"{model.name}: switch", run_id=run_id, model=model.name):
-        runs = _find_runs(night, model)
-        choice = choose_switch(night, model, runs)
-        if not all(
-            night.store.has(CURVE_VALUES, "run_id", runs[name]) for name in (choice.first, choice.then)
-        ):
-            raise DataError(
-                f"model {model.name}: {choice.first} and {choice.then} have no values per user any more",
-                f"retention has removed them; run the night again with --force, or leave out {model.name}",
-            )
-        # On the users who chose the place, the switch looks better than it is.
-        parts = [part for part in night.benchmark.evaluation.parts if model.at != "auto" or part != VALID]
-        place = count_before(context.plan.request.rule.given, choice.given)
-        _write_spliced(
-            night,
-            [runs[name] for name in (choice.first, choice.then)],
-            run_id,
-            partial(splice_values, parts=parts, place=place),
+    runs = _find_runs(night, model)
+    choice = choose_switch(night, model, runs)
+    if not all(night.store.has(CURVE_VALUES, "run_id", runs[name]) for name in (choice.first, choice.then)):
+        raise DataError(
+            f"model {model.name}: {choice.first} and {choice.then} have no values per user any more",
+            f"retention has removed them; run the night again with --force, or leave out {model.name}",
         )
-        write_curve_results(night, [run_id])
-        checks = [
-            *context.make_checks(),
-            Check("switch: given ratings", choice.given, None, "info", choice.describe()),
-        ]
-        write_checks(night.store, run_id, checks)
-    return checks, choice
-
-
-def _write_spliced(night: BenchmarkNight, runs: Sequence[str], run_id: str, splice: Change) -> None:
-    """Write values of users that are spliced from those of two runs; one shuffle of the rows of both."""
+    # On the users who chose the place, the switch looks better than it is.
+    parts = [part for part in night.benchmark.evaluation.parts if model.at != "auto" or part != VALID]
+    place = count_before(context.plan.request.rule.given, choice.given)
     store, names = night.store, tuple(CURVE_ROWS.names)
     sides = [
-        Side(number, store.open_rows(CURVE_VALUES, "run_id", [run]), names)
-        for number, run in zip((FIRST, THEN), runs, strict=True)
+        Side(number, store.open_rows(CURVE_VALUES, "run_id", [runs[name]]), names)
+        for number, name in ((FIRST, choice.first), (THEN, choice.then))
     ]
     dealt = deal_sides(store.engine, sides, store.engine.count_tasks(0))
-    store.append_blocks(dealt.then(splice, names), CURVE_VALUES, run_id)
+    spliced = dealt.then(partial(splice_values, parts=parts, place=place), names)
+    return choice, add_blocks(CURVE_VALUES, run_id, spliced)
 
 
 def _find_runs(night: BenchmarkNight, model: SwitchModel) -> dict[str, str]:

@@ -351,11 +351,6 @@ class FileTables:
     ) -> None:
         raise NotImplementedError
 
-    def append_blocks(self, blocks: TaskRows, table: Table, once: str) -> list[delta_files.File]:
-        """Append the results of tasks to a table's partition `once`, as `append_parts`."""
-        (column,) = table.partition_by
-        return self.append_parts([(blocks, {column: once})], table, once)
-
     def append_parts(self, parts: Sequence[Part], table: Table, once: str) -> list[delta_files.File]:
         """Append the results of tasks to partitions of a table, in one version; a second call does nothing.
 

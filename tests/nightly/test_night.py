@@ -365,7 +365,7 @@ def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
 ) -> None:
     store, popular = small_night.store, small(name="killed", models=models("popular"))
     with monkeypatch.context() as patch:
-        patch.setattr(story, "publish_runs", kill)
+        patch.setattr(story, "add_runs", kill)
         with pytest.raises(Killed):
             run(store, popular, NIGHT_2)
     (lost,) = (

@@ -25,6 +25,7 @@ from recbench_spark.evaluation.comparison.changes import (
 from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.kernels.resampling import mean_and_error, moments
 from recbench_spark.nightly.changes import explain_changes
+from recbench_spark.nightly.commits import commit
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.report import make_report
 from recbench_spark.query.answers import make_query_runner
@@ -200,9 +201,8 @@ def test_a_night_by_hand_in_table_view_question_and_report(tmp_path: Path) -> No
                         (ranked, RANKINGS)):  # fmt: skip
         store.append_rows(make_table(rows, table), table)
     for night in (0, 1, 1):
-        explain_changes(
-            BenchmarkNight(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night]), Journal()
-        )
+        place = BenchmarkNight(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night])
+        commit(store, *explain_changes(place, Journal()))
     changes = store.read_rows(CHANGES).to_pandas()
     assert len(changes) == 2 * (3 + 3 + 2) and set(changes.other_run_id) == {"m0"}
     _check_by_hand(changes[changes.k == 10].set_index(["group_key", "group_value"]))

@@ -30,8 +30,10 @@ from recbench_spark.kernels.comparison.significance import (
     sequence_interval,
 )
 from recbench_spark.nightly.changes import explain_changes
+from recbench_spark.nightly.commits import commit
 from recbench_spark.nightly.comparisons import (
     compare_night,
+    describe_regressions,
     find_previous_run,
     list_metrics_beyond_one,
     visible_runs,
@@ -261,7 +263,9 @@ def test_nights_are_compared_once_and_looks_add_up(tmp_path: Path) -> None:
     said = {}
     for night in (0, 1, 1):
         place = BenchmarkNight(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night])
-        said[night] = compare_night(place, Journal())
+        compared = compare_night(place, Journal())
+        commit(store, *compared.additions)
+        said[night] = compared.comparison_id, describe_regressions(place, compared.comparison_id)
     comparisons = store.read_rows(COMPARISONS).to_pandas()
     assert comparisons.comparison_id.nunique() == 2
     pairs = comparisons[(comparisons.kind == "pair") & (comparisons.k == 10)].sort_values("logical_date")
@@ -272,13 +276,13 @@ def test_nights_are_compared_once_and_looks_add_up(tmp_path: Path) -> None:
     differences = np.concatenate([pair_difference(users, f"random-{n}", f"popular-{n}") for n in (0, 1)])
     wanted = sequence_interval(differences.mean(), differences.std(ddof=1), 80, 10_000)
     assert tuple(pairs.iloc[1][["sequence_low", "sequence_high"]]) == pytest.approx(wanted, abs=1e-7)
-    assert said[0].regressions == ()
+    assert said[0][1] == ()
     for night in (0, 1):  # each night has its own rows, whichever comparison is the newest
-        name = str(said[night].comparison_id)
+        name = str(said[night][0])
         own = comparisons[comparisons.comparison_id == name]
         assert len(read_differences(store, name)) == len(own) > 0
         assert set(own.logical_date) == {NIGHTS[night]}
-    (sentence,) = said[1].regressions
+    (sentence,) = said[1][1]
     assert sentence.startswith("popular: ndcg@10 of test is 0.") and "2026-01-01: -0." in sentence
     assert {(r.kind, r.model) for r in comparisons.itertuples() if r.kind != "pair"} == {
         (kind, name) for kind in ("previous", "baseline") for name in ("popular", "random")
@@ -395,8 +399,8 @@ def write_pieces(folder: Path, pieces: dict[str, list[tuple[str, tuple[int | Non
     append_tuples(store, (users, USER_METRICS), (metrics, METRICS), (runs, RUNS))
     night = BenchmarkNight(store, benchmark, Definition(), "split1", {}, NIGHTS[1])
     for _ in range(2):  # the second time nothing is done again
-        compare_night(night, Journal())
-        explain_changes(night, Journal())
+        commit(store, *compare_night(night, Journal()).additions)
+        commit(store, *explain_changes(night, Journal()))
     return [
         store.read_rows(table)
         .to_pandas()

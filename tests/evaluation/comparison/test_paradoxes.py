@@ -273,7 +273,7 @@ def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: ByRun) ->
 
 @pytest.mark.full
 def test_nothing_is_done_twice_and_the_report_tells(night: Ran, pairs: pd.DataFrame) -> None:
-    find_paradoxes(night.night, Journal())
+    assert find_paradoxes(night.night, Journal()) == []
     store = night.store
     assert store.read(PARADOXES).where(F.col("logical_date") == F.lit(DATE)).count() == len(pairs) == 60
     store.install_views()

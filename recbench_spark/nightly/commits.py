@@ -1,0 +1,95 @@
+"""What steps of a night return, and the one function that appends it to the warehouse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from recbench_spark.checks import Check
+from recbench_spark.schemas import CHECKS, Table
+from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.delta_files import File
+from recbench_spark.storage.file_tables import Part
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
+
+
+@dataclass(frozen=True)
+class Addition:
+    """Rows for one table: one of `rows`, `parts` and `files`.
+
+    Attributes:
+        table: the table.
+        once: name of the append, which a second one with this name does not repeat; empty: a new one.
+        rows: rows that the driver holds.
+        named_by: column in which `rows` carry `once`: they are appended again where somebody deleted them.
+        parts: rows that tasks compute and write when they are committed, with their partitions.
+        files, folder: files that tasks have written to a folder (`choose_folder`).
+    """
+
+    table: Table
+    once: str = ""
+    rows: pa.Table | Sequence[Mapping[str, Any]] = ()
+    named_by: str = ""
+    parts: Sequence[Part] = ()
+    files: Sequence[File] = ()
+    folder: str = ""
+
+
+def commit(store: AnyStore, *additions: Addition) -> list[File]:
+    """Append what a step returns, a commit for each addition, in their order.
+
+    Returns:
+        The files that tasks wrote now, with what the tasks noted.
+    """
+    return [file for addition in additions for file in _append(store, addition)]
+
+
+def commit_together(store: AnyStore, *additions: Addition) -> None:
+    """Append to several tables side by side, where no table tells that the others are complete."""
+    store.run_together([partial(_append, store, addition) for addition in additions])
+
+
+def _append(store: AnyStore, addition: Addition) -> list[File]:
+    table, once = addition.table, addition.once
+    if addition.parts:
+        return store.append_parts(addition.parts, table, once)
+    if addition.folder:
+        store.commit_files(addition.files, table, once, addition.folder)
+    elif addition.named_by:
+        store.append_named(pa.table(addition.rows), table, addition.named_by, once)
+    else:
+        store.append_rows(addition.rows, table, once)
+    return []
+
+
+def add_blocks(table: Table, name: str, blocks: TaskRows) -> Addition:
+    """Return the results of tasks as an addition of the table's partition `name`."""
+    (column,) = table.partition_by
+    return Addition(table, name, parts=[(blocks, {column: name})])
+
+
+def add_checks(run_id: str, checks: Sequence[Check]) -> Addition:
+    """Return the addition of a run's checks to `checks`."""
+    return Addition(CHECKS, rows=check_rows(run_id, checks))
+
+
+def check_rows(run_id: str, checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """Return rows of `checks`; a check that has passed gets the severity `info`."""
+    return [
+        {
+            "run_id": run_id,
+            "check": c.check,
+            "severity": c.severity if not c.passed else "info",
+            "observed": float(c.observed),
+            "threshold": c.threshold,
+            "passed": c.passed,
+            "detail": c.detail,
+        }
+        for c in checks
+    ]
