@@ -67,7 +67,7 @@ def test_a_night_asks_for_repeats_as_the_file_says(spark: Any, tmp_path: Path, r
     values = {row.value for row in rows if row.run_id != ran.outcome.run_ids["lists"] or repeats != "drop"}
     assert sorted(values) == [pytest.approx(float(MRR[repeats]), abs=1e-15)]
     assert {row.definition for row in rows} == {"v1" if repeats == "drop" else "v1;candidates=all"}
-    masked = {tuple(row.masked) for row in ran.night.open_user_frame().collect()}
+    masked = {tuple(row.masked) for row in ran.night.open_frame(ran.night.select_users()).collect()}
     assert (masked == {()}) is (repeats != "drop")
     warned = store.read(CHECKS).where("check = 'list rows of training items'").count()
     assert warned == (repeats == "drop")

@@ -329,4 +329,4 @@ def test_a_build_holds_the_items_of_a_part_twice_beside_the_mapped_file(tmp_path
     command = [sys.executable, "-c", BUILD, str(tmp_path / "v.npy"), str(tmp_path), kind]
     more = {"PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run(command, env=os.environ | more, capture_output=True, text=True, check=True)
-    assert 1.0 < float(ended.stdout) < 1 + 2 + 0.5
+    assert 1.0 < float(ended.stdout) < 1 + 2 + 0.6  # the rest: threads, lists, code
