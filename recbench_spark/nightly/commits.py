@@ -1,4 +1,4 @@
-"""What steps of a night return, and the one function that appends it to the warehouse."""
+"""Append what the steps of a night return."""
 
 from __future__ import annotations
 
