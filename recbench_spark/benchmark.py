@@ -3,7 +3,7 @@
     read a log -> split -> train or open each model -> rank and measure all -> publish -> report
 
 Every step reads tables and returns rows for tables, which `commit` appends. A model whose run key has
-succeeded on this night is not run again. A run becomes visible with its row in `runs`, which is written last.
+succeeded on this night is not run again. A run becomes visible with its row in `runs`, written last.
 """
 
 from __future__ import annotations
