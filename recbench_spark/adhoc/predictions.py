@@ -26,11 +26,10 @@ from recbench_spark.data.arrow_rows import combine_column, is_text, refuse_repea
 from recbench_spark.data.dealt_ids import apply_both
 from recbench_spark.data.input_rows import Typing, check_input, open_input, type_table
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation.batch_schemas import METRIC_ROWS
+from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_PREDICTIONS
 from recbench_spark.evaluation.metrics import prediction_ranges as ranges
 from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.predictions import (
-    USER_PREDICTIONS,
     Cuts,
     MetricRow,
     PredictionOrder,

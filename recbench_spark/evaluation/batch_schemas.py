@@ -81,6 +81,17 @@ USER_VALUES = pa.schema(
 )
 """One row per user, part and metric. The table `user_metrics` without the run."""
 
+USER_PREDICTIONS = pa.schema(
+    {
+        "user_id": pa.string(),
+        "part": pa.string(),
+        "user_key": pa.int64(),
+        "prediction": _DOUBLES,
+        "outcome": _DOUBLES,
+    }
+)
+"""One row per user and part: predictions of ratings or of clicks, and what came of them."""
+
 TOTALS = pa.schema(
     {
         "part": pa.string(),

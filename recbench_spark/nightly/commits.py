@@ -62,7 +62,7 @@ def _append(store: AnyStore, addition: Addition) -> list[File]:
     if addition.folder:
         store.commit_files(addition.files, table, once, addition.folder)
     elif addition.named_by:
-        store.append_named(pa.table(addition.rows), table, addition.named_by, once)
+        store.append_named(addition.rows, table, addition.named_by, once)
     else:
         store.append_rows(addition.rows, table, once)
     return []

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.config import Slice
-from recbench_spark.data.input_rows import check_input, open_input
+from recbench_spark.data.input_rows import check_input, count_distinct, open_input
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.protocol.user_blocks import TABLE_LABELS, SliceLabel
 from recbench_spark.storage.scratch import keep_rows
@@ -45,11 +45,9 @@ def _share_labels(store: AnyStore, cut: Slice) -> SharedRows | None:
     files = keep_rows(store.scratch, labelled, TABLE_LABELS, store.engine).files
     if not files:
         return None
-    rows = SharedRows(f"slice-{cut.key}", files)
-    ids = rows.dataset().to_table(columns=["id"]).column("id")
-    if pc.count_distinct(ids).as_py() < len(ids):
+    if count_distinct(store.engine, checked, name) < checked.n:
         raise DataError(f"slice {cut.key}: {cut.path} has a {name} twice", "keep one row per id")
-    return rows
+    return SharedRows(files[0].rsplit("/", 2)[1], files)
 
 
 def _spell_rows(rows: pa.Table, names: Sequence[str], where: str) -> pa.Table:

@@ -146,7 +146,9 @@ class FileTables:
             self.create(table)
             self._append_arrow(arrow_table, table, once)
 
-    def append_named(self, rows: pa.Table, table: Table, column: str, name: str) -> None:
+    def append_named(
+        self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, column: str, name: str
+    ) -> None:
         """Append rows that carry `name` in `column`, unless such rows exist.
 
         The table's log remembers the name of an append whose rows somebody deleted, and would not accept

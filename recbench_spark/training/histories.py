@@ -33,7 +33,7 @@ CUT = ("user_id", "items", "tied", "still")
 
 @dataclass(frozen=True)
 class HistoryRule:
-    """HistoryRule says what belongs to a history.
+    """Rule for what belongs to a history.
 
     Attributes:
         known: items that have an index; others are left out.

@@ -312,7 +312,7 @@ def measure():
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 vectors = np.load(sys.argv[1], mmap_mode="r")
-build(vectors[:1000], "small")
+build(vectors[:20_000], "small")  # as many as k-means reads: its buffers are no part of the growth
 before = measure()
 build(vectors, "large")
 print((measure() - before) / vectors.nbytes)
@@ -329,4 +329,4 @@ def test_a_build_holds_the_items_of_a_part_twice_beside_the_mapped_file(tmp_path
     command = [sys.executable, "-c", BUILD, str(tmp_path / "v.npy"), str(tmp_path), kind]
     more = {"PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run(command, env=os.environ | more, capture_output=True, text=True, check=True)
-    assert 1.0 < float(ended.stdout) < 1 + 2 + 0.6  # the rest: threads, lists, code
+    assert 1.0 < float(ended.stdout) < 1 + 2 + 0.5

@@ -52,17 +52,6 @@ BATCH_USERS = 10_000
 
 PREDICTIONS = ("user_id", "prediction", "outcome")
 
-USER_PREDICTIONS = pa.schema(
-    {
-        "user_id": pa.string(),
-        "part": pa.string(),
-        "user_key": pa.int64(),
-        "prediction": pa.list_(pa.float64()),
-        "outcome": pa.list_(pa.float64()),
-    }
-)
-"""Predictions of a part, one row for each user."""
-
 
 def deal_users(engine: Engine, rows: Rows, more: tuple[str, ...], n: int) -> TaskRows:
     """Deal predictions by user: one row per user, with an array of each column. Shuffles by user.

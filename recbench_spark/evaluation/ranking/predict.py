@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.evaluation.batch_schemas import USER_PREDICTIONS
 from recbench_spark.evaluation.ranking.batches import read_item_lists
 from recbench_spark.evaluation.ranking.scored import user_block
 from recbench_spark.evaluation.ranking.sources import Source
@@ -25,16 +26,7 @@ USERS, KNOWN = 0, 1
 
 USER_COLUMNS = ("user_id", "part", "user_key", "item_ids", "items", "relevance")
 
-PREDICTED = pa.schema(
-    {
-        "user_id": pa.string(),
-        "part": pa.string(),
-        "user_key": pa.int64(),
-        "prediction": pa.list_(pa.float64()),
-        "outcome": pa.list_(pa.float64()),
-        "unknown": pa.int32(),
-    }
-)
+PREDICTED = USER_PREDICTIONS.append(pa.field("unknown", pa.int32()))
 
 BATCH_USERS = 1 << 12
 """Users whose ratings are predicted at once."""
