@@ -170,10 +170,10 @@ def test_a_killed_run_leaves_nothing_visible_and_runs_again(tmp_path, monkeypatc
     config, warehouse = write_file(tmp_path), tmp_path / "wh"
     append = ArrowStore.append_rows
 
-    def die_at_runs(store: ArrowStore, rows: Any, table: Any) -> None:
+    def die_at_runs(store: ArrowStore, rows: Any, table: Any, once: str = "") -> None:
         if table is RUNS:
             raise KeyboardInterrupt
-        append(store, rows, table)
+        append(store, rows, table, once)
 
     monkeypatch.setattr(ArrowStore, "append_rows", die_at_runs)
     with pytest.raises(KeyboardInterrupt):
