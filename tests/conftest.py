@@ -252,19 +252,20 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def small_night(spark, tmp_path_factory: pytest.TempPathFactory):
-    """One night of a small world, run once and read by many tests: `tests/nights.py` says what it is."""
-    from tests.nights import run_small_night
+def small_night(tmp_path_factory: pytest.TempPathFactory):
+    """One night of a small world without Spark, run once a process and read by many tests."""
+    from recbench_spark.storage.arrow_store import ArrowStore
+    from tests.nights import run, small
 
-    return run_small_night(spark, tmp_path_factory.mktemp("night") / "warehouse")
+    return run(ArrowStore(str(tmp_path_factory.mktemp("night") / "warehouse")), small())
 
 
 @pytest.fixture(scope="session")
-def splits(spark, tmp_path_factory: pytest.TempPathFactory):
+def splits(tmp_path_factory: pytest.TempPathFactory):
     """Splits of this session, each made once: `tests.nights.Splits`."""
     from tests.nights import Splits
 
-    return Splits(spark, tmp_path_factory.mktemp("splits"))
+    return Splits(tmp_path_factory.mktemp("splits"))
 
 
 class NoSpark:

@@ -7,7 +7,10 @@ import shutil
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pandas as pd
 
 from recbench_spark.benchmark import NightOutcome, run_night
 from recbench_spark.config import Benchmark, parse
@@ -19,10 +22,11 @@ from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.nightly.runners import require_local_night
 from recbench_spark.nightly.split import prepare_split
 from recbench_spark.protocol.rules import estimate_rows
+from recbench_spark.query import local_engine
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope
+from recbench_spark.schemas import Table
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.store import Store
 
 DATE = date(2026, 1, 1)
 
@@ -87,7 +91,7 @@ RANKED = ("random", "popular", "item_knn", "als_4", "truth")
 class Ran:
     """A night that has been run, and what it said."""
 
-    store: Store
+    store: Any
     benchmark: Benchmark
     outcome: NightOutcome
     remarks: str
@@ -107,7 +111,7 @@ def models(*names: str) -> list[dict[str, Any]]:
     return [model for model in SMALL["models"] if model["name"] in names]
 
 
-def run(store: Store, benchmark: Benchmark, day: date = DATE, **options: Any) -> Ran:
+def run(store: Any, benchmark: Benchmark, day: date = DATE, **options: Any) -> Ran:
     stream = io.StringIO()
     journal = Journal(stream)
     log = (store.folder or Path()) / "logs" / f"{day}.jsonl"
@@ -129,11 +133,7 @@ def choose_store(store: Any, benchmark: Benchmark) -> Any:
     return ArrowStore(store.root)
 
 
-def run_small_night(spark: Any, folder: Path) -> Ran:
-    return run(Store(spark, str(folder)), small())
-
-
-def make_split(store: Store, benchmark: Benchmark) -> BenchmarkNight:
+def make_split(store: Any, benchmark: Benchmark) -> BenchmarkNight:
     """Make the split of a benchmark as its night does, and nothing else."""
     with pin_inputs(), cache_scope():
         night = open_night(store, benchmark, DATE)
@@ -147,18 +147,43 @@ class Splits:
     A test that needs a night of its own goes on in a copy: half the time of a small night is its split.
     """
 
-    def __init__(self, spark: Any, folder: Path) -> None:
-        self.spark, self.folder = spark, folder
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-    def copy(self, benchmark: Benchmark, place: Path) -> Store:
+    def copy(self, benchmark: Benchmark, place: Path) -> ArrowStore:
         """Return a new warehouse at a place, in which the split of a benchmark is made already."""
         original = self.folder / hash_split(identity, benchmark)[0]
         if not original.exists():
-            make_split(Store(self.spark, str(original)), benchmark)
-        return copy_warehouse(Store(self.spark, str(original)), place)
+            make_split(ArrowStore(str(original)), benchmark)
+        return copy_warehouse(ArrowStore(str(original)), place)
 
 
-def copy_warehouse(store: Store, place: Path) -> Store:
+def copy_warehouse(store: ArrowStore, place: Path) -> ArrowStore:
     """Return a copy of a warehouse, for a test that writes or counts rows of its own."""
     shutil.copytree(store.root, place, ignore=shutil.ignore_patterns("_scratch"))
-    return Store(store.spark, str(place))
+    return ArrowStore(str(place))
+
+
+# ---------------------------------------------------------------- rows, read without Spark
+
+
+def read_rows(store: Any, table: Table, **values: Any) -> list[SimpleNamespace]:
+    """Rows of a table that have these values, with the columns as attributes."""
+    filters = [(name, "=", value) for name, value in values.items()]
+    return [SimpleNamespace(**row) for row in store.rows(table, filters)]
+
+
+def read_split(night: BenchmarkNight, table: Table) -> list[SimpleNamespace]:
+    """Rows of a night's split."""
+    return read_rows(night.store, table, split_id=night.split_id)
+
+
+def read_pandas(store: Any, table: Table, **values: Any) -> pd.DataFrame:
+    """The same rows as `read_rows`, as a frame of pandas."""
+    frame = pd.DataFrame(store.rows(table, [(name, "=", value) for name, value in values.items()]))
+    return frame.reindex(columns=table.names)
+
+
+def answer(store: Any, sql: str) -> list[dict[str, Any]]:
+    """Rows of a query over tables and views."""
+    return local_engine.run_query(ArrowStore(store.root, read_only=True), sql).to_pylist()

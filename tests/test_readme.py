@@ -182,8 +182,8 @@ def with_sections(folder: Path, *blocks: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def demo(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The README's own command on a small world, in the session of the tests."""
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The README's own command on a small world, without Spark."""
     folder = tmp_path_factory.mktemp("readme") / "demo"
     line = line_with(".venv/bin/python jobs/nightly.py --config demo").replace(
         "warehouse/demo", str(folder)
@@ -195,6 +195,7 @@ def demo(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 Printed = pytest.CaptureFixture[str]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith("make sql")])
 def test_questions_are_answered(line: str, demo: Path, capsys: Printed) -> None:
     assert run(line, "--warehouse", str(demo)) == 0
@@ -202,7 +203,9 @@ def test_questions_are_answered(line: str, demo: Path, capsys: Printed) -> None:
     assert len(printed.splitlines()) > 1 and "definition" in printed.splitlines()[0]
 
 
-def test_a_question_without_an_answer_names_the_missing_lines(demo: Path, capsys: Printed) -> None:
+def test_a_question_without_an_answer_names_the_missing_lines(
+    spark: Any, demo: Path, capsys: Printed
+) -> None:
     assert "`make sql Q=which_differences_hold`" in README
     for engine in ("local", "spark"):
         line = f"python jobs/query.py which_differences_hold --engine {engine} --warehouse {demo}"
@@ -212,6 +215,7 @@ def test_a_question_without_an_answer_names_the_missing_lines(demo: Path, capsys
         assert f"recbench compare --warehouse {demo} --suite demo" in errors
 
 
+@pytest.mark.full
 def test_two_models_of_the_demo_are_compared(
     demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
 ) -> None:
@@ -221,6 +225,7 @@ def test_two_models_of_the_demo_are_compared(
     assert (tmp_path / "table.tex").is_file() and (tmp_path / "differences.pdf").is_file()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "path", [path for path in NOTEBOOKS if needs_warehouse(path)], ids=lambda path: path.stem
 )
@@ -232,6 +237,7 @@ def test_a_notebook_runs_on_the_demo(path: Path, demo: Path, monkeypatch: pytest
     assert "image/png" in "".join(str(cell.get("outputs")) for cell in notebook.cells)
 
 
+@pytest.mark.full
 def test_lines_that_a_night_prints_name_what_they_rank(demo: Path, capsys: Printed) -> None:
     (result_file,) = (demo / "results").glob("night-demo-*.json")
     _, by_query, by_deltalake = json.loads(result_file.read_text())["sql_lines"]
@@ -246,6 +252,7 @@ def test_lines_that_a_night_prints_name_what_they_rank(demo: Path, capsys: Print
     assert len(lines) == 13 and all("2026-01-01" in line for line in lines[1:])
 
 
+@pytest.mark.full
 def test_sections_of_the_readme_fill_their_tables(demo: Path, tmp_path: Path, capsys: Printed) -> None:
     """A second night with these sections: comparisons, falls, corrected values, paradoxes."""
     blocks = [text for kind, text in FENCED if kind == "yaml"]

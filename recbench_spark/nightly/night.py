@@ -79,11 +79,6 @@ class BenchmarkNight:
     inputs: dict[str, str]
     logical_date: date
 
-    def table(self, table: schemas.Table) -> DataFrame:
-        """Return the rows of this night's split as a frame. Raises FallbackToSpark."""
-        store = require_session(self.store, "a step of this night")
-        return store.read_partition(table, "split_id", self.split_id)
-
     @property
     def manifest(self) -> list[dict[str, Any]]:
         """Facts of this night's split; empty if the split has not been made."""

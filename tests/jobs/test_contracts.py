@@ -46,7 +46,9 @@ def read_runs(ran: Ran, suite: str) -> dict[str, str]:
 
 
 @pytest.mark.contract("nightly", "report", "query", "maintain")
-def test_a_night_and_the_jobs_that_read_it(small_night: Ran, place: list[str], capsys: Printed) -> None:
+def test_a_night_and_the_jobs_that_read_it(
+    spark, small_night: Ran, place: list[str], capsys: Printed
+) -> None:
     assert run(nightly, *place, DAY) == 0
     said = capsys.readouterr()
     assert f"split {small_night.night.split_id}: already made" in said.err

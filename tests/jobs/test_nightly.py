@@ -27,6 +27,7 @@ from recbench_spark.errors import ConfigError, Interrupted
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage.scratch import SCRATCH
+from recbench_spark.storage.store import Store
 from tests.conftest import forbid_spark
 from tests.nights import DATE, RANKED, SMALL, Ran, small
 
@@ -133,19 +134,19 @@ def test_a_model_that_fails_exits_1_and_names_it(
 
 
 def test_a_warehouse_that_cannot_be_made_exits_1(
-    spark, small_file: str, capsys: pytest.CaptureFixture[str]
+    small_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*flags(small_file, "/proc/recbench")) == 1
     assert "cannot create warehouse /proc/recbench" in capsys.readouterr().err
 
 
-def test_jobs_that_were_cancelled_are_no_failed_model(small_night: Ran, tmp_path: Path) -> None:
+def test_jobs_that_were_cancelled_are_no_failed_model(spark, small_night: Ran) -> None:
     """Whoever cancels Spark's jobs ends the night: nothing is published of it, and no scratch is left."""
-    store, over = small_night.store, threading.Event()
+    store, over = Store(spark, small_night.store.root), threading.Event()
 
     def cancel() -> None:
         while not over.wait(0.02):
-            store.spark.sparkContext.cancelAllJobs()
+            spark.sparkContext.cancelAllJobs()
 
     benchmark = small(
         name="cancelled", models=[{"name": "als_4", "kind": "als", "rank": 4, "iterations": 9}]

@@ -104,7 +104,7 @@ def test_a_night_with_a_graph_and_what_reads_it(spark, folder, capsys) -> None:
 
 
 @pytest.mark.contract("benchmark", "tune", "board", "bundle")
-def test_fits_over_folds_and_a_search(spark, folder, capsys) -> None:
+def test_fits_over_folds_and_a_search(folder, capsys) -> None:
     flags = [f"--config={folder / 'rated.yaml'}", f"--warehouse={folder / 'w'}"]
     assert run(benchmark, *flags) == 0
     assert run(tune, *flags, "--models=means", "--budget=2") == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -12,8 +13,10 @@ import pytest
 
 from recbench_spark import cli
 from recbench_spark.commands import split
-from recbench_spark.schemas import MANIFESTS, SPLITS
+from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS, USER_BLOCKS
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
+from tests.nights import read_rows
 
 ROWS = [(user, item, 3, 100 * user + 10 * item) for user in range(4) for item in range(5)]
 
@@ -86,7 +89,7 @@ def test_a_session_that_splits_twice_at_one_place_reads_no_rows_of_the_first_spl
     when retention deletes them. The folder is then removed, as with a disk that was full.
     """
     warehouse = tmp_path / "w"
-    flags = ("--log", log, *COLUMNS, "--protocol", "TO_LS", "--warehouse", str(warehouse))
+    flags = ("--log", log, *COLUMNS, "--protocol=TO_LS", f"--warehouse={warehouse}", "--engine=spark")
     assert run(*flags) == 0
     split_id = spark.read.format("delta").load(f"{warehouse}/items").first().split_id
     Store(spark, str(warehouse)).delete("splits", "split_id", [split_id])
@@ -98,7 +101,7 @@ def test_a_session_that_splits_twice_at_one_place_reads_no_rows_of_the_first_spl
 
 @pytest.mark.contract("split")
 def test_a_log_becomes_labelled_tables_and_an_audit(
-    spark, log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Four users of five rows, one row twice: the last of each is test; users come one after another."""
     warehouse = tmp_path / "w"
@@ -111,10 +114,9 @@ def test_a_log_becomes_labelled_tables_and_an_audit(
     assert facts["overlap"] == facts["own_future_rows"] == ["0"]
     # The first held-out row is at 40 s; the twelve training rows of the other users are later.
     assert facts["future_rows"] == ["12"]
-    splits = spark.read.format("delta").load(f"{warehouse}/splits")
-    tested = splits.where("part = 'test'").select("user_id", "item_id").collect()
+    tested = read_rows(ArrowStore(str(warehouse)), SPLITS, part="test")
     assert {(row.user_id, row.item_id) for row in tested} == {(str(user), "4") for user in range(4)}
-    blocks = spark.read.format("delta").load(f"{warehouse}/user_blocks").collect()
+    blocks = read_rows(ArrowStore(str(warehouse)), USER_BLOCKS)
     assert {len(row.train_items) for row in blocks} == {4} and len(blocks) == 4
     (journal,) = (warehouse / "logs").glob("split-*.jsonl")
     stages = [json.loads(line)["stage"] for line in journal.read_text().splitlines()]
@@ -151,7 +153,7 @@ def test_a_log_becomes_labelled_tables_and_an_audit(
     ],
 )
 def test_a_split_without_training_or_test_rows_is_refused_with_sizes_and_range(
-    spark, log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: list[str], sizes: str
+    log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: list[str], sizes: str
 ) -> None:
     flags = [flag for setting in settings for flag in ("--set", f"split.{setting}")]
     warehouse = tmp_path / "w"
@@ -174,7 +176,7 @@ def test_a_split_without_training_or_test_rows_is_refused_with_sizes_and_range(
      ("csv", (10, 9, "b"), "b"), ("csv", ("a10", "a9", "a2"), "a9")],
 )  # fmt: skip
 def test_rows_of_one_instant_are_in_the_order_that_breaks_ties(
-    spark, tmp_path: Path, kind: str, items: tuple[object, ...], last: str
+    tmp_path: Path, kind: str, items: tuple[object, ...], last: str
 ) -> None:
     """The last one is tested, and has the largest index: as numbers where all ids are, else by bytes."""
     table = {"user_id": [1] * 3 + [2] * 3, "item_id": [*items] * 2, "event_time": [7] * 6}
@@ -186,14 +188,14 @@ def test_rows_of_one_instant_are_in_the_order_that_breaks_ties(
         frame.to_parquet(path, index=False)
     warehouse = tmp_path / "w"
     assert run("--log", str(path), "--protocol", "TO_LS", "--warehouse", str(warehouse)) == 0
-    read = spark.read.format("delta").load
-    tested = read(f"{warehouse}/splits").where("part = 'test'").collect()
+    store = ArrowStore(str(warehouse))
+    tested = read_rows(store, SPLITS, part="test")
     assert {(row.user_id, row.item_id) for row in tested} == {("1", last), ("2", last)}
-    catalogue = {row.item_id: row.item_index for row in read(f"{warehouse}/items").collect()}
+    catalogue = {row.item_id: row.item_index for row in read_rows(store, ITEMS)}
     assert max(catalogue, key=lambda item: catalogue[item]) == last
 
 
-def test_of_held_out_items_the_users_of_one_instant_are_in_that_order(spark, tmp_path: Path) -> None:
+def test_of_held_out_items_the_users_of_one_instant_are_in_that_order(tmp_path: Path) -> None:
     """Every item is held out, its last row is tested: that of user 10, not of 9."""
     path = tmp_path / "log.parquet"
     pd.DataFrame(
@@ -203,11 +205,11 @@ def test_of_held_out_items_the_users_of_one_instant_are_in_that_order(spark, tmp
     flags = ("--set", "split.order=temporal", "--set", "split.holdout=last_n", "--set", "split.n=1")
     held = ("--set", "split.held_out={of: items, test: 0.5}", "--warehouse", str(tmp_path / "w"))
     assert run("--log", str(path), *flags, *held) == 0
-    splits = spark.read.format("delta").load(f"{tmp_path / 'w'}/splits").where("part = 'test'").collect()
+    splits = read_rows(ArrowStore(str(tmp_path / "w")), SPLITS, part="test")
     assert {row.user_id for row in splits} == {"10"} and len(splits) > 5
 
 
-def test_the_last_day_of_a_shop_in_rome(spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_day_of_a_shop_in_rome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows of every hour; 29 March 2026 has 23 hours in Rome, and ends at 22:00 UTC."""
     first = pd.Timestamp("2026-03-26T00:00", tz="UTC")
     times = [first + pd.Timedelta(hours=n) for n in range(4 * 24)]
@@ -222,8 +224,8 @@ def test_the_last_day_of_a_shop_in_rome(spark, tmp_path: Path, capsys: pytest.Ca
     printed = capsys.readouterr().out
     local = pd.DatetimeIndex(times).tz_convert("Europe/Rome")
     days = pd.Series(local.strftime("%Y-%m-%d")).value_counts()
-    store = Store(spark, str(tmp_path / "w"))
-    parts = {row["part"]: row["count"] for row in store.read(SPLITS).groupBy("part").count().collect()}
+    store = ArrowStore(str(tmp_path / "w"))
+    parts = Counter(row.part for row in read_rows(store, SPLITS))
     assert parts["test"] == days["2026-03-29"] == 23
     assert parts["valid"] == days["2026-03-28"] == 24
     assert parts["train"] == days[days.index < "2026-03-28"].sum()
@@ -231,7 +233,7 @@ def test_the_last_day_of_a_shop_in_rome(spark, tmp_path: Path, capsys: pytest.Ca
     assert "log period_begin 2026-03-28 23:00:00 UTC, 2026-03-29 00:00:00 Europe/Rome" in printed
     # 22:00 UTC of 2 April ends the night's day, 97 hours after the newest row: more than two days.
     assert f"gate warning: log: newest_age_days is {97 / 24:g} (gate: warn above 2; newest_event" in printed
-    facts = {row["fact"]: row["value"] for row in store.read(MANIFESTS).where("part = 'log'").collect()}
+    facts = {row["fact"]: row["value"] for row in store.rows(MANIFESTS, [("part", "=", "log")])}
     assert facts["period_covered"] == pytest.approx(22 / 23, abs=1e-9)
     assert facts["newest_age_days"] == 97 / 24
     assert facts["later_rows"] == (days[days.index > "2026-03-29"].sum())

@@ -17,10 +17,17 @@ from deltalake import DeltaTable
 
 from recbench_spark.benchmark import run_night
 from recbench_spark.config import ModelConfig
+from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.evaluation.ranking.sources import HashSource, Strings
 from recbench_spark.kernels.ranking.scorers import Scorer
 from recbench_spark.nightly import batched_evaluation
-from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING, RankableModel, group_models
+from recbench_spark.nightly.batched_evaluation import (
+    MODELS_AT_ONCE_SETTING,
+    RankableModel,
+    group_models,
+    read_models_per_pass,
+)
+from recbench_spark.nightly.night import open_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -28,7 +35,7 @@ from recbench_spark.storage.blocks import count_table_rows
 from recbench_spark.storage.store import Store
 from recbench_spark.training.baselines import RandomAdapter
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
-from tests.nights import DATE, Splits, make_split, models, run, small
+from tests.nights import DATE, Splits, make_split, models, read_pandas, run, small
 from tools import compare_warehouses
 
 WORLD = {
@@ -134,23 +141,21 @@ FEW = {"exposure": ("popular", "item_knn", "lists", "paper"), "drawn": ("random"
 """Every way of scoring in one of the nights; the slow test has all in both."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NIGHTS)
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["few", "all"])
 def test_one_pass_gives_the_bits_of_one_model_at_a_time(
-    spark, splits: Splits, tmp_path: Path, name: str, few: bool, capsys: pytest.CaptureFixture[str]
+    splits: Splits, tmp_path: Path, name: str, few: bool, capsys: Any, monkeypatch: Any
 ) -> None:
     evaluation = {**EVALUATION, **NIGHTS[name]}
     chosen = [*models("random", "popular", "item_knn", "truth", "paper"), *list_models(tmp_path)]
     chosen = [model for model in chosen if not few or model["name"] in FEW[name]]
     benchmark = small(name=name, dataset=WORLD, models=chosen, evaluation=evaluation)
-    for place, at_once in (("alone", "0"), ("together", "64")):
-        spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
-        try:
-            said = io.StringIO()
-            store = splits.copy(benchmark, tmp_path / place)
-            outcome = run_night(store, benchmark, DATE, Journal(said))
-        finally:
-            spark.conf.unset(MODELS_AT_ONCE_SETTING)
+    for place, at_once in (("alone", 1), ("together", 64)):
+        monkeypatch.setattr(batched_evaluation, "MAX_MODELS", at_once)
+        said = io.StringIO()
+        store = splits.copy(benchmark, tmp_path / place)
+        outcome = run_night(store, benchmark, DATE, Journal(said))
         assert outcome.failed == {} and len(outcome.run_ids) == len(chosen)
         assert (f"measure {chosen[0]['name']}, " in said.getvalue()) == (place == "together")
     assert compare_warehouses.main([str(tmp_path / "alone"), str(tmp_path / "together")]) == 0, (
@@ -158,14 +163,28 @@ def test_one_pass_gives_the_bits_of_one_model_at_a_time(
     )
 
 
-def test_how_many_rows_are_ranked_is_known_before(spark, tmp_path: Path) -> None:
+def test_how_many_models_a_pass_has_is_a_setting_of_spark(spark, tmp_path: Path) -> None:
+    night = open_night(Store(spark, str(tmp_path)), small(), DATE)
+    try:
+        for text, most in (("3", 3), ("0", 1)):
+            spark.conf.set(MODELS_AT_ONCE_SETTING, text)
+            assert read_models_per_pass(night) == most
+        spark.conf.set(MODELS_AT_ONCE_SETTING, "many")
+        with pytest.raises(ConfigError, match="is 'many', not a number of models"):
+            read_models_per_pass(night)
+    finally:
+        spark.conf.unset(MODELS_AT_ONCE_SETTING)
+    assert read_models_per_pass(night) == batched_evaluation.MAX_MODELS
+
+
+def test_how_many_rows_are_ranked_is_known_before(tmp_path: Path) -> None:
     """Two thirds of 30 users have test rows: the others are ranked only where they count 0."""
     folder = tmp_path / "log"
     rows = pd.DataFrame({"user_id": [f"u{n % 30}" for n in range(90)], "item_id": range(90)})
     rows["part"] = ["test" if n >= 60 and n % 3 else "train" for n in range(90)]
     folder.mkdir()
     rows.astype({"item_id": str}).to_parquet(folder / "log.parquet")
-    store = Store(spark, str(tmp_path / "warehouse"))
+    store = ArrowStore(str(tmp_path / "warehouse"))
     for empty, ranked in (("leave_out", 20), ("zero", 30)):
         benchmark = small(
             name="some", dataset={"name": "some", "reader": "parquet", "path": str(folder / "log.parquet")},
@@ -266,10 +285,10 @@ def test_of_twelve_models_one_is_broken_one_slow_and_one_fell(spark, tmp_path: P
     assert ["shipped" in said for said in ran.outcome.regressions] == [True]
     after = commits(store, "rankings"), commits(store, "metrics"), commits(store, "runs")
     assert [new - old for new, old in zip(after, before, strict=True)] == [1, 1, 1]
-    runs = store.read(RUNS).where("logical_date = '2026-01-02'").toPandas().set_index("model")
+    runs = read_pandas(store, RUNS, logical_date=day).set_index("model")
     assert (runs.status == "succeeded").sum() == 11 and runs.status["broken"] == "failed"
     assert runs.seconds.drop("broken").idxmax() == "sluggish" and runs.seconds["sluggish"] > SLEPT / 2
-    values = store.read(METRICS).select("run_id", "k", "slice_value", "value").toPandas()
+    values = read_pandas(store, METRICS)[["run_id", "k", "slice_value", "value"]]
     for model in [*(one["name"] for one in steady[1:]), "sluggish"]:
         mine, theirs = (
             values[values.run_id == done.outcome.run_ids[model]]
@@ -280,15 +299,16 @@ def test_of_twelve_models_one_is_broken_one_slow_and_one_fell(spark, tmp_path: P
         assert len(mine) and mine.equals(theirs), model
 
 
+@pytest.mark.full
 def test_a_night_whose_pass_dies_is_ranked_one_by_one(
-    spark, splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, seen = batched_evaluation.shuffle.evaluate, []
 
     def dying(engine: Any, inputs: Any, work: Any) -> Any:
         seen.append(len(inputs.ranked))
         if len(inputs.ranked) > 1:
-            spark.range(1).selectExpr("raise_error('a worker is gone')").collect()
+            raise StoreError("a worker is gone", "")
         return real(engine, inputs, work)
 
     monkeypatch.setattr(batched_evaluation.shuffle, "evaluate", dying)

@@ -17,7 +17,7 @@ from recbench_spark.nightly.standalone_runs import check_rows
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.schemas import RUNS
-from tests.nights import DATE, Ran, models, run, small
+from tests.nights import DATE, Ran, models, read_rows, run, small
 
 DAY = date(2026, 3, 12)
 
@@ -115,7 +115,7 @@ def test_a_gate_stops_the_night_before_any_model_runs(small_night: Ran) -> None:
     store = small_night.store
     with pytest.raises(GateError, match=r"test: rows is .* below 1e"):
         run(store, small(name="gated", models=models("popular"), gates=[gate]))
-    (failed,) = store.read(RUNS).where("suite = 'gated'").collect()
+    (failed,) = read_rows(store, RUNS, suite="gated")
     assert failed.status == "failed" and "gate failed" in failed.error
     result = json.loads((Path(store.root) / "results" / f"{failed.run_id}.json").read_text())
     assert result["exit_code"] == GATE

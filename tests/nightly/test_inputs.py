@@ -27,10 +27,11 @@ from recbench_spark.nightly.propensity_names import ExposureLog
 from recbench_spark.protocol.manifests import Manifest
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, GRAPHS, MANIFESTS, PROPENSITIES
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.store import Store
 from recbench_spark.tuning.folds import open_folded_log
-from tests.nights import TINY, make_split, run
+from tests.nights import TINY, make_split, read_rows, run
 
 FIRST, SECOND = date(2026, 1, 1), date(2026, 1, 2)
 
@@ -60,11 +61,12 @@ def lists(path: Path, item: str, users: int) -> None:
     write_deltalake(path, pa.table(columns), mode="overwrite")
 
 
+@pytest.mark.full
 def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first night names its log as version 0.1.0 did; the next ones by its content."""
-    store, log = Store(spark, str(tmp_path / "w")), tmp_path / "log.parquet"
+    store, log = ArrowStore(str(tmp_path / "w")), tmp_path / "log.parquet"
     pq.write_table(rows(10), log)
     popular = [{"name": "popular", "kind": "popular"}]
     benchmark = night(str(log), popular, reader="parquet")
@@ -79,7 +81,7 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
     assert after.outcome.run_ids.keys() == {"popular"} and "already made" not in after.remarks
     pairs = {(row["run_id"], row["other_run_id"]) for row in store.rows(COMPARISONS)}
     assert pairs == {(after.outcome.run_ids["popular"], before.outcome.run_ids["popular"])}
-    changes = store.read(CHANGES).collect()
+    changes = read_rows(store, CHANGES)
     assert changes and {(row.code_change is None, row.code_alone) for row in changes} == {(False, None)}
     os.utime(log)
     shutil.move(log, tmp_path / "moved.parquet")
@@ -91,7 +93,7 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
     assert find_finished_night(store.root, moved, date(2026, 1, 3)) is not None
 
 
-def test_fits_of_another_table_find_its_own_ratings(spark: Any, tmp_path: Path) -> None:
+def test_fits_of_another_table_find_its_own_ratings(tmp_path: Path) -> None:
     logs = []
     for name, rating in (("a", 1.0), ("b", 5.0)):
         log = rows(10).append_column("rating", pa.array([rating] * 100))
@@ -102,7 +104,7 @@ def test_fits_of_another_table_find_its_own_ratings(spark: Any, tmp_path: Path) 
                 "split": parse(Benchmark, {**TINY, "split": {"holdout": "folds", "folds": 2}}, "").split
             }
         )
-        store = Store(spark, str(tmp_path / f"w-{name}"))
+        store = ArrowStore(str(tmp_path / f"w-{name}"))
         log_of = open_folded_log(store, benchmark, Journal())
         logs.append((log_of.log_id, set(log_of.files.open().arrays["ratings"].tolist())))
     assert logs[0][0] != logs[1][0] and [ratings for _, ratings in logs] == [{1.0}, {5.0}]
@@ -142,9 +144,9 @@ def test_propensities_of_other_features_are_fitted_anew(spark: Any, tmp_path: Pa
 
 
 def test_a_log_that_changes_while_it_is_split_is_no_split(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, log = Store(spark, str(tmp_path / "w")), tmp_path / "log.parquet"
+    store, log = ArrowStore(str(tmp_path / "w")), tmp_path / "log.parquet"
     pq.write_table(rows(10), log)
     benchmark = night(str(log), [{"name": "popular", "kind": "popular"}], reader="parquet")
     audit = splitting.build_manifest
@@ -156,7 +158,7 @@ def test_a_log_that_changes_while_it_is_split_is_no_split(
     monkeypatch.setattr(splitting, "build_manifest", audit_late)
     with pytest.raises(DataError, match="changed while it was read"):
         make_split(store, benchmark)
-    assert store.read(MANIFESTS).isEmpty()
+    assert not store.rows(MANIFESTS)
 
 
 def test_a_slice_elsewhere_is_the_same_slice(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from recbench_spark.evaluation.metrics.curve_batches import (
 )
 from recbench_spark.kernels.comparison.curve_crossings import choose_pair, find_place
 from recbench_spark.kernels.resampling import mean_and_error, moments
-from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
+from recbench_spark.nightly import batched_evaluation
 from recbench_spark.nightly.curve_context import make_curve_plan
 from recbench_spark.nightly.night_status import find_finished_night
 from recbench_spark.protocol.audit import deal_users
@@ -49,9 +49,9 @@ from recbench_spark.schemas import (
     USER_METRICS,
     Table,
 )
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import reduce_rows, return_rows
 from recbench_spark.storage.scratch import keep_results
-from recbench_spark.storage.store import Store
 from recbench_spark.training.model_adapter import make_adapter
 from tests.nights import DATE, Ran, run
 from tests.one_fold_in import fold_in_explicit, fold_in_implicit
@@ -101,8 +101,8 @@ def curves(**changes: Any) -> Benchmark:
 
 
 @pytest.fixture(scope="module")
-def curve_night(spark, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return run(Store(spark, str(tmp_path_factory.mktemp("curves") / "warehouse")), curves())
+def curve_night(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run(ArrowStore(str(tmp_path_factory.mktemp("curves") / "warehouse")), curves())
 
 
 LAST, MINIMUM, CUT = 4, 2, 10
@@ -193,6 +193,7 @@ def slow_ndcg(scores: dict[int, float], truth: dict[int, float]) -> Any:
     return pytest.approx(gain / ideal, abs=1e-12)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", ["popular", "als", "stars"])
 def test_every_value_equals_a_refit_of_its_prefix(curve_night: Ran, model: str) -> None:
     scores_of = refit(curve_night, model)
@@ -210,6 +211,7 @@ def test_every_value_equals_a_refit_of_its_prefix(curve_night: Ran, model: str) 
                 assert value == slow_ndcg(scores, truth)
 
 
+@pytest.mark.full
 def test_means_follow_from_the_values_of_users(curve_night: Ran) -> None:
     for part in PARTS:
         values = rows_by_run(curve_night, CURVE_VALUES, "als", part=part, metric="ndcg")
@@ -238,6 +240,7 @@ def measure_selected(rows: pa.Table, select: Any, plan: Any, member: CurveMember
     return run_member(select(rows), partial(measure_users, plan), member, find_own_device, CURVE_ROWS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("test", "draws"), [("common", 3), ("rest", 0)])
 def test_no_bit_depends_on_partitions(curve_night: Ran, test: str, draws: int) -> None:
     order = {"order": "hash", "draws": draws} if draws else {}
@@ -264,16 +267,13 @@ def test_no_bit_depends_on_partitions(curve_night: Ran, test: str, draws: int) -
     assert len(seen[0][0]) > 20 and seen[1] == seen[0] and seen[2] == seen[0]
 
 
-def test_one_model_at_a_time_gives_the_same_bits(curve_night: Ran) -> None:
+@pytest.mark.full
+def test_one_model_at_a_time_gives_the_same_bits(curve_night: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
     document = {**CURVES, "name": "alone", "models": CURVES["models"][:1]}
     document["evaluation"] = {**CURVES["evaluation"], "learning_curve": {"given": 4, "minimum": 2}}
     benchmark = parse(Benchmark, document, "tests")
-    conf = curve_night.store.spark.conf
-    conf.set(MODELS_AT_ONCE_SETTING, "0")
-    try:
-        alone = run(curve_night.store, benchmark)
-    finally:
-        conf.unset(MODELS_AT_ONCE_SETTING)
+    monkeypatch.setattr(batched_evaluation, "MAX_MODELS", 1)
+    alone = run(curve_night.store, benchmark)
     for table in (CURVE_VALUES, LEARNING_CURVES):
         both = [rows_by_run(night, table, "popular") for night in (curve_night, alone)]
         bare = [sorted(str({**row, "run_id": ""}) for row in rows) for rows in both]
@@ -282,6 +282,7 @@ def test_one_model_at_a_time_gives_the_same_bits(curve_night: Ran) -> None:
     assert not rows_by_run(alone, CURVE_RANKINGS, "popular")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", ["popular", "als", "stars"])
 def test_ranks_on_request_give_the_values(curve_night: Ran, model: str) -> None:
     ranked = rows_by_run(curve_night, CURVE_RANKINGS, model, part="test")
@@ -314,6 +315,7 @@ def read_curve(night: Ran, model: str, part: str) -> np.ndarray:
     return np.array([row["value"] for row in sorted(rows, key=lambda row: row["given"])])
 
 
+@pytest.mark.full
 def test_a_switch_is_chosen_on_validation_users_and_measured_on_others(curve_night: Ran) -> None:
     valid = {model: read_curve(curve_night, model, "valid") for model in ("popular", "als", "stars")}
     place = find_place(valid["popular"], valid["als"], (1, 2, 3, 4))
@@ -349,6 +351,7 @@ def test_a_switch_is_chosen_on_validation_users_and_measured_on_others(curve_nig
         assert noted["observed"] == given and noted["detail"] == published["budget"]
 
 
+@pytest.mark.full
 def test_a_switch_stands_on_the_board_and_is_compared_with_its_models(curve_night: Ran) -> None:
     assert not curve_night.outcome.failed
     for model in ("popular", "als", "stars", "switch", "at_2", "best"):
@@ -365,6 +368,7 @@ def test_a_switch_stands_on_the_board_and_is_compared_with_its_models(curve_nigh
     assert number["ci_low"] < number["value"] < number["ci_high"]
 
 
+@pytest.mark.full
 def test_crossings_of_all_pairs_are_stored_and_shown(curve_night: Ran) -> None:
     rows = curve_night.store.rows(CURVE_CROSSINGS)
     assert {(row["part"], row["model"], row["other"]) for row in rows} == {
@@ -383,6 +387,7 @@ def test_crossings_of_all_pairs_are_stored_and_shown(curve_night: Ran) -> None:
     assert "no crossing shown" in page or "given ratings, then" in page
 
 
+@pytest.mark.full
 def test_checks_count_users_and_given_items(curve_night: Ran) -> None:
     users = read_histories(curve_night)["test"]
     standing = [rows for rows in users.values() if len(rows) >= LAST + MINIMUM]
@@ -405,6 +410,7 @@ def test_checks_count_users_and_given_items(curve_night: Ran) -> None:
 # ------------------------------------------------------------------------------- again, and bad input
 
 
+@pytest.mark.full
 def test_a_night_that_is_done_is_not_run_again(curve_night: Ran) -> None:
     assert find_finished_night(curve_night.store.root, curve_night.benchmark, DATE) is not None
     again = run(curve_night.store, curve_night.benchmark)
@@ -412,6 +418,7 @@ def test_a_night_that_is_done_is_not_run_again(curve_night: Ran) -> None:
     assert len(again.store.rows(CURVE_CROSSINGS)) == 6
 
 
+@pytest.mark.full
 def test_points_beyond_every_history_are_refused_before_a_model_is_fitted(curve_night: Ran) -> None:
     runs = len(curve_night.store.rows(RUNS))
     with pytest.raises(DataError, match="no user of part 'valid' has 502 rows; the longest of"):
@@ -419,7 +426,7 @@ def test_points_beyond_every_history_are_refused_before_a_model_is_fitted(curve_
     assert len(curve_night.store.rows(RUNS)) == runs
 
 
-def test_an_order_by_time_needs_times(spark, tmp_path: Path) -> None:
+def test_an_order_by_time_needs_times(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     pairs = [(user, item) for user in range(40) for item in range(8) if (user + item) % 3]
     log.write_text("user_id,item_id,rating\n" + "".join(f"{u},{i},4\n" for u, i in pairs))
@@ -429,4 +436,4 @@ def test_an_order_by_time_needs_times(spark, tmp_path: Path) -> None:
         "split": {**CURVES["split"], "order": "random"},
     }
     with pytest.raises(ProtocolError, match="order 'time' needs a time in every row"):
-        run(Store(spark, str(tmp_path / "warehouse")), parse(Benchmark, document, "tests"))
+        run(ArrowStore(str(tmp_path / "warehouse")), parse(Benchmark, document, "tests"))

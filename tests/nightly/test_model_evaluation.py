@@ -16,7 +16,7 @@ from recbench_spark.nightly.split import prepare_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, ITEMS, SPLITS
 from recbench_spark.storage.store import Store
-from tests.nights import DATE, run, small
+from tests.nights import DATE, read_pandas, read_split, run, small
 
 SETTINGS: dict[str, Any] = {
     "dataset": {
@@ -47,8 +47,8 @@ def world(spark, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     store = Store(spark, str(folder / "warehouse"))
     night = open_night(store, benchmark([], "unseen"), DATE)
     prepare_split(store, night.benchmark, night.split_id, Journal(io.StringIO()))
-    log = night.table(SPLITS).toPandas()
-    items, rng = sorted(night.table(ITEMS).toPandas().item_id), random.Random(4)
+    log = read_pandas(store, SPLITS, split_id=night.split_id)
+    items, rng = sorted(row.item_id for row in read_split(night, ITEMS)), random.Random(4)
     users = sorted(set(log.user_id))[1:]
     tables = {
         "users": pd.DataFrame({"user_id": users, "vector": [[rng.gauss(0, 1), 1.0] for _ in users]}),

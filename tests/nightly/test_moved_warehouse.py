@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from pyspark.sql import functions as F
 
 from recbench_spark.commands import benchmark, bundle, maintain, nightly, query, report, tune
 from recbench_spark.graph.folders import MANIFEST
 from recbench_spark.schemas import FITS
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.arrow_store import ArrowStore
 
 SGD = {"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 2, "rates": 0.02}
 KNN = {"name": "knn", "kind": "item_knn", "neighbours": 3}
@@ -52,7 +51,7 @@ def write_files(folder: Path) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def built(spark, tmp_path_factory) -> tuple[Path, str, str]:
+def built(tmp_path_factory) -> tuple[Path, str, str]:
     folder = tmp_path_factory.mktemp("built")
     folds, ranks = write_files(folder)
     place = str(folder / "warehouse")
@@ -63,12 +62,9 @@ def built(spark, tmp_path_factory) -> tuple[Path, str, str]:
     return folder / "warehouse", folds, ranks
 
 
-def name_old_paths(store: Store, old: Path) -> None:
+def name_old_paths(store: ArrowStore, old: Path) -> None:
     """Make rows and files say what older versions wrote: absolute paths of the old place."""
-    frame = store.read(FITS)
-    tail = F.regexp_extract("files", "(fit_files/.*)$", 1)
-    files = F.when(F.col("files").isNotNull(), F.concat(F.lit(f"{old}/"), tail))
-    rows = frame.withColumn("files", files).toArrow()
+    rows = [{**row, "files": row["files"] and f"{old}/{row['files']}"} for row in store.rows(FITS)]
     store.delete("fits", "purpose", ["benchmark", "search"])
     store.append_rows(rows, FITS)
     for file in Path(store.root).glob("fit_files/*/fit.json"):
@@ -94,22 +90,24 @@ def use(new: Path, folds: str, ranks: str, output: Path, capsys: Any) -> None:
         "--output", str(output), "--who", "us")  # fmt: skip
     for config in (folds, ranks):
         run(tune, "--config", config, "--warehouse", str(new))
-    run(query, "--warehouse", str(new), "SELECT count(*) FROM fits")
+    run(query, "--engine=local", "--warehouse", str(new), "SELECT count(*) FROM fits")
     run(nightly, "--config", ranks, "--warehouse", str(new), "--logical-date", NEXT_DAY)
     run(report, "--config", ranks, "--warehouse", str(new), "--logical-date", NEXT_DAY)
     run(maintain, "--warehouse", str(new), "--keep-days", "30", "--logical-date", NEXT_DAY)
 
 
-def test_what_a_warehouse_keeps_names_no_place(spark, built) -> None:
+@pytest.mark.full
+def test_what_a_warehouse_keeps_names_no_place(built) -> None:
     place = built[0]
-    stored = {row.files for row in Store(spark, str(place)).read(FITS).collect()} - {None}
+    stored = {row["files"] for row in ArrowStore(str(place)).rows(FITS)} - {None}
     assert stored and all(files.startswith("fit_files/") for files in stored)
     noted = [*place.rglob("*.json"), *place.rglob(MANIFEST)]
     kept = [file for file in noted if "fit_files" in file.parts or "graph_files" in file.parts]
     assert kept and not [file for file in kept if str(place) in file.read_text()]
 
 
-def test_a_moved_warehouse_goes_on(spark, built, tmp_path, capsys) -> None:
+@pytest.mark.full
+def test_a_moved_warehouse_goes_on(built, tmp_path, capsys) -> None:
     old, folds, ranks = built
     first, new = tmp_path / "first", tmp_path / "new"
     shutil.copytree(old, first)
@@ -118,12 +116,13 @@ def test_a_moved_warehouse_goes_on(spark, built, tmp_path, capsys) -> None:
     assert not first.exists()
 
 
-def test_a_copy_never_reads_from_the_old_place(spark, built, tmp_path, capsys) -> None:
+@pytest.mark.full
+def test_a_copy_never_reads_from_the_old_place(built, tmp_path, capsys) -> None:
     """Its rows name the old place, where other files stand: an older version wrote absolute paths."""
     old, folds, ranks = built
     first, new = tmp_path / "first", tmp_path / "new"
     shutil.copytree(old, first)
-    name_old_paths(Store(spark, str(first)), first)
+    name_old_paths(ArrowStore(str(first)), first)
     shutil.copytree(first, new, copy_function=shutil.copyfile)  # with new times, as `cp -r`
     poison(first)
     use(new, folds, ranks, tmp_path / "bundle", capsys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
 from html.parser import HTMLParser
@@ -28,6 +29,7 @@ from recbench_spark.nightly.results import find_grid_edges
 from recbench_spark.nightly.slice_tables import label_slices
 from recbench_spark.protocol.item_counts import Catalogue
 from recbench_spark.protocol.user_blocks import BlockPlan
+from recbench_spark.query.local_engine import is_portable, translate_question
 from recbench_spark.schemas import (
     CHECKS,
     EMBEDDINGS,
@@ -52,7 +54,21 @@ from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from recbench_spark.tuning.board_update import append_entries, update_board
 from tests import oracles
-from tests.nights import DATE, RANKED, SMALL, Ran, copy_warehouse, make_split, models, run, small
+from tests.nights import (
+    DATE,
+    RANKED,
+    SMALL,
+    Ran,
+    answer,
+    copy_warehouse,
+    make_split,
+    models,
+    read_pandas,
+    read_rows,
+    read_split,
+    run,
+    small,
+)
 
 NIGHT_2 = date(2026, 1, 2)
 TINY = {
@@ -68,9 +84,8 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def metrics(small_night: Ran) -> pd.DataFrame:
-    rows = small_night.store.visible(METRICS).toPandas()
-    runs = small_night.store.read(RUNS).where("suite = 'small' AND attempt = 1").toPandas()
-    return rows.merge(runs[["run_id", "model"]], on="run_id")
+    rows, of_model = read_pandas(small_night.store, METRICS), small_night.outcome.run_ids
+    return rows.merge(pd.DataFrame(of_model.items(), columns=["model", "run_id"]), on="run_id")
 
 
 def model_named(ran: Ran, name: str):
@@ -117,12 +132,11 @@ def test_slices_stand_beside_the_whole(metrics: pd.DataFrame, small_night: Ran) 
     assert set(keys) == {"popularity", "genre", "cold_user"}
     assert {"head", "torso", "tail"} <= keys["popularity"] <= {"head", "torso", "tail", "cold"}
     assert keys["cold_user"] <= {"warm", "cold"}
-    genres = small_night.night.table(SPLITS).selectExpr("attributes['genre'] AS g").distinct().collect()
-    assert keys["genre"] <= {row.g for row in genres}
+    assert keys["genre"] <= {row.attributes["genre"] for row in read_split(small_night.night, SPLITS)}
 
 
 def test_user_metrics_average_to_the_metrics(metrics: pd.DataFrame, small_night: Ran) -> None:
-    per_user = small_night.store.read_run("user_metrics", small_night.outcome.run_ids["als_4"]).collect()
+    per_user = read_rows(small_night.store, USER_METRICS, run_id=small_night.outcome.run_ids["als_4"])
     overall = metrics[
         (metrics.model == "als_4") & metrics.slice_key.isna() & (metrics.metric != "coverage")
     ]
@@ -130,23 +144,22 @@ def test_user_metrics_average_to_the_metrics(metrics: pd.DataFrame, small_night:
     for row in overall.itertuples():
         mine = [user for user in per_user if (user.part, user.metric) == (row.part, row.metric)]
         k = None if math.isnan(row.k) else row.k
-        values = [user["values"][user.ks.index(k)] for user in mine]
+        values = [user.values[user.ks.index(k)] for user in mine]
         kept = [value for value in values if value is not None]
         assert len(kept) == row.n
         assert math.fsum(kept) / len(kept) == pytest.approx(row.value, abs=1e-12)
 
 
 def test_checks_and_manifests(small_night: Ran) -> None:
-    checks = small_night.store.visible(CHECKS).toPandas()
+    checks, night = read_pandas(small_night.store, CHECKS), small_night.night
     runs = {v for k, v in small_night.outcome.run_ids.items() if k != "paper"}
     assert runs <= set(checks.run_id) and small_night.outcome.run_ids["paper"] not in set(checks.run_id)
-    facts = {(r.part, r.fact): r.value for r in small_night.night.table(MANIFESTS).collect()}
+    facts = {(r.part, r.fact): r.value for r in read_split(night, MANIFESTS)}
     assert facts["log", "overlap"] == 0
-    parts = small_night.night.table(SPLITS).groupBy("part").count().collect()
-    assert {r.part: r["count"] for r in parts} == {
+    assert Counter(row.part for row in read_split(night, SPLITS)) == {
         part: facts[part, "rows"] for part in ("train", "valid", "test", "open_loop")
     }
-    assert small_night.night.table(PROPENSITIES).where("method = 'true'").count() == 60
+    assert [row.method for row in read_split(night, PROPENSITIES)].count("true") == 60
 
 
 def test_the_world_s_truth_leads_where_exposure_is_uniform(metrics: pd.DataFrame) -> None:
@@ -163,14 +176,12 @@ def test_published_figures_stand_beside_ours(metrics: pd.DataFrame, small_night:
         ("ndcg", 10): 0.25,
         ("rmse", None): 0.9,
     }
-    (run_row,) = small_night.store.read(RUNS).where("model = 'paper'").collect()
+    (run_row,) = read_rows(small_night.store, RUNS, model="paper")
     assert (run_row.source, run_row.source_year, run_row.ran_by) == ("published", 2019, "somebody")
 
 
 def test_the_best_setting_on_the_edge_of_its_grid_is_said(small_night: Ran) -> None:
-    (als,) = (
-        small_night.store.read(RUNS).where("model = 'als_4' AND suite = 'small' AND attempt = 1").collect()
-    )
+    (als,) = read_rows(small_night.store, RUNS, model="als_4", suite="small", attempt=1)
     assert als.at_grid_edge == ["rank"]
     assert json.loads(als.search_space) == {"rank": [4, 8], "alpha": [0.5, 1, 2]}
     model = model_named(small_night, "als_4")
@@ -186,8 +197,8 @@ def als_scores(small_night: Ran) -> dict[str, dict[int, float]]:
     """float64 scores of every user for every item the model knows: sums in index order."""
     night = small_night.night
     key = night.data.key(model_named(small_night, "als_4"))
-    rows = small_night.store.read(EMBEDDINGS).where(f"model_id = '{key}'").collect()
-    index = {row.item_id: row.item_index for row in night.table(ITEMS).collect()}
+    rows = read_rows(small_night.store, EMBEDDINGS, model_id=key)
+    index = {row.item_id: row.item_index for row in read_split(night, ITEMS)}
     users = {r.id: np.array(r.vector, np.float32) for r in rows if r.side == "user"}
     items = {index[r.id]: np.array(r.vector, np.float32) for r in rows if r.side == "item"}
     assert len(users) > 90 and len(items) > 40
@@ -208,8 +219,8 @@ def drop_seen(block, scores: dict[int, float]) -> dict[int, float]:
 
 
 def test_ranks_equal_a_slow_float64_oracle(small_night: Ran, als_scores) -> None:
-    blocks = {row.user_id: row for row in small_night.night.table(USER_BLOCKS).collect()}
-    rankings = small_night.store.read_run("rankings", small_night.outcome.run_ids["als_4"]).collect()
+    blocks = {row.user_id: row for row in read_split(small_night.night, USER_BLOCKS)}
+    rankings = read_rows(small_night.store, RANKINGS, run_id=small_night.outcome.run_ids["als_4"])
     assert {row.part for row in rankings} == {"test", "open_loop"}
     for row in rankings:
         block = blocks[row.user_id]
@@ -228,7 +239,7 @@ def test_ranks_equal_a_slow_float64_oracle(small_night: Ran, als_scores) -> None
 @pytest.mark.full
 def test_metrics_equal_a_slow_oracle(small_night: Ran, als_scores, metrics: pd.DataFrame) -> None:
     definition = small_night.night.definition
-    blocks = small_night.night.table(USER_BLOCKS).collect()
+    blocks = read_split(small_night.night, USER_BLOCKS)
     for part in ("test", "open_loop"):
         users = [
             (
@@ -257,17 +268,17 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     """
     night = small_night.night
     key = night.data.key(model_named(small_night, "als_4"))
-    rows = small_night.store.read(EMBEDDINGS).where(f"model_id = '{key}'").toPandas()
+    rows = read_pandas(small_night.store, EMBEDDINGS, model_id=key)
     for side in ("user", "item"):
         one = rows[rows.side == side].rename(columns={"id": f"{side}_id"})
         one[[f"{side}_id", "vector", "bias"]].to_parquet(tmp_path / f"{side}s.parquet")
-    ids = {row.item_index: row.item_id for row in night.table(ITEMS).collect()}
+    ids = {row.item_index: row.item_id for row in read_split(night, ITEMS)}
     scores = [(u, ids[i], s) for u, of_user in als_scores.items() for i, s in of_user.items()]
     pd.DataFrame(scores, columns=["user_id", "item_id", "score"]).to_parquet(tmp_path / "scores.parquet")
     cells = [(u, [{"item": ids[i], "rating": s} for i, s in x.items()]) for u, x in als_scores.items()]
     pd.DataFrame(cells, columns=["customer", "recommendations"]).to_parquet(tmp_path / "cells.parquet")
     lists = []
-    for block in night.table(USER_BLOCKS).collect():
+    for block in read_split(night, USER_BLOCKS):
         candidates = drop_seen(block, als_scores.get(block.user_id, {}))
         lists += [(block.user_id, ids[item], score) for item, score in candidates.items()]
     pd.DataFrame(lists, columns=["user_id", "item_id", "score"]).to_csv(tmp_path / "lists.csv", index=False)
@@ -291,7 +302,7 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     values = ["value", "stderr", "ci_low", "ci_high", "n"]
     wanted = metrics[metrics.model == "als_4"].set_index(key_columns)[values].sort_index()
     for model, run_id in ran.outcome.run_ids.items():
-        numbers = small_night.store.read_run("metrics", run_id).toPandas()
+        numbers = read_pandas(small_night.store, METRICS, run_id=run_id)
         numbers = numbers.set_index(key_columns)[values].sort_index()
         pd.testing.assert_frame_equal(numbers, wanted, check_exact=True, obj=model)
 
@@ -315,19 +326,18 @@ def test_force_makes_a_second_attempt_with_the_same_numbers(small_night: Ran) ->
     first = small_night.outcome.run_ids["popular"]
     second = run(store, small(models=models("popular")), force=True).outcome.run_ids["popular"]
     assert first != second
-    attempts = store.read(RUNS).where("suite = 'small' AND model = 'popular'").orderBy("attempt").collect()
-    assert [(row.run_id, row.attempt) for row in attempts] == [(first, 1), (second, 2)]
+    attempts = read_rows(store, RUNS, suite="small", model="popular")
+    assert sorted((row.attempt, row.run_id) for row in attempts) == [(1, first), (2, second)]
     assert len({row.run_key for row in attempts}) == 1
     one, other = (
-        store.read_run("metrics", run_id).drop("run_id").toPandas().sort_values(METRICS.names[1:8])
+        read_pandas(store, METRICS, run_id=run_id).drop(columns="run_id").sort_values(METRICS.names[1:8])
         for run_id in (first, second)
     )
     pd.testing.assert_frame_equal(
         one.reset_index(drop=True), other.reset_index(drop=True), check_exact=True
     )
-    store.install_views()
-    board = store.spark.sql("SELECT run_id FROM leaderboard WHERE suite = 'small' AND model = 'popular'")
-    assert {row.run_id for row in board.collect()} == {second}
+    board = answer(store, "SELECT run_id FROM leaderboard WHERE suite = 'small' AND model = 'popular'")
+    assert {row["run_id"] for row in board} == {second}
 
 
 @pytest.mark.full
@@ -368,35 +378,27 @@ def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
         patch.setattr(story, "add_runs", kill)
         with pytest.raises(Killed):
             run(store, popular, NIGHT_2)
-    (lost,) = (
-        store.read(METRICS)
-        .join(store.read(RUNS), "run_id", "left_anti")
-        .select("run_id")
-        .distinct()
-        .collect()
-    )
+    (lost,) = store.list_values(METRICS, "run_id") - store.list_values(RUNS, "run_id")
     for table in (METRICS, USER_METRICS, RANKINGS, CHECKS):
-        assert store.read_run(table.name, lost.run_id).count() > 0
-        assert store.visible(table).where(f"run_id = '{lost.run_id}'").count() == 0
-    store.install_views()
-    assert store.spark.sql("SELECT * FROM leaderboard WHERE suite = 'killed'").collect() == []
+        assert store.read_run(table.name, lost).num_rows > 0
+    board = "SELECT DISTINCT run_id FROM leaderboard WHERE suite = 'killed'"
+    assert answer(store, board) == []
     # The next run completes; here it comes a day later, and sweeps up.
     monkeypatch.setattr(story, "yesterday_stamp", lambda _: "9999")
     done = run(store, popular, NIGHT_2).outcome
-    board = store.spark.sql("SELECT DISTINCT run_id FROM leaderboard WHERE suite = 'killed'").collect()
-    assert [row.run_id for row in board] == list(done.run_ids.values()) != [lost.run_id]
+    assert [row["run_id"] for row in answer(store, board)] == list(done.run_ids.values()) != [lost]
     for table in (METRICS, USER_METRICS, RANKINGS, CHECKS):
-        assert store.read_run(table.name, lost.run_id).count() == 0
-        assert store.read_run(table.name, done.run_ids["popular"]).count() > 0
+        assert store.read_run(table.name, lost).num_rows == 0
+        assert store.read_run(table.name, done.run_ids["popular"]).num_rows > 0
 
 
 @pytest.mark.parametrize(
     "step", ["make_user_blocks", pytest.param("build_manifest", marks=pytest.mark.slow)]
 )
 def test_a_split_killed_half_way_is_completed_without_doubling(
-    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    store, tiny = Store(spark, str(tmp_path)), small(**TINY)
+    store, tiny = ArrowStore(str(tmp_path)), small(**TINY)
     with monkeypatch.context() as patch:
         patch.setattr(split, step, kill)
         with pytest.raises(Killed):
@@ -407,17 +409,16 @@ def test_a_split_killed_half_way_is_completed_without_doubling(
         (SPLITS, ["user_id", "item_id", "part"]),
         (ITEMS, ["item_id"]),
         (USER_BLOCKS, ["user_id"]),
+        (MANIFESTS, ["part", "fact"]),
     ):
-        rows = night.table(table)
-        assert rows.count() == rows.select(keys).distinct().count() > 0
-    facts = night.table(MANIFESTS)
-    assert facts.count() == facts.select("part", "fact").distinct().count()
+        rows = store.rows(table, [("split_id", "=", night.split_id)], keys)
+        assert len(rows) == len({tuple(row.values()) for row in rows}) > 0
 
 
-def test_whole_files_and_a_shuffle_give_the_same_blocks(small_night: Ran) -> None:
+def test_whole_files_and_a_shuffle_give_the_same_blocks(spark, small_night: Ran) -> None:
     """Compacted files have names without the mark."""
-    night = small_night.night
-    store, slices = night.store, label_slices(night.store, night.benchmark.evaluation.slices)
+    night, store = small_night.night, Store(spark, small_night.store.root)
+    slices = label_slices(store, night.benchmark.evaluation.slices)
     rows = split.open_labelled(store, night.split_id)
     assert isinstance(rows, PieceRows)
     renamed = [file.replace("by-user_id-", "") for file in rows.pieces]
@@ -442,21 +443,21 @@ def lose_rows(made):
 
 @pytest.mark.parametrize(("step", "table"), [("count_catalogue", ITEMS), ("make_user_blocks", USER_BLOCKS)])
 def test_a_split_that_lacks_rows_is_dropped_and_made_anew(
-    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, table: Table
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, table: Table
 ) -> None:
     """A session once committed a table without a row under its name, and reported no error."""
-    store, tiny = Store(spark, str(tmp_path)), small(**TINY)
+    store, tiny = ArrowStore(str(tmp_path)), small(**TINY)
     build = getattr(split, step)
     with monkeypatch.context() as patch:
         patch.setattr(split, step, lambda *args: lose_rows(build(*args)))
         with pytest.raises(StoreError, match=f"{table.name} has 0 rows, and the log has") as refused:
             make_split(store, tiny)
     assert "run again" in refused.value.hint
-    assert not store.read(MANIFESTS).where("fact = 'rows'").count() and store.read(SPLITS).isEmpty()
+    assert not store.rows(MANIFESTS, [("fact", "=", "rows")]) and not store.rows(SPLITS)
     night = make_split(store, tiny)
     for one, key in ((ITEMS, "item_id"), (USER_BLOCKS, "user_id")):
-        whole = night.table(SPLITS).select(key).distinct().count()
-        assert night.table(one).count() == store.read(one).count() == whole > 0
+        whole = {getattr(row, key) for row in read_split(night, SPLITS)}
+        assert len(read_split(night, one)) == len(store.rows(one)) == len(whole) > 0
 
 
 @pytest.mark.full
@@ -470,7 +471,7 @@ def test_a_failing_model_does_not_stop_the_others(small_night: Ran, tmp_path: Pa
     assert set(ran.outcome.failed) == {"broken"}, ran.outcome.failed
     assert set(ran.outcome.run_ids) == {"popular"}
     assert "2 dimensions" in ran.outcome.failed["broken"]
-    (failed,) = small_night.store.read(RUNS).where("model = 'broken' AND suite = 'failing'").collect()
+    (failed,) = read_rows(small_night.store, RUNS, model="broken", suite="failing")
     assert failed.status == "failed" and "2 dimensions" in failed.error
     result = json.loads((Path(small_night.store.root) / "results" / f"{failed.run_id}.json").read_text())
     assert (result["status"], result["exit_code"]) == ("failed", 1)
@@ -501,13 +502,11 @@ def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
     benchmark = small(name=f"failing{at_once}", models=chosen)
     spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
     try:
-        ran = run(small_night.store, benchmark)
+        ran = run(Store(spark, small_night.store.root), benchmark)
     finally:
         spark.conf.unset(MODELS_AT_ONCE_SETTING)
     assert set(ran.outcome.run_ids) == {"popular"} and ran.outcome.exit_code == 1
-    rows_by_model = {
-        row.model: row for row in small_night.store.read(RUNS).collect() if row.suite == benchmark.name
-    }
+    rows_by_model = {row.model: row for row in read_rows(small_night.store, RUNS, suite=benchmark.name)}
     assert "importing tests.leaving_module ends Python" in rows_by_model["leaving"].error
     for model in broken:
         row = rows_by_model[model["name"]]
@@ -590,7 +589,7 @@ def test_each_run_leaves_a_result_file(small_night: Ran) -> None:
 
 @pytest.mark.full
 def test_a_regression_opens_the_report_and_stands_in_the_nights_result(
-    spark, small_night: Ran, tmp_path: Path
+    small_night: Ran, tmp_path: Path
 ) -> None:
     """The model falls to chance overnight; the world's truth, which nobody ships, falls for no reason."""
     night = {
@@ -649,7 +648,7 @@ def test_a_regression_opens_the_report_and_stands_in_the_nights_result(
     assert find_finished_night(store.root, benchmark, day) is None
     run(store, benchmark, day)
     assert find_finished_night(store.root, benchmark, day) is not None
-    spark.sql(f"DELETE FROM delta.`{store.root}/comparisons` WHERE logical_date = '{day}'")
+    store.delete("comparisons", "logical_date", [str(day)])
     assert find_finished_night(store.root, benchmark, day) is None
     assert run(store, benchmark, day).outcome.exit_code == 4
 
@@ -688,27 +687,21 @@ ASKED_ELSEWHERE = {
 }
 
 
-@pytest.fixture(scope="module")
-def with_views(small_night: Ran) -> Ran:
-    """The small night's store with its views."""
-    small_night.store.install_views()
-    return small_night
+LOCAL = {name for name, sql in query_files().items() if is_portable(name, sql)}
 
 
-QUICK = ("is_the_split_clean", "what_did_the_checks_find", "which_model_is_best")
-"""Questions of `make test`; the others are asked by `make test-rest`."""
+@pytest.mark.parametrize("name", sorted(LOCAL - ASKED_ELSEWHERE))
+def test_every_question_has_an_answer(small_night: Ran, name: str) -> None:
+    rows = answer(small_night.store, translate_question(name, query_files()[name]))
+    assert "small" in {row.get("suite", "small") for row in rows}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.full] * (name not in QUICK)) for name in query_files()]
-)
-def test_every_question_has_an_answer(with_views: Ran, name: str) -> None:
-    rows = with_views.store.spark.sql(query_files()[name]).toPandas()
-    if name in ASKED_ELSEWHERE:
-        return
-    assert len(rows) > 0
-    if "suite" in rows:
-        assert "small" in set(rows.suite)
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(set(query_files()) - LOCAL - ASKED_ELSEWHERE))
+def test_every_question_for_spark_has_an_answer(spark, small_night: Ran, name: str) -> None:
+    Store(spark, small_night.store.root).install_views()
+    rows = [row.asDict() for row in spark.sql(query_files()[name]).collect()]
+    assert "small" in {row.get("suite", "small") for row in rows}
 
 
 DRAWN = {

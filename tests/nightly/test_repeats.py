@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -14,8 +15,8 @@ from recbench_spark.config import Benchmark, Split, make_benchmark, parse
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.schemas import CANDIDATES, CHECKS, MANIFESTS, METRICS
-from recbench_spark.storage.store import Store
-from tests.nights import run
+from recbench_spark.storage.arrow_store import ArrowStore
+from tests.nights import read_rows, run
 
 EVENTS = [
     ("u", "a", 1), ("u", "b", 2), ("u", "c", 3), ("u", "a", 9),
@@ -55,24 +56,25 @@ def write_inputs(folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("repeats", ["drop", "keep", "only"])
-def test_a_night_asks_for_repeats_as_the_file_says(spark: Any, tmp_path: Path, repeats: str) -> None:
+def test_a_night_asks_for_repeats_as_the_file_says(tmp_path: Path, repeats: str) -> None:
     document = write_inputs(tmp_path)
     document["split"] = {"protocol": "TO_LS", "repeats": repeats}
-    store = Store(spark, str(tmp_path / "w"))
+    store = ArrowStore(str(tmp_path / "w"))
     ran = run(store, parse(Benchmark, document, "test"))
     assert ran.outcome.failed == {}
-    rows = store.read(METRICS).where("metric = 'mrr' AND k = 5").collect()
+    rows = read_rows(store, METRICS, metric="mrr", k=5)
     # Lists of another system keep trained items, unless the file drops them.
     values = {row.value for row in rows if row.run_id != ran.outcome.run_ids["lists"] or repeats != "drop"}
     assert sorted(values) == [pytest.approx(float(MRR[repeats]), abs=1e-15)]
     assert {row.definition for row in rows} == {"v1" if repeats == "drop" else "v1;candidates=all"}
-    masked = {tuple(row.masked) for row in ran.night.open_frame(ran.night.select_users()).collect()}
-    assert (masked == {()}) is (repeats != "drop")
-    warned = store.read(CHECKS).where("check = 'list rows of training items'").count()
-    assert warned == (repeats == "drop")
+    users = pa.concat_tables(ran.night.select_users().each(["masked"], pa.concat_tables))
+    assert any(users["masked"].to_pylist()) is (repeats == "drop")
+    warned = store.rows(CHECKS, [("check", "=", "list rows of training items")])
+    assert len(warned) == (repeats == "drop")
 
-    facts = {(row.part, row.fact): row.value for row in store.read(MANIFESTS).collect()}
+    facts = {(row.part, row.fact): row.value for row in read_rows(store, MANIFESTS)}
     assert facts["log", "rows_read"] == 13 and facts["log", "overlap"] == 0
     assert facts["train", "duplicates_dropped"] == facts["log", "duplicates_dropped"] == 1
     dropped = {"drop": (1, 0), "keep": (0, 0), "only": (0, 3)}[repeats]
@@ -86,26 +88,26 @@ def test_a_night_asks_for_repeats_as_the_file_says(spark: Any, tmp_path: Path, r
     assert f"{total} of 13 rows left out" in again.remarks
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["uniform", "popularity"])
 @pytest.mark.parametrize("repeats", ["keep", "only"])
-def test_items_asked_again_are_among_drawn_candidates(
-    spark: Any, tmp_path: Path, repeats: str, mode: str
-) -> None:
+def test_items_asked_again_are_among_drawn_candidates(tmp_path: Path, repeats: str, mode: str) -> None:
     """A draw of 100 from four items takes all that the truth leaves, trained ones too."""
     document = write_inputs(tmp_path)
     document["split"] = {"protocol": "TO_LS", "repeats": repeats}
     document["models"] = document["models"][:1]
     document["evaluation"] |= {"definition": {"candidates": mode}, "draw": {"n": 100}}
-    store = Store(spark, str(tmp_path / "w"))
+    store = ArrowStore(str(tmp_path / "w"))
     ran = run(store, parse(Benchmark, document, "test"))
     assert ran.outcome.failed == {}
-    (row,) = store.read(METRICS).where("metric = 'mrr' AND k = 5 AND estimator = 'holdout'").collect()
+    (row,) = read_rows(store, METRICS, metric="mrr", k=5, estimator="holdout")
     assert row.value == pytest.approx(float(MRR[repeats]), abs=1e-15)
-    (drawn,) = store.read(CANDIDATES).where("user_id = 'u'").collect()
-    assert len(drawn["items"]) == 3
+    (drawn,) = read_rows(store, CANDIDATES, user_id="u")
+    assert len(drawn.items) == 3
 
 
-def test_rejected_later_and_unordered_rows_are_said(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.full
+def test_rejected_later_and_unordered_rows_are_said(tmp_path: Path) -> None:
     """12 of 30 rows are rejected; 3 come after the last day, and 2 rows of one second differ."""
     good = [(f"u{n % 4}", f"i{n}", 1, 1000 + n) for n in range(13)]
     later = [("u1", f"i{n}", 1, 2 * 86_400) for n in range(3)]
@@ -115,13 +117,13 @@ def test_rejected_later_and_unordered_rows_are_said(spark: Any, tmp_path: Path) 
     (tmp_path / "log.csv").write_text("user_id,item_id,rating,event_time\n" + text)
     document["dataset"] |= {"bad_rows": "reject", "until": "1970-01-01"}
     document["models"] = document["models"][:1]
-    store = Store(spark, str(tmp_path / "w"))
+    store = ArrowStore(str(tmp_path / "w"))
     ran = run(store, parse(Benchmark, document, "test"))
-    facts = {(row.part, row.fact): row.value for row in store.read(MANIFESTS).collect()}
+    facts = {(row.part, row.fact): row.value for row in read_rows(store, MANIFESTS)}
     assert facts["log", "rows_read"] == 30 and facts["log", "rejected_rows"] == 12
     assert "17 of 30 rows left out: 12 rejected (" in ran.remarks
     assert "3 rows after 1970-01-01 (UTC), left out" in ran.remarks
-    (check,) = store.read(CHECKS).where("check = 'log: pairs without a last row'").collect()
+    (check,) = read_rows(store, CHECKS, check="log: pairs without a last row")
     assert (check.observed, check.severity, check.passed) == (1, "warning", False)
     assert "warning: 1 pairs have rows of equal or missing times that differ" in ran.remarks
 

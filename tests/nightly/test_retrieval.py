@@ -14,8 +14,8 @@ from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.nightly.run_keys import identify_model_inputs, list_unkeyed
 from recbench_spark.retrieval import faiss_indexes
 from recbench_spark.schemas import METRICS, RETRIEVAL_RUNS, RUNS
-from recbench_spark.storage.store import Store
-from tests.nights import run
+from recbench_spark.storage.arrow_store import ArrowStore
+from tests.nights import read_rows, run
 
 DOCUMENT: dict[str, Any] = {
     "name": "retrieved",
@@ -50,20 +50,21 @@ RETRIEVED = {
 }
 
 
-def test_a_night_measures_lists_through_indexes(spark, tmp_path) -> None:
+@pytest.mark.full
+def test_a_night_measures_lists_through_indexes(tmp_path) -> None:
     pytest.importorskip("faiss")
-    store = Store(spark, str(tmp_path))
+    store = ArrowStore(str(tmp_path))
     ran = run(store, parse(Benchmark, DOCUMENT, "test"))
     assert not ran.outcome.failed
-    names = {row.run_id: row.model for row in store.read(RUNS).collect()}
+    names = {row.run_id: row.model for row in read_rows(store, RUNS)}
     assert set(names.values()) == {"als", "popular", "als.exact", "als.ivf_1", "als.hash"}
-    rows = store.read(METRICS).where("slice_key IS NULL").collect()
+    rows = [row for row in read_rows(store, METRICS) if row.slice_key is None]
     values = {(names[row.run_id], row.metric, row.k): row.value for row in rows}
     for metric in ("ndcg", "recall"):
         for k in (5, 10):
             assert values["als.exact", metric, k] == values["als", metric, k]
             assert 0 < values["als.ivf_1", metric, k] < values["als", metric, k]
-    costs = {(names[row.run_id], row.k): row for row in store.read(RETRIEVAL_RUNS).collect()}
+    costs = {(names[row.run_id], row.k): row for row in read_rows(store, RETRIEVAL_RUNS)}
     assert costs.keys() == {(f"als.{index}", 10) for index in ("exact", "ivf_1", "hash")}
     exact, lossy = costs["als.exact", 10], costs["als.ivf_1", 10]
     assert exact.recall == 1.0 and exact.stderr == 0.0 and exact.n == lossy.n > 0

@@ -22,9 +22,11 @@ from recbench_spark.schemas import (
     RATING_PROPENSITIES,
     SPLITS,
 )
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
+from tests.nights import read_rows
 
 # a is shown to 4 users, b and c to 2, d to 1, e only in the test part; ratings 5 where the user is odd.
 SHOWN = {"a": (1, 2, 3, 4), "b": (1, 2), "c": (3, 4), "d": (1,)}
@@ -32,8 +34,8 @@ SPLIT = "s1"
 
 
 @pytest.fixture(scope="module")
-def store(spark, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    made = Store(spark, str(tmp_path_factory.mktemp("propensities") / "warehouse"))
+def store(tmp_path_factory: pytest.TempPathFactory) -> ArrowStore:
+    made = ArrowStore(str(tmp_path_factory.mktemp("propensities") / "warehouse"))
     rows = [
         (SPLIT, f"u{user}", item, 5.0 if user % 2 else 1.0, None, "train", None)
         for item, users in SHOWN.items()
@@ -44,25 +46,26 @@ def store(spark, tmp_path_factory: pytest.TempPathFactory) -> Store:
         (SPLIT, f"u{n % 4 + 1}", "abcde"[n % 5], 5.0 if n < 2 else 1.0, None, "open_loop", None)
         for n in range(10)
     ]
-    made.append(spark.createDataFrame(rows, spark_schema(SPLITS)), SPLITS)
+    made.append_rows([dict(zip(SPLITS.names, row, strict=True)) for row in rows], SPLITS)
     items = [(SPLIT, item, n, 0, "tail", None) for n, item in enumerate("abcde")]
-    made.append(spark.createDataFrame(items, spark_schema(ITEMS)), ITEMS)
+    made.append_rows([dict(zip(ITEMS.names, row, strict=True)) for row in items], ITEMS)
     return made
 
 
-def read_propensities(store: Store, name: str) -> dict[str, float]:
-    rows = store.read(PROPENSITIES).where(f"split_id = '{SPLIT}' AND method = '{name}'").collect()
+def read_propensities(store: ArrowStore, name: str) -> dict[str, float]:
+    rows = read_rows(store, PROPENSITIES, split_id=SPLIT, method=name)
+    assert len(rows) == len({row.item_id for row in rows})
     return {row.item_id: row.propensity for row in rows}
 
 
-def run(store: Store, *flags: str) -> None:
+def run(store: ArrowStore | Store, *flags: str) -> None:
     args = propensity.parser().parse_args(["--warehouse", store.root, *flags])
     assert propensity.main(args) == 0
 
 
 @pytest.mark.contract("propensity")
 def test_relative_frequencies_by_hand_through_the_job(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    store: ArrowStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(store, "--split", SPLIT, "--method", "relative_frequency")
     assert read_propensities(store, "relative_frequency") == {
@@ -75,10 +78,10 @@ def test_relative_frequencies_by_hand_through_the_job(
     assert "5 items: propensities 0 to 1" in capsys.readouterr().out
 
 
-def test_powers_by_hand_scaled_and_clipped_and_written_once(store: Store) -> None:
+def test_powers_by_hand_scaled_and_clipped_and_written_once(store: ArrowStore) -> None:
     law = fit([1, 2, 4], [1, 2, 1])
     settings = Propensities(scale="largest", floor=0.2)
-    rows, items = (FrameRows(store.read(table)) for table in (SPLITS, ITEMS))
+    rows, items = (store.open_rows(table, "split_id", [SPLIT]) for table in (SPLITS, ITEMS))
     exposed = ExposureLog(store, SPLIT, rows, ("train",), items)
     for _ in range(2):
         first_fit = write_propensities(exposed, settings, replicates=20)
@@ -87,16 +90,15 @@ def test_powers_by_hand_scaled_and_clipped_and_written_once(store: Store) -> Non
     wanted = {item: max(0.2, (len(users) / 4) ** power) for item, users in SHOWN.items()}
     assert settings.name == "power_law;scale=largest;floor=0.2"
     assert read_propensities(store, settings.name) == pytest.approx({**wanted, "e": 0.2})
-    assert store.read(PROPENSITIES).where(f"method = '{settings.name}'").count() == 5
-    (row,) = store.read(POWER_LAWS).collect()
+    (row,) = read_rows(store, POWER_LAWS)
     assert (row.alpha, row.items, row.users, row.interactions) == (law.alpha, 4, 4, 9)
     assert row.lowered == 0 and row.raised == sum(p == 0.2 for p in {**wanted, "e": 0.2}.values())
     assert row.factor == pytest.approx(4**-power) and 0 < row.p <= 1
 
 
-def test_naive_bayes_by_hand(store: Store) -> None:
+def test_naive_bayes_by_hand(store: ArrowStore) -> None:
     run(store, "--split", SPLIT, "--method", "naive_bayes")
-    rows = store.read(RATING_PROPENSITIES).collect()
+    rows = read_rows(store, RATING_PROPENSITIES)
     # P(5 | shown) P(shown) / P(5): 5 of 9 rows are 5, 9 of 20 cells are shown, 2 of 10 drawn are 5.
     assert {row.rating: row.propensity for row in rows} == pytest.approx(
         {5.0: (5 / 20) / (2 / 10), 1.0: (4 / 20) / (8 / 10)}

@@ -13,23 +13,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config.models import make_model
+from recbench_spark.engine import local
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
 from recbench_spark.models.networks.sequences import make_sequences
 from recbench_spark.nightly.benchmark_checks import check_night
-from recbench_spark.schemas import CHECKS, EMBEDDINGS, EXPLANATIONS, RANKINGS, SPLITS
+from recbench_spark.schemas import CHECKS, EMBEDDINGS, EXPLANATIONS, RANKINGS, SPLITS, TABLES
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.host_files import digest_content
 from recbench_spark.storage.seals import SEAL
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.store import Store
 from recbench_spark.training.histories import COLUMNS, HistoryRule
 from recbench_spark.training.kept_weights import find_weights
 from recbench_spark.training.model_adapter import make_adapter
 from recbench_spark.training.sequence_fold_in import FittedNetwork
 from recbench_spark.training.sequence_models import CHECKPOINT, embed_users, explain_listed
-from tests.nights import Ran, models, run, small
+from tests.nights import Ran, models, read_rows, read_split, run, small
 
 FIT: dict[str, Any] = {"epochs": 2, "batch": 16, "dims": 4, "memory": 5, "rate": 0.01}
 KINDS: dict[str, dict[str, Any]] = {
@@ -66,19 +67,17 @@ def bench(log: dict[str, Any], kinds: dict[str, dict[str, Any]] = KINDS, **more:
 def read_vectors(night: Ran, model: str) -> dict[tuple[str, str], bytes]:
     (settings,) = (m for m in night.benchmark.models if m.name == model)
     key = night.night.data.key(settings)
-    rows = night.store.read(EMBEDDINGS).where(f"model_id = '{key}'").collect()
-    return {
-        (row.side, row.id): np.array([*row.vector, row.bias], np.float64).tobytes()
-        for row in rows
-    }  # fmt: skip
+    rows = read_rows(night.store, EMBEDDINGS, model_id=key)
+    return {(row.side, row.id): np.array([*row.vector, row.bias], np.float64).tobytes() for row in rows}
 
 
 @pytest.fixture(scope="module")
-def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def night(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     place = tmp_path_factory.mktemp("sequences")
-    return run(Store(spark, str(place / "w")), bench(write_log(place / "log.parquet", 1)))
+    return run(ArrowStore(str(place / "w")), bench(write_log(place / "log.parquet", 1)))
 
 
+@pytest.mark.full
 def test_users_with_a_history_are_ranked_and_others_are_counted(night: Ran) -> None:
     for kind in KINDS:
         run_id = night.outcome.run_ids[kind]
@@ -92,6 +91,7 @@ def test_users_with_a_history_are_ranked_and_others_are_counted(night: Ran) -> N
     assert f"histories of {USERS} users; " in night.remarks
 
 
+@pytest.mark.full
 def test_the_attention_of_listed_users_is_stored(night: Ran) -> None:
     (settings,) = (m for m in night.benchmark.models if m.name == "memn2n")
     rows = night.store.rows(EXPLANATIONS, [("model_id", "=", night.night.data.key(settings))])
@@ -115,10 +115,11 @@ def test_the_attention_of_listed_users_is_stored(night: Ran) -> None:
     assert "explain: 2 of 3 users have no memory" in night.remarks
 
 
+@pytest.mark.full
 def test_the_last_prefix_of_given_rows_is_the_stored_vector(night: Ran) -> None:
     """Curves open the weights that the fit has kept; without them the model is fitted again."""
     data = night.night.data
-    index = {row.item_id: row.item_index for row in data.items.collect()}
+    index = {row.item_id: row.item_index for row in read_split(night.night, TABLES["items"])}
     for kind in KINDS:
         (settings,) = (m for m in night.benchmark.models if m.name == kind)
         chosen = make_adapter(settings)
@@ -137,13 +138,13 @@ def test_the_last_prefix_of_given_rows_is_the_stored_vector(night: Ran) -> None:
         weights.with_name("away").rename(weights)
 
 
-def test_later_rows_and_the_order_of_a_file_change_no_bit(night: Ran, spark: Any, tmp_path: Path) -> None:
-    partitions = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", 5)
-    try:
-        other = run(Store(spark, str(tmp_path / "w")), bench(write_log(tmp_path / "log.parquet", 2)))
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", partitions)
+@pytest.mark.full
+def test_later_rows_and_the_order_of_a_file_change_no_bit(
+    night: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "ROWS_PER_TASK", 50)
+        other = run(ArrowStore(str(tmp_path / "w")), bench(write_log(tmp_path / "log.parquet", 2)))
     assert other.night.split_id != night.night.split_id
     for kind in KINDS:
         one, two = read_vectors(night, kind), read_vectors(other, kind)

@@ -203,7 +203,8 @@ def test_a_night_trains_all_four_and_two_go_on_where_they_were_killed(
     spark, splits, log, tmp_path, monkeypatch
 ) -> None:
     place = tmp_path / "w"
-    ran = run(splits.copy(bench(log), place), bench(log))
+    splits.copy(bench(log), place)
+    ran = run(Store(spark, str(place)), bench(log))
     assert not ran.outcome.failed and ran.outcome.exit_code == 0
     assert set(KINDS) <= set(ran.outcome.leaderboard.split())
     for report in ("epoch 1: loss", "examples/s", "neighbourhoods", "hard negatives: ", "best epoch"):
@@ -237,7 +238,8 @@ def test_a_night_trains_all_four_and_two_go_on_where_they_were_killed(
     killed = bench(
         log, [{"name": kind, "kind": kind, **FIT, **KINDS[kind], "watch": True} for kind in KILLED]
     )
-    first = run(splits.copy(killed, other), killed)
+    splits.copy(killed, other)
+    first = run(Store(spark, str(other)), killed)
     assert set(first.outcome.failed) == set(KILLED)
     monkeypatch.setattr(fitting._Fit, "_finish_epoch", plain)
     second = run(Store(spark, str(other)), killed)

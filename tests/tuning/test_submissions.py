@@ -23,7 +23,6 @@ from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, SPLITS, SUBMISSIONS
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.store import Store
 from recbench_spark.tuning.board_update import read_shown_fits, update_board
 from recbench_spark.tuning.decisions import RETRACTED, decide_on_entry
 from recbench_spark.tuning.fold_fits import run_plan
@@ -214,8 +213,8 @@ def test_predictions_a_little_outside_are_clipped_and_counted(board) -> None:
 # ---------------------------------------------------------------------------------------- rankings
 
 
-def test_perfect_lists_are_held_back_and_training_items_told(spark, tmp_path) -> None:
-    """Nights of lists need Spark."""
+@pytest.mark.full
+def test_perfect_lists_are_held_back_and_training_items_told(tmp_path) -> None:
     day = date(2026, 1, 1)
     tiny = parse(Benchmark, {**TINY, "headline": "ndcg@5"}, "test")
     store, journal = ArrowStore(str(tmp_path / "w")), Journal(io.StringIO())
@@ -224,7 +223,7 @@ def test_perfect_lists_are_held_back_and_training_items_told(spark, tmp_path) ->
     labelled = store.read_rows(SPLITS, [("split_id", "=", ran.night.split_id)])
     facts = {"task": "rankings", "who": "them", "benchmark": tiny.name, "log_id": log.log_id,
              "split": log.split}  # fmt: skip
-    notes, by_spark = list[str](), Store(spark, store.root)
+    notes = list[str]()
 
     def submit(name: str, part: str) -> Any:
         rank = "ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY rating DESC, item_id)"
@@ -234,8 +233,8 @@ def test_perfect_lists_are_held_back_and_training_items_told(spark, tmp_path) ->
         ).to_arrow_table()
         pack_bundle(lists, tmp_path / name, {**facts, "name": name, "method": name})
         notes.clear()
-        rank_night = partial(run_ranking_model, by_spark, day, journal)
-        return score_bundle(by_spark, tiny, log, tmp_path / name, rank_night, report=notes.append)
+        rank_night = partial(run_ranking_model, store, day, journal)
+        return score_bundle(store, tiny, log, tmp_path / name, rank_night, report=notes.append)
 
     perfect = submit("popular", "test")
     assert perfect.value == 1.0 and notes[-1].startswith("held back as implausible: 1.0000 on part test")

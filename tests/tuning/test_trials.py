@@ -57,9 +57,10 @@ def benchmark(**changes: Any) -> Benchmark:
     }, "test")  # fmt: skip
 
 
-def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> None:
+@pytest.mark.full
+def test_settings_are_tried_on_training_rows_and_resumed(tmp_path) -> None:
     one, journal = benchmark(), Journal(io.StringIO())
-    store = Store(spark, str(tmp_path / "warehouse"))
+    store = ArrowStore(str(tmp_path / "warehouse"))
     trials = RankingTrials(store, one, one.search, DATE, journal)
     searches = make_searches(one, one.search, trials)
     results = run_searches(trials, one.search, searches, journal)

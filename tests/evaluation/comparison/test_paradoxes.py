@@ -7,6 +7,7 @@ from collections import defaultdict
 from datetime import date
 from fractions import Fraction
 from itertools import combinations
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql import functions as F
 
 from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, Bootstrap, parse
@@ -33,7 +33,7 @@ from recbench_spark.storage.blocks import Rows, reduce_rows
 from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.table_sql import query_files
-from tests.nights import DATE, RANKED, SMALL, Ran, small
+from tests.nights import DATE, RANKED, SMALL, Ran, answer, read_pandas, small
 from tests.oracles import smallest_flip
 from tests.table_rows import make_table, open_table
 
@@ -168,7 +168,7 @@ def night(small_night: Ran) -> Ran:
 
 @pytest.fixture(scope="module")
 def pairs(night: Ran) -> pd.DataFrame:
-    return night.store.read(PARADOXES).where(F.col("logical_date") == F.lit(DATE)).toPandas()
+    return read_pandas(night.store, PARADOXES, logical_date=DATE)
 
 
 @pytest.fixture(scope="module")
@@ -176,10 +176,10 @@ def rankings(night: Ran, pairs: pd.DataFrame) -> ByRun:
     """The rows of each model and part, by user."""
     models = {**dict(zip(pairs.run_id, pairs.model, strict=True)),
               **dict(zip(pairs.other_run_id, pairs.other, strict=True))}  # fmt: skip
-    rows = night.store.read(RANKINGS).where(F.col("run_id").isin(list(models))).orderBy("user_id").collect()
+    rows = night.store.rows(RANKINGS, [("run_id", "in", list(models))])
     rows_by_run: ByRun = defaultdict(list)
-    for row in rows:
-        rows_by_run[models[row.run_id], row.part].append(row.asDict())
+    for row in sorted(rows, key=itemgetter("user_id")):
+        rows_by_run[models[row["run_id"]], row["part"]].append(row)
     return rows_by_run
 
 
@@ -245,7 +245,7 @@ def test_differences_and_intervals_against_numpy(
 
 @pytest.mark.full
 def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: ByRun) -> None:
-    table = night.store.read(FLIPS).where(F.col("logical_date") == F.lit(DATE)).toPandas()
+    table = read_pandas(night.store, FLIPS, logical_date=DATE)
     # Four models against the best one, two cut-offs and parts, items, users; AUC is not a sum over items.
     assert set(table.metric) == {"ndcg"} and len(table) == 4 * 2 * 2 * 2
     assert set(table.removed_are) == {"items", "users"} and set(table.model) == {"truth"}
@@ -275,11 +275,10 @@ def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: ByRun) ->
 def test_nothing_is_done_twice_and_the_report_tells(night: Ran, pairs: pd.DataFrame) -> None:
     assert find_paradoxes(night.night, Journal()) == []
     store = night.store
-    assert store.read(PARADOXES).where(F.col("logical_date") == F.lit(DATE)).count() == len(pairs) == 60
-    store.install_views()
-    answers = store.spark.sql(query_files()["where_do_parts_and_whole_disagree"]).toPandas()
+    assert len(store.rows(PARADOXES, [("logical_date", "=", DATE)])) == len(pairs) == 60
+    answers = pd.DataFrame(answer(store, query_files()["where_do_parts_and_whole_disagree"]))
     assert len(answers) == (pairs.kind != "none").sum() > 0 and answers.certain.is_monotonic_decreasing
-    few = store.spark.sql(query_files()["how_few_items_decide"]).toPandas()
+    few = pd.DataFrame(answer(store, query_files()["how_few_items_decide"]))
     turned = few.dropna(subset=["removed"])
     assert len(turned) > 0 and (turned.removed <= turned.out_of).all()
     page = Path(night.outcome.report_path or "").read_text(encoding="utf-8")

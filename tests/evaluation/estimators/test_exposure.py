@@ -52,14 +52,14 @@ from recbench_spark.protocol import propensities as fitting
 from recbench_spark.protocol.audit import deal_users
 from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks
-from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
+from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS, TABLES
 from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame
 from recbench_spark.storage.scratch import share_results, share_table
 from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.storage.spark_types import spark_columns
 from recbench_spark.training.baselines import train_popular
 from tests.labelled import read_log
-from tests.nights import SMALL, Ran, models, run, small
+from tests.nights import SMALL, Ran, models, read_pandas, read_split, run, small
 
 ALL = estimators.ESTIMATORS[1:]
 CHANCES = [1.0, 0.5, 0.25, 0.125]
@@ -437,7 +437,7 @@ class Corrected:
 def night(small_night: Ran, tmp_path_factory: pytest.TempPathFactory) -> Corrected:
     """The same split as the small night's, corrected in every way; rewards of all items but one."""
     rewards = tmp_path_factory.mktemp("rewards") / "model.csv"
-    ids = [row.item_id for row in small_night.night.table(ITEMS).orderBy("item_id").collect()]
+    ids = sorted(row.item_id for row in read_split(small_night.night, ITEMS))
     rewards.write_text("item_id,reward\n" + "".join(f"{item},0.25\n" for item in ids[1:]))
     section = {**SMALL["evaluation"], "metrics": ["ndcg", "precision", "map"], "user_metrics": False}
     section["exposure"] = {**EVERY, "rewards": str(rewards)}
@@ -448,15 +448,15 @@ def night(small_night: Ran, tmp_path_factory: pytest.TempPathFactory) -> Correct
 
 
 def read_rows(night: Ran, table: str) -> pd.DataFrame:
-    return night.store.read_run(table, night.outcome.run_ids["popular"]).toPandas()
+    return read_pandas(night.store, TABLES[table], run_id=night.outcome.run_ids["popular"])
 
 
 @pytest.mark.full
 def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
     rankings = night.rows("rankings")
     truth = rankings[rankings.part == "test"].sort_values("user_id")
-    known = night.ran.night.table(PROPENSITIES).where("method = 'true'").collect()
-    chance = {row.item_id: row.propensity for row in known}
+    rows = read_split(night.ran.night, PROPENSITIES)
+    chance = {row.item_id: row.propensity for row in rows if row.method == "true"}
     for row in rankings.itertuples():
         assert list(row.propensity) == [chance[item] for item in row.item_ids]
     rows = night.rows("metrics")
@@ -495,7 +495,7 @@ def add_rewards(rankings: pd.DataFrame) -> Iterator[Row]:
 
 @pytest.mark.full
 def test_strata_and_all_but_the_most_popular_are_slices(night: Corrected) -> None:
-    items = {row.item_id: row for row in night.ran.night.table(ITEMS).collect()}
+    items = {row.item_id: row for row in read_split(night.ran.night, ITEMS)}
     opened = night.opened_store
     counts = sorted((row.n_train for row in items.values()), reverse=True)
     popular = counts[math.ceil(0.1 * len(items)) - 1]
@@ -537,8 +537,9 @@ def test_propensities_are_fitted_to_the_training_part_once(small_night: Ran) -> 
     wanted = parse(Exposure, {"propensities": {"method": "relative_frequency"}}, "test")
     for _ in range(2):
         propensities = read_propensities(store, split_id, wanted).to_pylist()
-    items = small_night.night.table(ITEMS).collect()
-    users = small_night.night.table(SPLITS).where("part = 'train'").select("user_id").distinct().count()
+    items = read_split(small_night.night, ITEMS)
+    rows = read_split(small_night.night, SPLITS)
+    users = len({row.user_id for row in rows if row.part == "train"})
     assert {row["item_id"]: row["propensity"] for row in propensities} == {
         row.item_id: pytest.approx(row.n_train / users) for row in items
     }

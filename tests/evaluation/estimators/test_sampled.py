@@ -10,8 +10,8 @@ import pytest
 
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels.estimators import sampled
-from recbench_spark.schemas import CANDIDATES, ITEMS, METRICS, USER_BLOCKS
-from tests.nights import Ran, models, run, small
+from recbench_spark.schemas import CANDIDATES, CHECKS, ITEMS, METRICS, USER_BLOCKS
+from tests.nights import Ran, models, read_pandas, read_rows, read_split, run, small
 from tests.oracles import count_sampled_ranks, likely_means
 
 pytestmark = pytest.mark.full
@@ -71,7 +71,7 @@ def nights(small_night: Ran) -> dict[str, Ran]:
 
 
 def values(ran: Ran) -> pd.DataFrame:
-    rows = ran.store.read_run("metrics", ran.outcome.run_ids["popular"]).toPandas()
+    rows = read_pandas(ran.store, METRICS, run_id=ran.outcome.run_ids["popular"])
     rows = rows[rows.slice_key.isna()].copy()
     rows["column"] = [f"{row.metric}@{row.k:g}" for row in rows.itertuples()]
     return rows.set_index(["estimator", "column"])
@@ -98,17 +98,17 @@ def test_what_does_not_follow_from_one_rank_is_not_corrected_and_checks_say_so(
 ) -> None:
     ran = nights["tied"]
     assert set(values(ran).index.get_level_values(0)) == {"holdout"}
-    checks = ran.store.read_run("checks", ran.outcome.run_ids["popular"]).toPandas().set_index("check")
+    checks = read_pandas(ran.store, CHECKS, run_id=ran.outcome.run_ids["popular"]).set_index("check")
     for metric in NAMES:
         assert "no single rank" in checks.detail[f"{metric}: no corrected estimates"]
-    few = nights["few"].store.read_run("checks", nights["few"].outcome.run_ids["popular"]).toPandas()
+    few = read_pandas(ran.store, CHECKS, run_id=nights["few"].outcome.run_ids["popular"])
     assert not few.check.str.contains("no corrected").any()
 
 
 def test_few_draws_are_corrected_by_the_tables(nights: dict[str, Ran]) -> None:
     rows = values(nights["few"])
     rankings = nights["few"].store.read_run("rankings", nights["few"].outcome.run_ids["popular"])
-    (batch,) = rankings.toArrow().combine_chunks().to_batches()
+    (batch,) = rankings.combine_chunks().to_batches()
     definition = nights["few"].night.definition
     rank_p = sampled.sampled_ranks(to_rankings(batch), definition)
     pools, draws = batch.column("pool").to_pylist(), batch.column("drawn").to_pylist()
@@ -134,20 +134,20 @@ def test_few_draws_are_corrected_by_the_tables(nights: dict[str, Ran]) -> None:
 @pytest.mark.slow
 def test_drawn_items_are_new_to_the_user_and_stored_once(nights: dict[str, Ran]) -> None:
     ran = nights["few"]
-    drawn = ran.night.table(CANDIDATES).where(f"draw = 'uniform {FEW} a user seed 42'").toPandas()
-    blocks = {row.user_id: row for row in ran.night.table(USER_BLOCKS).collect()}
-    items = ran.night.table(ITEMS).count()
-    assert len(drawn) == drawn.user_id.nunique() > 50
-    for row in drawn.itertuples():
+    draw = {"split_id": ran.night.split_id, "draw": f"uniform {FEW} a user seed 42"}
+    drawn = read_rows(ran.store, CANDIDATES, **draw)
+    blocks = {row.user_id: row for row in read_split(ran.night, USER_BLOCKS)}
+    items = len(read_split(ran.night, ITEMS))
+    assert len(drawn) == len({row.user_id for row in drawn}) > 50
+    for row in drawn:
         block = blocks[row.user_id]
         known = {*block.train_items, *block.held_out["test"]["items"]}
         assert len(set(row.items)) == FEW and not known & set(row.items) and max(row.items) < items
     again = run(ran.store, ran.benchmark, force=True)
-    assert ran.night.table(CANDIDATES).where(f"draw = 'uniform {FEW} a user seed 42'").count() == len(drawn)
+    assert len(read_rows(ran.store, CANDIDATES, **draw)) == len(drawn)
     key = ["part", "metric", "k", "estimator", "definition", "slice_key", "slice_value"]
     first, second = (
-        ran.store.read(METRICS).where(f"run_id = '{night.outcome.run_ids['popular']}'").toPandas()
-        for night in (ran, again)
+        read_pandas(ran.store, METRICS, run_id=night.outcome.run_ids["popular"]) for night in (ran, again)
     )
     first, second = (
         rows.sort_values(key, ignore_index=True).drop(columns="run_id") for rows in (first, second)

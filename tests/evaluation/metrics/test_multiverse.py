@@ -22,7 +22,7 @@ from recbench_spark.evaluation.metrics.multiverse import (
 )
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
-from recbench_spark.schemas import MULTIVERSE, RUNS
+from recbench_spark.schemas import MULTIVERSE, RANKINGS, RUNS
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
@@ -57,10 +57,8 @@ def test_every_world_of_hashed_ties_is_a_definition_that_can_be_set() -> None:
 
 @pytest.mark.full
 def test_values_equal_measuring_each_definition_alone(small_night: Ran) -> None:
-    rankings = small_night.store.read_run("rankings", small_night.outcome.run_ids["als_4"]).where(
-        "part = 'test'"
-    )
-    (batch,) = rankings.toArrow().combine_chunks().to_batches()
+    filters = [("run_id", "=", small_night.outcome.run_ids["als_4"]), ("part", "=", "test")]
+    (batch,) = small_night.store.read_rows(RANKINGS, filters).combine_chunks().to_batches()
     rows = reduce_pieces({"worlds": multiverse_measure(PLAN)}, [[batch]])["worlds"].to_pylist()
     alone = {(row["metric"], row["k"], row["definition"]): (row["value"], row["n"]) for row in rows}
     assert len(rows) == len(alone) == len(multiverse_columns(PLAN))

@@ -13,9 +13,9 @@ from recbench_spark.models.rating.kinds import learner_settings
 from recbench_spark.models.rating.own import OwnModel, fit_own
 from recbench_spark.models.rating.registry import fit, learns_relevant, load, make_settings, save
 from recbench_spark.schemas import FITS, METRICS
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.arrow_store import ArrowStore
 from tests.models.rating.worlds import plant_ratings
-from tests.nights import Ran, run, small
+from tests.nights import Ran, read_rows, run, small
 from tests.own_model import Distances, NearestPlace, PureSvd
 
 KIND = "tests.own_model:PureSvd"
@@ -159,12 +159,8 @@ def test_a_night_fits_models_side_by_side_and_ranks_them(small_night: Ran) -> No
     assert "fit 4 models side by side: svd, wrong, wmf, ials" in first.remarks
     assert set(first.outcome.failed) == {"wrong"}
     assert "vectors of users have shape" in first.outcome.failed["wrong"]
-    rows = (
-        store.read(METRICS)
-        .where("metric = 'ndcg' AND k = 5 AND part = 'test' AND slice_key IS NULL")
-        .collect()
-    )
-    values = {row.run_id: row.value for row in rows}
+    rows = read_rows(store, METRICS, metric="ndcg", k=5, part="test")
+    values = {row.run_id: row.value for row in rows if row.slice_key is None}
     assert values[first.outcome.run_ids["svd"]] > values[first.outcome.run_ids["random"]]
     assert list_fits(store, "svd", "wmf", "wrong") == ["svd", "wmf", "wrong"]
     again = run(store, benchmark)
@@ -175,6 +171,6 @@ def test_a_night_fits_models_side_by_side_and_ranks_them(small_night: Ran) -> No
     assert list_fits(store, "svd") == ["svd", "svd"], "the code may have changed"
 
 
-def list_fits(store: Store, *names: str) -> list[str]:
+def list_fits(store: ArrowStore, *names: str) -> list[str]:
     """Return the models of the rows of `fits` that some models have."""
-    return sorted(row.model for row in store.read(FITS).collect() if row.model in names)
+    return sorted(row.model for row in read_rows(store, FITS) if row.model in names)

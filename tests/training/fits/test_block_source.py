@@ -14,7 +14,7 @@ from recbench_spark.models.rating.registry import load
 from recbench_spark.nightly.benchmark_checks import check_night
 from recbench_spark.schemas import FITS, RANKINGS, SPLITS
 from recbench_spark.training.model_adapter import make_adapter
-from tests.nights import Ran, run, small
+from tests.nights import Ran, read_rows, read_split, run, small
 
 MODELS: list[dict[str, Any]] = [
     {"name": "neumf", "kind": "neumf", "dims": 4, "layers": [8, 6, 4], "epochs": 2},
@@ -51,9 +51,10 @@ def order_ids(ids: set[str]) -> list[str]:
 @pytest.mark.parametrize("name", GOOD)
 def test_ranks_are_those_of_a_plain_loop_over_the_stored_model(night: Ran, name: str) -> None:
     store = night.store
-    rows = store.read(SPLITS).where(f"split_id = '{night.night.split_id}'").collect()
+    rows = read_split(night.night, SPLITS)
     users, items = order_ids({row.user_id for row in rows}), order_ids({row.item_id for row in rows})
-    known = {side: {row[side] for row in rows if row.part == "train"} for side in ("user_id", "item_id")}
+    sides = ("user_id", "item_id")
+    known = {side: {getattr(row, side) for row in rows if row.part == "train"} for side in sides}
     masked: dict[str, set[str]] = {}
     for row in rows:
         if row.part in ("train", "valid"):
@@ -62,9 +63,7 @@ def test_ranks_are_those_of_a_plain_loop_over_the_stored_model(night: Ran, name:
     place = f"{store.files_root}/fit_files/{make_adapter(config).key(night.night.data)}/model.npz"
     model: Any = load(Path(place))
     scores = model.score(np.arange(len(users)), np.arange(len(items)))
-    ranked = (
-        store.read(RANKINGS).where(f"run_id = '{night.outcome.run_ids[name]}' AND part = 'test'").collect()
-    )
+    ranked = read_rows(store, RANKINGS, run_id=night.outcome.run_ids[name], part="test")
     assert len(ranked) > 50
     for row in ranked:
         if row.user_id not in known["user_id"]:
@@ -115,5 +114,5 @@ def test_all_fits_are_tasks_side_by_side_and_are_made_once(night: Ran) -> None:
 def list_fits(night: Ran) -> list[str]:
     """Return the models of the fits of this night that succeeded."""
     names = {model["name"] for model in MODELS}
-    rows = night.store.read(FITS).where("status = 'succeeded'").collect()
+    rows = read_rows(night.store, FITS, status="succeeded")
     return sorted(row.model for row in rows if row.model in names)
