@@ -97,7 +97,7 @@ def read_pieces(pieces: Iterable[LinePiece], columns: Sequence[str]) -> Iterator
     """Yield the rows of pieces, some at a time, with the wanted columns; one that a file lacks is NULL."""
     for piece in pieces:
         first = True
-        for raw in _read_lines(piece):
+        for raw in read_texts(piece):
             begins = first and piece.first == 0
             yield cut_text(raw, piece if begins else piece._replace(first=max(piece.first, 1)), columns)
             first = False
@@ -141,7 +141,7 @@ def _as_utf8(raw: bytes, encoding: str) -> bytes:
     return raw
 
 
-def _read_lines(piece: LinePiece) -> Iterator[bytes]:
+def read_texts(piece: LinePiece) -> Iterator[bytes]:
     """Yield whole lines of a piece, about BYTES_A_PIECE at a time; a file that is not divided, at once."""
     if piece.size >= 0:
         yield _read_range(piece)
