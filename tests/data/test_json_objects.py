@@ -152,7 +152,7 @@ def test_pieces_of_a_file_have_its_rows(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_log_of_objects_needs_no_spark(tmp_path: Path) -> None:
-    """As the same rows in CSV do, with an encoding of its own, in files of a folder."""
+    """The same rows in CSV say what they are."""
     rows = [{**row, "user": f"é{row['user']}"} for row in GOOD]
     texts = {
         "json": "\n".join(json.dumps(row, ensure_ascii=False) for row in rows),
