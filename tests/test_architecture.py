@@ -304,7 +304,6 @@ LAZY_FILES = {
     "recbench_spark/adhoc/outputs.py": "loads Spark for frames",
     "recbench_spark/adhoc/evaluate.py": "the call chooses its engine, and loads no other",
     "recbench_spark/benchmark.py": "loads Spark for steps that it alone does",
-    "recbench_spark/nightly/given_candidates.py": "loads Spark's reader of the negatives of a dataset",
     "recbench_spark/nightly/night.py": "loads Spark for what it alone reads",
     "recbench_spark/cli.py": "loads Spark, to cancel its jobs",
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",

@@ -7,14 +7,19 @@ import json
 import shutil
 import tempfile
 from codecs import BOM_UTF8
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from recbench_spark.data.text_lines import open_bytes
+from recbench_spark.data.text_pieces import BAD_LINE, MARK, LinePiece, read_texts, split_lines
 from recbench_spark.errors import DataError
+from recbench_spark.storage.local_files import bare_name
 
 FIRST_LINES = 100
 """Lines that are looked at before a file is read."""
@@ -74,6 +79,36 @@ def find_bad_line(path: str, plain: Collection[str] = (), most: int | None = Non
 def has_objects(path: str) -> bool:
     """Tell whether one of the first lines is an object of JSON."""
     return any(describe_line(line) is None for _, line in islice(_read_lines(path), FIRST_LINES))
+
+
+MOST_HEADS = 100
+"""Files of a folder whose first lines are looked at."""
+
+
+def check_head(place: str, plain: Sequence[str], *, strict: bool) -> None:
+    """Refuse a file whose first lines are no objects.
+
+    Where bad lines are set aside, it is refused if none of them is an object, or if it is an array: Spark
+    would read its elements as rows.
+
+    Raises:
+        DataError: it is one.
+    """
+    if strict:
+        check_first_lines(place, plain)
+        return
+    bad = find_bad_line(place, (), most=1)
+    if bad is not None and (" array " in bad.what or not has_objects(place)):
+        raise bad.make_error(place)
+
+
+def find_bad_object(files: Iterable[str], names: Collection[str]) -> str:
+    """Return in words where the first line stands that is no object with plain values, and what it is."""
+    for file in files:
+        bad = find_bad_line(file, names)
+        if bad is not None:
+            return f"; line {bad.number:,} of {bare_name(file)} is {bad.what}; {bad.hint}"
+    return ""
 
 
 def _read_lines(path: str) -> Iterator[tuple[int, str]]:
@@ -147,3 +182,72 @@ def _describe_text(line: str, shown: str) -> tuple[str, str]:
     if line.startswith("{") and not line.endswith("}"):
         return f"an object that does not end in its line: {shown}", "jq -c . FILE > objects.json"
     return f"no JSON: {shown}", "write an object of JSON in each line"
+
+
+# ------------------------------------------------------------------------------------ rows of a log
+
+
+@dataclass(frozen=True)
+class Objects:
+    """An object a line, whose values are the texts of a row, as they are written.
+
+    Attributes:
+        names: the keys that are read.
+        plain: keys whose values are text or numbers; a line with another one is bad.
+        encoding: the encoding.
+    """
+
+    names: tuple[str, ...]
+    plain: tuple[str, ...]
+    encoding: str = "utf-8"
+    line: str = "an object of JSON in a line, with text or numbers as ids"
+    divisible: bool = True
+    carries: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the rows."""
+        return self.names
+
+    def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
+        """Cut lines into columns; a key that an object lacks is NULL."""
+        texts = lines.to_pylist()
+        rows = [_read_object(text, self.plain) for text in texts]
+        values = {name: [(row or {}).get(name) for row in rows] for name in self.names if name in columns}
+        bad = [text if row is None else None for text, row in zip(texts, rows, strict=True)]
+        return pa.table({name: _make_texts(one) for name, one in {**values, BAD_LINE: bad}.items()})
+
+
+def list_keys(files: Iterable[str], wanted: Collection[str], encoding: str) -> tuple[str, ...]:
+    """List the keys of the objects; lines are read until all that are wanted have been seen."""
+    known: dict[str, None] = {}
+    for file in files:
+        piece = LinePiece(file, 0, -1, Objects((), (), encoding))
+        for raw in read_texts(piece):
+            for line in split_lines(raw.removeprefix(MARK), encoding).to_pylist():
+                known |= dict.fromkeys(_read_object(line, ()) or ())
+            if all(name in known for name in wanted):
+                return tuple(known)
+    return tuple(known)
+
+
+def _read_object(line: str, plain: Collection[str]) -> dict[str, Any] | None:
+    """Return the values of a line, numbers as texts; None for a bad line."""
+    try:
+        row = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
+    except (ValueError, RecursionError):
+        return None
+    is_object = isinstance(row, dict) and not any(isinstance(row.get(name), dict | list) for name in plain)
+    return row if is_object else None
+
+
+def _make_texts(values: Sequence[Any]) -> pa.Array:
+    try:
+        return pa.array(values, pa.string())
+    except (pa.ArrowException, UnicodeEncodeError):  # true, objects, or halves of characters
+        return pa.array(map(_write_value, values), pa.string())
+
+
+def _write_value(value: Any) -> str | None:
+    text = value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return None if text is None else text.encode(errors="replace").decode()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -17,14 +16,22 @@ import pyarrow as pa
 from recbench_spark.config import Dataset
 from recbench_spark.data import columnar
 from recbench_spark.data.columnar import COLUMNAR_READERS
+from recbench_spark.data.json_objects import (
+    MOST_HEADS,
+    Objects,
+    check_head,
+    find_bad_object,
+    list_keys,
+)
 from recbench_spark.data.paths import check_path, find_entry
 from recbench_spark.data.text_layouts import (
     LAYOUTS,
     MOVIELENS,
-    OPTION_ALIASES,
     SOURCE_COLUMNS,
     Layout,
     name_layout,
+    read_options,
+    require_known,
 )
 from recbench_spark.data.text_lines import cut_quoted
 from recbench_spark.data.text_pieces import (
@@ -40,7 +47,7 @@ from recbench_spark.data.text_pieces import (
     read_pieces,
     split_file,
 )
-from recbench_spark.data.times import CHECKED, TIME_FORMATS
+from recbench_spark.data.times import CHECKED
 from recbench_spark.errors import ConfigError, FallbackToSpark, RecbenchError, SchemaError
 from recbench_spark.storage.blocks import Engine, OpenPieces, PieceRows, Rows
 from recbench_spark.storage.local_files import (
@@ -116,16 +123,8 @@ class TextLog:
 
     def make_raw(self, open_rows: Callable[[Engine], Rows], n: int = 0) -> RawLog:
         """Return the log with a way to read it."""
-        return RawLog(
-            open_rows,
-            self.names,
-            self.where,
-            n,
-            self.line,
-            self.source_names,
-            self.nullable,
-            self.time_unit,
-        )
+        known = (self.names, self.where, n, self.line, self.source_names, self.nullable, self.time_unit)
+        return RawLog(open_rows, *known)
 
 
 @dataclass(frozen=True)
@@ -176,13 +175,16 @@ def open_raw_log(dataset: Dataset) -> RawLog:
         raise FallbackToSpark(f"{path} is no path of this machine")
     if dataset.reader in COLUMNAR_READERS:
         return _open_columnar(dataset)
-    if dataset.reader == "json":
-        raise FallbackToSpark("objects of JSON are read by Spark")
     check_path(path)
-    log = _find_table_files(dataset) if dataset.reader == "csv" else find_text_files(dataset, HERE)
+    find = {"csv": _find_table_files, "json": _find_object_files}.get(dataset.reader)
+    log = find_text_files(dataset, HERE) if find is None else find(dataset)
     pieces = [piece for part, file, layout in log.files for piece in split_file(_place(file), layout, part)]
     n = sum(_estimate_rows(layout, file) for _, file, layout in log.files)
-    return log.make_raw(partial(_open_pieces, pieces=tuple(pieces), read=read_pieces), n)
+    raw = log.make_raw(partial(_open_pieces, pieces=tuple(pieces), read=read_pieces), n)
+    if dataset.reader != "json":
+        return raw
+    files, names = [file for _, file, _ in log.files], tuple(dataset.source_names.values())
+    return replace(raw, find_line=partial(find_bad_object, files, names))
 
 
 def _place(path: str) -> str:
@@ -221,7 +223,8 @@ def find_text_files(dataset: Dataset, finder: Finder) -> TextLog:
     if dataset.reader in MOVIELENS:
         return _find_movielens(dataset, finder)
     find: dict[str, Callable[[Dataset, Finder], PartFiles]] = {
-        "coat": _find_coat, "yahoo_r3": _find_yahoo, "lightgcn": _find_lightgcn, "netflix": _find_netflix
+        "coat": _find_coat, "yahoo_r3": _find_yahoo, "lightgcn": _find_lightgcn, "netflix": _find_netflix,
+        NEGATIVES: _find_negatives,
     }  # fmt: skip
     if dataset.reader == "ncf":
         return _find_ncf(dataset, finder)
@@ -320,6 +323,21 @@ def _find_netflix(dataset: Dataset, finder: Finder) -> PartFiles:
     return [(None, f"{path.rstrip('/')}/{name}", MovieBlocks(single)) for name in names]
 
 
+NEGATIVES = "ncf_negatives"
+"""Reader of the negatives that NCF's files list for each user; no name of a benchmark file."""
+
+
+def _find_negatives(dataset: Dataset, finder: Finder) -> PartFiles:
+    """Find `*.test.negative`, at or under a path.
+
+    A line is `(user,item)`, the user's test item, and the negatives. A test item among its own negatives
+    (156 users of MovieLens 1M) is none: such users have 98 competitors.
+    """
+    path = str(dataset.path)
+    file = finder.find(path, ["*.test.negative"]) if finder.is_folder(path) else path
+    return [(None, file, ItemLines(listed=True))]
+
+
 TRAIN_FILES, TEST_FILES = ("*.train.rating", "*.train.tsv"), ("*.test.rating", "*.test.tsv")
 NCF_FIELDS = ("user_id", "item_id", "rating", "event_time")
 
@@ -350,15 +368,6 @@ def _find_ncf(dataset: Dataset, finder: Finder) -> TextLog:
 # ------------------------------------------------------------------------------------------- tables
 
 
-LOCAL_OPTIONS = {"sep", "encoding", "header", "comment", "quote", "timestampformat"}
-"""Options of text whose meaning these readers know, by their first names."""
-
-
-def read_options(dataset: Dataset) -> dict[str, str]:
-    """Return the options of a text file by their first names in small letters."""
-    return {OPTION_ALIASES.get(key.lower(), key.lower()): value for key, value in dataset.options.items()}
-
-
 def _find_table_files(dataset: Dataset) -> TextLog:
     """Find the files of a log in CSV; each is read by its own header.
 
@@ -366,8 +375,8 @@ def _find_table_files(dataset: Dataset) -> TextLog:
         FallbackToSpark: the options, names or folders are Spark's.
     """
     path = str(dataset.path)
-    options = read_options(dataset)
-    _require_known(dataset, options)
+    options = read_options(dataset.options)
+    require_known(dataset.options, options)
     refuse_packed_text(path)
     sep = options.get("sep", text_separator(path) or separator(path))
     sep = BLANKS if sep.lower() == BLANKS else sep
@@ -390,29 +399,24 @@ def _find_table_files(dataset: Dataset) -> TextLog:
     return TextLog(files, path, dataset.columns, time_unit=dataset.time_unit)
 
 
-def _require_known(dataset: Dataset, options: Mapping[str, str]) -> None:
-    """Refuse options that only Spark knows. Raises FallbackToSpark."""
-    strange = sorted(set(options) - LOCAL_OPTIONS)
-    pattern = options.get("timestampformat", "")
-    unread = {
-        ", ".join(strange): bool(strange),
-        "two names of one option": len(options) < len(dataset.options),
-        "sep with a backslash": "\\" in options.get("sep", ""),
-        "quote": options.get("quote", "") != "",
-        "comment": len(options.get("comment", "")) > 1,
-        f"timestampFormat {pattern}": bool(pattern) and pattern not in TIME_FORMATS,
-        "encoding": not _is_known(options.get("encoding", "utf-8")),
-    }
-    for name, is_spark in unread.items():
-        if is_spark:
-            raise FallbackToSpark(f"dataset.options: {name} is for Spark's reader")
+def _find_object_files(dataset: Dataset) -> TextLog:
+    """Find the files of a log of objects; all have the keys of any.
 
-
-def _is_known(encoding: str) -> bool:
-    try:
-        return not codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
-    except LookupError:
-        return False
+    Raises:
+        FallbackToSpark: the options or folders are Spark's. DataError: a file begins with no objects.
+    """
+    path = str(dataset.path)
+    options = read_options(dataset.options)
+    require_known(dataset.options, options)
+    refuse_packed_text(path)
+    files, plain = _list_text_files(path), tuple(dataset.source_names.values())
+    for file in files[:MOST_HEADS]:
+        check_head(file, plain, strict=dataset.bad_rows == "error")
+    encoding = options.get("encoding", "utf-8")
+    layout = Objects(list_keys(files, [*plain, *dataset.attributes], encoding), plain, encoding)
+    return TextLog(
+        [(None, file, layout) for file in files], path, dataset.columns, time_unit=dataset.time_unit
+    )
 
 
 def _list_text_files(path: str) -> list[str]:

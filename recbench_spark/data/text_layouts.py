@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from recbench_spark.errors import DataError
+from recbench_spark.data.times import TIME_FORMATS
+from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.inputs import Options
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.local_files import bare_name
 
@@ -30,6 +34,40 @@ class Layout:
 
 OPTION_ALIASES = {"delimiter": "sep", "charset": "encoding"}
 """Second names of Spark's CSV options."""
+
+
+LOCAL_OPTIONS = {"sep", "encoding", "header", "comment", "quote", "timestampformat"}
+"""Options of text whose meaning these readers know, by their first names."""
+
+
+def read_options(options: Options) -> dict[str, str]:
+    """Return the options of a text file by their first names in small letters."""
+    return {OPTION_ALIASES.get(key.lower(), key.lower()): value for key, value in options.items()}
+
+
+def require_known(given: Options, options: Mapping[str, str]) -> None:
+    """Refuse options that only Spark knows. Raises FallbackToSpark."""
+    strange = sorted(set(options) - LOCAL_OPTIONS)
+    pattern = options.get("timestampformat", "")
+    unread = {
+        ", ".join(strange): bool(strange),
+        "two names of one option": len(options) < len(given),
+        "sep with a backslash": "\\" in options.get("sep", ""),
+        "quote": options.get("quote", "") != "",
+        "comment": len(options.get("comment", "")) > 1,
+        f"timestampFormat {pattern}": bool(pattern) and pattern not in TIME_FORMATS,
+        "encoding": not _is_known(options.get("encoding", "utf-8")),
+    }
+    for name, is_spark in unread.items():
+        if is_spark:
+            raise FallbackToSpark(f"dataset.options: {name} is for Spark's reader")
+
+
+def _is_known(encoding: str) -> bool:
+    try:
+        return not codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+    except LookupError:
+        return False
 
 
 def open_quote_error(file: str, line: str, separator: str, width: int | None) -> DataError:

@@ -7,14 +7,27 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from recbench_spark import cli
 from recbench_spark.commands import init
 from recbench_spark.config import Dataset
-from recbench_spark.data.json_objects import check_first_lines, describe_line, find_bad_line, open_unmarked
+from recbench_spark.data import text_pieces
+from recbench_spark.data.json_objects import (
+    Objects,
+    check_first_lines,
+    describe_line,
+    find_bad_line,
+    list_keys,
+    open_unmarked,
+)
 from recbench_spark.data.log_files import open_log_file
+from recbench_spark.data.log_sources import open_raw_log
 from recbench_spark.data.log_values import profile_columns
+from recbench_spark.data.opened_logs import check_log
+from recbench_spark.data.text_pieces import BAD_LINE, read_pieces, split_file
+from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import DataError
 from tests.labelled import open_log
 
@@ -97,6 +110,84 @@ def test_init_reads_all_rows_behind_a_mark_of_the_byte_order(tmp_path: Path) -> 
 def read(spark: Any, path: Path, **more: Any) -> set[tuple[str, str]]:
     dataset = Dataset(name="log", reader="json", path=str(path), columns=COLUMNS, **more)
     return {(row.user_id, row.item_id) for row in open_log(spark, dataset).rows.collect()}
+
+
+ODD = [
+    {"user": "é", "item": 7, "rating": 1.50, "genre": "a", "extra": {"b": 1}},
+    {"user": 1, "item": "x", "rating": 1e2, "genre": True},
+    {"item": 7, "user": 12345678901234567890, "rating": "2.25", "genre": None, "time": 1_600_000_000},
+    {"user": "", "item": 3, "rating": 1},
+]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_objects_are_rows_of_texts_as_they_are_written(tmp_path: Path, end: str) -> None:
+    texts = [json.dumps(row, ensure_ascii=n % 2 == 0) for n, row in enumerate(ODD)]
+    more = ['{"user": NaN, "item": 1.50, "user": 2.0}', '{"user": "\\ud83d", "item": "\\ud83d\\ude00"}']
+    bad = ["[1]", '"text"', '{"user": [1], "item": 2}', '{"user": 1,}', "[" * 100_000]
+    with gzip.open(tmp_path / "log.json.gz", "wt", encoding="utf-8", newline="") as stream:
+        stream.write("\ufeff" + end.join([*texts, "", " ", *more, *bad]) + end)
+    keys = list_keys([str(tmp_path / "log.json.gz")], ["none"], "utf-8")
+    assert set(keys) == {"user", "item", "rating", "genre", "extra", "time"}
+    layout = Objects(keys, ("user", "item"))
+    pieces = split_file(str(tmp_path / "log.json.gz"), layout)
+    table = pa.concat_tables(read_pieces(pieces, ["user", "item", "rating", "genre", "none", BAD_LINE]))
+    assert table.column(BAD_LINE).to_pylist() == [None] * 6 + bad
+    assert table.column("user").to_pylist()[:6] == ["é", "1", "12345678901234567890", "", "2.0", "?"]
+    assert table.column("item").to_pylist()[:6] == ["7", "x", "7", "3", "1.50", "\U0001f600"]
+    assert table.column("rating").to_pylist()[:4] == ["1.5", "100.0", "2.25", "1"]
+    assert table.column("genre").to_pylist()[:3] == ["a", "true", None]
+    assert table.column("none").null_count == len(table)
+
+
+def test_pieces_of_a_file_have_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log.json"
+    path.write_text("\n".join(LINES))
+    layout, wanted = Objects(("user", "item", "time"), ("user", "item")), ["user", "item", "time", BAD_LINE]
+    whole = pa.concat_tables(read_pieces(split_file(str(path), layout), wanted))
+    monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", 100)
+    pieces = list(split_file(str(path), layout))
+    assert len(pieces) > 20 and pa.concat_tables(read_pieces(pieces, wanted)).equals(whole)
+    assert len(list_keys([str(path)], ["user"], "utf-8")) == 4
+
+
+def test_a_log_of_objects_needs_no_spark(tmp_path: Path) -> None:
+    """The same rows in CSV say what they are."""
+    rows = [{**row, "user": f"é{row['user']}"} for row in GOOD]
+    texts = {
+        "json": "\n".join(json.dumps(row, ensure_ascii=False) for row in rows),
+        "csv": "\n".join(["user,item,rating,time", *(",".join(map(str, row.values())) for row in rows)]),
+    }
+    opened = []
+    for reader, text in texts.items():
+        folder = tmp_path / reader
+        folder.mkdir()
+        (folder / f"a.{reader}").write_text(text, encoding="cp1252")
+        options = {"encoding": "cp1252"}
+        dataset = Dataset(name="log", reader=reader, path=str(folder), columns=COLUMNS, options=options)
+        log = check_log(open_raw_log(dataset), dataset, LocalEngine(str(tmp_path / "spill")))
+        opened.append(pa.concat_tables(log.rows.each(log.columns, pa.concat_tables)).to_pylist())
+    assert opened[0] == opened[1] and len(opened[0]) == len(GOOD)
+
+
+@pytest.mark.spark
+def test_spark_reads_the_same_texts(spark: Any, tmp_path: Path) -> None:
+    """An option that changes nothing here leaves the file to Spark's reader."""
+    (tmp_path / "log.json").write_text("\n".join(map(json.dumps, [row for row in ODD if row["user"]])))
+    columns = {"user_id": "user", "item_id": "item", "rating": "rating", "event_time": ""}
+    tables = []
+    for options in ({}, {"allowComments": "true"}):
+        dataset = Dataset(
+            name="log",
+            reader="json",
+            path=str(tmp_path),
+            columns=columns,
+            options=options,
+            attributes=["genre"],
+        )
+        rows = open_log(spark, dataset).rows.drop("event_time").collect()
+        tables.append(sorted((*row[:3], str(row.attributes)) for row in rows))
+    assert tables[0] == tables[1] and len(tables[0]) == 3
 
 
 def test_a_night_refuses_what_init_refuses_and_reads_a_mark(spark, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from itertools import pairwise
@@ -22,9 +23,15 @@ from recbench_spark.definitions import Definition
 from recbench_spark.engine import measures as law
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.measures import Measure, Pieces
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, to_ddl
+from recbench_spark.evaluation.batched.curves import curve_measure
 from recbench_spark.evaluation.batched.run_measures import map_user_values
+from recbench_spark.evaluation.comparison.changes import ChangeRows, compute_changes
+from recbench_spark.evaluation.comparison.comparisons import compare
+from recbench_spark.evaluation.comparison.curve_crossings import find_crossings
 from recbench_spark.evaluation.comparison.differences import ComparedRun
+from recbench_spark.evaluation.comparison.flips import FlipPlan, ModelPair, find_smallest_flips
 from recbench_spark.evaluation.comparison.paradoxes import ParadoxPlan, disagreement_measure
 from recbench_spark.evaluation.estimators.debiased import estimation_measure
 from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
@@ -39,10 +46,11 @@ from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking_counts import count_measure
 from recbench_spark.kernels.estimators import exposure, strata
 from recbench_spark.kernels.estimators.exposure import EstimatorSettings
-from recbench_spark.storage.blocks import PieceRows, reduce_rows
-from recbench_spark.storage.frame_blocks import reduce_frame
+from recbench_spark.storage.blocks import Engine, PieceRows, Rows, reduce_rows
+from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame
 from recbench_spark.storage.shared_arrays import SharedRows
 from tests import oracles
+from tests.evaluation.comparison import test_changes, test_comparisons, test_curve_crossings
 
 PACKAGE = Path(recbench_spark.__file__).parent
 USERS, ITEMS, DRAWS = 160, 60, 12
@@ -103,12 +111,67 @@ MAKERS: dict[str, Callable[[Path], dict[str, Measure]]] = {
 }
 """Every function of the package that makes measures of rankings, by module and name."""
 
-OF_TASKS = {
-    "curves.curve_measure",
-    *("changes.change_measure", "comparisons.difference_measure", "curve_crossings._crossing_measure"),
-    *("flips._start_measure", "flips._pass_measure", "flips._largest_measure"),
+Inputs = Sequence[Rows]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis that deals rows by user or by id first, so that its measures see all of one at once.
+
+    Attributes:
+        measures: the functions that make its measures.
+        make: makes the tables that it reads.
+        find: its result, from these rows on a runner and a number of tasks.
+    """
+
+    measures: tuple[str, ...]
+    make: Callable[[], list[pa.Table]]
+    find: Callable[[Engine, Inputs, int], Any]
+
+
+def find_changes(engine: Engine, rows: Inputs, tasks: int) -> pa.Table:
+    return compute_changes(engine, ChangeRows(*rows), test_changes.PLAN, tasks)
+
+
+def find_flips(engine: Engine, rows: Inputs, tasks: int) -> Any:
+    pairs = [ModelPair(side, "test", n, 0, 1 + n) for side in ("items", "users") for n in range(2)]
+    metrics = PARADOX_PLAN.runs, ("ndcg", "recall"), (2, 5)
+    return find_smallest_flips(rows[0], FlipPlan(*metrics, Definition(threshold=3.0), tuple(pairs)), tasks)
+
+
+def make_curves() -> list[pa.Table]:
+    """Rows of `curve_values` of three runs, with one list of cut-offs, as a run has it."""
+    _, rows = test_curve_crossings.make_user_rows(60)
+    rows = rows.filter(pa.array([ks == [1, 5] for ks in rows.column("ks").to_pylist()]))
+    keys = pa.array([int(user[1:]) * 7_919**4 for user in rows.column("user_id").to_pylist()])
+    return [rows.set_column(rows.column_names.index("user_key"), "user_key", keys)]
+
+
+def find_curves(engine: Engine, rows: Inputs, tasks: int) -> pa.Table:
+    return reduce_rows({"curves": curve_measure(Bootstrap(replicates=20))}, rows[0], tasks)["curves"]
+
+
+ANALYSES = {
+    "changes": Analysis(
+        ("changes.change_measure",), lambda: list(test_changes.draw_nights()[1:]), find_changes
+    ),
+    "comparisons": Analysis(
+        ("comparisons.difference_measure",),
+        lambda: [test_comparisons.draw_rows()],
+        lambda _, rows, tasks: compare(rows[0], test_comparisons.PLAN, {}, tasks),
+    ),
+    "crossings": Analysis(
+        ("curve_crossings._crossing_measure",),
+        lambda: [test_curve_crossings.make_user_rows(60)[1]],
+        lambda _, rows, tasks: find_crossings(rows[0], test_curve_crossings.PLAN, tasks),
+    ),
+    "curves": Analysis(("curves.curve_measure",), make_curves, find_curves),
+    "flips": Analysis(
+        tuple(f"flips._{name}_measure" for name in ("start", "pass", "largest")),
+        lambda: [make_rows()],
+        find_flips,
+    ),
 }
-"""Measures that take all rows of a user, or of an id, at once; their own tests cut the rows into pieces."""
 
 
 def test_every_measure_of_the_package_is_under_the_law() -> None:
@@ -121,9 +184,8 @@ def test_every_measure_of_the_package_is_under_the_law() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Measure"
     }
-    assert calls == set(MAKERS) | OF_TASKS, (
-        "a measure without a line in MAKERS, or a line without a measure"
-    )
+    known = {*MAKERS, *(name for one in ANALYSES.values() for name in one.measures)}
+    assert calls == known, "a measure without a line in MAKERS or ANALYSES, or a line without a measure"
 
 
 # ------------------------------------------------------------------------------------- rows
@@ -258,6 +320,44 @@ def test_on_spark(spark: Any, measures: Any, whole: Any) -> None:
         there = frame.mapInArrow(partial(map_user_values, metric_plan, None), to_ddl(USER_VALUES))
         assert bits({"values": there.toArrow()}) == bits(values)
     spark.conf.set(batch_rows, before)
+
+
+@pytest.fixture(scope="module", params=ANALYSES)
+def analysed(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Analysis, list[str]]:
+    """An analysis, and its result from whole tables by one task."""
+    one = ANALYSES[request.param]
+    engine = LocalEngine(str(tmp_path_factory.mktemp("law")))
+    rows = [PieceRows(engine, [table], open_tables) for table in one.make()]
+    result = list_bits(one.find(engine, rows, 1))
+    assert len(result) > 1
+    return one, result
+
+
+def list_bits(result: Any) -> list[str]:
+    return sorted(map(repr, result.to_pylist() if isinstance(result, pa.Table) else result))
+
+
+@pytest.mark.parametrize("pieces", PIECES[1:])
+def test_analyses_of_users_in_tasks_of_this_machine(analysed: Any, pieces: int, tmp_path: Path) -> None:
+    analysis, whole = analysed
+    engine = LocalEngine(str(tmp_path))
+    rows = [
+        PieceRows(
+            engine,
+            [pa.Table.from_batches(piece, table.schema) for piece in cut(table, pieces)],
+            open_tables,
+        )
+        for table in analysis.make()
+    ]
+    assert list_bits(analysis.find(engine, rows, pieces)) == whole
+
+
+def test_analyses_of_users_on_spark(spark: Any, analysed: Any) -> None:
+    analysis, whole = analysed
+    frames = [spark.createDataFrame(table) for table in analysis.make()]
+    for pieces in PIECES:
+        rows = [FrameRows(frame.repartition(pieces)) for frame in frames]
+        assert list_bits(analysis.find(SparkEngine(spark), rows, min(pieces, 3))) == whole, pieces
 
 
 @pytest.mark.parametrize("tasks", [1, 3])

@@ -169,7 +169,11 @@ def test_the_job_starts_no_java(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "reader": ({}, {"reader": "json"}, "objects of JSON are read by Spark"),
+    "reader": (
+        {},
+        {"reader": "json", "options": {"allowComments": "true"}},
+        "allowcomments is for Spark's reader",
+    ),
     "options": (SPLITS["last"], {"options": {"mergeSchema": "true"}}, "no Parquet files of one schema"),
 }
 

@@ -10,7 +10,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.json_objects import check_first_lines, find_bad_line, has_objects
+from recbench_spark.data.json_objects import MOST_HEADS, check_head
 from recbench_spark.data.readers.files import TextFrame, column, input_files
 from recbench_spark.data.readers.paths import explain_errors, local_path
 from recbench_spark.data.text_pieces import BAD_LINE, FILE
@@ -63,27 +63,6 @@ def read_objects(
     kept = [column(name) for name in (*names, *rest)]
     bad = _mark_nested([name for name in plain if name in known], names).alias(BAD_LINE)
     return TextFrame(frame.select(*kept, bad, F.col("_metadata.file_path").alias(FILE)), LINE)
-
-
-MOST_HEADS = 100
-"""Files of a folder whose first lines are looked at."""
-
-
-def check_head(place: str, plain: Sequence[str], *, strict: bool) -> None:
-    """Refuse a file whose first lines are no objects.
-
-    Where bad lines are set aside, it is refused if none of them is an object, or if it is an array: Spark
-    would read its elements as rows.
-
-    Raises:
-        DataError: it is one.
-    """
-    if strict:
-        check_first_lines(place, plain)
-        return
-    bad = find_bad_line(place, (), most=1)
-    if bad is not None and (" array " in bad.what or not has_objects(place)):
-        raise bad.make_error(place)
 
 
 def _mark_nested(plain: Sequence[str], names: Sequence[str]) -> Column:

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.config import Dataset
-from recbench_spark.data.json_objects import find_bad_line
+from recbench_spark.data.json_objects import find_bad_object
 from recbench_spark.data.log_checks import PLACE
-from recbench_spark.data.log_sources import Finder, RawLog, find_text_files, open_raw_log, read_options
+from recbench_spark.data.log_sources import Finder, RawLog, find_text_files, open_raw_log
 from recbench_spark.data.log_times import READ_MARK
 from recbench_spark.data.opened_logs import OpenedLog, check_log
 from recbench_spark.data.paths import check_path, exists
@@ -41,7 +41,7 @@ from recbench_spark.data.readers.paths import (
     reach_storage,
 )
 from recbench_spark.data.readers.values import read_pattern
-from recbench_spark.data.text_layouts import Layout
+from recbench_spark.data.text_layouts import Layout, read_options
 from recbench_spark.data.text_pieces import BAD_LINE, FILE, HIDDEN, LinePiece, cut_text
 from recbench_spark.data.times import CHECKED, TIME_FORMATS
 from recbench_spark.data.world_frames import read_world
@@ -50,11 +50,10 @@ from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import add_columns
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.indexing import add_row_index
-from recbench_spark.inputs import Options
 from recbench_spark.schemas import ID_TYPE, INTERACTIONS, SPLITS
 from recbench_spark.storage.blocks import Engine, Rows
 from recbench_spark.storage.frame_blocks import FrameRows, open_frame
-from recbench_spark.storage.local_files import bare_name, separator, text_separator
+from recbench_spark.storage.local_files import separator, text_separator
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.sides import ChangedRows
 from recbench_spark.storage.spark_types import spark_schema
@@ -220,24 +219,19 @@ def _read_csv(spark: SparkSession, dataset: Dataset) -> RawLog:
 def _read_json(spark: SparkSession, dataset: Dataset) -> RawLog:
     path = str(dataset.path)
     check_path(path)
-    options = read_options(dataset)
+    options = read_options(dataset.options)
     allow_encodings(spark, options)
     # Spark finds the ends of lines in another encoding only where it is told what ends them.
     ends = {"lineSep": "\n"} if "linesep" not in options and "encoding" in options else {}
     names, strict = list(dataset.source_names.values()), dataset.bad_rows == "error"
     text = read_objects(spark, path, names, dataset.attributes, {**ends, **dataset.options}, strict=strict)
-    find = partial(_find_bad_object, spark, path, names, dataset.options)
+    find = partial(_find_bad_object, spark, dataset, names)
     return replace(_make_raw(text.frame, dataset, text.line), find_line=find)
 
 
-def _find_bad_object(spark: SparkSession, path: str, names: Sequence[str], options: Options) -> str:
-    """Return where the first line stands that is no object with plain values, and what it is, in words."""
-    for file in input_files(spark, path, options):
-        place = local_path(file)
-        bad = None if place is None else find_bad_line(place, names)
-        if bad is not None:
-            return f"; line {bad.number:,} of {bare_name(str(place))} is {bad.what}; {bad.hint}"
-    return ""
+def _find_bad_object(spark: SparkSession, dataset: Dataset, names: Sequence[str]) -> str:
+    places = map(local_path, input_files(spark, str(dataset.path), dataset.options))
+    return find_bad_object([place for place in places if place is not None], names)
 
 
 def _read_stored(spark: SparkSession, dataset: Dataset) -> RawLog:

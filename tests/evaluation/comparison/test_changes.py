@@ -33,8 +33,6 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, METRICS, RANKINGS, RUNS, USER_METRICS, Table
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import Rows
-from recbench_spark.storage.frame_blocks import FrameRows
-from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.table_sql import query_files
 from tests.nights import SMALL, models, small
 from tests.table_rows import make_table, open_table
@@ -130,22 +128,6 @@ def test_without_a_rest_and_against_pandas() -> None:
 def explain(values: Rows, labels: Rows, tasks: int) -> pa.Table:
     engine = LocalEngine(tempfile.gettempdir())
     return compute_changes(engine, ChangeRows(values, labels), PLAN, tasks)
-
-
-def bits(rows: pa.Table) -> list[str]:
-    return sorted(map(repr, rows.to_pylist()))
-
-
-def test_no_partitioning_and_no_runner_changes_a_bit(spark: Any) -> None:
-    _, values, labels = draw_nights()
-    wanted = bits(explain(open_table(values, 1), open_table(labels, 1), 1))
-    assert wanted == bits(explain(open_table(values, 17), open_table(labels, 5), 4))
-    frames = [
-        FrameRows(spark.createDataFrame(rows, spark_schema(table)).repartition(3))
-        for rows, table in ((values, USER_METRICS), (labels, RANKINGS))
-    ]
-    assert wanted == bits(explain(frames[0], frames[1], 3))
-    assert wanted == bits(explain(frames[0], FrameRows(frames[1].frame.coalesce(1)), 2))
 
 
 def by_pandas(before: Users, after: Users, key: str, factor: float) -> dict[str, Any]:

@@ -44,8 +44,6 @@ from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, METRICS, RUNS, USER_METRICS, Table
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.frame_blocks import FrameRows
-from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from tests.nights import SMALL, models, small
@@ -182,24 +180,6 @@ def test_families_and_verdicts(results: pd.DataFrame) -> None:
         low, high = row.ci_low, row.ci_high
         wanted = "better" if low > 0.05 else "worse" if high < -0.05 else "unclear"
         assert row.verdict == ("equivalent" if low >= -0.05 and high <= 0.05 else wanted)
-
-
-def test_the_partitioning_changes_no_bit(results: pd.DataFrame) -> None:
-    rows = draw_rows()
-    rows = rows.take(pa.array(np.random.default_rng(1).permutation(len(rows))))
-    assert_same(results, compare(open_table(rows, 17), PLAN, {}, 5))
-    assert_same(results, compare(open_table(rows, 1), PLAN, {}, 1))
-
-
-def test_a_frame_of_spark_gives_the_same_bits(spark: Any, results: pd.DataFrame) -> None:
-    frame = spark.createDataFrame(draw_rows(), spark_schema(USER_METRICS)).repartition(3)
-    assert_same(results, compare(FrameRows(frame), PLAN, {}, 3))
-
-
-def assert_same(results: pd.DataFrame, again: pa.Table) -> None:
-    order = ["kind", "model", "other", "k"]
-    frames = [rows.sort_values(order).reset_index(drop=True) for rows in (results, again.to_pandas())]
-    pd.testing.assert_frame_equal(*frames, check_exact=True)
 
 
 def test_signed_values_far_below_zero_are_compared() -> None:

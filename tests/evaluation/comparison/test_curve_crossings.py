@@ -24,8 +24,6 @@ from recbench_spark.kernels.comparison.curve_crossings import bootstrap_crossing
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.nightly.crossings import make_rows
 from recbench_spark.schemas import CURVE_VALUES, arrow_rows
-from recbench_spark.storage.frame_blocks import FrameRows
-from recbench_spark.storage.spark_types import spark_schema
 from tests.table_rows import open_table
 
 GIVEN = (1, 2, 4, 8)
@@ -118,12 +116,6 @@ def test_rows_of_the_table_in_any_pieces_give_these_crossings() -> None:
     wanted, rows = make_user_rows(60)
     for pieces, tasks in ((1, 1), (7, 3)):
         assert read_sorted(find_crossings(open_table(rows, pieces), PLAN, tasks)) == wanted
-
-
-def test_frames_of_spark_give_these_crossings(spark: Any) -> None:
-    wanted, rows = make_user_rows(30)
-    frame = spark.createDataFrame(rows, spark_schema(CURVE_VALUES)).repartition(3)
-    assert read_sorted(find_crossings(FrameRows(frame), PLAN, 2)) == wanted
 
 
 def read_sorted(crossings: pa.Table) -> list[dict[str, Any]]:
