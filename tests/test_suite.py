@@ -75,15 +75,16 @@ def test_plain(): pass
 def test_spark(spark): pass
 def test_process(own_jvm): pass
 def test_night(small_night): pass
+def test_other_night(spark, small_night): pass
 @pytest.mark.contract("nightly")
 def test_contract(spark): pass
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
 def test_engine(engine): pass
 """
 PARTS = {
-    "spark": {"spark", "process", "night", "contract", "engine[spark]"},
+    "spark": {"spark", "process", "other_night", "contract", "engine[spark]"},
     "full": {"spark", "process", "engine[spark]"},
-    "not full": {"plain", "night", "contract", "engine[local]"},
+    "not full": {"plain", "night", "other_night", "contract", "engine[local]"},
 }
 
 

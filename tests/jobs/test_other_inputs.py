@@ -20,9 +20,10 @@ from recbench_spark.commands import benchmark, bundle, embed, nightly, tune
 from recbench_spark.config import load_benchmark
 from recbench_spark.nightly.night_status import find_finished_night
 from recbench_spark.placeholders import fill_placeholders
-from recbench_spark.schemas import EMBEDDINGS, FITS, RUNS, TRIALS
-from recbench_spark.storage.store import Store
+from recbench_spark.schemas import EMBEDDINGS, FITS, METRICS, RUNS, TRIALS
+from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nightly.test_inputs import list_held_out, lists, rows
+from tests.nights import read_rows
 
 Printed = pytest.CaptureFixture[str]
 
@@ -65,8 +66,9 @@ def move_log(log: Path, place: Path) -> Path:
     return place / "copy.csv"
 
 
+@pytest.mark.full
 def test_a_benchmark_of_another_table_of_one_version_has_its_own_fits(
-    spark: Any, tmp_path: Path, requests: list[object], capsys: Printed
+    tmp_path: Path, requests: list[object], capsys: Printed
 ) -> None:
     means = []
     for name, seed in (("a", 1), ("b", 2)):
@@ -74,18 +76,19 @@ def test_a_benchmark_of_another_table_of_one_version_has_its_own_fits(
         path = ["--set", "dataset.reader=delta", "--set", f"dataset.path={tmp_path / name}"]
         assert run(benchmark, *requests, *path) == 0
         assert "2 fits, 0 of them already done" in "".join(capsys.readouterr())
-        means.append({row["log_id"]: row["rmse"] for row in fits(spark, tmp_path)})
+        means.append({row["log_id"]: row["rmse"] for row in fits(tmp_path)})
     assert len(means[0]) == 1 and len(means[1]) == 2
     assert run(benchmark, *requests, *path) == 0
     assert "2 fits, 2 of them already done" in "".join(capsys.readouterr())
 
 
-def fits(spark: Any, folder: Path) -> list[dict[str, Any]]:
-    return Store(spark, str(folder / "w")).rows(FITS)
+def fits(folder: Path) -> list[dict[str, Any]]:
+    return ArrowStore(str(folder / "w")).rows(FITS)
 
 
+@pytest.mark.full
 def test_a_bundle_is_scored_beside_a_copy_of_its_log_and_no_other(
-    spark: Any, tmp_path: Path, requests: list[object], capsys: Printed
+    tmp_path: Path, requests: list[object], capsys: Printed
 ) -> None:
     log = tmp_path / "log.csv"
     pacsv.write_csv(ratings(1), log)
@@ -95,7 +98,7 @@ def test_a_bundle_is_scored_beside_a_copy_of_its_log_and_no_other(
     copy = move_log(log, tmp_path / "elsewhere")
     there = [*requests[:2], "--warehouse", tmp_path / "other", "--set", f"dataset.path={copy}"]
     assert run(bundle, "score", *there, "--bundle", tmp_path / "bundle") == 0
-    wanted = np.mean([row["rmse"] for row in fits(spark, tmp_path)])
+    wanted = np.mean([row["rmse"] for row in fits(tmp_path)])
     assert f"rmse {wanted:.4f} on board" in capsys.readouterr().out
 
     lines = copy.read_text().splitlines()
@@ -105,13 +108,14 @@ def test_a_bundle_is_scored_beside_a_copy_of_its_log_and_no_other(
     assert "bundle sgd was made from a log with other rows" in said and "Traceback" not in said
 
 
+@pytest.mark.full
 def test_a_search_is_found_again_where_its_log_was_moved_to(
-    spark: Any, tmp_path: Path, requests: list[object], capsys: Printed
+    tmp_path: Path, requests: list[object], capsys: Printed
 ) -> None:
     log = tmp_path / "log.csv"
     pacsv.write_csv(ratings(1), log)
     assert run(tune, *requests, "--set", f"dataset.path={log}") == 0
-    store = Store(spark, str(tmp_path / "w"))
+    store = ArrowStore(str(tmp_path / "w"))
     before = {row["trial_id"] for row in store.rows(TRIALS)}
     copy = move_log(log, tmp_path / "elsewhere")
     assert run(tune, *requests, "--set", f"dataset.path={copy}") == 0
@@ -131,7 +135,7 @@ def test_embeddings_of_other_edges_are_made_and_of_equal_ones_found(
         edges.write_text(text)
         os.utime(edges, (1_700_000_000, 1_700_000_000))
         assert run(embed, *flags, "--edges", edges) == 0
-        return Store(spark, str(tmp_path / "w")).read(EMBEDDINGS).select("model_id").distinct().count()
+        return len(ArrowStore(str(tmp_path / "w")).list_values(EMBEDDINGS, "model_id"))
 
     assert models_after("src,dst\n1,2\n2,3\n") == 1
     assert models_after("src,dst\n1,3\n2,3\n") == 2
@@ -140,8 +144,8 @@ def test_embeddings_of_other_edges_are_made_and_of_equal_ones_found(
     assert models_after("src,dst\n1,2\n2,3\n") == 2
 
 
-@pytest.mark.slow
-def test_nights_of_tables_at_version_0_and_of_lists_written_anew(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.full
+def test_nights_of_tables_at_version_0_and_of_lists_written_anew(tmp_path: Path) -> None:
     model = {"name": "m", "kind": "lists", "path": str(tmp_path / "lists")}
     file = {
         "name": "nights",
@@ -155,10 +159,10 @@ def test_nights_of_tables_at_version_0_and_of_lists_written_anew(spark: Any, tmp
     def after(day: str, *more: str) -> list[tuple[float, int]]:
         flags = ["--config", tmp_path / "file.yaml", "--warehouse", tmp_path / "w", "--logical-date", day]
         assert run(nightly, *flags, *more) == 0
-        store = Store(spark, str(tmp_path / "w"))
+        store = ArrowStore(str(tmp_path / "w"))
         newest = max(row["run_id"] for row in store.rows(RUNS) if str(row["logical_date"]) == day)
-        metrics = store.read_run("metrics", newest).where("metric = 'ndcg' AND k = 5 AND slice_key IS NULL")
-        return [(row.value, row.n) for row in metrics.select("value", "n").collect()]
+        metrics = read_rows(store, METRICS, run_id=newest, metric="ndcg", k=5)
+        return [(row.value, row.n) for row in metrics]
 
     def is_finished(day: date) -> bool:
         benchmark = fill_placeholders(load_benchmark(str(tmp_path / "file.yaml"), []), day)

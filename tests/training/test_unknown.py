@@ -16,6 +16,7 @@ from recbench_spark.config.models import MODELS, list_kinds
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.registry import ALL_FAMILIES
 from recbench_spark.models.rating.sgd import RatingFactorModel
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
 from tests.nights import Ran, run, small
 
@@ -83,13 +84,35 @@ def write_log(path: Path) -> dict[str, Any]:
     return {"name": "log", "reader": "parquet", "path": str(path), "columns": columns}
 
 
+ON_SPARK = ("graph", "graphsage", "mllib_als", "pinsage")
+KINDS = [pytest.param(kind, marks=[pytest.mark.spark] * (kind in ON_SPARK)) for kind in RANKERS]
+
+
 @pytest.fixture(scope="module")
-def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """All kinds that rank, over the same split."""
-    place = tmp_path_factory.mktemp("unknown")
-    models = [{"name": kind, "kind": kind, **settings} for kind, settings in RANKERS.items()]
+def local_night(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    models = [{"name": kind, "kind": kind, **own} for kind, own in RANKERS.items() if kind not in ON_SPARK]
     models += [{"name": "centred", "kind": "item_knn", "scores": "centred_mean"}]
     models += [{"name": kind, "kind": kind} for kind in EVERYBODY]
+    place = tmp_path_factory.mktemp("local")
+    return run_models(ArrowStore(str(place / "w")), place, models)
+
+
+@pytest.fixture(scope="module")
+def spark_night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    place = tmp_path_factory.mktemp("spark")
+    models = [{"name": kind, "kind": kind, **RANKERS[kind]} for kind in ON_SPARK]
+    return run_models(Store(spark, str(place / "w")), place, models)
+
+
+@pytest.fixture
+def night(request: pytest.FixtureRequest) -> Ran:
+    """The night that has the kind of a test."""
+    kind = request.node.callspec.params.get("kind")
+    return request.getfixturevalue("spark_night" if kind in ON_SPARK else "local_night")
+
+
+def run_models(store: Any, place: Path, models: list[dict[str, Any]]) -> Ran:
+    """Run a night of models over the one split."""
     evaluation = {
         "metrics": ["ndcg"],
         "k": [5],
@@ -100,7 +123,7 @@ def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
         models=models, dataset=write_log(place / "log.parquet"), split={"protocol": "given"},
         evaluation=evaluation,
     )  # fmt: skip
-    return run(Store(spark, str(place / "w")), requests)
+    return run(store, requests)
 
 
 def rankings(night: Ran, model: str) -> dict[str, Any]:
@@ -138,7 +161,8 @@ def test_every_kind_is_tried() -> None:
     assert ours - handed_over - predicting - {"truth"} == {*RANKERS, *EVERYBODY}
 
 
-@pytest.mark.parametrize("kind", RANKERS)
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
 def test_users_without_training_rows_get_no_list_and_are_counted(kind: str, night: Ran) -> None:
     result = rankings(night, kind)
     nobody = {*COLD, *COOL} if kind in BY_LIKES else {*COLD}
@@ -149,7 +173,8 @@ def test_users_without_training_rows_get_no_list_and_are_counted(kind: str, nigh
     assert without_output(night, kind) == len(nobody)
 
 
-@pytest.mark.parametrize("kind", [*RANKERS, "centred", "popular"])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", [*KINDS, "centred", "popular"])
 def test_items_without_training_rows_have_no_place_in_a_list(kind: str, night: Ran) -> None:
     """Item-kNN scores items of dislikes alone 0, as it knows them; of dislikes graphs have an edge."""
     row = rankings(night, kind)["u01"]  # u00 has the disliked item in valid, so it is not asked again
@@ -159,6 +184,7 @@ def test_items_without_training_rows_have_no_place_in_a_list(kind: str, night: R
     assert (place[DISLIKED_ITEM] >= 0) == learns_from_dislikes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", [*EVERYBODY, "centred"])
 def test_who_scores_by_items_alone_ranks_for_everybody(model: str, night: Ran) -> None:
     assert without_output(night, model) == 0
@@ -168,6 +194,7 @@ def test_who_scores_by_items_alone_ranks_for_everybody(model: str, night: Ran) -
         assert min(place.values()) >= 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["als_wr", "nsvd1", "sgd_mf"])
 def test_predicted_ratings_of_unknown_users_are_those_of_the_model(kind: str, night: Ran) -> None:
     """Watched during the fit, they are the mean and the item's bias, as before."""

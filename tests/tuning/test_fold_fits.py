@@ -324,9 +324,9 @@ def never(_: Any) -> str:
 
 
 @pytest.mark.parametrize("repeats", ["drop", "keep"])
-def test_folds_of_a_log_with_repeated_pairs(spark, tmp_path: Path, repeats: str) -> None:
+def test_folds_of_a_log_with_repeated_pairs(tmp_path: Path, repeats: str) -> None:
     """Each fold learns from and predicts the rows that a night on it alone has, and a bundle has them."""
-    store = Store(spark, str(tmp_path / "w"))
+    store = ArrowStore(str(tmp_path / "w"))
     draw = np.random.default_rng(5)
     log = pd.DataFrame({"user_id": draw.integers(0, 6, 300), "item_id": draw.integers(0, 20, 300)}).assign(
         rating=draw.integers(1, 6, 300), event_time=draw.permutation(300)
