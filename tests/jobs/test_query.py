@@ -281,6 +281,7 @@ def contents(root: str) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
 
 
+@pytest.mark.full
 def test_what_is_no_query_over_our_tables_is_refused_and_changes_nothing(
     spark, small_night: Ran, capsys: pytest.CaptureFixture[str]
 ) -> None:
