@@ -203,16 +203,13 @@ def test_questions_are_answered(line: str, demo: Path, capsys: Printed) -> None:
     assert len(printed.splitlines()) > 1 and "definition" in printed.splitlines()[0]
 
 
-def test_a_question_without_an_answer_names_the_missing_lines(
-    spark: Any, demo: Path, capsys: Printed
-) -> None:
+@pytest.mark.full
+def test_a_question_without_an_answer_names_the_missing_lines(demo: Path, capsys: Printed) -> None:
     assert "`make sql Q=which_differences_hold`" in README
-    for engine in ("local", "spark"):
-        line = f"python jobs/query.py which_differences_hold --engine {engine} --warehouse {demo}"
-        assert run(line) == 0
-        errors = capsys.readouterr().err
-        assert "the table comparisons is empty" in errors and "comparisons: {baseline: popular}" in errors
-        assert f"recbench compare --warehouse {demo} --suite demo" in errors
+    assert run(f"python jobs/query.py which_differences_hold --warehouse {demo}") == 0
+    errors = capsys.readouterr().err
+    assert "the table comparisons is empty" in errors and "comparisons: {baseline: popular}" in errors
+    assert f"recbench compare --warehouse {demo} --suite demo" in errors
 
 
 @pytest.mark.full

@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.errors import DataError, ProtocolError
-from recbench_spark.evaluation.batched.curves import (
-    LABELLED,
-    HeldOutUsers,
-    curve_measure,
-    run_member,
-    select_curve_users,
-)
-from recbench_spark.evaluation.batched.task_devices import find_own_device
-from recbench_spark.evaluation.metrics.curve_batches import (
-    CURVE_ROWS,
-    CurveMember,
-    measure_users,
-)
 from recbench_spark.kernels.comparison.curve_crossings import choose_pair, find_place
 from recbench_spark.kernels.resampling import mean_and_error, moments
 from recbench_spark.nightly import batched_evaluation
-from recbench_spark.nightly.curve_context import make_curve_plan
 from recbench_spark.nightly.night_status import find_finished_night
-from recbench_spark.protocol.audit import deal_users
-from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.schemas import (
     CHECKS,
     COMPARISONS,
@@ -50,8 +33,6 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.blocks import reduce_rows, return_rows
-from recbench_spark.storage.scratch import keep_results
 from recbench_spark.training.model_adapter import make_adapter
 from tests.nights import DATE, Ran, run
 from tests.one_fold_in import fold_in_explicit, fold_in_implicit
@@ -234,37 +215,6 @@ def test_means_follow_from_the_values_of_users(curve_night: Ran) -> None:
         (overall,) = rows_by_run(curve_night, METRICS, "als", part=part, metric="mandcg", k=CUT)
         assert overall["value"] == pytest.approx(np.mean(list(expected.values())))
         assert overall["definition"] == mandcg[0]["definition"] and "curve=1 to 4" in overall["definition"]
-
-
-def measure_selected(rows: pa.Table, select: Any, plan: Any, member: CurveMember) -> pa.Table:
-    return run_member(select(rows), partial(measure_users, plan), member, find_own_device, CURVE_ROWS)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("test", "draws"), [("common", 3), ("rest", 0)])
-def test_no_bit_depends_on_partitions(curve_night: Ran, test: str, draws: int) -> None:
-    order = {"order": "hash", "draws": draws} if draws else {}
-    night, benchmark = curve_night.night, curves(test=test, **order)
-    plan = make_curve_plan(benchmark.evaluation, night.definition)
-    adapter = make_adapter(benchmark.models[1])
-    member = CurveMember("run", adapter.make_prefix_scorer(adapter.load(night.data), night.data))
-    parts = HeldOutUsers(("test",), night.benchmark.split.held_out, night.benchmark.split.seed)
-    select = partial(select_curve_users, known=night.data.known_items, held_out=parts, plan=plan)
-    names = tuple(CURVE_ROWS.names)
-    measures = {"means": curve_measure(night.benchmark.evaluation.bootstrap)}
-    seen = []
-    for tasks in (1, 3, 17):
-        dealt = open_labelled(night.store, night.split_id).deal(
-            LABELLED, partial(deal_users, tasks=tasks), tasks
-        )
-        done = dealt.then(partial(measure_selected, select=select, plan=plan, member=member), names)
-        rows = keep_results(night.store.scratch, done, night.store.engine)
-        values = pa.concat_tables(rows.open(names, return_rows, names).each(return_rows))
-        means = reduce_rows(measures, rows)["means"]
-        order = [(name, "ascending") for name in ("metric", "k", "given")]
-        values = values.sort_by([("metric", "ascending"), ("user_id", "ascending")])
-        seen.append((values.to_pylist(), means.sort_by(order).to_pylist()))
-    assert len(seen[0][0]) > 20 and seen[1] == seen[0] and seen[2] == seen[0]
 
 
 @pytest.mark.full

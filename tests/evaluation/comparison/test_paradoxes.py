@@ -1,4 +1,4 @@
-"""Simpson's paradox: by hand, against plain numpy, whatever the partitioning; in the report."""
+"""Simpson's paradox: by hand, against plain numpy, in the report."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ from recbench_spark.reports import make_disagreements
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS
 from recbench_spark.storage.blocks import Rows, reduce_rows
-from recbench_spark.storage.frame_blocks import FrameRows
-from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.table_sql import query_files
 from tests.nights import DATE, RANKED, SMALL, Ran, answer, read_pandas, small
 from tests.oracles import smallest_flip
@@ -113,24 +111,6 @@ def test_a_full_reversal_that_is_certain(treatments: pd.DataFrame) -> None:
     assert row.ci_low > 0 > row.stratified_high
     for low, middle, high in zip(row.lows, row.differences, row.highs, strict=True):
         assert low < middle < high
-
-
-def test_the_partitioning_changes_no_bit(hospital: pa.Table, treatments: pd.DataFrame) -> None:
-    rows = hospital.sort_by("user_key")
-    for pieces in (1, 17):
-        again = compare_treatments(open_table(rows, pieces), pieces)
-        pd.testing.assert_frame_equal(treatments, again, check_exact=True)
-
-
-def test_frames_of_spark_give_the_same_bits(
-    spark: Any, hospital: pa.Table, treatments: pd.DataFrame
-) -> None:
-    rows = FrameRows(spark.createDataFrame(hospital, spark_schema(RANKINGS)).repartition(3))
-    pd.testing.assert_frame_equal(treatments, compare_treatments(rows), check_exact=True)
-    plan = flips.FlipPlan(RUNS_, ("recall",), (1, 3), BY_OUTPUT, TURNED)
-    assert flips.find_smallest_flips(rows, plan, 3) == flips.find_smallest_flips(
-        open_table(hospital), plan, 2
-    )
 
 
 TURNED = (ModelPair("items", "test", 0, 0, 1), ModelPair("users", "test", 0, 1, 0))
