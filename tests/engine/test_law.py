@@ -323,7 +323,7 @@ def test_on_spark(spark: Any, measures: Any, whole: Any) -> None:
 
 
 @pytest.fixture(scope="module", params=ANALYSES)
-def analysed(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Analysis, list[str]]:
+def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Analysis, list[str]]:
     """An analysis, and its result from whole tables by one task."""
     one = ANALYSES[request.param]
     engine = LocalEngine(str(tmp_path_factory.mktemp("law")))
@@ -338,8 +338,8 @@ def list_bits(result: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("pieces", PIECES[1:])
-def test_analyses_of_users_in_tasks_of_this_machine(analysed: Any, pieces: int, tmp_path: Path) -> None:
-    analysis, whole = analysed
+def test_analyses_of_users_in_tasks_of_this_machine(case: Any, pieces: int, tmp_path: Path) -> None:
+    analysis, whole = case
     engine = LocalEngine(str(tmp_path))
     rows = [
         PieceRows(
@@ -352,8 +352,8 @@ def test_analyses_of_users_in_tasks_of_this_machine(analysed: Any, pieces: int, 
     assert list_bits(analysis.find(engine, rows, pieces)) == whole
 
 
-def test_analyses_of_users_on_spark(spark: Any, analysed: Any) -> None:
-    analysis, whole = analysed
+def test_analyses_of_users_on_spark(spark: Any, case: Any) -> None:
+    analysis, whole = case
     frames = [spark.createDataFrame(table) for table in analysis.make()]
     for pieces in PIECES:
         rows = [FrameRows(frame.repartition(pieces)) for frame in frames]
