@@ -123,8 +123,16 @@ class TextLog:
 
     def make_raw(self, open_rows: Callable[[Engine], Rows], n: int = 0) -> RawLog:
         """Return the log with a way to read it."""
-        known = (self.names, self.where, n, self.line, self.source_names, self.nullable, self.time_unit)
-        return RawLog(open_rows, *known)
+        return RawLog(
+            open_rows,
+            self.names,
+            self.where,
+            n,
+            self.line,
+            self.source_names,
+            self.nullable,
+            self.time_unit,
+        )
 
 
 @dataclass(frozen=True)
@@ -223,8 +231,7 @@ def find_text_files(dataset: Dataset, finder: Finder) -> TextLog:
     if dataset.reader in MOVIELENS:
         return _find_movielens(dataset, finder)
     find: dict[str, Callable[[Dataset, Finder], PartFiles]] = {
-        "coat": _find_coat, "yahoo_r3": _find_yahoo, "lightgcn": _find_lightgcn, "netflix": _find_netflix,
-        NEGATIVES: _find_negatives,
+        "coat": _find_coat, "yahoo_r3": _find_yahoo, "lightgcn": _find_lightgcn, "netflix": _find_netflix
     }  # fmt: skip
     if dataset.reader == "ncf":
         return _find_ncf(dataset, finder)
@@ -321,21 +328,6 @@ def _find_netflix(dataset: Dataset, finder: Finder) -> PartFiles:
     pattern = f"{'mv_*' if single else 'combined_data_*'}.txt*"
     names = [name for name in finder.list_names(path) if fnmatch(name, pattern)]
     return [(None, f"{path.rstrip('/')}/{name}", MovieBlocks(single)) for name in names]
-
-
-NEGATIVES = "ncf_negatives"
-"""Reader of the negatives that NCF's files list for each user; no name of a benchmark file."""
-
-
-def _find_negatives(dataset: Dataset, finder: Finder) -> PartFiles:
-    """Find `*.test.negative`, at or under a path.
-
-    A line is `(user,item)`, the user's test item, and the negatives. A test item among its own negatives
-    (156 users of MovieLens 1M) is none: such users have 98 competitors.
-    """
-    path = str(dataset.path)
-    file = finder.find(path, ["*.test.negative"]) if finder.is_folder(path) else path
-    return [(None, file, ItemLines(listed=True))]
 
 
 TRAIN_FILES, TEST_FILES = ("*.train.rating", "*.train.tsv"), ("*.test.rating", "*.test.tsv")

@@ -270,42 +270,24 @@ def _split_tokens(lines: pa.Array) -> pa.Array:
     return pc.split_pattern(pc.ascii_trim(even, " "), " ")
 
 
-WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
-LISTED = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"
-
-
 @dataclass(frozen=True)
 class ItemLines:
-    """A line has a user, then its items; a user without items has no row.
+    """A line has a user, then its items; a user without items has no row."""
 
-    Attributes:
-        listed: the first item, in brackets with the user, is asked among the others; it makes no rows.
-    """
-
-    listed: bool = False
     encoding: str = "utf-8"
     divisible: bool = True
     carries: bool = False
     columns: tuple[str, ...] = ("user_id", "item_id")
-
-    @property
-    def line(self) -> str:
-        """Return the expected layout of a line, in words."""
-        return (
-            f"'{'(user,item) negative negative' if self.listed else 'user item item'} ...' in whole numbers"
-        )
+    line: str = "'user item item ...' in whole numbers"
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
         """Make a row for each item of a good line, and one of a bad line."""
-        fits = pc.match_substring_regex(lines, LISTED if self.listed else WHOLE_NUMBERS)
+        fits = pc.match_substring_regex(lines, WHOLE_NUMBERS)
         wrong = lines.filter(pc.invert(fits))
-        parts = _split_tokens(pc.replace_substring_regex(lines.filter(fits), "[(),]", " "))
+        parts = _split_tokens(lines.filter(fits))
         line_r, value_r = pc.list_parent_indices(parts), pc.list_flatten(parts)
         starts = np.asarray(parts.offsets)[:-1] - parts.offsets[0].as_py()
         keep = np.ones(len(value_r), np.bool_)
-        if self.listed:
-            own = value_r.take(pa.array(starts + 1)).take(line_r)
-            keep &= pc.not_equal(value_r, own).to_numpy(zero_copy_only=False)
         keep[starts] = False  # the user
         users = value_r.take(pa.array(starts)).take(line_r).filter(pa.array(keep))
         items = value_r.filter(pa.array(keep))
@@ -313,6 +295,9 @@ class ItemLines:
         bad = pa.concat_arrays([pa.nulls(len(items), pa.string()), wrong])
         texts = [pa.concat_arrays([one.cast(pa.string()), gap]) for one in (users, items)]
         return _make_table(dict(zip(self.columns, texts, strict=True)), bad)
+
+
+WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
 
 
 @dataclass(frozen=True)

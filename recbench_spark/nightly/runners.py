@@ -106,8 +106,11 @@ def require_local_night(benchmark: Benchmark) -> None:
     Raises:
         FallbackToSpark: one has none.
     """
-    exposure = benchmark.evaluation.exposure
+    evaluation, exposure = benchmark.evaluation, benchmark.evaluation.exposure
     needs_spark = {
+        "definition.candidates: given, by the files of a dataset,": (
+            benchmark.definition.candidates == "given" and not evaluation.candidates_path
+        ),
         "evaluation.exposure with logistic regression": exposure is not None
         and exposure.propensities.method == "logistic_regression",
     }

@@ -6,7 +6,6 @@ import random
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
@@ -14,12 +13,10 @@ from recbench_spark.config import Benchmark, load_benchmark, parse
 from recbench_spark.data import text_pieces
 from recbench_spark.data.log_sources import open_raw_log
 from recbench_spark.data.readers.bandit_feedback import ROUNDS, read_rounds
-from recbench_spark.data.readers.published import read_propensities
+from recbench_spark.data.readers.published import read_negatives, read_propensities
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import ConfigError, DataError, SchemaError
-from recbench_spark.nightly.given_candidates import open_negatives
 from recbench_spark.schemas import ITEMS, MANIFESTS, RANKINGS, REJECTS
-from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
 from tests.data.test_readers import SECOND, dataset, log, rows, write
 from tests.labelled import id_order, read_log
@@ -181,30 +178,14 @@ def test_ncf_files(spark, tmp_path):
     frame = read_log(spark, dataset("ncf", tmp_path))
     test = [log("0", "10", 5.0, 978824351 * SECOND, "test"), log("1", "9", 3.0, 978300174 * SECOND, "test")]
     assert rows(frame) == [test[0], log("0", "9", 5.0, 7 * SECOND, "train"), test[1]]
+    negatives = read_negatives(spark, str(tmp_path))
+    assert rows(negatives) == [("0", "3"), ("0", "9"), ("1", "10"), ("1", "3")]
+    write(tmp_path / "y.test.negative", "(0,10)\t9\n0\t10\t9\n")
+    with pytest.raises(DataError, match=r"1 lines that are not '\(user,item\) negative"):
+        read_negatives(spark, str(tmp_path / "y.test.negative"))
     write(tmp_path / "x.train.rating", "0,9,5,7\n")
     with pytest.raises(SchemaError, match="first line has 1 fields separated by tabs"):
         read_log(spark, dataset("ncf", tmp_path))
-
-
-def read_negatives(path: Path, warehouse: Path) -> list[tuple[str, str]]:
-    log = open_negatives(ArrowStore(str(warehouse)), dataset("ncf", path))
-    tables = log.rows.each(log.columns, pa.concat_tables)
-    return [(str(row["user_id"]), str(row["item_id"])) for row in pa.concat_tables(tables).to_pylist()]
-
-
-def test_listed_negatives(tmp_path: Path) -> None:
-    """The test item is none, also where it stands among its own; `group_candidates` counts an item once."""
-    write_ncf(tmp_path)
-    assert read_negatives(tmp_path, tmp_path / "w") == [
-        ("0", "9"),
-        ("0", "3"),
-        ("0", "3"),
-        ("1", "3"),
-        ("1", "10"),
-    ]
-    write(tmp_path / "a.test.negative", "(0,10)\t9\n0\t10\t9\n")
-    with pytest.raises(DataError, match=r"1 lines that are not '\(user,item\) negative"):
-        read_negatives(tmp_path, tmp_path / "w")
 
 
 @pytest.mark.slow
@@ -349,9 +330,9 @@ def test_real_splits(spark, shared_data, reader, folder, held_out, counts):
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_real_candidates_propensities_and_rounds(spark, shared_data, tmp_path):
+def test_real_candidates_propensities_and_rounds(spark, shared_data):
     """156 test items are among the 99 negatives of their own users."""
-    assert len({*read_negatives(shared_data / "ml-1m-ncf-loo", tmp_path)}) == 6_040 * 99 - 156
+    assert read_negatives(spark, str(shared_data / "ml-1m-ncf-loo")).count() == 6_040 * 99 - 156
     assert read_propensities(spark, str(shared_data / "coat")).count() == 290 * 300
     for policy in ("random", "bts"):
         read = read_rounds(spark, str(shared_data / "obd-sample" / policy))
