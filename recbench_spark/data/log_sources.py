@@ -179,7 +179,13 @@ def open_raw_log(dataset: Dataset) -> RawLog:
     if dataset.reader == "json":
         raise FallbackToSpark("objects of JSON are read by Spark")
     check_path(path)
-    log = _find_table_files(dataset) if dataset.reader == "csv" else find_text_files(dataset, HERE)
+    return open_text_files(
+        _find_table_files(dataset) if dataset.reader == "csv" else find_text_files(dataset, HERE)
+    )
+
+
+def open_text_files(log: TextLog) -> RawLog:
+    """Open text files of this machine in pieces."""
     pieces = [piece for part, file, layout in log.files for piece in split_file(_place(file), layout, part)]
     n = sum(_estimate_rows(layout, file) for _, file, layout in log.files)
     return log.make_raw(partial(_open_pieces, pieces=tuple(pieces), read=read_pieces), n)

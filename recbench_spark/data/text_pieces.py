@@ -302,9 +302,10 @@ WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
 
 @dataclass(frozen=True)
 class Matrix:
-    """A line a user, a number an item, 0 for no rating; ids are places, from 0."""
+    """A line a user, a number an item, 0 for no rating unless `zeros`; ids are places, from 0."""
 
     value: str = "rating"
+    zeros: bool = False
     encoding: str = "utf-8"
     divisible: bool = False
     carries: bool = False
@@ -326,7 +327,8 @@ class Matrix:
         items = np.tile(np.arange(width), int(fits.sum()))
         values = pc.list_flatten(good)
         rated = pa.array(
-            [not _is_zero(one) for one in values.dictionary_encode().dictionary.to_pylist()], pa.bool_()
+            [self.zeros or not _is_zero(one) for one in values.dictionary_encode().dictionary.to_pylist()],
+            pa.bool_(),
         )
         kept = rated.take(values.dictionary_encode().indices)
         wrong = np.flatnonzero(~fits)

@@ -1,123 +1,206 @@
-"""Read logged rounds of a policy: Open Bandit (Saito et al., NeurIPS 2021, Datasets and Benchmarks)."""
+"""Read what published data sets bring to estimates: Open Bandit's rounds, and Coat's propensities.
+
+Tasks cut the lines, on either runner. Without Spark.
+
+Sources: Saito et al., NeurIPS 2021, Datasets and Benchmarks; Schnabel et al., ICML 2016.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, reduce
+from operator import add
+from typing import Any, NamedTuple, cast
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from recbench_spark.data.readers.files import column, read_fields
-from recbench_spark.data.readers.paths import find_file, is_folder
-from recbench_spark.data.readers.values import Checks, Value
-from recbench_spark.data.text_layouts import Layout
-from recbench_spark.data.text_pieces import HIDDEN
-from recbench_spark.engine.versions import try_cast
-from recbench_spark.errors import DataError
-from recbench_spark.storage.spark_types import require
+from recbench_spark.data.arrow_files import Problems
+from recbench_spark.data.arrow_rows import combine_column
+from recbench_spark.data.input_rows import InputRows
+from recbench_spark.data.log_checks import Bools, LogRules, Mark, check_rows, parse_numbers
+from recbench_spark.data.log_sources import HERE, Finder, RawLog, TextLog, open_text_files
+from recbench_spark.data.text_lines import cut_quoted
+from recbench_spark.data.text_pieces import BAD_LINE, Fields, Matrix
+from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.kernels.arrays import Floats
+from recbench_spark.schemas import IDS, require_names
+from recbench_spark.storage.blocks import Engine, StoredRows
+from recbench_spark.storage.local_files import head_lines
+from recbench_spark.storage.packed_blocks import Change
+from recbench_spark.storage.sides import ChangedRows
 
 ROUND_COLUMN = "_c0"
-"""Spark's name of the first column, which has none in the files."""
+"""Name of the first column, which has none in the files; it numbers the rounds."""
 
-ROUNDS = T.StructType(
-    [
-        T.StructField("round", T.LongType(), False, {"comment": "Number of the round in its file."}),
-        T.StructField("event_time", T.LongType(), False, {"comment": "Microseconds since 1970 UTC."}),
-        T.StructField("item_id", T.StringType(), False, {"comment": "Item shown."}),
-        T.StructField("position", T.IntegerType(), False, {"comment": "Where it was shown, from 1."}),
-        T.StructField("click", T.DoubleType(), False, {"comment": "1 if clicked, else 0: the reward."}),
-        T.StructField(
-            "propensity_score",
-            T.DoubleType(),
-            False,
-            {"comment": "Probability that the logging policy shows this item at this position, above 0."},
-        ),
-        T.StructField(
-            "user_features", T.ArrayType(T.StringType()), False, {"comment": "user_feature_0, 1 ..."}
-        ),
-        T.StructField(
-            "affinities",
-            T.ArrayType(T.DoubleType()),
-            False,
-            {"comment": "user-item_affinity_0, 1 ...: the user's past clicks on each item."},
-        ),
-    ]
-)
-"""Schema of the rounds that `read_rounds` returns."""
-
-REQUIRED = ("timestamp", "item_id", "position", "click", "propensity_score")
+LOGGED = ("item_id", "position", "click", "propensity_score")
+REQUIRED = (ROUND_COLUMN, "timestamp", *LOGGED)
 
 
-def read_rounds(spark: SparkSession, path: str, time_zone: str = "UTC") -> DataFrame:
-    """Read rounds in `ROUNDS` from a CSV file with a header, or from the one CSV of rounds in a folder.
+class TextInput(NamedTuple):
+    """Text of a known layout.
 
-    Each policy has its own folder: `random` and `bts` are read separately. Unusable rows are counted
-    at once, in one pass; the rounds are lazy.
+    Attributes:
+        raw: its rows.
+        marked: columns that are checked.
+        mark: function from these to unusable values.
+        read: columns that are read.
+        change: function from these to typed rows.
+    """
+
+    raw: RawLog
+    marked: tuple[str, ...]
+    mark: Callable[[pa.Table], Sequence[tuple[pa.Array, Mark]]]
+    read: tuple[str, ...]
+    change: Change
+
+    def open(self, engine: Engine) -> InputRows:
+        """Check all rows in one pass, and return them.
+
+        Raises:
+            DataError: there are none, or values cannot be used.
+        """
+        where, stored = self.raw.where, self.raw.open(engine)
+        work = partial(_count_mistakes, mark=self.mark, line=self.raw.line, where=where)
+        counts = stored.each((*self.marked, BAD_LINE), work)
+        reduce(add, (problems for _, problems in counts), Problems(where, where)).refuse()
+        if not sum(n for n, _ in counts):
+            raise DataError(f"{where}: no rows")
+        empty = self.change(pa.table({name: pa.array([], pa.string()) for name in self.read}))
+        rows = ChangedRows(stored, self.read, self.change, tuple(empty.column_names))
+        return InputRows(cast("StoredRows", rows), empty.schema)
+
+
+def find_rounds(path: str, engine: Any = None) -> TextInput:
+    """Find rounds in a CSV file with a header, or in the one CSV of rounds in a folder.
+
+    Each policy has its own folder: `random` and `bts` are read separately.
 
     Args:
-        spark: the session.
         path: `all.csv` (`men.csv`, `women.csv`; `.gz`), or its folder.
-        time_zone: the zone of timestamps without an offset.
+        engine: a runner, which reads remote files where it is Spark; None: of this machine alone.
+
+    Returns:
+        item_id, position, reward (the click) and propensity, when it is opened.
 
     Raises:
-        ConfigError: no such file.
-        SchemaError: a column is missing.
-        DataError: no rows; a click that is not 0 or 1, a propensity outside (0, 1], a position below 1.
+        ConfigError: no such file. SchemaError: a column is missing. FallbackToSpark: Spark must read it.
     """
+    raw = _find_text(path, partial(_find_rounds, path=path), engine)
+    require_names(raw.names, list(REQUIRED), raw.where)
+    prefix = re.escape("user-item_affinity_")
+    affinities = tuple(name for name in raw.names if re.fullmatch(f"{prefix}[0-9]+", name))
+    mark = partial(_mark_rounds, where=raw.where, affinities=affinities)
+    return TextInput(raw, (*REQUIRED, *affinities), mark, LOGGED, _type_rounds)
+
+
+def find_propensities(path: str, engine: Any = None) -> TextInput:
+    """Find a matrix such as Coat's `propensities.ascii`, at or under a path; arguments as `find_rounds`.
+
+    Returns:
+        user_id, item_id and propensity, when it is opened; ids are places, from 0, as those of the ratings.
+        A task holds the matrix as text.
+    """
+    raw = _find_text(path, partial(_find_matrix, path=path), engine)
+    columns = (*IDS, "propensity")
+    return TextInput(raw, ("propensity",), _mark_chances, columns, _type_chances)
+
+
+def _find_text(path: str, find: Callable[[Finder], TextLog], engine: Any) -> RawLog:
+    """Open text of this machine by tasks, and other text as Spark opens it."""
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
+        return open_text_files(find(HERE))
+    if getattr(engine, "spark", None) is None:
+        raise FallbackToSpark(f"{path} is no path of this machine")
+    from recbench_spark.data.readers.logs import read_text_files  # noqa: PLC0415
+
+    return read_text_files(engine.spark, find)
+
+
+def _find_rounds(finder: Finder, path: str) -> TextLog:
     names = ("all.csv", "men.csv", "women.csv")
-    file = find_file(spark, path, names) if is_folder(spark, path) else path
-    text = read_fields(spark, file, Layout())
-    frame = _add_arrays(text.frame)
-    visible = frame.drop(*HIDDEN)
-    require(visible, [ROUND_COLUMN, *REQUIRED], file)
-    values = _round_values(frame, file, time_zone)
-    needed = [checked for value in values for checked in value.refuse_nulls()]
-    needed.append(values[1].check_year())
-    checks = Checks(frame, [Value.line(text.line), *needed], file)
-    counted = checks.count()
-    checks.refuse(counted)
-    if not counted.rows:
-        raise DataError(f"{file}: no rows")
-    return frame.select(*_select_columns(values))
+    file = finder.find(path, names) if finder.is_folder(path) else path
+    lines = head_lines(finder.read_head(file))
+    header = cut_quoted(lines[0], ",", file, None) if lines else []
+    columns = tuple(name or f"_c{place}" for place, name in enumerate(header))
+    return TextLog([(None, file, Fields(columns, ",", header=True, quoted=True))], file)
 
 
-def _round_values(frame: DataFrame, where: str, zone: str) -> list[Value]:
-    """Return the columns in the order of ROUNDS."""
-    affinities = F.transform("affinities", lambda text: try_cast(text, "double"))
-    holes = F.exists(affinities, lambda x: x.isNull() | F.isnan(x))
-    position = Value.whole(frame, "position", where)
-    click = Value.number(frame, "click", where)
-    return [
-        Value.whole(frame, ROUND_COLUMN, where),
-        Value.time(frame, "timestamp", where, zone),
-        Value.ids(frame, "item_id", where, text_file=True),
-        Value("position", position.column, ~(position.column >= 1), "a position from 1"),
-        Value("click", click.column, ~click.column.isin(0.0, 1.0), "0 or 1"),
-        Value.within(frame, "propensity_score", where, 0.0, "a probability above 0"),
-        Value("user_features", F.col("user_features")),
-        Value("affinities", affinities, holes, "an array of numbers"),
+def _find_matrix(finder: Finder, path: str) -> TextLog:
+    file = finder.find(path, ["propensities.ascii"]) if finder.is_folder(path) else path
+    return TextLog([(None, file, Matrix("propensity", zeros=True))], file)
+
+
+# ------------------------------------------------------------------------------- what tasks do
+
+
+def _count_mistakes(
+    tables: Iterable[pa.Table], mark: Callable[[pa.Table], Any], line: str, where: str
+) -> tuple[int, Problems]:
+    """Count rows and values that cannot be used; values of a bad line are not checked."""
+    n, problems = 0, Problems(where, where)
+    for rows in tables:
+        is_good = ~np.asarray(rows.column(BAD_LINE).is_valid())
+        n += len(rows)
+        own = Problems(where, where)
+        own.add_lines(rows.column(BAD_LINE).drop_null().to_pylist(), line)
+        for raw, one in mark(rows):
+            own.add_values(one.name, raw, one.bad & is_good, one.expected, one.hint)
+        problems += own
+    return n, problems
+
+
+def _mark_rounds(rows: pa.Table, where: str, affinities: Sequence[str]) -> list[tuple[pa.Array, Mark]]:
+    rules = LogRules(
+        where, {"item_id": "item_id", "event_time": "timestamp"}, nullable=(), unit="timestamp"
+    )
+    number = {name: _read_numbers(rows, name) for name in (ROUND_COLUMN, *LOGGED[1:])}
+    place, click, chance = (number[name] for name in LOGGED[1:])
+    marks = [
+        Mark(ROUND_COLUMN, "a whole number", ~_is_whole(number[ROUND_COLUMN])),
+        *check_rows(rows, rules).marks,
+        Mark("position", "a position from 1", ~(_is_whole(place) & (place >= 1))),
+        Mark("click", "0 or 1", ~((click == 0) | (click == 1))),
+        _mark_chance("propensity_score", chance),
     ]
+    bad = [~np.isfinite(_read_numbers(rows, name)) for name in affinities]
+    if bad and np.any(bad):
+        texts = [combine_column(rows.column(name)) for name in affinities]
+        rows = rows.append_column("affinities", pc.binary_join_element_wise(
+            *texts, ",", null_handling="replace"))  # fmt: skip
+        marks.append(Mark("affinities", "an array of numbers", np.any(bad, axis=0)))
+    return [(combine_column(rows.column(mark.name)), mark) for mark in marks]
 
 
-def _add_arrays(frame: DataFrame) -> DataFrame:
-    """Add the numbered columns as arrays of text."""
-    prefixes = {"user_features": "user_feature_", "affinities": "user-item_affinity_"}
-    arrays = {
-        name: F.array(*map(column, _list_numbered(frame, prefix))).cast("array<string>")
-        for name, prefix in prefixes.items()
-    }
-    return frame.withColumns(arrays)
+def _mark_chances(rows: pa.Table) -> list[tuple[pa.Array, Mark]]:
+    name = "propensity"
+    return [(combine_column(rows.column(name)), _mark_chance(name, _read_numbers(rows, name)))]
 
 
-def _list_numbered(frame: DataFrame, prefix: str) -> list[str]:
-    """List the columns prefix0, prefix1 ... in the order of their numbers."""
-    names = [name for name in frame.columns if re.fullmatch(re.escape(prefix) + "[0-9]+", name)]
-    return sorted(names, key=lambda name: int(name.removeprefix(prefix)))
+def _mark_chance(name: str, chance: Floats) -> Mark:
+    return Mark(name, "a probability above 0", ~((chance > 0) & (chance <= 1)))
 
 
-def _select_columns(values: list[Value]) -> list[Column]:
-    return [
-        value.column.cast(field.dataType).alias(field.name, metadata=dict(value.notes))
-        for field, value in zip(ROUNDS, values, strict=True)
-    ]
+def _is_whole(number: Floats) -> Bools:
+    whole: Bools = (np.abs(number) < 2.0**53) & (number == np.floor(number))
+    return whole
+
+
+def _read_numbers(rows: pa.Table, name: str) -> Floats:
+    """Return a column as float64, NaN where a text is no number."""
+    number = parse_numbers(combine_column(rows.column(name)), name, name)
+    return np.asarray(pc.fill_null(number, np.nan), np.float64)
+
+
+def _type_rounds(rows: pa.Table) -> pa.Table:
+    position = pa.array(_read_numbers(rows, "position")).cast(pa.int64(), safe=False)
+    numbers = {"reward": "click", "propensity": "propensity_score"}
+    columns = {name: pa.array(_read_numbers(rows, old)) for name, old in numbers.items()}
+    return pa.table({"item_id": rows.column("item_id"), "position": position, **columns})
+
+
+def _type_chances(rows: pa.Table) -> pa.Table:
+    ids = {name: rows.column(name) for name in IDS}
+    return pa.table({**ids, "propensity": pa.array(_read_numbers(rows, "propensity"))})

@@ -1,4 +1,4 @@
-"""Read what published splits have beside their log: Coat's propensities, and NCF's negatives."""
+"""Read NCF's negatives: leave one out, with listed negatives."""
 
 from __future__ import annotations
 
@@ -36,41 +36,6 @@ def _explode_items(lines: DataFrame, good: Column, user: Column, items: Column) 
     return parsed.select("user_id", F.explode("items").alias("item_id"), BAD_LINE, FILE)
 
 
-# --- Coat: a matrix, one line per user ---
-
-
-def read_propensities(spark: SparkSession, path: str) -> DataFrame:
-    """Read user_id, item_id, propensity of a matrix such as Coat's `propensities.ascii` (or its folder).
-
-    Ids are places, from 0, as those of the ratings. A task holds the matrix as text.
-
-    Raises:
-        ConfigError: the file does not exist.
-        DataError: lines have different lengths, or a value is no probability above 0.
-    """
-    file = find_file(spark, path, ["propensities.ascii"]) if is_folder(spark, path) else path
-    frame = _read_matrix(spark, file, "propensity")
-    value = Value.within(frame, "propensity", file, 0.0, "a probability above 0")
-    checks = Checks(frame, [Value.line("as many numbers as in the first line"), value], file)
-    checks.refuse(checks.count())
-    return frame.select(*_select_ids(), value.column.alias("propensity"))
-
-
-def _read_matrix(spark: SparkSession, path: str, value: str) -> DataFrame:
-    """Read user_id, item_id and the value of a whitespace-separated matrix, with BAD_LINE and FILE."""
-    lines = F.filter(F.split("line", "\r?\n"), lambda line: F.trim(line) != "")
-    text = read_lines(spark, path, whole=True).select(lines.alias("lines"), FILE)
-    wide = text.withColumn("width", F.size(_split_tokens(F.col("lines")[0])))
-    by_line = wide.select(FILE, "width", F.posexplode("lines").alias("user", "line"))
-    tokens = by_line.select(FILE, "user", "width", "line", _split_tokens("line").alias("tokens"))
-    good = F.size("tokens") == F.col("width")
-    numbers = F.when(good, F.col("tokens")).otherwise(_null_array()).alias("numbers")
-    checked = tokens.select(FILE, "user", _bad_line(good), numbers)
-    by_number = checked.select(FILE, "user", BAD_LINE, F.posexplode("numbers").alias("item", value))
-    ids = [F.col(name).cast("string").alias(f"{name}_id") for name in ("user", "item")]
-    return by_number.select(*ids, value, BAD_LINE, FILE)
-
-
 def _bad_line(good: Column) -> Column:
     return F.when(~good, F.col("line")).alias(BAD_LINE)
 
@@ -78,8 +43,6 @@ def _bad_line(good: Column) -> Column:
 def _select_ids() -> list[Column]:
     return [F.col(name).alias(name, metadata=TEXT_NOTES) for name in ("user_id", "item_id")]
 
-
-# --- NCF: leave one out, with listed negatives ---
 
 NEGATIVE_FILES = ("*.test.negative",)
 
