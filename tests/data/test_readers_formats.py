@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,21 +10,23 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as F
 
+from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, load_benchmark, parse
 from recbench_spark.data import text_pieces
 from recbench_spark.data.log_sources import open_raw_log
-from recbench_spark.data.readers.bandit_feedback import find_propensities, find_rounds
-from recbench_spark.data.readers.published import read_negatives
+from recbench_spark.data.readers.published import find_negatives, find_propensities, find_rounds
 from recbench_spark.data.readers.tables import read_table
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, MANIFESTS, RANKINGS, REJECTS
 from recbench_spark.storage.store import Store
 from tests.data.test_readers import SECOND, dataset, log, rows, write
 from tests.labelled import id_order, read_log
 from tests.log_schema import LOG_SCHEMA
-from tests.nights import run
+from tests.nights import DATE, run
+from tools.compare_warehouses import main as compare
 
 # --- MovieLens ---
 
@@ -183,11 +186,12 @@ def test_ncf_files(spark, tmp_path):
     frame = read_log(spark, dataset("ncf", tmp_path))
     test = [log("0", "10", 5.0, 978824351 * SECOND, "test"), log("1", "9", 3.0, 978300174 * SECOND, "test")]
     assert rows(frame) == [test[0], log("0", "9", 5.0, 7 * SECOND, "train"), test[1]]
-    negatives = read_negatives(spark, str(tmp_path))
-    assert rows(negatives) == [("0", "3"), ("0", "9"), ("1", "10"), ("1", "3")]
+    for engine in (LocalEngine(str(tmp_path)), SparkEngine(spark)):
+        negatives = read_typed(find_negatives(str(tmp_path)), engine)
+        assert negatives == [("0", "3"), ("0", "9"), ("1", "10"), ("1", "3")]
     write(tmp_path / "y.test.negative", "(0,10)\t9\n0\t10\t9\n")
     with pytest.raises(DataError, match=r"1 lines that are not '\(user,item\) negative"):
-        read_negatives(spark, str(tmp_path / "y.test.negative"))
+        find_negatives(str(tmp_path / "y.test.negative")).open(engine)
     write(tmp_path / "x.train.rating", "0,9,5,7\n")
     with pytest.raises(SchemaError, match="first line has 1 fields separated by tabs"):
         read_log(spark, dataset("ncf", tmp_path))
@@ -243,6 +247,9 @@ def test_a_night_on_listed_negatives_with_a_rejected_row(spark, tmp_path):
     assert {(row.metric, row.k): row.value for row in values} == {
         ("hit", 1): 1 / 2, ("hit", 5): 1, ("mrr", 1): 1 / 2, ("mrr", 5): 3 / 4,
     }  # fmt: skip
+    other = Store(spark, str(tmp_path / "spark"))
+    assert run_night(other, benchmark, DATE, Journal(io.StringIO())).failed == {}
+    assert compare([str(tmp_path / "warehouse"), other.root]) == 0
 
 
 # --- Open Bandit ---
@@ -346,8 +353,9 @@ def test_real_splits(spark, shared_data, reader, folder, held_out, counts):
 @pytest.mark.slow
 def test_real_candidates_propensities_and_rounds(spark, shared_data, tmp_path):
     """156 test items are among the 99 negatives of their own users."""
-    assert read_negatives(spark, str(shared_data / "ml-1m-ncf-loo")).count() == 6_040 * 99 - 156
     engine = LocalEngine(str(tmp_path))
+    negatives = read_typed(find_negatives(str(shared_data / "ml-1m-ncf-loo")), engine)
+    assert len(negatives) == 6_040 * 99 - 156
     assert len(read_typed(find_propensities(str(shared_data / "coat")), engine)) == 290 * 300
     for policy in ("random", "bts"):
         source = find_rounds(str(shared_data / "obd-sample" / policy))

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from recbench_spark.commands import estimate as job
 from recbench_spark.config import Bootstrap
-from recbench_spark.data.readers.bandit_feedback import find_propensities
+from recbench_spark.data.readers.published import find_propensities
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError, DataError, SchemaError
@@ -342,7 +342,7 @@ def test_rounds_that_cannot_be_estimated(row: tuple[Any, ...], message: str, tmp
 
 
 def write_inputs(folder: Path) -> dict[str, list[str]]:
-    """Write inputs, and return the flags of estimates of every kind of input, over a matrix and rounds in several row groups."""
+    """Write a matrix and rounds in several row groups; return flags for every kind of input."""
     rng = np.random.default_rng(11)
     rating, prediction, model, chance = world()
     user, item = (place.ravel() for place in np.indices(rating.shape))
