@@ -68,9 +68,10 @@ MODULES_WITHOUT_SPARK = {
     *(f"engine.{name}" for name in ("choices", "local", "measures", "pipes")),
     *(f"nightly.{name}" for name in (
         "batched_evaluation", "candidates", "changes", "code_provenance", "comparisons", "crossings",
-        "curve_context", "exposure", "learning_curves", "lost_rows", "measure_checks", "mending",
-        "model_fits", "night_status", "paradoxes", "propensity", "propensity_names", "rating_evaluation",
-        "report", "report_history", "result_files", "retrieval", "run_rows", "runners", "split", "switches",
+        "curve_context", "estimates", "exposure", "learning_curves", "lost_rows", "measure_checks",
+        "mending", "model_fits", "night_status", "paradoxes", "propensity", "propensity_names",
+        "rating_evaluation", "report", "report_history", "result_files", "retrieval", "run_rows", "runners",
+        "split", "switches",
     )),
     "query.answers",
     *(f"evaluation.comparison.{name}" for name in (
@@ -92,6 +93,7 @@ MODULES_WITHOUT_SPARK = {
         "columnar", "dealt_ids", "log_checks", "log_sources", "log_survey", "log_times", "opened_logs",
         "text_pieces", "world_hashes", "world_loop", "worlds",
     )),
+    "data.readers.published",
     *(f"protocol.{name}" for name in (
         "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "manifests", "pairs",
         "popularity", "positions", "propensities", "rules", "time_facts", "user_blocks", "windows",
@@ -106,7 +108,9 @@ MODULES_WITHOUT_SPARK = {
         "part_users", "predict", "prefix_scorers", "request", "scored", "sources",
     )),
     *(f"evaluation.batched.{name}" for name in ("curves", "progress", "shuffle", "task")),
-    *(f"evaluation.estimators.{name}" for name in ("exposure", "rewards")),
+    *(f"evaluation.estimators.{name}" for name in (
+        "bandit_feedback", "exposure", "rating_matrix", "rewards",
+    )),
     *(f"evaluation.metrics.{name}" for name in ("prediction_ranges", "predictions")),
 }  # fmt: skip
 
@@ -308,6 +312,7 @@ LAZY_FILES = {
     "recbench_spark/cli.py": "loads Spark, to cancel its jobs",
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
     "recbench_spark/data/input_rows.py": "loads Spark for frames, and for paths that it alone reads",
+    "recbench_spark/data/readers/published.py": "loads Spark for text that it alone reads",
     "recbench_spark/data/delta_snapshots.py": "loads Spark for a frame that only Spark reads",
     "recbench_spark/evaluation/batched/task_devices.py": "loads torch, in tasks that have a GPU",
     "recbench_spark/evaluation/ranking/inputs.py": "loads numba, in tasks",

@@ -158,6 +158,29 @@ def test_protocols_are_compared_and_a_warehouse_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_a_matrix_and_rounds_are_estimated(tmp_path: Path) -> None:
+    tables = {
+        "matrix": "user_id,item_id,prediction\n1,10,4\n1,11,2\n2,10,3\n2,11,3\n",
+        "log": "user_id,item_id,rating\n1,10,5\n2,11,1\n",
+        "chances": "item_id,propensity\n10,0.5\n11,0.25\n",
+        "rounds": ",timestamp,item_id,position,click,propensity_score\n0,2019-11-24,7,1,1,0.25\n"
+        "1,2019-11-25,8,1,0,0.5\n",
+    }
+    for name, text in tables.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    matrix, log, chances, rounds = (tmp_path / f"{name}.csv" for name in tables)
+    for model, flags in {
+        "known": ("--matrix", matrix, "--log", log, "--propensities", chances),
+        "uniform": ("--rounds", rounds, "--reader", "open_bandit", "--uniform", "4"),
+    }.items():
+        done = run_command("estimate", "--warehouse", tmp_path / "w", "--model", model, *flags)
+        assert done.returncode == 0 and "engine local: " in done.stderr, done.stderr
+    by_hand = "SELECT value FROM metrics WHERE estimator = 'snips' AND metric <> 'mae' ORDER BY value"
+    done = run_command("query", "--warehouse", tmp_path / "w", "--format", "csv", by_hand)
+    assert done.stdout.split() == ["value", str(2 / 3), str(18 / 6)], done.stderr
+
+
+@pytest.mark.full
 def test_a_replay_has_a_page_without_drawings(tmp_path: Path) -> None:
     done = run_command("replay", "--config", "demo", "--warehouse", tmp_path / "w")
     assert done.returncode == 0, done.stderr

@@ -322,15 +322,15 @@ class Problems:
 
     def __init__(self, where: str, path: str) -> None:
         self.where, self.path, self.hint = where, path, ""
-        self.found: dict[str, tuple[int, str]] = {}
+        self.found: dict[str, tuple[int, str | None]] = {}
 
     def __add__(self, other: Problems) -> Problems:
         """Return the problems of both pieces."""
         both = Problems(self.where, self.path)
         both.hint = self.hint or other.hint
         for text, (n, example) in (*self.found.items(), *other.found.items()):
-            before = both.found.get(text, (0, example))
-            both.found[text] = (before[0] + n, min(before[1], example))
+            before = both.found.get(text, (0, None))
+            both.found[text] = (before[0] + n, min(filter(None, (before[1], example)), default=None))
         return both
 
     def add_lines(self, bad: Sequence[str], expected: str) -> None:
@@ -341,8 +341,11 @@ class Problems:
     def add_values(self, name: str, raw: pa.Array, bad: Bools, expected: str, hint: str = "") -> None:
         """Add values that do not fit their column."""
         if bad.any():
-            shown = [str(one) for one in raw.filter(pa.array(bad)).to_pylist()]
-            self.found[f"rows whose '{name}' is not {expected}"] = (int(bad.sum()), min(shown))
+            shown = map(str, raw.filter(pa.array(bad)).drop_null().to_pylist())
+            self.found[f"rows whose '{name}' is not {expected}"] = (
+                int(bad.sum()),
+                min(shown, default=None),
+            )
             self.hint = self.hint or hint
 
     def add_undecoded(self, name: str, raw: pa.Array) -> None:
@@ -353,7 +356,10 @@ class Problems:
     def refuse(self) -> None:
         """Raise DataError where a problem was added."""
         if self.found:
-            lines = [f"{n} {text}, e.g. {example[:120]!r}" for text, (n, example) in self.found.items()]
+            lines = [
+                f"{n} {text}, e.g. {'a missing value' if example is None else repr(example[:120])}"
+                for text, (n, example) in self.found.items()
+            ]
             lines += describe_undecoded(self.path) if self.hint == IN_UTF8 else []
             hint = self.hint or "correct or remove these rows"
             raise DataError(f"{self.where}: " + "; ".join(lines), hint)

@@ -1,4 +1,4 @@
-"""Check the times of a log without Spark, with the messages of `readers.values`.
+"""Check the times of a log without Spark, with the messages of `log_checks`.
 
 A dry run uses it to check the first rows of a log.
 """

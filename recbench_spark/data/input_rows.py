@@ -411,7 +411,7 @@ def _convert(table: pa.Table, name: str, kind: str, what: str) -> pa.Array:
 
 def _count_unusable(columns: Mapping[str, pa.Array], rules: Typing) -> InputFacts:
     valid = {name: columns[name].is_valid().to_numpy(zero_copy_only=False) for name in rules.ids}
-    has_item = valid.get("item_id", np.ones(len(columns[rules.ids[0]]), bool))
+    has_item = valid.get("item_id", np.ones(len(next(iter(columns.values()))), bool))
     if rules.vectors:
         bad = find_wrong_vectors(columns["vector"], columns["bias"])
         wrong = {rules.ids[0]: int((~valid[rules.ids[0]]).sum()), **bad}

@@ -69,7 +69,7 @@ def refuse_different_widths(dims: Sequence[int], what: Sequence[str]) -> None:
 
 
 def check_width(shortest: int, longest: int, rows: int, not_null: int, distinct: int, *, what: str) -> int:
-    """Return the common length of vectors from their counts; it raises the errors of `count_dimensions`."""
+    """Return the common length of vectors from their counts. Raises DataError where there is none."""
     if not rows:
         raise DataError(f"{what}: no vectors", "check the path and the ids")
     if not_null < rows:

@@ -185,14 +185,18 @@ def open_raw_log(dataset: Dataset) -> RawLog:
         return _open_columnar(dataset)
     check_path(path)
     find = {"csv": _find_table_files, "json": _find_object_files}.get(dataset.reader)
-    log = find_text_files(dataset, HERE) if find is None else find(dataset)
-    pieces = [piece for part, file, layout in log.files for piece in split_file(_place(file), layout, part)]
-    n = sum(_estimate_rows(layout, file) for _, file, layout in log.files)
-    raw = log.make_raw(partial(_open_pieces, pieces=tuple(pieces), read=read_pieces), n)
+    raw = open_text_files(find_text_files(dataset, HERE) if find is None else find(dataset))
     if dataset.reader != "json":
         return raw
-    files, names = [file for _, file, _ in log.files], tuple(dataset.source_names.values())
-    return replace(raw, find_line=partial(find_bad_object, files, names))
+    names = tuple(dataset.source_names.values())
+    return replace(raw, find_line=partial(find_bad_object, _list_text_files(path), names))
+
+
+def open_text_files(log: TextLog) -> RawLog:
+    """Open text files of this machine in pieces."""
+    pieces = [piece for part, file, layout in log.files for piece in split_file(_place(file), layout, part)]
+    n = sum(_estimate_rows(layout, file) for _, file, layout in log.files)
+    return log.make_raw(partial(_open_pieces, pieces=tuple(pieces), read=read_pieces), n)
 
 
 def _place(path: str) -> str:

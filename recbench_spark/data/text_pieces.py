@@ -301,10 +301,42 @@ WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
 
 
 @dataclass(frozen=True)
+class Negatives:
+    """A line has `(user,item)`, a test item, and the user's negatives (NCF).
+
+    A test item among its own negatives is none, and an item counts once.
+    """
+
+    encoding: str = "utf-8"
+    divisible: bool = True
+    carries: bool = False
+    columns: tuple[str, ...] = ("user_id", "item_id")
+    line: str = "'(user,item) negative negative ...' in whole numbers"
+
+    def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
+        """Make a row for each negative of a good line, and one of a bad line."""
+        fits = pc.match_substring_regex(lines, r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$")
+        wrong = lines.filter(pc.invert(fits))
+        first = pc.extract_regex(lines.filter(fits), r"^\s*\((?P<user_id>[0-9]+),(?P<item_id>[0-9]+)\)")
+        numbers = _split_tokens(lines.filter(fits))
+        rows = pa.table({"line": pc.list_parent_indices(numbers), "item_id": pc.list_flatten(numbers)})
+        tests = pc.struct_field(first, "item_id").take(rows["line"])
+        no_negative = pc.or_(pc.equal(rows["item_id"], tests), pc.starts_with(rows["item_id"], "("))
+        kept = rows.filter(pc.invert(no_negative)).group_by(["line", "item_id"]).aggregate([])
+        users = pc.struct_field(first, "user_id").take(kept["line"])
+        gap = pa.nulls(len(wrong), pa.string())
+        pairs = (users, kept["item_id"])
+        texts = (pa.chunked_array([*column.chunks, gap], pa.string()) for column in pairs)
+        bad = pa.chunked_array([pa.nulls(len(kept), pa.string()), wrong], pa.string())
+        return _make_table(dict(zip(self.columns, texts, strict=True)), bad)
+
+
+@dataclass(frozen=True)
 class Matrix:
-    """A line a user, a number an item, 0 for no rating; ids are places, from 0."""
+    """A line a user, a number an item, 0 for no rating unless `zeros`; ids are places, from 0."""
 
     value: str = "rating"
+    zeros: bool = False
     encoding: str = "utf-8"
     divisible: bool = False
     carries: bool = False
@@ -326,7 +358,8 @@ class Matrix:
         items = np.tile(np.arange(width), int(fits.sum()))
         values = pc.list_flatten(good)
         rated = pa.array(
-            [not _is_zero(one) for one in values.dictionary_encode().dictionary.to_pylist()], pa.bool_()
+            [self.zeros or not _is_zero(one) for one in values.dictionary_encode().dictionary.to_pylist()],
+            pa.bool_(),
         )
         kept = rated.take(values.dictionary_encode().indices)
         wrong = np.flatnonzero(~fits)

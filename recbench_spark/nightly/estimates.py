@@ -1,50 +1,69 @@
-"""Estimate metrics from rating matrices and from logged rounds: join the inputs, check them, estimate."""
+"""Estimate metrics from rating matrices and from logged rounds on either runner, without Spark.
+
+Inputs are what `input_rows.open_input` opens: frames of Spark, tables in memory, and paths.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import add
+from typing import Any, cast
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
-from recbench_spark.data.external_inputs import convert_numbers, convert_rows
-from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.evaluation.estimators.bandit_feedback import (
-    HEAVY_WEIGHT_SHARE,
-    check_rounds,
-    estimate_policy_values,
+from recbench_spark.data.arrow_rows import combine_column
+from recbench_spark.data.input_rows import (
+    CheckedInput,
+    InputRows,
+    check_input,
+    count_distinct,
+    open_input,
+    open_table,
 )
-from recbench_spark.evaluation.estimators.rating_matrix import compute_matrix_metrics
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_VALUES
+from recbench_spark.evaluation.estimators import bandit_feedback, rating_matrix
+from recbench_spark.evaluation.estimators.bandit_feedback import HEAVY_WEIGHT_SHARE, PolicyPlan, RoundFacts
+from recbench_spark.evaluation.estimators.rating_matrix import FAULTS, CellSums
 from recbench_spark.evaluation.metrics.predictions import MetricRow
-from recbench_spark.evaluation.result import PART, Result
+from recbench_spark.evaluation.result import PART, Result, ShownTable
 from recbench_spark.kernels.estimators.exposure import EstimatorSettings
-from recbench_spark.schemas import METRICS, USER_METRICS
-from recbench_spark.storage.spark_types import require, spark_schema
+from recbench_spark.kernels.sums import Sums
+from recbench_spark.schemas import IDS, require_names
+from recbench_spark.storage.blocks import Engine, StoredRows
+from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.sides import ChangedRows, Side, Sides, deal_sides
 
-CELL = ("user_id", "item_id")
+DOUBLE, TEXTS = "double", (*IDS, "position")
+"""Type of values, and the columns that are joined as text."""
 
 # ------------------------------------------------------------------------------- rating matrices
 
 
 def estimate_matrix(
-    matrix: DataFrame,
-    log: DataFrame | None,
-    propensities: DataFrame,
+    engine: Engine,
+    matrix: Any,
+    log: Any,
+    propensities: Any,
     bootstrap: Bootstrap,
+    *,
     floor: float | None = None,
 ) -> Result:
     """Estimate MSE and MAE over all cells by naive, IPS, SNIPS and DR means (Schnabel et al. 2016).
 
-    Joins the matrix with the log by cell (shuffles both where the log is not small), and the log with the
-    propensities by their keys. Two passes follow (`compute_matrix_metrics`).
+    Matrix and log are dealt by user in one shuffle, and joined and summed by tasks.
 
     Args:
+        engine: the runner.
         matrix: user_id, item_id, prediction of every cell; imputed, the rating that a model expects, for
-            DR;
-            rating (NULL where unknown) if there is no log.
-        log: user_id, item_id, rating of the cells whose rating is known.
+            DR; rating (NULL where unknown) if there is no log.
+        log: user_id, item_id, rating of the cells whose rating is known; None: the matrix has them.
         propensities: propensity by item_id, by user_id and item_id, or by rating.
         bootstrap: replicates over users, level, seed.
         floor: smaller propensities are raised to it, and those above 1 are lowered to 1.
@@ -52,92 +71,116 @@ def estimate_matrix(
     Raises:
         SchemaError: a column is missing.
         DataError: a value cannot be used, a cell occurs twice, a rating has no prediction or propensity,
-            or
-            a propensity is outside (0, 1].
+            or a propensity is outside (0, 1].
     """
-    cells = _cells(matrix, log, propensities, floor).cache()
-    modelled = "imputed" in matrix.columns
-    checks = _check_matrix(cells, modelled)
-    rows = compute_matrix_metrics(cells, bootstrap, modelled=modelled)
-    return _make_result(cells, rows, checks)
-
-
-def _cells(
-    matrix: DataFrame, log: DataFrame | None, propensities: DataFrame, floor: float | None
-) -> DataFrame:
-    """Return user_key, prediction, imputed, rating and propensity of each cell, with its ids."""
-    values = [name for name in ("prediction", "imputed") if name in ("prediction", *matrix.columns)]
-    typed = convert_rows(matrix, values, "matrix")
-    if "imputed" not in values:
-        typed = typed.withColumn("imputed", F.lit(None).cast("double"))
+    opened = open_input(engine, matrix, (), "matrix")
+    names = opened.schema.names
+    modelled = "imputed" in names
+    cells = check_input(opened, dict.fromkeys(["prediction", *["imputed"] * modelled], DOUBLE), "matrix")
     if log is None:
-        require(matrix, ["rating"], "matrix without a log")
-        log = matrix.where(F.col("rating").isNotNull())
-    rated = convert_rows(log, ["rating"], "log")
-    rated_cells = _join_propensities(rated, propensities, floor)
-    key = F.xxhash64("user_id").alias("user_key")
-    return typed.join(rated_cells, list(CELL), "full").select(
-        *CELL, key, "prediction", "imputed", "rating", "propensity"
-    )
+        require_names(names, ["rating"], "matrix without a log")
+        known = _select_rated(opened)
+    else:
+        known = open_input(engine, log, (), "log")
+    rated = check_input(known, {"rating": DOUBLE}, "log")
+    keys, chances = _check_chances(open_input(engine, propensities, (), "propensities"))
+    inputs = [cells, rated, *[chances] * (keys == IDS)]
+    table = None if keys == IDS else collect_rows(chances)
+    sides = [Side(n, one.rows, one.names) for n, one in enumerate(inputs)]
+    dealt = deal_sides(engine, sides, engine.count_tasks(sum(one.n for one in inputs)))
+    schemas = tuple(_type_side(one.names) for one in (cells, rated, chances))
+    join = partial(_join_cells, schemas=schemas, chances=table, keys=keys, floor=floor)
+    work = partial(rating_matrix.sum_cells, bootstrap=bootstrap)
+    total = reduce(add, dealt.then(join, ()).each(work), CellSums())
+    _refuse_cells(total)
+    sizes = [count_distinct(engine, cells, name) for name in IDS]
+    checks = _check_matrix(total, sizes, modelled)
+    return _make_result(rating_matrix.make_metrics(total, bootstrap, modelled=modelled), checks)
 
 
-def _join_propensities(rated: DataFrame, propensities: DataFrame, floor: float | None) -> DataFrame:
-    require(propensities, ["propensity"], "propensities")
-    keys = [name for name in (*CELL, "rating") if name in propensities.columns]
-    if keys not in (["item_id"], list(CELL), ["rating"]):
+def _select_rated(opened: InputRows) -> InputRows:
+    """Return the cells of a matrix whose rating is known."""
+    columns = (*IDS, "rating")
+    if opened.table is not None:
+        engine = cast("Any", opened.rows).engine
+        return open_table(engine, _drop_unrated(opened.table))
+    rows = ChangedRows(opened.rows, columns, _drop_unrated, columns)
+    return replace(opened, rows=cast("StoredRows", rows))
+
+
+def _drop_unrated(rows: pa.Table) -> pa.Table:
+    return rows.filter(rows.column("rating").is_valid())
+
+
+def _check_chances(opened: InputRows) -> tuple[tuple[str, ...], CheckedInput]:
+    """Check propensities; return their keys too."""
+    names = opened.schema.names
+    require_names(names, ["propensity"], "propensities")
+    keys = tuple(name for name in (*IDS, "rating") if name in names)
+    if keys not in (("item_id",), IDS, ("rating",)):
         raise ConfigError(
             f"propensities by {', '.join(keys) or 'nothing'}", "item_id; user_id and item_id; or rating"
         )
-    numbers = ["propensity", *(["rating"] if "rating" in keys else [])]
-    typed = convert_numbers(propensities, numbers, "propensities")
-    text = {name: F.col(name).cast("string") for name in keys if name != "rating"}
-    table = typed.withColumns(text).select(*keys, _clip_propensity(F.col("propensity"), floor))
-    return rated.join(table, keys, "left")
+    values = {"propensity": DOUBLE, **({"rating": DOUBLE} if "rating" in keys else {})}
+    ids = tuple(name for name in keys if name in IDS)
+    return keys, check_input(opened, values, "propensities", ids=ids)
 
 
-def _clip_propensity(propensity: Column, floor: float | None) -> Column:
-    if floor is None:
-        return propensity
-    return F.least(F.greatest(propensity, F.lit(floor)), F.lit(1.0)).alias("propensity")
+def _type_side(names: Sequence[str]) -> pa.Schema:
+    return pa.schema({name: pa.string() if name in TEXTS else pa.float64() for name in names})
 
 
-def _check_matrix(cells: DataFrame, modelled: bool) -> list[Check]:
-    """Refuse what cannot be estimated; count the data behind the estimates."""
-    if not cells.groupBy(*CELL).count().where("count > 1").limit(1).isEmpty():
+def _join_cells(
+    sides: Sides,
+    schemas: Sequence[pa.Schema],
+    chances: pa.Table | None,
+    keys: Sequence[str],
+    floor: float | None,
+) -> pa.Table:
+    """Join the cells of a task with their ratings and the propensities of these."""
+    cells, rated, own = (_open_side(sides, n, schema) for n, schema in enumerate(schemas))
+    table = own if chances is None else chances
+    if floor is not None:
+        table = _set_numbers(table, "propensity", np.clip(table["propensity"].to_numpy(), floor, 1.0))
+    if "rating" in keys:  # a join tells 0 from -0
+        rated, table = (_set_numbers(x, "rating", x["rating"].to_numpy() + 0.0) for x in (rated, table))
+    known = rated.join(table, list(keys), join_type="left outer")
+    return cells.join(known, list(IDS), join_type="full outer").combine_chunks()
+
+
+def _open_side(sides: Sides, number: int, schema: pa.Schema) -> pa.Table:
+    rows = unpack_blocks(sides.get(number, []))
+    return schema.empty_table() if rows is None else rows.select(schema.names)
+
+
+def _set_numbers(rows: pa.Table, name: str, values: Any) -> pa.Table:
+    return rows.set_column(rows.column_names.index(name), name, pa.array(values))
+
+
+def _refuse_cells(total: CellSums) -> None:
+    """Refuse what cannot be estimated. Raises DataError."""
+    if total.twice:
         raise DataError("a cell occurs twice", "in the matrix, the log or the propensities")
-    rated, p = F.col("rating").isNotNull(), F.col("propensity")
-    (totals,) = cells.agg(
-        F.count("*").alias("cells"),
-        F.count_if(rated).alias("rated"),
-        F.count_if(F.col("prediction").isNull()).alias("without a prediction"),
-        F.count_if(rated & p.isNull()).alias("without a propensity"),
-        F.count_if(p.isNotNull() & ~((p > 0) & (p <= 1))).alias("with a propensity outside (0, 1]"),
-        F.sum(1 / p).alias("weight"),
-        F.sum(1 / p**2).alias("squares"),
-        F.max(1 / p).alias("most"),
-    ).collect()
-    for fault in totals.__fields__[2:5]:
-        if totals[fault]:
-            raise DataError(
-                f"{totals[fault]} ratings {fault}", "every known rating needs both; or give a floor"
-            )
-    if not totals.rated:
+    for fault, n in zip(FAULTS, total.faults, strict=True):
+        if n:
+            raise DataError(f"{n} ratings {fault}", "every known rating needs both; or give a floor")
+    if not total.rated:
         raise DataError("no rating is known", "check the log, or the column rating of the matrix")
-    sides = [cells.select(name).distinct().count() for name in CELL]
-    holes = sides[0] * sides[1] - totals.cells
+
+
+def _check_matrix(total: CellSums, sizes: Sequence[int], modelled: bool) -> list[Check]:
+    """Count the data behind the estimates."""
+    assert total.weights
+    weight, squares = total.weights.nearest().tolist()
+    holes = sizes[0] * sizes[1] - total.cells
+    share = total.most / weight
     checks = [
-        Check(f"{PART}: users", sides[0], None, "info", "users of the matrix"),
-        Check("cells", totals.cells, None, "info", "predictions"),
+        Check(f"{PART}: users", sizes[0], None, "info", "users of the matrix"),
+        Check("cells", total.cells, None, "info", "predictions"),
         Check("cells without a prediction", holes, 0.0, "warning", "errors are means over the cells given"),
-        Check("known ratings", totals.rated, None, "info", "cells with a rating"),
-        Check("effective ratings", totals.weight**2 / totals.squares, None, "info", "(sum w)^2 / sum w^2"),
-        Check(
-            "largest share of the weight",
-            totals.most / totals.weight,
-            HEAVY_WEIGHT_SHARE,
-            "warning",
-            "of one rating",
-        ),
+        Check("known ratings", total.rated, None, "info", "cells with a rating"),
+        Check("effective ratings", weight**2 / squares, None, "info", "(sum w)^2 / sum w^2"),
+        Check("largest share of the weight", share, HEAVY_WEIGHT_SHARE, "warning", "of one rating"),
     ]
     return checks if modelled else [*checks, _column_check("imputed", "dr")]
 
@@ -149,91 +192,149 @@ def _column_check(column: str, names: str) -> Check:
 # ------------------------------------------------------------------------------- logged rounds
 
 
-def estimate_rounds(rounds: DataFrame, settings: EstimatorSettings, policy: str, level: float) -> Result:
+@dataclass(frozen=True)
+class Policy:
+    """A policy whose value is estimated.
+
+    Attributes:
+        name: its name in the definition.
+        chance: its probability of each action; None: the rounds, or the table, have them.
+        table: item_id[, position] as text, pi_e; an action that it lacks has 0.
+    """
+
+    name: str = "given"
+    chance: float | None = None
+    table: pa.Table | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Columns by which rounds are joined with the table."""
+        return () if self.table is None else tuple(self.table.column_names[:-1])
+
+    def add_chances(self, rows: pa.Table) -> pa.Table:
+        """Return rounds with pi_e."""
+        if self.chance is not None:
+            return rows.append_column("pi_e", pa.repeat(self.chance, len(rows)))
+        if self.table is None:
+            return rows
+        joined = _as_texts(rows, self.keys).join(self.table, list(self.keys), join_type="left outer")
+        return _set_numbers(joined, "pi_e", pc.fill_null(joined["pi_e"], 0.0)).combine_chunks()
+
+
+def estimate_rounds(
+    engine: Engine, rounds: Any, policy: Policy, settings: EstimatorSettings, level: float
+) -> Result:
     """Estimate the value of a policy by IPS, clipped IPS and SNIPS.
 
-    With a reward model also by DM, DR, switch-DR and DRos.
+    With a reward model also by DM, DR, switch-DR and DRos. One pass checks the values, one counts them, and
+    one adds them up.
 
     Args:
-        rounds: reward, propensity of the logged action, pi_e (the policy's probability of it); q and
-            q_policy: the reward a model expects of that action, and of the policy's actions on average.
+        engine: the runner.
+        rounds: reward, propensity of the logged action, pi_e (the policy's probability of it) unless the
+            policy tells; q and q_policy: the reward a model expects of that action, and of the policy's
+            actions on average.
+        policy: the evaluated policy.
         settings: bounds on weights.
-        policy: name of the evaluated policy; it is part of the definition.
         level: level of the intervals.
 
     Raises:
         SchemaError: a column is missing.
         DataError: a value cannot be used, or there are no rounds.
     """
-    model = [name for name in ("q", "q_policy") if name in rounds.columns]
+    opened = open_input(engine, rounds, (), "rounds")
+    names = opened.schema.names
+    model = [name for name in ("q", "q_policy") if name in names]
     if len(model) == 1:
         raise ConfigError(f"rounds have only {model[0]}", "a reward model gives q and q_policy")
-    columns = ["reward", "propensity", "pi_e", *model]
-    typed = convert_numbers(rounds, columns, "rounds").select(*columns).cache()
-    _check_probabilities(typed)
-    checks = check_rounds(typed, settings)
-    rows = estimate_policy_values(typed, settings, policy, level, modelled=bool(model))
+    own = ["pi_e"] if policy.chance is None and policy.table is None else []
+    require_names(names, list(policy.keys), "rounds")
+    values = dict.fromkeys(["reward", "propensity", *own, *model], DOUBLE)
+    checked = check_input(opened, values, "rounds", ids=(), others=policy.keys)
+    columns = ("reward", "propensity", "pi_e", *model)
+    rows = ChangedRows(checked.rows, checked.names, policy.add_chances, columns)
+    plan = PolicyPlan(settings, policy.name, level, bool(model))
+    facts = reduce(add, rows.each(columns, partial(bandit_feedback.find_facts, plan=plan)), RoundFacts())
+    _refuse_rounds(facts)
+    scale_c = bandit_feedback.find_scale(facts)
+    sums = rows.each(columns, partial(bandit_feedback.sum_rounds, plan=plan, scale_c=scale_c))
+    moments: Sums = reduce(add, (one for one in sums if one is not None))
+    checks = bandit_feedback.check_rounds(facts, moments, scale_c, plan)
     undefined = [] if model else [_column_check("q and q_policy", "dm, dr, switch_dr, dros")]
-    return _make_result(typed, rows, [*checks, *undefined])
+    return _make_result(bandit_feedback.estimate_values(moments, scale_c, plan), [*checks, *undefined])
 
 
-def _check_probabilities(rounds: DataFrame) -> None:
-    wrong = {
-        "propensity": ~((F.col("propensity") > 0) & (F.col("propensity") <= 1)),
-        "pi_e": ~F.col("pi_e").between(0, 1),
-    }
-    counts = [F.count_if(test).alias(name) for name, test in wrong.items()]
-    (totals,) = rounds.agg(F.count("*").alias("rounds"), *counts).collect()
-    if not totals.rounds:
+def _refuse_rounds(facts: RoundFacts) -> None:
+    if not facts.n:
         raise DataError("no rounds", "check the path")
-    for name in wrong:
-        if totals[name]:
+    for name, n in zip(("propensity", "pi_e"), facts.wrong, strict=True):
+        if n:
             raise DataError(
-                f"{totals[name]} of {totals.rounds} rounds have a {name} that is not a probability",
+                f"{n} of {facts.n} rounds have a {name} that is not a probability",
                 "the logging policy must give every logged action a probability above 0",
             )
 
 
-def join_policy(rounds: DataFrame, policy: DataFrame) -> DataFrame:
-    """Add pi_e from a table (item_id[, position], pi_e); an action that the table lacks gets 0."""
-    require(policy, ["item_id", "pi_e"], "policy")
-    keys: list[str] = ["item_id", *(["position"] if "position" in policy.columns else [])]
-    require(rounds, keys, "rounds")
-    chances = convert_numbers(policy, ["pi_e"], "policy").select(
-        *(_string_column(name) for name in keys), "pi_e"
-    )
-    if not chances.groupBy(*keys).count().where("count > 1").limit(1).isEmpty():
+def read_policy(engine: Engine, policy: Any) -> Policy:
+    """Read a policy from a table (item_id[, position], pi_e)."""
+    opened = open_input(engine, policy, ("item_id", "pi_e"), "policy")
+    require_names(opened.schema.names, ["item_id", "pi_e"], "policy")
+    keys = ("item_id", *(["position"] if "position" in opened.schema.names else []))
+    checked = check_input(opened, {"pi_e": DOUBLE}, "policy", ids=keys[:1], others=keys[1:])
+    table = collect_rows(checked).select([*keys, "pi_e"])
+    if table.group_by(list(keys)).aggregate([]).num_rows < len(table):
         raise DataError(f"policy: {', '.join(keys)} occur twice", "give one pi_e per key")
-    plain = rounds.drop("pi_e").withColumns({name: F.col(name).cast("string") for name in keys})
-    return plain.join(chances, keys, "left").fillna({"pi_e": 0.0})
+    return Policy("table", table=table)
 
 
-def estimate_frequencies(rounds: DataFrame) -> DataFrame:
-    """Estimate item_id, position, pi_e of the logging policy by its share of each item at a position.
+def estimate_policy(engine: Engine, rounds: Any) -> Policy:
+    """Estimate a policy by the share of each item at a position in its own rounds.
 
     This estimates the policy over all contexts. The intervals do not include the error of this estimate.
     """
-    shown = rounds.groupBy("position", "item_id").count()
-    at = shown.groupBy("position").agg(F.sum("count").alias("all"))
-    return shown.join(at, "position").select(
-        "item_id", "position", (F.col("count") / F.col("all")).alias("pi_e")
-    )
+    keys = ("item_id", "position")
+    opened = open_input(engine, rounds, (), "rounds")
+    require_names(opened.schema.names, list(keys), "rounds")
+    checked = check_input(opened, {}, "rounds", ids=(), others=keys)
+    counted = pa.concat_tables(checked.rows.each(keys, partial(_count_shown, schema=_type_side(keys))))
+    shown = counted.group_by(list(keys)).aggregate([("n", "sum")])
+    at = shown.group_by("position").aggregate([("n_sum", "sum")])
+    shares = shown.join(at, "position", join_type="inner")
+    chances = pc.divide(shares["n_sum"].cast(pa.float64()), shares["n_sum_sum"].cast(pa.float64()))
+    return Policy("estimated_from_its_log", table=shares.select(list(keys)).append_column("pi_e", chances))
 
 
-def _string_column(name: str) -> Column:
-    return F.col(name).cast("string").alias(name)
+def _count_shown(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    keys = schema.names
+    parts = (_as_texts(rows, keys) for rows in tables)
+    counts = [
+        rows.group_by(keys).aggregate([([], "count_all")]).rename_columns([*keys, "n"]) for rows in parts
+    ]
+    return pa.concat_tables([schema.append(pa.field("n", pa.int64())).empty_table(), *counts])
 
 
-# ------------------------------------------------------------------------------- results
+# ------------------------------------------------------------------------------- rows, results
 
 
-def _make_result(
-    rows: DataFrame, numbers: Sequence[Mapping[str, object] | MetricRow], checks: list[Check]
-) -> Result:
-    spark, schema = rows.sparkSession, spark_schema(METRICS)
-    full_rows = [{"run_id": "", "part": PART, **number} for number in numbers]
-    metrics = spark.createDataFrame(
-        [tuple(row[name] for name in schema.names) for row in full_rows], schema
-    )
-    no_users = spark.createDataFrame([], spark_schema(USER_METRICS))
-    return Result(metrics.drop("run_id"), no_users.drop("run_id"), None, checks, (rows,))
+def collect_rows(checked: CheckedInput) -> pa.Table:
+    """Return all rows of a small table: the driver and each task hold them."""
+    schema = _type_side(checked.names)
+    return pa.concat_tables(checked.rows.each(schema.names, partial(_gather, schema=schema)))
+
+
+def _gather(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    parts = (_as_texts(rows, TEXTS) for rows in tables)
+    return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def _as_texts(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    for name in [name for name in names if name in rows.column_names]:
+        text = combine_column(rows.column(name)).cast(pa.string())
+        rows = rows.set_column(rows.column_names.index(name), name, text)
+    return rows
+
+
+def _make_result(numbers: Sequence[Mapping[str, object] | MetricRow], checks: list[Check]) -> Result:
+    rows = [{"part": PART, **number} for number in numbers]
+    metrics = pa.Table.from_pylist(rows, schema=METRIC_ROWS)
+    return Result(ShownTable(metrics), ShownTable(USER_VALUES.empty_table()), None, checks)

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from recbench_spark.data.input_rows import check_input, open_input
+from recbench_spark.data.readers.published import find_negatives
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.schemas import IDS
-from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.blocks import PieceRows, Rows
 from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.scratch import keep_results
@@ -48,10 +48,7 @@ def _find_table(night: BenchmarkNight) -> object:
     if path:
         return path
     if dataset.lists_negatives:
-        from recbench_spark.data.readers.published import read_negatives  # noqa: PLC0415
-
-        store = require_session(night.store, "a step of this night")
-        return read_negatives(store.spark, str(dataset.path))
+        return find_negatives(str(dataset.path), night.store.engine).open(night.store.engine)
     raise ConfigError(
         "definition.candidates is 'given' and evaluation.candidates_path is missing",
         "give a table of user_id, item_id",

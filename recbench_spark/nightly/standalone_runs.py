@@ -18,17 +18,17 @@ from recbench_spark.evaluation.result import Result, to_arrow
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.commits import Addition, add_checks, check_rows, commit
-from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, REJECTS, REPLAYS, RUNS, USER_METRICS
+from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, REJECTS, REPLAYS, RUNS, USER_METRICS, Table
 from recbench_spark.storage.arrow_store import ArrowStore
 
-if TYPE_CHECKING:  # runs of this process need no Spark
-    from recbench_spark.storage.store import Store
+if TYPE_CHECKING:
+    from recbench_spark.storage.arrow_store import AnyStore
 
 
-def publish_standalone(store: Store | ArrowStore, result: Result, run: dict[str, Any]) -> str:
+def publish_standalone(store: AnyStore, result: Result, run: dict[str, Any]) -> str:
     """Write the result of `adhoc.evaluate.evaluate`, with the row of `runs` last; return the run's id.
 
-    Store and result are of one engine.
+    Frames of Spark need its store; tables of Arrow are written by each.
     """
     run_id = new_run_id(run["logical_date"], run["model"])
     store.note_run(run_id)
@@ -36,13 +36,21 @@ def publish_standalone(store: Store | ArrowStore, result: Result, run: dict[str,
     frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
     if result.rankings is not None:
         frames.append((result.rankings, RANKINGS))
-    store.append_all([(_add_run_id(rows, run_id), table) for rows, table in frames])
+    _append(store, [(_add_run_id(rows, run_id), table) for rows, table in frames])
     row = _standalone_row(run, result.truth, result.checks, (run["model_kind"],))
     require_unchanged()  # inputs may be read during the writes; the row of `runs` makes them visible
     runs = Addition(RUNS, rows=[make_run_row(row, run_id, run["started_at"])])
     commit(store, add_checks(run_id, checks), runs)
     store.end_runs()
     return run_id
+
+
+def _append(store: AnyStore, tables: Sequence[tuple[Any, Table]]) -> None:
+    if not isinstance(store, ArrowStore) and hasattr(tables[0][0], "withColumn"):
+        store.append_all(tables)
+        return
+    store.create(*(table for _, table in tables))
+    commit(store, *(Addition(table, rows=rows) for rows, table in tables))
 
 
 def publish_replays(
@@ -131,7 +139,7 @@ def _standalone_row(
     }
 
 
-def check_base_rates(store: Store | ArrowStore, suite: str, result: Result) -> list[Check]:
+def check_base_rates(store: AnyStore, suite: str, result: Result) -> list[Check]:
     """Warn if the suite has value metrics over another mean outcome, since RIG depends on it."""
     if result.truth is None:
         return []

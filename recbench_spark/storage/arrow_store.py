@@ -202,11 +202,6 @@ class ArrowStore(FileTables):
         except DeltaError as error:
             raise FallbackToSpark(f"table {name}: {str(error).splitlines()[0]}") from None
 
-    def append_all(self, frames: Sequence[tuple[pa.Table, Table]]) -> None:
-        """Append to several tables, one after the other."""
-        for rows, table in frames:
-            self.append(rows, table)
-
     def append(self, rows: pa.Table, table: Table, once: str = "") -> None:
         """Append rows; the table is created if it does not exist yet. `once`: as `Store.append`.
 

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark.data.external_inputs import count_dimensions
+from recbench_spark.data.input_rows import check_vectors, open_input, refuse_twice
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import union_rows
 from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
@@ -57,5 +58,8 @@ def append_frames(store: Store, table: Table, sides: Mapping[str, DataFrame], ke
 def share_frame_vectors(data: Any, items: Any, what: str) -> DotSource:
     """Write the catalogue with the vectors of these items where workers map it; return the source."""
     vectors = items.frame.select("item_id", "vector", "bias") if isinstance(items, FrameRows) else items
-    dims = count_dimensions(vectors, what)
-    return DotSource(share_rows(data.store.scratch, vector_rows(data.items, vectors)), data.n_items, dims)
+    engine = SparkEngine(vectors.sparkSession)
+    checked = check_vectors(open_input(engine, vectors, (), what), "item_id", what)
+    refuse_twice(engine, checked, "item_id", what)
+    shared = share_rows(data.store.scratch, vector_rows(data.items, vectors))
+    return DotSource(shared, data.n_items, checked.dims)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from recbench_spark.config import Dataset
-from recbench_spark.data.log_sources import HERE, find_text_files
-from recbench_spark.data.readers.paths import file_system, find_file, is_folder, list_names
+from recbench_spark.data.log_sources import HERE, Finder, find_text_files
+from recbench_spark.data.readers.paths import file_system, is_folder, list_names
 from recbench_spark.engine.sessions import forget_delta_logs
 from recbench_spark.errors import ConfigError, DataError, MissingError
 from recbench_spark.storage.catalogs import is_delta
+from recbench_spark.storage.local_files import read_head
 from recbench_spark.storage.warehouse import hadoop_uri, share_access
 
 ODD = ("plain", "with space", "per%20cent", "näive")
@@ -44,9 +46,10 @@ def test_a_folder_is_listed_by_any_name(
     assert is_folder(connect, place)
     assert not is_folder(connect, f"{place}/notes.txt")
     assert list_names(connect, place) == ["inner", "notes.txt", "test.ascii", "train.ascii.gz"]
-    assert find_file(connect, place, ["train.ascii"]) == f"{place}/train.ascii.gz"
+    finder = Finder(partial(is_folder, connect), partial(list_names, connect), read_head)
+    assert finder.find(place, ["train.ascii"]) == f"{place}/train.ascii.gz"
     with pytest.raises(ConfigError, match=r"no train\.csv") as error:
-        find_file(connect, place, ["train.csv"])
+        finder.find(place, ["train.csv"])
     assert "train.ascii" in error.value.hint
 
 

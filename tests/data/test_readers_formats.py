@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import random
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
 
+from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, load_benchmark, parse
 from recbench_spark.data import text_pieces
 from recbench_spark.data.log_sources import open_raw_log
-from recbench_spark.data.readers.bandit_feedback import ROUNDS, read_rounds
-from recbench_spark.data.readers.published import read_negatives, read_propensities
+from recbench_spark.data.readers.published import find_negatives, find_propensities, find_rounds
 from recbench_spark.data.readers.tables import read_table
-from recbench_spark.errors import ConfigError, DataError, SchemaError
+from recbench_spark.engine.local import LocalEngine
+from recbench_spark.engine.sessions import SparkEngine
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError
+from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, MANIFESTS, RANKINGS, REJECTS
 from recbench_spark.storage.store import Store
 from tests.data.test_readers import SECOND, dataset, log, rows, write
 from tests.labelled import id_order, read_log
 from tests.log_schema import LOG_SCHEMA
-from tests.nights import run
+from tests.nights import DATE, run
+from tools.compare_warehouses import main as compare
 
 # --- MovieLens ---
 
@@ -104,11 +109,14 @@ def test_coat(spark, tmp_path):
         log("1", "2", 3.0, part="open_loop"),
     ]
     assert id_order([frame]) == "numeric"
-    propensities = read_propensities(spark, str(tmp_path))
-    assert rows(propensities)[:4] == [("0", "0", 0.1), ("0", "1", 0.5), ("0", "2", 1.0), ("1", "0", 0.25)]
-    write(tmp_path / "propensities.ascii", "1e-1 0\n")
-    with pytest.raises(DataError, match=r"1 rows whose 'propensity' is not a probability.*'0'"):
-        read_propensities(spark, str(tmp_path))
+    for engine in (LocalEngine(str(tmp_path)), SparkEngine(spark)):
+        propensities = read_typed(find_propensities(str(tmp_path)), engine)
+        known = [("0", "0", 0.1), ("0", "1", 0.5), ("0", "2", 1.0), ("1", "0", 0.25)]
+        assert propensities[:4] == known and len(propensities) == 6
+    write(tmp_path / "propensities.ascii", "1e-1 0\n3\n")
+    with pytest.raises(DataError, match=r"1 rows whose 'propensity' is not a probability.*'0'") as refused:
+        find_propensities(str(tmp_path)).open(LocalEngine(str(tmp_path)))
+    assert "1 lines that are not as many numbers as in the first line, e.g. '3'" in refused.value.message
     write(tmp_path / "test.ascii", "0 2 0\n0 3\n0 0 x\n")
     with pytest.raises(DataError) as error:
         read_log(spark, dataset("coat", tmp_path))
@@ -178,11 +186,12 @@ def test_ncf_files(spark, tmp_path):
     frame = read_log(spark, dataset("ncf", tmp_path))
     test = [log("0", "10", 5.0, 978824351 * SECOND, "test"), log("1", "9", 3.0, 978300174 * SECOND, "test")]
     assert rows(frame) == [test[0], log("0", "9", 5.0, 7 * SECOND, "train"), test[1]]
-    negatives = read_negatives(spark, str(tmp_path))
-    assert rows(negatives) == [("0", "3"), ("0", "9"), ("1", "10"), ("1", "3")]
+    for engine in (LocalEngine(str(tmp_path)), SparkEngine(spark)):
+        negatives = read_typed(find_negatives(str(tmp_path)), engine)
+        assert negatives == [("0", "3"), ("0", "9"), ("1", "10"), ("1", "3")]
     write(tmp_path / "y.test.negative", "(0,10)\t9\n0\t10\t9\n")
     with pytest.raises(DataError, match=r"1 lines that are not '\(user,item\) negative"):
-        read_negatives(spark, str(tmp_path / "y.test.negative"))
+        find_negatives(str(tmp_path / "y.test.negative")).open(engine)
     write(tmp_path / "x.train.rating", "0,9,5,7\n")
     with pytest.raises(SchemaError, match="first line has 1 fields separated by tabs"):
         read_log(spark, dataset("ncf", tmp_path))
@@ -238,6 +247,9 @@ def test_a_night_on_listed_negatives_with_a_rejected_row(spark, tmp_path):
     assert {(row.metric, row.k): row.value for row in values} == {
         ("hit", 1): 1 / 2, ("hit", 5): 1, ("mrr", 1): 1 / 2, ("mrr", 5): 3 / 4,
     }  # fmt: skip
+    other = Store(spark, str(tmp_path / "spark"))
+    assert run_night(other, benchmark, DATE, Journal(io.StringIO())).failed == {}
+    assert compare([str(tmp_path / "warehouse"), other.root]) == 0
 
 
 # --- Open Bandit ---
@@ -247,7 +259,14 @@ ROUND_HEADER = (
 )
 
 
-def test_rounds(spark, tmp_path):
+def read_typed(source, engine):
+    rows = source.open(engine).rows
+    tables = (table for part in rows.each(rows.names, list) for table in part)
+    return sorted(tuple(row.values()) for table in tables for row in table.to_pylist())
+
+
+def test_rounds(tmp_path):
+    engine = LocalEngine(str(tmp_path))
     lines = [
         ROUND_HEADER,
         "0,2019-11-24 00:00:17.004101+00:00,79,2,0,0.0125,a,b,0.0",
@@ -255,21 +274,18 @@ def test_rounds(spark, tmp_path):
     ]
     write(tmp_path / "all.csv", "\n".join(lines) + "\n")
     write(tmp_path / "item_context.csv", ",item_id,item_feature_0\n0,79,-0.5\n")
-    frame = read_rounds(spark, str(tmp_path), "+01:00")
-    assert frame.columns == ROUNDS.names
-    start = day("2019-11-24")
-    assert rows(frame) == [
-        (0, start + 17_004_101, "79", 2, 0.0, 0.0125, ["a", "b"], [0.0]),
-        (1, start - 3581 * SECOND, "14", 1, 1.0, 1.0, ["a", None], [1.0]),
-    ]
-    lines += ["2,2019-11-24,14,0,2,0,a,b,", "3,never,,1,1,1.5,a,b,0"]
+    assert read_typed(find_rounds(str(tmp_path)), engine) == [("14", 1, 1.0, 1.0), ("79", 2, 0.0, 0.0125)]
+    lines += ["2,2019-11-24,14,0,2,0,a,b,", "3,never,,1.5,1,1.5,a,b,0", "x,2101-01-01,1,1,1,1,a,b,0", "4,5"]
     write(tmp_path / "all.csv.gz", "\n".join(lines) + "\n")
     with pytest.raises(DataError) as error:
-        read_rounds(spark, str(tmp_path / "all.csv.gz"))
+        find_rounds(str(tmp_path / "all.csv.gz")).open(engine)
     for problem in (
-        "1 rows whose 'timestamp' is not a timestamp",
+        "1 lines that are not 9 fields separated by ',', e.g. '4,5'",
+        "1 rows whose '_c0' is not a whole number, e.g. 'x'",
+        "1 rows whose 'timestamp' is not a timestamp such as",
+        "1 rows whose 'timestamp' is not a timestamp before the year 2100, e.g. '2101-01-01'",
         "1 rows whose 'item_id' is not an id, e.g. a missing value",
-        "1 rows whose 'position' is not a position from 1, e.g. '0'",
+        "2 rows whose 'position' is not a position from 1, e.g. '0'",
         "1 rows whose 'click' is not 0 or 1, e.g. '2'",
         "2 rows whose 'propensity_score' is not a probability above 0, e.g. '0'",
         "1 rows whose 'affinities' is not an array of numbers",
@@ -277,7 +293,12 @@ def test_rounds(spark, tmp_path):
         assert problem in error.value.message
     write(tmp_path / "men.csv", "a,b\n1,2\n")
     with pytest.raises(SchemaError, match="has no column _c0, timestamp"):
-        read_rounds(spark, str(tmp_path / "men.csv"))
+        find_rounds(str(tmp_path / "men.csv"))
+    write(tmp_path / "women.csv", ROUND_HEADER + "\n")
+    with pytest.raises(DataError, match="no rows"):
+        find_rounds(str(tmp_path / "women.csv")).open(engine)
+    with pytest.raises(FallbackToSpark, match="s3://b is no path of this machine"):
+        find_rounds("s3://b", engine)
 
 
 # --- files that are missing ---
@@ -330,17 +351,15 @@ def test_real_splits(spark, shared_data, reader, folder, held_out, counts):
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_real_candidates_propensities_and_rounds(spark, shared_data):
+def test_real_candidates_propensities_and_rounds(spark, shared_data, tmp_path):
     """156 test items are among the 99 negatives of their own users."""
-    assert read_negatives(spark, str(shared_data / "ml-1m-ncf-loo")).count() == 6_040 * 99 - 156
-    assert read_propensities(spark, str(shared_data / "coat")).count() == 290 * 300
+    engine = LocalEngine(str(tmp_path))
+    negatives = read_typed(find_negatives(str(shared_data / "ml-1m-ncf-loo")), engine)
+    assert len(negatives) == 6_040 * 99 - 156
+    assert len(read_typed(find_propensities(str(shared_data / "coat")), engine)) == 290 * 300
     for policy in ("random", "bts"):
-        read = read_rounds(spark, str(shared_data / "obd-sample" / policy))
-        n, first, widths = read.agg(
-            F.count("*"), F.min("event_time"), F.collect_set(F.size("affinities"))
-        ).first()
-        assert (n, widths) == (10_000, [80])
-        assert date(2019, 11, 24) == datetime.fromtimestamp(first / SECOND, UTC).date()
+        source = find_rounds(str(shared_data / "obd-sample" / policy))
+        assert len(read_typed(source, engine)) == 10_000 and len(source.marked) == 6 + 80
     context = read_table(spark, str(shared_data / "obd-sample/bts/item_context.csv"), ["item_id"], "items")
     assert context.count() == 80
 

@@ -6,6 +6,7 @@ import gzip
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,8 +17,8 @@ from recbench_spark.commands.dry_runs import check_log
 from recbench_spark.config import Dataset, parse
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
 from recbench_spark.data.columnar import _convert_times
+from recbench_spark.data.log_times import convert_times
 from recbench_spark.data.readers.auction_values import RowRules, _read_times
-from recbench_spark.data.readers.values import Value
 from recbench_spark.data.times import CHECKED, coarser_unit, guess_unit, time_hint
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from tests.labelled import open_log, read_log
@@ -122,13 +123,10 @@ def test_zones_in_process() -> None:
     )
 
 
-def test_zones_in_spark(spark) -> None:
-    frame = spark.createDataFrame([(text,) for text in ZONED], "at string").coalesce(1)
-    for zone in ("UTC", "Asia/Tokyo"):  # the texts name their own
-        value = Value.time(frame, "at", "log", zone)
-        rows = frame.select(value.column.alias("micros"), value.bad.alias("bad")).collect()
-        assert [row.micros for row in rows] == list_zoned_micros()
-        assert [row.bad for row in rows] == [one is None for one in list_zoned_micros()]
+def test_zones_in_a_log() -> None:
+    for zone in (UTC, ZoneInfo("Asia/Tokyo")):  # the texts name their own
+        micros = convert_times(pa.array(list(ZONED)), "timestamp", zone)
+        assert micros.to_pylist() == list_zoned_micros()
 
 
 def write_log(folder: Path, reader: str, times: list[Any], **settings: Any) -> Dataset:

@@ -5,39 +5,37 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, date, datetime
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import NAME, Bootstrap, parse
-from recbench_spark.data.identity import identity
-from recbench_spark.data.readers.bandit_feedback import read_rounds
-from recbench_spark.data.readers.published import read_propensities
-from recbench_spark.data.readers.tables import read_table
-from recbench_spark.engine.versions import collect_arrow
+from recbench_spark.data import arrow_files
+from recbench_spark.data.input_rows import InputRows, open_input
+from recbench_spark.data.readers.published import TextInput, find_propensities, find_rounds
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
-from recbench_spark.evaluation.result import Result
+from recbench_spark.evaluation.result import Result, to_arrow
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.exposure import EstimatorSettings
 from recbench_spark.nightly.estimates import (
-    estimate_frequencies,
+    Policy,
     estimate_matrix,
+    estimate_policy,
     estimate_rounds,
-    join_policy,
+    read_policy,
 )
 from recbench_spark.nightly.runners import choose_job_runner
+from recbench_spark.nightly.split import choose_identity
 from recbench_spark.nightly.standalone_runs import publish_standalone
-from recbench_spark.schemas import CHECKS, METRICS, RUNS
-from recbench_spark.storage.arrow_store import require_session
+from recbench_spark.schemas import CHECKS, METRICS, RUNS, USER_METRICS
+from recbench_spark.storage.blocks import Engine
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
-    from recbench_spark.storage.store import Store
 
+OUTPUT_TABLES = (RUNS, METRICS, CHECKS, USER_METRICS)
 MAX_WEIGHT = 100.0
 MAX_ITEMS = 10**9
 """Most items among which a uniform policy chooses; as in a graph."""
@@ -55,28 +53,42 @@ def run(args: argparse.Namespace) -> int:
     """Check the flags, read the tables, estimate, write and print the results."""
     args = fill_defaults(args)
     check_flags(args)
+    name = f"model {args.model}: {describe_estimate(args)}"
     if args.dry_run:
         check_warehouse(args.warehouse)
-        print("\n".join([f"model {args.model}: {describe_estimate(args)}", *check_tables(args)]))
+        print("\n".join([name, *check_tables(args)]))
+    chosen = choose_job_runner(args.engine, args.warehouse, partial(count_rows, args), OUTPUT_TABLES)
+    if args.dry_run:
+        print(chosen[0].describe())
         return OK
-    chosen = choose_job_runner(args.engine, args.warehouse, need_spark, (RUNS, METRICS, CHECKS))
-    name = f"model {args.model}: {describe_estimate(args)}"
     return run_job(name, args, chosen, partial(publish_estimate, args))
 
 
-def need_spark() -> int:
-    """Raise FallbackToSpark: tables of cells and rounds are frames."""
-    raise FallbackToSpark("cells and rounds are joined by Spark")
+def count_rows(args: argparse.Namespace) -> int:
+    """Return about how many rows the tables have. Raises FallbackToSpark: Spark must read one."""
+    return sum(_count_table(args, path) for path in list_paths(args).values())
 
 
-def publish_estimate(args: argparse.Namespace, opened: AnyStore) -> int:
+def _count_table(args: argparse.Namespace, path: str) -> int:
+    if (text := _find_text(args, path)) is not None:
+        return text.raw.n
+    n = arrow_files.estimate_rows(path)
+    if args.engine == "auto" and (large := arrow_files.count_large_text(path)):
+        raise FallbackToSpark(f"{large:,} bytes of text, which one process would hold several times")
+    return n
+
+
+def list_paths(args: argparse.Namespace) -> dict[str, str]:
+    """Return the tables that the flags name."""
+    names = ("matrix", "log", "propensities", "rounds", "policy", "policy_log")
+    return {name: path for name in names if (path := getattr(args, name))}
+
+
+def publish_estimate(args: argparse.Namespace, store: AnyStore) -> int:
     """Read the tables, estimate, write and print the results."""
-    started, store = datetime.now(UTC), require_session(opened, "cells and rounds")
-    run = {**identify_run(store.spark, args), "started_at": started}
-    result = run_matrix(store.spark, args) if args.matrix else run_rounds(store.spark, args)
-    run_id = publish_standalone(store, result, run)
-    print_estimates(store, run_id)
-    result.release()
+    run = {**identify_run(store, args), "started_at": datetime.now(UTC)}
+    result = run_matrix(store.engine, args) if args.matrix else run_rounds(store.engine, args)
+    print_estimates(store, publish_standalone(store, result, run))
     return OK
 
 
@@ -162,41 +174,48 @@ def policy_name(args: argparse.Namespace) -> str:
     return "estimated_from_its_log" if args.policy_log else "table" if args.policy else "given"
 
 
-def run_matrix(spark: SparkSession, args: argparse.Namespace) -> Result:
+def run_matrix(engine: Engine, args: argparse.Namespace) -> Result:
     """Read a matrix, ratings and propensities, and estimate the errors."""
-    matrix = read_table(spark, args.matrix, ["user_id", "item_id", "prediction"], "matrix")
-    log = read_table(spark, args.log, ["user_id", "item_id", "rating"], "log") if args.log else None
-    if args.propensities.endswith(".ascii"):
-        chances = read_propensities(spark, args.propensities)
+    matrix = open_input(engine, args.matrix, ("user_id", "item_id", "prediction"), "matrix")
+    log = args.log and open_input(engine, args.log, ("user_id", "item_id", "rating"), "log")
+    text = _find_text(args, args.propensities, engine)
+    if text is not None:
+        chances = text.open(engine)
     else:
-        chances = read_table(spark, args.propensities, ["propensity"], "propensities")
-    return estimate_matrix(matrix, log, chances, make_bootstrap(args), args.floor)
+        chances = open_input(engine, args.propensities, ("propensity",), "propensities")
+    return estimate_matrix(engine, matrix, log, chances, make_bootstrap(args), floor=args.floor)
 
 
-def run_rounds(spark: SparkSession, args: argparse.Namespace) -> Result:
+def run_rounds(engine: Engine, args: argparse.Namespace) -> Result:
     """Read rounds and the policy, and estimate its value."""
-    rounds = read_checked_rounds(spark, args.rounds, args.reader)
+    rounds = open_rounds(engine, args, args.rounds)
+    policy = Policy()
     if args.uniform:
-        rounds = rounds.withColumn("pi_e", F.lit(1.0 / args.uniform))
+        policy = Policy(policy_name(args), 1.0 / args.uniform)
     elif args.policy_log:
-        rounds = join_policy(
-            rounds, estimate_frequencies(read_checked_rounds(spark, args.policy_log, args.reader))
-        )
+        policy = estimate_policy(engine, open_rounds(engine, args, args.policy_log))
     elif args.policy:
-        rounds = join_policy(rounds, read_table(spark, args.policy, ["item_id", "pi_e"], "policy"))
+        policy = read_policy(engine, args.policy)
     settings = EstimatorSettings(args.clip, args.switch, args.shrink)
-    return estimate_rounds(rounds, settings, policy_name(args), args.level)
+    return estimate_rounds(engine, rounds, policy, settings, args.level)
 
 
-def read_checked_rounds(spark: SparkSession, path: str, reader: str) -> DataFrame:
-    """Read rounds as rows with the columns reward and propensity."""
-    if reader == "table":
-        return read_table(spark, path, [], "rounds")
-    rounds = read_rounds(spark, path)
-    return rounds.withColumnsRenamed({"click": "reward", "propensity_score": "propensity"})
+def open_rounds(engine: Engine, args: argparse.Namespace, path: str) -> InputRows:
+    """Open rounds as rows with the columns reward and propensity."""
+    text = _find_text(args, path, engine)
+    return open_input(engine, path, (), "rounds") if text is None else text.open(engine)
 
 
-def identify_run(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any]:
+def _find_text(args: argparse.Namespace, path: str, engine: Engine | None = None) -> TextInput | None:
+    """Return an input whose layout is that of a published data set; None for a table."""
+    if path == args.propensities and path.endswith(".ascii"):
+        return find_propensities(path, engine)
+    if args.reader == "open_bandit" and path in (args.rounds, args.policy_log):
+        return find_rounds(path, engine)
+    return None
+
+
+def identify_run(store: AnyStore, args: argparse.Namespace) -> dict[str, Any]:
     """Return the columns of this estimate in `runs`. Runs of the same input are comparable."""
     paths = {
         name: getattr(args, name) for name in ("matrix", "log", "propensities", "policy", "policy_log")
@@ -204,6 +223,7 @@ def identify_run(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any
     truth = args.rounds or args.log or args.matrix
     names = ("level", "clip", "switch", "shrink") if args.rounds else ("level", "floor", "bootstrap")
     settings = {name: getattr(args, name) for name in names}
+    identify = choose_identity(store)
     return {
         "suite": args.suite,
         "logical_date": args.logical_date or date.today(),
@@ -212,18 +232,19 @@ def identify_run(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any
         "dataset": args.dataset or truth,
         "settings": {**settings, **({"policy": policy_name(args)} if args.rounds else {}), "paths": paths},
         "inputs": {
-            "truth": identity(spark, truth),
-            **{name: identity(spark, path) for name, path in paths.items() if path},
+            "truth": identify(truth),
+            **{name: identify(path) for name, path in paths.items() if path},
         },
     }
 
 
-def print_estimates(store: Store, run_id: str) -> None:
+def print_estimates(store: AnyStore, run_id: str) -> None:
     """Print the estimates and the results of the checks."""
-    names = ("metric", "estimator", "value", "stderr", "ci_low", "ci_high", "n", "definition")
-    rows = collect_arrow(store.read_run("metrics", run_id).select(*names)).to_pandas()
-    print(rows.sort_values(["metric", "estimator"]).to_string(index=False, na_rep=""))
-    for check in store.read_run("checks", run_id).orderBy("check").collect():
-        mark = "" if check.passed else "warning: "
-        print(f"{mark}{check.check}: {check.observed:g} ({check.detail})")
+    names = ["metric", "estimator", "value", "stderr", "ci_low", "ci_high", "n", "definition"]
+    metrics, checks = (to_arrow(store.read_run(name, run_id)) for name in ("metrics", "checks"))
+    rows = metrics.select(names).to_pandas().sort_values(["metric", "estimator"])
+    print(rows.to_string(index=False, na_rep=""))
+    for check in sorted(checks.to_pylist(), key=itemgetter("check")):
+        mark = "" if check["passed"] else "warning: "
+        print(f"{mark}{check['check']}: {check['observed']:g} ({check['detail']})")
     print(f"run {run_id} in {store.root}")

@@ -5,8 +5,7 @@ that is not a number, or a row without ids becomes an error that names file, col
 is dropped silently, and no problem appears later as a Java stack trace.
 
     logs             logs that only Spark reads; `data.log_sources` opens all others
-    published        what published splits have beside their log: propensities, negatives
-    bandit_feedback  Open Bandit rounds
+    published        rounds, propensities and negatives of published data sets, without Spark
     tables           lists, scores, ground truth, embeddings, attributes
     values, ids      conversion and checks of a column; ids as numbers or as text
     files            lines and fields of text

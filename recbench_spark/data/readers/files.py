@@ -347,23 +347,10 @@ def _report_comments(spark: SparkSession, path: str, mark: str) -> None:
         print(f"note: {path}: {n:,} lines begin with {mark!r} and are no rows (comment)", file=sys.stderr)
 
 
-def read_lines(spark: SparkSession, path: str, *, whole: bool = False, names: str = "*") -> DataFrame:
-    """Read `line` and FILE: a row per line (LF or CRLF) that is not blank, or a row per file.
-
-    Args:
-        spark: the session.
-        path: a file or a folder.
-        whole: whether a row is a file.
-        names: a pattern of the names of a folder's files.
-    """
-    text = spark.read.option("pathGlobFilter", names).text(escape_path(path), wholetext=whole)
-    frame = _add_file(text.withColumnRenamed("value", "line"))
-    return frame if whole else frame.where(F.trim("line") != "")
-
-
 def read_blanks(spark: SparkSession, path: str, names: Sequence[str | None]) -> DataFrame:
     """Read fields separated by blanks as text, with BAD_LINE and FILE; those without a name are left."""
-    return cut_blanks(read_lines(spark, path), names)
+    lines = _add_file(spark.read.text(escape_path(path)).withColumnRenamed("value", "line"))
+    return cut_blanks(lines.where(F.trim("line") != ""), names)
 
 
 def _add_file(frame: DataFrame) -> DataFrame:

@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from recbench_spark.config import Dataset
 from recbench_spark.data.json_objects import find_bad_object
 from recbench_spark.data.log_checks import PLACE
-from recbench_spark.data.log_sources import Finder, RawLog, find_text_files, open_raw_log
+from recbench_spark.data.log_sources import Finder, RawLog, TextLog, find_text_files, open_raw_log
 from recbench_spark.data.log_times import READ_MARK
 from recbench_spark.data.opened_logs import OpenedLog, check_log
 from recbench_spark.data.paths import check_path, exists
@@ -126,9 +126,13 @@ def _number_rows(engine: Engine, open_rows: Callable[[Engine], Rows]) -> Rows:
 
 
 def _read_text_files(spark: SparkSession, dataset: Dataset) -> RawLog:
-    """Read the files of a data set as a whole; a task cuts a file."""
+    return read_text_files(spark, partial(find_text_files, dataset))
+
+
+def read_text_files(spark: SparkSession, find: Callable[[Finder], TextLog]) -> RawLog:
+    """Read files of a known layout as a whole; a task cuts a file."""
     finder = Finder(partial(is_folder, spark), partial(list_names, spark), partial(read_file_head, spark))
-    log = find_text_files(dataset, finder)
+    log = find(finder)
     pieces = {bare_uri(file): LinePiece(file, 0, -1, layout, part) for part, file, layout in log.files}
     names = (*log.names, BAD_LINE, FILE)
     return log.make_raw(partial(_open_contents, spark=spark, pieces=pieces, names=names))

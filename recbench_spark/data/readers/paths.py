@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
@@ -12,7 +12,7 @@ from pyarrow import fs
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from recbench_spark.data.paths import check_path, find_entry, may_be_table
+from recbench_spark.data.paths import check_path, may_be_table
 from recbench_spark.engine.sessions import Py4JJavaError, is_connect, open_hadoop
 from recbench_spark.errors import DataError, MissingError
 from recbench_spark.inputs import normalise_path
@@ -87,11 +87,6 @@ def qualify_path(spark: SparkSession, path: str) -> str:
     """Return a path with the scheme and host by which Spark reads it."""
     files, place = file_system(spark, path)
     return str(files.makeQualified(place).toString())
-
-
-def find_file(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
-    """Find the path of an entry, local or remote; arguments and errors as `find_entry`."""
-    return find_entry(folder, list_names(spark, folder) if is_folder(spark, folder) else None, patterns)
 
 
 def is_table(spark: SparkSession, name: str) -> bool:

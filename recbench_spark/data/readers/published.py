@@ -1,106 +1,224 @@
-"""Read what published splits have beside their log: Coat's propensities, and NCF's negatives."""
+"""Read what published data sets have beside a log: rounds, propensities, negatives.
+
+Tasks cut the lines, on either runner. Without Spark.
+
+Sources: Open Bandit, Saito et al., NeurIPS 2021, Datasets and Benchmarks; Coat, Schnabel et al., ICML 2016;
+NCF, He et al., WWW 2017.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, reduce
+from operator import add
+from typing import Any, NamedTuple, cast
 
-from recbench_spark.data.paths import check_path
-from recbench_spark.data.readers.files import read_lines
-from recbench_spark.data.readers.paths import find_file, is_folder
-from recbench_spark.data.readers.values import Checks, Value
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.data.arrow_files import Problems
+from recbench_spark.data.arrow_rows import combine_column
+from recbench_spark.data.input_rows import InputRows
+from recbench_spark.data.log_checks import Bools, LogRules, Mark, check_rows, parse_numbers
+from recbench_spark.data.log_sources import HERE, Finder, RawLog, TextLog, open_text_files
 from recbench_spark.data.text_layouts import TEXT_NOTES
-from recbench_spark.data.text_pieces import BAD_LINE, FILE
+from recbench_spark.data.text_lines import cut_quoted
+from recbench_spark.data.text_pieces import BAD_LINE, Fields, Matrix, Negatives, TextLayout
+from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.kernels.arrays import Floats
+from recbench_spark.schemas import IDS, require_names
+from recbench_spark.storage.blocks import Engine, StoredRows, return_rows
+from recbench_spark.storage.local_files import head_lines
+from recbench_spark.storage.packed_blocks import Change
+from recbench_spark.storage.sides import ChangedRows
 
-CANDIDATE_LINE = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"
+ROUND_COLUMN = "_c0"
+"""Name of the first column, which has none in the files; it numbers the rounds."""
+
+LOGGED = ("item_id", "position", "click", "propensity_score")
+REQUIRED = (ROUND_COLUMN, "timestamp", *LOGGED)
 
 
-def _split_tokens(line: str | Column) -> Column:
-    return F.regexp_extract_all(line, F.lit(r"\S+"), 0)
+class TextInput(NamedTuple):
+    """Text of a known layout.
+
+    Attributes:
+        raw: its rows.
+        marked: columns that are checked.
+        mark: function from these to unusable values.
+        read: columns that are read.
+        change: function from these to typed rows.
+    """
+
+    raw: RawLog
+    marked: tuple[str, ...]
+    mark: Callable[[pa.Table], Sequence[tuple[pa.Array, Mark]]]
+    read: tuple[str, ...]
+    change: Change
+
+    def open(self, engine: Engine) -> InputRows:
+        """Check all rows in one pass, and return them.
+
+        Raises:
+            DataError: there are none, or values cannot be used.
+        """
+        where, stored = self.raw.where, self.raw.open(engine)
+        work = partial(_count_mistakes, mark=self.mark, line=self.raw.line, where=where)
+        counts = stored.each((*self.marked, BAD_LINE), work)
+        reduce(add, (problems for _, problems in counts), Problems(where, where)).refuse()
+        if not sum(n for n, _ in counts):
+            raise DataError(f"{where}: no rows")
+        empty = self.change(pa.table({name: pa.array([], pa.string()) for name in self.read}))
+        rows = ChangedRows(stored, self.read, self.change, tuple(empty.column_names))
+        fields = [one.with_metadata(TEXT_NOTES) if one.name in IDS else one for one in empty.schema]
+        return InputRows(cast("StoredRows", rows), pa.schema(fields))
 
 
-def _null_array() -> Column:
-    """Return an array of one NULL: exploded, it leaves a row that reports a bad line."""
-    return F.array(F.lit(None).cast("string"))
+def find_rounds(path: str, engine: Any = None) -> TextInput:
+    """Find rounds in a CSV file with a header, or in the one CSV of rounds in a folder.
+
+    Each policy has its own folder: `random` and `bts` are read separately.
+
+    Args:
+        path: `all.csv` (`men.csv`, `women.csv`; `.gz`), or its folder.
+        engine: a runner, which reads remote files where it is Spark; None: of this machine alone.
+
+    Returns:
+        item_id, position, reward (the click) and propensity, when it is opened.
+
+    Raises:
+        ConfigError: no such file. SchemaError: a column is missing. FallbackToSpark: Spark must read it.
+    """
+    raw = _find_text(path, partial(_find_rounds, path=path), engine)
+    require_names(raw.names, list(REQUIRED), raw.where)
+    prefix = re.escape("user-item_affinity_")
+    affinities = tuple(name for name in raw.names if re.fullmatch(f"{prefix}[0-9]+", name))
+    mark = partial(_mark_rounds, where=raw.where, affinities=affinities)
+    return TextInput(raw, (*REQUIRED, *affinities), mark, LOGGED, _type_rounds)
 
 
-def _explode_items(lines: DataFrame, good: Column, user: Column, items: Column) -> DataFrame:
-    """Return user_id, item_id, BAD_LINE and FILE: a row per item of a good line, one row for a bad line."""
-    # Lines are parsed in a separate step; together with `explode` they would be parsed for each item.
-    parsed = lines.select(
-        F.when(good, user).alias("user_id"),
-        F.when(good, items).otherwise(_null_array()).alias("items"),
-        _bad_line(good),
-        FILE,
+def find_propensities(path: str, engine: Any = None) -> TextInput:
+    """Find a matrix such as Coat's `propensities.ascii`, at or under a path; arguments as `find_rounds`.
+
+    Returns:
+        user_id, item_id and propensity, when it is opened; ids are places, from 0, as those of the ratings.
+        A task holds the matrix as text.
+    """
+    layout = Matrix("propensity", zeros=True)
+    raw = _find_text(path, partial(_find_file, path=path, name="propensities.ascii", layout=layout), engine)
+    return TextInput(raw, ("propensity",), _mark_chances, (*IDS, "propensity"), _type_chances)
+
+
+def find_negatives(path: str, engine: Any = None) -> TextInput:
+    """Find the listed negatives in `*.test.negative`, at or under a path; arguments as `find_rounds`.
+
+    Returns:
+        user_id and item_id, when it is opened. 156 users of MovieLens 1M have 98 competitors, since their
+        test item is among them.
+    """
+    find = partial(_find_file, path=path, name="*.test.negative", layout=Negatives())
+    return TextInput(_find_text(path, find, engine), (), _mark_nothing, IDS, return_rows)
+
+
+def _mark_nothing(rows: pa.Table) -> list[tuple[pa.Array, Mark]]:
+    return []
+
+
+def _find_text(path: str, find: Callable[[Finder], TextLog], engine: Any) -> RawLog:
+    """Open text of this machine by tasks, and other text as Spark opens it."""
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
+        return open_text_files(find(HERE))
+    if getattr(engine, "spark", None) is None:
+        raise FallbackToSpark(f"{path} is no path of this machine")
+    from recbench_spark.data.readers.logs import read_text_files  # noqa: PLC0415
+
+    return read_text_files(engine.spark, find)
+
+
+def _find_rounds(finder: Finder, path: str) -> TextLog:
+    names = ("all.csv", "men.csv", "women.csv")
+    file = finder.find(path, names) if finder.is_folder(path) else path
+    lines = head_lines(finder.read_head(file))
+    header = cut_quoted(lines[0], ",", file, None) if lines else []
+    columns = tuple(name or f"_c{place}" for place, name in enumerate(header))
+    return TextLog([(None, file, Fields(columns, ",", header=True, quoted=True))], file)
+
+
+def _find_file(finder: Finder, path: str, name: str, layout: TextLayout) -> TextLog:
+    file = finder.find(path, [name]) if finder.is_folder(path) else path
+    return TextLog([(None, file, layout)], file)
+
+
+# ------------------------------------------------------------------------------- what tasks do
+
+
+def _count_mistakes(
+    tables: Iterable[pa.Table], mark: Callable[[pa.Table], Any], line: str, where: str
+) -> tuple[int, Problems]:
+    """Count rows and values that cannot be used; values of a bad line are not checked."""
+    n, problems = 0, Problems(where, where)
+    for rows in tables:
+        is_good = ~np.asarray(rows.column(BAD_LINE).is_valid())
+        n += len(rows)
+        own = Problems(where, where)
+        own.add_lines(rows.column(BAD_LINE).drop_null().to_pylist(), line)
+        for raw, one in mark(rows):
+            own.add_values(one.name, raw, one.bad & is_good, one.expected, one.hint)
+        problems += own
+    return n, problems
+
+
+def _mark_rounds(rows: pa.Table, where: str, affinities: Sequence[str]) -> list[tuple[pa.Array, Mark]]:
+    rules = LogRules(
+        where, {"item_id": "item_id", "event_time": "timestamp"}, nullable=(), unit="timestamp"
     )
-    return parsed.select("user_id", F.explode("items").alias("item_id"), BAD_LINE, FILE)
+    number = {name: _read_numbers(rows, name) for name in (ROUND_COLUMN, *LOGGED[1:])}
+    place, click, chance = (number[name] for name in LOGGED[1:])
+    marks = [
+        Mark(ROUND_COLUMN, "a whole number", ~_is_whole(number[ROUND_COLUMN])),
+        *check_rows(rows, rules).marks,
+        Mark("position", "a position from 1", ~(_is_whole(place) & (place >= 1))),
+        Mark("click", "0 or 1", ~((click == 0) | (click == 1))),
+        _mark_chance("propensity_score", chance),
+    ]
+    bad = [~np.isfinite(_read_numbers(rows, name)) for name in affinities]
+    if bad and np.any(bad):
+        texts = [combine_column(rows.column(name)) for name in affinities]
+        rows = rows.append_column("affinities", pc.binary_join_element_wise(
+            *texts, ",", null_handling="replace"))  # fmt: skip
+        marks.append(Mark("affinities", "an array of numbers", np.any(bad, axis=0)))
+    return [(combine_column(rows.column(mark.name)), mark) for mark in marks]
 
 
-# --- Coat: a matrix, one line per user ---
+def _mark_chances(rows: pa.Table) -> list[tuple[pa.Array, Mark]]:
+    name = "propensity"
+    return [(combine_column(rows.column(name)), _mark_chance(name, _read_numbers(rows, name)))]
 
 
-def read_propensities(spark: SparkSession, path: str) -> DataFrame:
-    """Read user_id, item_id, propensity of a matrix such as Coat's `propensities.ascii` (or its folder).
-
-    Ids are places, from 0, as those of the ratings. A task holds the matrix as text.
-
-    Raises:
-        ConfigError: the file does not exist.
-        DataError: lines have different lengths, or a value is no probability above 0.
-    """
-    file = find_file(spark, path, ["propensities.ascii"]) if is_folder(spark, path) else path
-    frame = _read_matrix(spark, file, "propensity")
-    value = Value.within(frame, "propensity", file, 0.0, "a probability above 0")
-    checks = Checks(frame, [Value.line("as many numbers as in the first line"), value], file)
-    checks.refuse(checks.count())
-    return frame.select(*_select_ids(), value.column.alias("propensity"))
+def _mark_chance(name: str, chance: Floats) -> Mark:
+    return Mark(name, "a probability above 0", ~((chance > 0) & (chance <= 1)))
 
 
-def _read_matrix(spark: SparkSession, path: str, value: str) -> DataFrame:
-    """Read user_id, item_id and the value of a whitespace-separated matrix, with BAD_LINE and FILE."""
-    lines = F.filter(F.split("line", "\r?\n"), lambda line: F.trim(line) != "")
-    text = read_lines(spark, path, whole=True).select(lines.alias("lines"), FILE)
-    wide = text.withColumn("width", F.size(_split_tokens(F.col("lines")[0])))
-    by_line = wide.select(FILE, "width", F.posexplode("lines").alias("user", "line"))
-    tokens = by_line.select(FILE, "user", "width", "line", _split_tokens("line").alias("tokens"))
-    good = F.size("tokens") == F.col("width")
-    numbers = F.when(good, F.col("tokens")).otherwise(_null_array()).alias("numbers")
-    checked = tokens.select(FILE, "user", _bad_line(good), numbers)
-    by_number = checked.select(FILE, "user", BAD_LINE, F.posexplode("numbers").alias("item", value))
-    ids = [F.col(name).cast("string").alias(f"{name}_id") for name in ("user", "item")]
-    return by_number.select(*ids, value, BAD_LINE, FILE)
+def _is_whole(number: Floats) -> Bools:
+    whole: Bools = (np.abs(number) < 2.0**53) & (number == np.floor(number))
+    return whole
 
 
-def _bad_line(good: Column) -> Column:
-    return F.when(~good, F.col("line")).alias(BAD_LINE)
+def _read_numbers(rows: pa.Table, name: str) -> Floats:
+    """Return a column as float64, NaN where a text is no number."""
+    number = parse_numbers(combine_column(rows.column(name)), name, name)
+    return np.asarray(pc.fill_null(number, np.nan), np.float64)
 
 
-def _select_ids() -> list[Column]:
-    return [F.col(name).alias(name, metadata=TEXT_NOTES) for name in ("user_id", "item_id")]
+def _type_rounds(rows: pa.Table) -> pa.Table:
+    position = pa.array(_read_numbers(rows, "position")).cast(pa.int64(), safe=False)
+    numbers = {"reward": "click", "propensity": "propensity_score"}
+    columns = {name: pa.array(_read_numbers(rows, old)) for name, old in numbers.items()}
+    return pa.table({"item_id": rows.column("item_id"), "position": position, **columns})
 
 
-# --- NCF: leave one out, with listed negatives ---
-
-NEGATIVE_FILES = ("*.test.negative",)
-
-
-def read_negatives(spark: SparkSession, path: str) -> DataFrame:
-    """Read user_id, item_id of the listed negatives in `*.test.negative`, at or under a path.
-
-    A line is `(user,item)`, the user's test item, and the negatives, separated by tabs. A test item
-    among its own negatives (156 users of MovieLens 1M) is none, and an item counts once: such users
-    have 98 competitors. A task holds a line.
-
-    Raises:
-        ConfigError: the file does not exist.
-        DataError: lines have another layout.
-    """
-    check_path(path)
-    file = find_file(spark, path, NEGATIVE_FILES) if is_folder(spark, path) else path
-    lines, good = read_lines(spark, file), F.col("line").rlike(CANDIDATE_LINE)
-    numbers = F.regexp_extract_all("line", F.lit("[0-9]+"), 0)
-    negatives = F.array_except(F.slice(numbers, 3, F.size(numbers)), F.array(numbers[1]))
-    frame = _explode_items(lines, good, numbers[0], negatives)
-    checks = Checks(frame, [Value.line("'(user,item) negative negative ...' in whole numbers")], file)
-    checks.refuse(checks.count())
-    return frame.select(*_select_ids())
+def _type_chances(rows: pa.Table) -> pa.Table:
+    ids = {name: rows.column(name) for name in IDS}
+    return pa.table({**ids, "propensity": pa.array(_read_numbers(rows, "propensity"))})

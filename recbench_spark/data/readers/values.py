@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
@@ -18,18 +18,8 @@ from recbench_spark.data.readers.ids import convert_ids, has_replacement
 from recbench_spark.data.readers.paths import explain_errors
 from recbench_spark.data.text_layouts import BELOW_2_53, FINITE_TEXT, IN_UTF8
 from recbench_spark.data.text_pieces import BAD_LINE, FILE
-from recbench_spark.data.times import (
-    HAS_DATE,
-    HAS_ZONE_NAME,
-    KNOWN_ZONE,
-    LATEST,
-    TIME_TEXT,
-)
 from recbench_spark.engine.versions import try_cast
 from recbench_spark.errors import DataError, SchemaError
-
-HAS_OFFSET = r":[0-9.]+\s*([+-]|[A-Za-z])"
-"""Pattern of a time of day with an offset or zone: Z, +02:00, Europe/Rome."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +46,6 @@ class Value:
     def problem(self) -> str:
         """Return the problem of a bad row."""
         return f"not {self.expected}" if self.name == BAD_LINE else f"'{self.name}' is not {self.expected}"
-
-    def refuse_nulls(self) -> list[Value]:
-        """Return checks that refuse NULL, too; two separate checks where bad values have their own hint."""
-        missing = self.column.isNull()
-        bad = F.lit(False) if self.bad is None else F.coalesce(self.bad, F.lit(False))
-        if not self.hint:
-            return [replace(self, bad=missing | bad)]
-        return [replace(self, bad=missing & ~bad, expected="an id", hint=""), self]
 
     @staticmethod
     def line(expected: str) -> Value:
@@ -96,45 +78,12 @@ class Value:
         return Value(name, number, unreadable | ~finite, expected)
 
     @staticmethod
-    def within(frame: DataFrame, name: str, where: str, low: float, expected: str) -> Value:
-        """Convert to a float64 above `low` and at most 1."""
-        number = _as_double(frame, name, where)
-        fits = (number > low) & (number <= 1)
-        return Value(name, number, ~F.coalesce(fits, F.lit(False)), expected)
-
-    @staticmethod
     def whole(frame: DataFrame, name: str, where: str) -> Value:
         """Convert to int64."""
         number = _as_double(frame, name, where)
         unreadable = column(name).isNotNull() & number.isNull()
         fits = (F.abs(number) < F.lit(2.0**53)) & (number == F.floor(number))
         return Value(name, try_cast(number, "bigint"), unreadable | ~fits, "a whole number")
-
-    @staticmethod
-    def time(frame: DataFrame, name: str, where: str, zone: str = "UTC") -> Value:
-        """Convert a timestamp, or a text with one, to microseconds since 1970 UTC.
-
-        A time without an offset (text, TIMESTAMP_NTZ, DATE) is a local time of the zone.
-        """
-        raw, data_type = column(name), frame.schema[name].dataType
-        if isinstance(data_type, T.TimestampType):
-            return Value(name, F.unix_micros(raw), expected="a timestamp")
-        if isinstance(data_type, T.TimestampNTZType | T.DateType):
-            return Value(
-                name, F.unix_micros(_shift_zone(raw.cast("timestamp"), zone)), expected="a timestamp"
-            )
-        if not isinstance(data_type, T.StringType):
-            kind = data_type.simpleString()
-            raise SchemaError(f"{where}: column '{name}' is {kind}, not a timestamp")
-        known = ~raw.rlike(HAS_ZONE_NAME) | raw.rlike(KNOWN_ZONE)
-        parsed = F.when(raw.rlike(HAS_DATE) & known, try_cast(raw, "timestamp"))
-        micros = F.unix_micros(F.when(raw.rlike(HAS_OFFSET), parsed).otherwise(_shift_zone(parsed, zone)))
-        return Value(name, micros, raw.isNotNull() & micros.isNull(), TIME_TEXT)
-
-    def check_year(self) -> Value:
-        """Check that a time is in a year that a log can have; see `data.times.LATEST`."""
-        late = self.column >= LATEST
-        return Value(self.name, self.column, late, "a timestamp before the year 2100")
 
     @staticmethod
     def vector(frame: DataFrame, name: str, where: str) -> Value:

@@ -1,26 +1,27 @@
 """MSE and MAE of predicted ratings over all cells of the matrix, from a biased sample of known ratings.
 
-Cells are added as whole numbers, so only one row per task is shuffled and the partitioning does not change
-a bit. The bootstrap draws users: a cell has the weight of its user in every task.
+Cells are added as whole numbers, so their order and the tasks do not change a bit. The bootstrap draws
+users: a cell has the weight of its user in every task. Without Spark.
 Axes: n cells, l losses, s sums (`kernels.estimators.rating_matrix.SUMS`), b replicates.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from recbench_spark.config import Bootstrap
-from recbench_spark.evaluation.estimators.sums import sum_batches
+from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.evaluation.metrics.predictions import MetricRow, estimate_row
 from recbench_spark.kernels import sums
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import rating_matrix
 from recbench_spark.kernels.estimators.rating_matrix import ESTIMATES, SUMS, Loss
+from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.sums import Sums
+from recbench_spark.schemas import IDS
 
 LOSSES: dict[str, Loss] = {"mse": "squared", "mae": "absolute"}
 NAMES = {"naive": "holdout"}
@@ -29,24 +30,91 @@ NAMES = {"naive": "holdout"}
 MODEL_SUMS = [SUMS.index("correction"), SUMS.index("imputed")]
 
 
-def compute_matrix_metrics(cells: DataFrame, bootstrap: Bootstrap, *, modelled: bool) -> list[MetricRow]:
-    """Compute mse and mae by holdout (naive), ips, snips and, with a rating model, dr: rows of `metrics`.
+@dataclass(frozen=True)
+class CellSums:
+    """Counts of some cells, and sums over them; those of several tasks are added.
 
-    One pass; each task returns a row of replicates x 14 sums. `n` is the number of known ratings.
+    Attributes:
+        cells, rated: number of cells, and of those with a rating.
+        faults: by FAULTS, the ratings that cannot be used; with one of them nothing is summed.
+        twice: whether a cell occurs twice.
+        most: the largest weight 1 / p.
+        weights: sums of the weights and of their squares, (2,).
+        exact, boot: `cell_sums`.
+    """
+
+    cells: int = 0
+    rated: int = 0
+    faults: tuple[int, ...] = (0, 0, 0)
+    twice: bool = False
+    most: float = 0.0
+    weights: Sums | None = None
+    exact: Sums | None = None
+    boot: Sums | None = None
+
+    def __add__(self, other: CellSums) -> CellSums:
+        """Return the counts and sums of both."""
+        return CellSums(
+            self.cells + other.cells,
+            self.rated + other.rated,
+            tuple(map(sum, zip(self.faults, other.faults, strict=True))),
+            self.twice or other.twice,
+            max(self.most, other.most),
+            _add_sums(self.weights, other.weights),
+            _add_sums(self.exact, other.exact),
+            _add_sums(self.boot, other.boot),
+        )
+
+
+FAULTS = ("without a prediction", "without a propensity", "with a propensity outside (0, 1]")
+
+
+def _add_sums(one: Sums | None, other: Sums | None) -> Sums | None:
+    return one + other if one and other else one or other
+
+
+def sum_cells(cells: pa.Table, bootstrap: Bootstrap) -> CellSums:
+    """Count and sum the cells of a task, which has all cells of its users.
 
     Args:
-        cells: user_key, prediction, rating and propensity (NULL: unknown rating), imputed.
+        cells: user_id, item_id, prediction, rating and propensity (NULL: unknown rating), and imputed where
+            a model says which rating it expects.
         bootstrap: replicates over users, level, seed.
-        modelled: cells have `imputed`, the rating that a model expects.
     """
-    parts = partial(_batch_parts, modelled=modelled)
+    n = len(cells)
+    values = {
+        name: cells.column(name).to_numpy().astype(np.float64)
+        for name in ("prediction", "rating", "propensity", "imputed")
+        if name in cells.column_names
+    }
+    p = values["propensity"]
+    rated, priced = ~np.isnan(values["rating"]), ~np.isnan(p)
+    faults = np.isnan(values["prediction"]), rated & ~priced, priced & ~((p > 0) & (p <= 1))
+    twice = cells.group_by(list(IDS)).aggregate([]).num_rows < n
+    counts = CellSums(n, int(rated.sum()), tuple(int(fault.sum()) for fault in faults), twice)
+    if twice or any(counts.faults):
+        return counts
+    keys = hash_ids(cells.column("user_id")).view(np.int64)
+    order = np.argsort(keys, kind="stable")  # a user's cells in one part: fewer draws of weights
+    for start in range(0, n, PIECE_ROWS):
+        part = order[start : start + PIECE_ROWS]
+        known = cell_parts(*(value[part] for value in values.values()))
+        exact, boot = cell_sums(keys[part], known, bootstrap)
+        weight = 1 / p[part][priced[part]]
+        squares = 1 / p[part][priced[part]] ** 2
+        weights = sums.exact_sums(np.column_stack([weight, squares]))
+        most = float(weight.max(initial=0.0))
+        counts += CellSums(most=most, weights=weights, exact=exact, boot=boot)
+    return counts
 
-    def batch_sums(batch: pa.RecordBatch) -> list[Sums]:
-        return cell_sums(batch.column("user_key").to_numpy(), parts(batch), bootstrap)
 
-    columns = len(LOSSES) * len(SUMS)
-    exact, boot = sum_batches(cells, batch_sums, [(columns,), (bootstrap.replicates, columns)])
-    totals, boots = estimable_totals(exact, boot, modelled=modelled)
+def make_metrics(total: CellSums, bootstrap: Bootstrap, *, modelled: bool) -> list[MetricRow]:
+    """Compute mse and mae by holdout (naive), ips, snips and, with a rating model, dr: rows of `metrics`.
+
+    `n` is the number of known ratings.
+    """
+    assert total.exact and total.boot
+    totals, boots = estimable_totals(total.exact, total.boot, modelled=modelled)
     values, replicates = rating_matrix.from_totals(totals), rating_matrix.from_totals(boots)
     n = int(totals[0, 0])
 
@@ -57,14 +125,6 @@ def compute_matrix_metrics(cells: DataFrame, bootstrap: Bootstrap, *, modelled: 
 
     names = [name for name in ESTIMATES if modelled or name != "dr"]
     return [row(m, metric, name) for m, metric in enumerate(LOSSES) for name in names]
-
-
-def _batch_parts(batch: pa.RecordBatch, *, modelled: bool) -> Floats:
-    columns = ("prediction", "rating", "propensity", "imputed")
-    prediction, rating, propensity, imputed = (
-        batch.column(name).to_numpy(zero_copy_only=False).astype(np.float64) for name in columns
-    )
-    return cell_parts(prediction, rating, propensity, imputed if modelled else None)
 
 
 def cell_parts(
