@@ -106,17 +106,10 @@ def require_local_night(benchmark: Benchmark) -> None:
     Raises:
         FallbackToSpark: one has none.
     """
-    evaluation, exposure = benchmark.evaluation, benchmark.evaluation.exposure
-    needs_spark = {
-        "definition.candidates: given, by the files of a dataset,": (
-            benchmark.definition.candidates == "given" and not evaluation.candidates_path
-        ),
-        "evaluation.exposure with logistic regression": exposure is not None
-        and exposure.propensities.method == "logistic_regression",
-    }
-    for name, is_wanted in needs_spark.items():
-        if is_wanted:
-            raise FallbackToSpark(f"{name} is evaluated by Spark")
+    if benchmark.definition.candidates == "given" and not benchmark.evaluation.candidates_path:
+        raise FallbackToSpark(
+            "definition.candidates: given, by the files of a dataset, is evaluated by Spark"
+        )
     for model in benchmark.models:
         if not isinstance(model, PublishedModel) and not _runs_local(model):
             raise FallbackToSpark(f"model {model.name} (kind {model.kind}) runs on Spark")

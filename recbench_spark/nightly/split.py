@@ -295,22 +295,24 @@ def write_labelled(
     except Exception as error:  # of Spark's error the text names the worker's
         if FallbackToSpark.__name__ not in f"{type(error).__name__} {error}":
             raise
-    return label(open_any_log(store, dataset, split))
+    return label(open_any_log(store, dataset, placed=split.holdout == "consecutive"))
 
 
-def open_any_log(store: AnyStore, dataset: Dataset, split: Split) -> OpenedLog:
+def open_any_log(store: AnyStore, dataset: Dataset, *, placed: bool = False) -> OpenedLog:
     """Open and check a log, by tasks where they can read it.
+
+    `placed`: rows that Spark reads know their place.
 
     Raises:
         FallbackToSpark: the warehouse has no Spark, which must read the log. The others: as `check_log`.
     """
     if dataset.reader == "world":
-        return open_world(store.engine, dataset, split, store.scratch if store.is_file_storage else None)
+        return open_world(store.engine, dataset, store.scratch if store.is_file_storage else None)
     if isinstance(store, ArrowStore):
         return check_log(open_raw_log(dataset), dataset, store.engine)
     from recbench_spark.data.readers.logs import open_log  # noqa: PLC0415
 
-    return open_log(store.spark, dataset, placed=split.holdout == "consecutive")
+    return open_log(store.spark, dataset, placed=placed)
 
 
 def _open_frames(store: AnyStore, why: str) -> Any:
