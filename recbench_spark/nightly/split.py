@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ from recbench_spark.nightly.commits import Addition, add_blocks, commit
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.nightly.slice_tables import label_slices
 from recbench_spark.protocol.audit_passes import build_manifest, count_parts
-from recbench_spark.protocol.item_counts import MOST_ITEMS, Catalogue, count_catalogue
+from recbench_spark.protocol.item_counts import Catalogue, count_catalogue, number_by_tasks
 from recbench_spark.protocol.labelled_rows import open_by_user, open_labelled
 from recbench_spark.protocol.labels import read_dropped, sum_dropped
 from recbench_spark.protocol.manifests import Fact, LogRows, describe_rows, refuse_empty_parts
@@ -46,7 +46,7 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     Table,
 )
-from recbench_spark.storage.arrow_store import ArrowStore, require_session
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
 
 if TYPE_CHECKING:
@@ -315,18 +315,6 @@ def open_any_log(store: AnyStore, dataset: Dataset, *, placed: bool = False) -> 
     return open_log(store.spark, dataset, placed=placed)
 
 
-def _open_frames(store: AnyStore, why: str) -> Any:
-    """Import what Spark alone can do.
-
-    Raises:
-        FallbackToSpark: the warehouse has no session.
-    """
-    require_session(store, why)
-    from recbench_spark.nightly import split_frames  # noqa: PLC0415
-
-    return split_frames
-
-
 def _append_labelled(store: AnyStore, split_id: str, blocks: TaskRows, n: int) -> Counter[tuple[str, str]]:
     """Write labelled rows, and count those of n that they leave out, by part and reason.
 
@@ -369,9 +357,10 @@ def _write_blocks(
 def _write_catalogue(store: AnyStore, rows: Rows, split_id: str, numeric: bool) -> Catalogue:
     catalogue = count_catalogue(rows, numeric) if isinstance(rows, PieceRows) else None
     if catalogue is None:
-        frames = _open_frames(store, f"more than {MOST_ITEMS:,} items")
-        by_spark: Catalogue = frames.append_catalogue(store, split_id, numeric)
-        return by_spark
+        tasks = store.engine.count_tasks(store.count_rows(SPLITS, "split_id", split_id))
+        with number_by_tasks(rows, numeric, tasks) as large:
+            commit(store, add_blocks(ITEMS, split_id, large.rows))
+            return large
     named = catalogue.rows.append_column("split_id", pa.repeat(split_id, len(catalogue.rows)))
     commit(store, Addition(ITEMS, split_id, named))
     return catalogue
