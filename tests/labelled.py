@@ -11,25 +11,26 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark.config import Dataset, Split
+from recbench_spark.config import Dataset, Split, WorldSettings
 from recbench_spark.data.log_survey import RowFacts
-from recbench_spark.data.opened_logs import OpenedLog
+from recbench_spark.data.opened_logs import OpenedLog, fill_columns
 from recbench_spark.data.readers import logs
 from recbench_spark.data.readers.ids import convert_ids
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.protocol import rules
 from recbench_spark.protocol.labels import read_dropped
-from recbench_spark.schemas import ID_KIND, IDS, REJECTS, SPLITS
+from recbench_spark.protocol.rules import open_world
+from recbench_spark.schemas import ID_KIND, IDS, INTERACTIONS, REJECTS, SPLITS
 from recbench_spark.storage.blocks import TaskRows
-from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows
-from recbench_spark.storage.spark_types import spark_schema
+from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows, open_frame
+from recbench_spark.storage.spark_types import spark_columns, spark_schema
 
 
 def open_log(spark: SparkSession, dataset: Dataset) -> SimpleNamespace:
     """Open a log as a night does, and return its rows as frames; the columns of ids know their order."""
     opened = logs.open_log(spark, dataset)
-    rows = logs.make_log_frame(spark, opened)
+    rows = make_log_frame(spark, opened)
     for name in IDS:
         rows = rows.withMetadata(name, {ID_KIND: "integer" if name in opened.numeric else "string"})
     rejects = None
@@ -41,8 +42,20 @@ def open_log(spark: SparkSession, dataset: Dataset) -> SimpleNamespace:
 
 
 def read_log(spark: SparkSession, dataset: Dataset) -> DataFrame:
-    """Return the rows of `open_log`; of a world those of the product."""
-    return logs.read_log(spark, dataset) if dataset.reader == "world" else open_log(spark, dataset).rows
+    """Return the rows of `open_log`, or of a world."""
+    if dataset.reader != "world":
+        return open_log(spark, dataset).rows
+    return make_log_frame(spark, open_world(SparkEngine(spark), dataset, None))
+
+
+def read_world(spark: SparkSession, world: WorldSettings) -> DataFrame:
+    """Return the rows of a world."""
+    return read_log(spark, Dataset(name="world", reader="world", world=world))
+
+
+def make_log_frame(spark: SparkSession, log: OpenedLog) -> DataFrame:
+    """Return the rows of a log as a frame in `INTERACTIONS`."""
+    return open_frame(spark, fill_columns(log), spark_columns(INTERACTIONS))
 
 
 def id_order(frames: Iterable[DataFrame], name: str = "item_id") -> str:

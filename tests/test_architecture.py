@@ -95,7 +95,7 @@ MODULES_WITHOUT_SPARK = {
     )),
     "data.readers.published",
     *(f"protocol.{name}" for name in (
-        "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "manifests", "pairs",
+        "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "logistic", "manifests", "pairs",
         "popularity", "positions", "propensities", "rules", "time_facts", "user_blocks", "windows",
     )),
     *(f"training.{name}" for name in (
@@ -323,7 +323,6 @@ LAZY_FILES = {
     "recbench_spark/models/networks/settings.py": "loads torch, when a device is chosen",
     "recbench_spark/nightly/candidates.py": "loads Spark for tables that it alone reads",
     "recbench_spark/evaluation/batched/curves.py": "loads numba, in tasks",
-    "recbench_spark/nightly/propensity.py": "loads Spark for tables and fits that it alone has",
     "recbench_spark/nightly/split.py": "loads Spark for what it alone can read",
     "recbench_spark/protocol/audit.py": "loads numba, in tasks",
     "recbench_spark/protocol/labels.py": "loads numba, in tasks",

@@ -42,6 +42,7 @@ def raise_revision(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 EVERYTHING = {"split", "model", "run"}
+FITTED = {"method": "logistic_regression", "item_features": "f.csv"}
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,13 @@ EVERYTHING = {"split", "model", "run"}
         ("metrics", small(), "popular", {"run"}),
         ("exposure", small(), "popular", set()),
         ("exposure", small(evaluation={"exposure": {}}), "popular", {"run"}),
+        ("logistic_regression", small(evaluation={"exposure": {}}), "popular", set()),
+        (
+            "logistic_regression",
+            small(evaluation={"exposure": {"propensities": FITTED}}),
+            "popular",
+            {"run"},
+        ),
         ("sampled", small(), "popular", set()),
         ("sampled", small(evaluation=UNIFORM), "popular", {"run"}),
         ("held_out_users", small(models=[SGD]), "m", set()),

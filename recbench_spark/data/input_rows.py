@@ -333,7 +333,7 @@ def _check(table: InputRows, rules: Typing) -> CheckedInput:
         type_table(table.schema.empty_table().select(list(rules.columns)), rules)
         typed, parts = None, table.rows.each(rules.columns, partial(_find_facts, rules=rules))
         facts = reduce(add, parts, InputFacts())
-        rows = ChangedRows(table.rows, rules.columns, partial(_type_rows, rules=rules), rules.names)
+        rows = ChangedRows(table.rows, rules.columns, partial(type_rows, rules=rules), rules.names)
     facts.refuse(rules.what)
     dims = 0
     if rules.vectors:
@@ -358,8 +358,12 @@ def _find_facts(tables: Iterable[pa.Table], rules: Typing) -> InputFacts:
     return reduce(add, (type_table(table, rules, keep_errors=True)[1] for table in tables), InputFacts())
 
 
-def _type_rows(rows: pa.Table, rules: Typing) -> pa.Table:
-    return type_table(rows, rules)[0]
+def type_rows(rows: pa.Table, rules: Typing) -> pa.Table:
+    """Type some rows. Raises DataError: a file spells a value wrong."""
+    typed, facts = type_table(rows, rules)
+    if facts.problems is not None:
+        facts.problems.refuse()
+    return typed
 
 
 def type_table(table: pa.Table, rules: Typing, *, keep_errors: bool = False) -> tuple[pa.Table, InputFacts]:

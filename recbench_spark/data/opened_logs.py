@@ -33,7 +33,7 @@ from recbench_spark.data.times import (
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.placeholders import log_end_micros
-from recbench_spark.schemas import IDS
+from recbench_spark.schemas import IDS, INTERACTIONS
 from recbench_spark.storage.blocks import Engine, OpenPieces, PieceRows, Rows, StoredRows, TaskRows
 from recbench_spark.storage.local_files import describe_undecoded, refuse_misspelt, require_columns
 from recbench_spark.storage.packed_blocks import Change
@@ -73,6 +73,21 @@ class OpenedLog:
     def describe_reasons(self) -> str | None:
         """Return the reasons with their numbers in one text; None where no row was rejected."""
         return "; ".join(f"{n} {reason}" for reason, n in self.reasons.items()) or None
+
+
+def fill_columns(log: OpenedLog) -> ChangedRows:
+    """Return the rows of a log in `INTERACTIONS`; columns that it lacks are NULL."""
+    names = tuple(INTERACTIONS.names)
+    return ChangedRows(log.rows, [name for name in names if name in log.columns], _fill, names)
+
+
+def _fill(rows: pa.Table) -> pa.Table:
+    there = set(rows.column_names)
+    columns = [
+        rows.column(one.name).cast(one.type) if one.name in there else pa.nulls(len(rows), one.type)
+        for one in INTERACTIONS
+    ]
+    return pa.table(columns, schema=INTERACTIONS)
 
 
 def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = False) -> LogRules:

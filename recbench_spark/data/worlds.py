@@ -10,8 +10,7 @@ compared with the truth.
 All rows are computed from `xxhash64` and integers, user by user, so they are the same for a seed
 with any partitioning, cluster or platform. The log is a list of pieces, ranges of users. A task makes one
 by itself, in blocks of at most about half a million rows. It needs the loop: one integer array of
-periods x tastes x items, 8 bytes each: 77 KB by default, 26 MB for 100,000 items. This module has no Spark;
-`world_frames` makes frames of its rows.
+periods x tastes x items, 8 bytes each: 77 KB by default, 26 MB for 100,000 items. This module has no Spark.
 
 The equations are, all in integers (u users, i items, g tastes, t periods, d dimensions):
 

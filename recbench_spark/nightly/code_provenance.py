@@ -35,7 +35,7 @@ def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConf
     evaluation = benchmark.evaluation
     names = [model.kind, *model.revised, "rankings", "metrics"]
     names += ["sampled"] if definition.candidates == "uniform" and evaluation.draw.estimators else []
-    names += ["exposure"] if evaluation.exposure else []
+    names += ["exposure", evaluation.exposure.propensities.method] if evaluation.exposure else []
     names += ["learning_curves"] if evaluation.learning_curve else []
     if definition.threshold is not None and list_roundings(definition.threshold):
         names.append("thresholds")

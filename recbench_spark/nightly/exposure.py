@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Evaluation, Exposure
-from recbench_spark.data.arrow_files import read_column_names
 from recbench_spark.definitions import Definition
 from recbench_spark.engine.measures import Measures
 from recbench_spark.errors import DataError
@@ -37,21 +36,14 @@ from recbench_spark.evaluation.ranking.part_users import map_user_blocks, select
 from recbench_spark.kernels.estimators.exposure import MODELLED, WEIGHTED, EstimatorSettings
 from recbench_spark.kernels.estimators.propensities import CHANCES
 from recbench_spark.kernels.estimators.strata import StratumEdges
-from recbench_spark.nightly.propensity import (
-    open_frames,
-    read_given,
-    read_tables,
-    write_propensities,
-)
+from recbench_spark.nightly.propensity import open_numbers, read_given, write_propensities
 from recbench_spark.nightly.propensity_names import ExposureLog, method_name
 from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.protocol.labels import HISTORY
 from recbench_spark.schemas import ITEMS, PROPENSITIES, RANKINGS
-from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.blocks import PieceRows, reduce_rows, return_rows
+from recbench_spark.storage.blocks import reduce_rows
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
-from recbench_spark.storage.sides import ChangedRows, NamedRows
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
@@ -135,17 +127,6 @@ def read_propensities(store: AnyStore, split_id: str, exposure: Exposure) -> pa.
     return propensities
 
 
-def open_rewards(store: AnyStore, path: str) -> NamedRows:
-    """Return item_id[, user_id], reward of a table; a value that is no number is NULL."""
-    if not isinstance(store, ArrowStore):
-        rows: NamedRows = open_frames(store, "rewards").open_rewards(store, path)
-        return rows
-    stored = set(read_column_names(path))
-    names = tuple(name for name in ("user_id", "item_id", "reward") if name in stored | {"reward"})
-    read = partial(read_tables, what="rewards")
-    return ChangedRows(PieceRows(store.engine, [path], read), names, return_rows, names)
-
-
 def _read_stored(store: AnyStore, split_id: str, name: str) -> pa.Table:
     filters = [("split_id", "=", split_id), ("method", "=", name)]
     return store.read_rows(PROPENSITIES, filters, ["item_id", "propensity"])
@@ -214,7 +195,7 @@ def estimate_with_rewards(
     store: AnyStore, run_id: str, measures: Measures, exposure: Exposure
 ) -> tuple[dict[str, pa.Table], Check]:
     """Return results of measures that need the rewards of a model, and count the items without one."""
-    rewards = open_rewards(store, str(exposure.rewards))
+    rewards = open_numbers(store, str(exposure.rewards), "reward", "rewards")
     rankings = store.open_rows(RANKINGS, "run_id", [run_id])
     results = reduce_rewarded(store.engine, measures, rankings, rewards)
     unknown = results.pop("unknown", None)  # None: no user was ranked

@@ -3,7 +3,6 @@ laws."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,16 +10,26 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from recbench_spark.config import Propensities
-from recbench_spark.data.arrow_files import read_table
-from recbench_spark.data.arrow_rows import as_double, read_column
+from recbench_spark.data.dealt_ids import apply_both
+from recbench_spark.data.input_rows import Typing, open_input, type_rows
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.estimators.power_law import PowerLaw, goodness
 from recbench_spark.nightly.commits import Addition, commit
 from recbench_spark.nightly.propensity_names import SEED, ExposureLog, method_name
+from recbench_spark.protocol import logistic
 from recbench_spark.protocol import propensities as fitting
-from recbench_spark.schemas import POWER_LAWS, PROPENSITIES, RATING_PROPENSITIES, Table
-from recbench_spark.storage.arrow_store import ArrowStore, require_session
-from recbench_spark.storage.blocks import Rows
+from recbench_spark.schemas import (
+    CELL_PROPENSITIES,
+    IDS,
+    POWER_LAWS,
+    PROPENSITIES,
+    RATING_PROPENSITIES,
+    Table,
+)
+from recbench_spark.storage.blocks import Rows, TaskRows, count_table_rows
+from recbench_spark.storage.packed_blocks import Change
+from recbench_spark.storage.scratch import share_table
+from recbench_spark.storage.sides import ChangedRows
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
@@ -44,27 +53,31 @@ def write_propensities(
         _append_rows(exposed, settings, PROPENSITIES, read_given(exposed.store, str(settings.path)))
         return None
     if settings.method == "logistic_regression":
-        frames = open_frames(exposed.store, "propensities by logistic regression")
-        frames.fit_features(exposed, settings, cells)
+        _fit_features(exposed, settings, cells=cells)
         return None
     with _count(exposed, "item_id", exposed.items).keep() as counts:
         observed = fitting.make_histogram(counts, _count_users(exposed))
         fitted = fitting.fit_propensities(observed, settings)
         name = method_name(exposed.store, settings)
-        look_up = partial(_look_up, change=counts.change, observed=observed, fitted=fitted, name=name)
-        rows = counts.then(look_up, ("item_id", "propensity", "method"))
-        parts = [(rows, {"split_id": exposed.split_id})]
-        commit(exposed.store, Addition(PROPENSITIES, f"{exposed.split_id}/{name}", parts=parts))
+        look_up = partial(fitting.look_up_propensities, observed=observed, fitted=fitted)
+        change = partial(apply_both, counts.change, look_up)
+        _append_tasks(exposed, PROPENSITIES, counts.then(change, ("item_id", "propensity")), name)
     if fitted.law:
         row = _law_row(observed, fitted, replicates)
         _append_rows(exposed, settings, POWER_LAWS, pa.Table.from_pylist([row]))
     return fitted.law
 
 
-def _look_up(rows: Any, change: Any, observed: Any, fitted: Any, name: str) -> pa.Table:
-    """Return the propensities of a task's items."""
-    looked = fitting.look_up_propensities(change(rows), observed, fitted)
-    return looked.append_column("method", pa.repeat(name, len(looked)))
+def _append_tasks(exposed: ExposureLog, table: Table, rows: TaskRows, name: str) -> None:
+    """Append what tasks compute, with the name of the method."""
+    named = rows.then(partial(_add_method, change=rows.change, name=name), (*rows.names, "method"))
+    parts = [(named, {"split_id": exposed.split_id})]
+    commit(exposed.store, Addition(table, f"{exposed.split_id}/{name}", parts=parts))
+
+
+def _add_method(rows: Any, change: Change, name: str) -> pa.Table:
+    changed = change(rows)
+    return changed.append_column("method", pa.repeat(name, len(changed)))
 
 
 def _count(exposed: ExposureLog, name: str, others: Rows | None = None) -> Any:
@@ -93,28 +106,46 @@ def _fit_ratings(exposed: ExposureLog) -> pa.Table:
 
 def read_given(store: AnyStore, path: str) -> pa.Table:
     """Read item_id and propensity of a table."""
-    if not isinstance(store, ArrowStore):
-        given: pa.Table = open_frames(store, "propensities").read_given(store, path)
-        return given
-    (table,) = read_tables([path], ["item_id", "propensity"], what="propensities")
-    return table
+    given = open_numbers(store, path, "propensity", "propensities")
+    names = ("item_id", "propensity")
+    return pa.concat_tables(table for task in given.each(names, list) for table in task)
 
 
-def read_tables(paths: Iterable[str], columns: Sequence[str], what: str) -> Iterator[pa.Table]:
-    """Yield whole tables, with ids as text; the last column is a number."""
-    *ids, value = columns
-    for path in paths:
-        table = read_table(path, ["item_id", value], what)
-        texts = [table.column(name).cast(pa.string()) for name in ids]
-        yield pa.table([*texts, as_double(read_column(table, value, what), value)], [*columns])
+def open_numbers(store: AnyStore, path: str, value: str, what: str) -> ChangedRows:
+    """Open item_id[, user_id] and a number of a table; a value that is no number is NULL.
+
+    Raises:
+        FallbackToSpark: only Spark reads the path.
+    """
+    table = open_input(store.engine, path, ["item_id", value], what)
+    ids = tuple(name for name in IDS if name in table.schema.names)
+    change = partial(type_rows, rules=Typing(ids, {value: "double"}, what, table.where))
+    return ChangedRows(table.rows, (*ids, value), change, (*ids, value))
 
 
-def open_frames(store: AnyStore, what: str) -> Any:
-    """Return the module of what Spark alone does. Raises FallbackToSpark: the warehouse has none."""
-    require_session(store, what)
-    from recbench_spark.nightly import exposure_frames  # noqa: PLC0415
-
-    return exposure_frames
+def _fit_features(exposed: ExposureLog, settings: Propensities, *, cells: bool) -> None:
+    """Fit over the catalogue; without one over the items that have features, else over the items shown."""
+    store, engine = exposed.store, exposed.store.engine
+    paths = {"user_id": settings.user_features, "item_id": settings.item_features}
+    of = {key: logistic.open_features(engine, path, key) for key, path in paths.items() if path}
+    of_users, of_items = of.get("user_id"), of.get("item_id")
+    select = partial(fitting.select_rows, parts=exposed.parts)
+    rows = ChangedRows(exposed.rows, (*IDS, "part"), select, IDS)
+    catalogue = exposed.items or (of_items.rows if of_items else rows)
+    items = logistic.join_items(logistic.list_ids(catalogue, "item_id"), of_items)
+    names_f, names_g = (one.names if one else () for one in (of_users, of_items))
+    rule = logistic.CellRule(share_table(store.scratch, items), names_f, names_g, settings.rate, SEED)
+    tasks = engine.count_tasks(sum(rows.each(("user_id",), count_table_rows)))
+    name, floor = method_name(store, settings), settings.floor or 0.0
+    with logistic.deal_cells(engine, rows, of_users, tasks).keep() as dealt:
+        rule, n_users = logistic.measure_features(dealt, rule)
+        odds = logistic.fit_odds(dealt, rule)
+        chances = logistic.open_item_propensities(engine, dealt, rule, odds, floor)
+        _append_tasks(exposed, PROPENSITIES, chances, name)
+    if cells:
+        dealt = logistic.deal_cells(engine, rows, of_users, engine.count_tasks(n_users * len(items)))
+        chances = logistic.open_cell_propensities(dealt, rule, odds, floor)
+        _append_tasks(exposed, CELL_PROPENSITIES, chances, name)
 
 
 def _law_row(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recbench_spark.config import Propensities, digest
 from recbench_spark.nightly.split import choose_identity
+from recbench_spark.revisions import select_revisions
 from recbench_spark.storage.blocks import Rows
 
 if TYPE_CHECKING:
@@ -39,7 +40,13 @@ class ExposureLog:
 
 
 def method_name(store: AnyStore, settings: Propensities) -> str:
-    """Return the value of the column `method`: the settings, and hashes of the tables that they name."""
+    """Return the value of the column `method`: the settings, and a hash of the tables that they name.
+
+    The hash holds the revision of a method that reads tables.
+    """
     paths = [settings.path, settings.item_features, settings.user_features]
-    identities = [choose_identity(store)(path) for path in paths if path]
-    return f"{settings.name};content={digest(identities, length=8)}" if identities else settings.name
+    identities: list[Any] = [choose_identity(store)(path) for path in paths if path]
+    if not identities:
+        return settings.name
+    revised = select_revisions(settings.method)
+    return f"{settings.name};content={digest([*identities, *([revised] if revised else [])], length=8)}"

@@ -106,9 +106,6 @@ def require_local_night(benchmark: Benchmark) -> None:
     Raises:
         FallbackToSpark: one has none.
     """
-    exposure = benchmark.evaluation.exposure
-    if exposure is not None and exposure.propensities.method == "logistic_regression":
-        raise FallbackToSpark("evaluation.exposure with logistic regression is evaluated by Spark")
     for model in benchmark.models:
         if not isinstance(model, PublishedModel) and not _runs_local(model):
             raise FallbackToSpark(f"model {model.name} (kind {model.kind}) runs on Spark")

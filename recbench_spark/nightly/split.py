@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ from recbench_spark.nightly.commits import Addition, add_blocks, commit
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.nightly.slice_tables import label_slices
 from recbench_spark.protocol.audit_passes import build_manifest, count_parts
-from recbench_spark.protocol.item_counts import MOST_ITEMS, Catalogue, count_catalogue
+from recbench_spark.protocol.item_counts import Catalogue, count_catalogue, number_by_tasks
 from recbench_spark.protocol.labelled_rows import open_by_user, open_labelled
 from recbench_spark.protocol.labels import read_dropped, sum_dropped
 from recbench_spark.protocol.manifests import Fact, LogRows, describe_rows, refuse_empty_parts
@@ -46,7 +46,7 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     Table,
 )
-from recbench_spark.storage.arrow_store import ArrowStore, require_session
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
 
 if TYPE_CHECKING:
@@ -295,34 +295,24 @@ def write_labelled(
     except Exception as error:  # of Spark's error the text names the worker's
         if FallbackToSpark.__name__ not in f"{type(error).__name__} {error}":
             raise
-    return label(open_any_log(store, dataset, split))
+    return label(open_any_log(store, dataset, placed=split.holdout == "consecutive"))
 
 
-def open_any_log(store: AnyStore, dataset: Dataset, split: Split) -> OpenedLog:
+def open_any_log(store: AnyStore, dataset: Dataset, *, placed: bool = False) -> OpenedLog:
     """Open and check a log, by tasks where they can read it.
+
+    `placed`: rows that Spark reads know their place.
 
     Raises:
         FallbackToSpark: the warehouse has no Spark, which must read the log. The others: as `check_log`.
     """
     if dataset.reader == "world":
-        return open_world(store.engine, dataset, split, store.scratch if store.is_file_storage else None)
+        return open_world(store.engine, dataset, store.scratch if store.is_file_storage else None)
     if isinstance(store, ArrowStore):
         return check_log(open_raw_log(dataset), dataset, store.engine)
     from recbench_spark.data.readers.logs import open_log  # noqa: PLC0415
 
-    return open_log(store.spark, dataset, placed=split.holdout == "consecutive")
-
-
-def _open_frames(store: AnyStore, why: str) -> Any:
-    """Import what Spark alone can do.
-
-    Raises:
-        FallbackToSpark: the warehouse has no session.
-    """
-    require_session(store, why)
-    from recbench_spark.nightly import split_frames  # noqa: PLC0415
-
-    return split_frames
+    return open_log(store.spark, dataset, placed=placed)
 
 
 def _append_labelled(store: AnyStore, split_id: str, blocks: TaskRows, n: int) -> Counter[tuple[str, str]]:
@@ -367,9 +357,10 @@ def _write_blocks(
 def _write_catalogue(store: AnyStore, rows: Rows, split_id: str, numeric: bool) -> Catalogue:
     catalogue = count_catalogue(rows, numeric) if isinstance(rows, PieceRows) else None
     if catalogue is None:
-        frames = _open_frames(store, f"more than {MOST_ITEMS:,} items")
-        by_spark: Catalogue = frames.append_catalogue(store, split_id, numeric)
-        return by_spark
+        tasks = store.engine.count_tasks(store.count_rows(SPLITS, "split_id", split_id))
+        with number_by_tasks(rows, numeric, tasks) as large:
+            commit(store, add_blocks(ITEMS, split_id, large.rows))
+            return large
     named = catalogue.rows.append_column("split_id", pa.repeat(split_id, len(catalogue.rows)))
     commit(store, Addition(ITEMS, split_id, named))
     return catalogue

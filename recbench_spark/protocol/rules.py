@@ -69,7 +69,7 @@ def open_plain_log(engine: Engine, dataset: Dataset, split: Split) -> OpenedLog 
     return OpenedLog(open_log_rows(engine, files), COLUMNS, files.n, files.whole)
 
 
-def open_world(engine: Engine, dataset: Dataset, split: Split, scratch: str | None) -> OpenedLog:
+def open_world(engine: Engine, dataset: Dataset, scratch: str | None) -> OpenedLog:
     """Open a generated world; it is generated once, and kept in scratch if there is one.
 
     Raises:

@@ -17,7 +17,6 @@ from xxhash import xxh64
 
 from recbench_spark.config import Benchmark, Split, WorldSettings, parse
 from recbench_spark.data import world_hashes, world_loop, worlds
-from recbench_spark.data.world_frames import read_world
 from recbench_spark.engine.pipes import cut_parts
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError
@@ -27,7 +26,7 @@ from recbench_spark.protocol.manifests import LogRows
 from recbench_spark.schemas import INTERACTIONS
 from recbench_spark.storage.blocks import run_pieces
 from recbench_spark.storage.frame_blocks import FrameRows
-from tests.labelled import count_dropped_rows, label_blocks
+from tests.labelled import count_dropped_rows, label_blocks, read_world
 from tests.log_schema import LOG_SCHEMA
 
 WORLD = WorldSettings(users=400, items=60, interactions=5000, open_loop=2000, periods=3)

@@ -199,16 +199,18 @@ def test_large_logs_and_catalogs_go_to_spark(tmp_path: Path, monkeypatch) -> Non
     assert choose_runner("spark", benchmark, str(tmp_path / "w"))[0].why == "as requested"
 
 
-def test_a_bad_value_and_a_catalogue_that_needs_spark_leave_no_rows(tmp_path: Path, monkeypatch) -> None:
+def test_a_bad_value_leaves_no_rows_and_tasks_number_a_large_catalogue(tmp_path: Path, monkeypatch) -> None:
     ratings = [1.0] * 899 + [float("nan")]
     benchmark = make(write_log(tmp_path / "log", 6, rating=ratings), SPLITS["last"])
     store = ArrowStore(str(tmp_path / "w"))
     with pytest.raises(DataError, match=r"1 rows whose 'rating' is not a finite number, e\.g\. 'NaN'"):
         split_log(store, benchmark)
     assert not store.exists("splits") or not store.read_rows(TABLE).num_rows
+    benchmark = make(write_log(tmp_path / "log", 6), SPLITS["last"])
+    split_log(ArrowStore(str(tmp_path / "v")), benchmark)
     monkeypatch.setattr(item_counts, "MOST_ITEMS", 5)
-    with pytest.raises(FallbackToSpark, match="items"):
-        split_log(ArrowStore(str(tmp_path / "v")), make(write_log(tmp_path / "log", 6), SPLITS["last"]))
+    split_log(ArrowStore(str(tmp_path / "w")), benchmark)
+    assert compare([str(tmp_path / "v"), str(tmp_path / "w")]) == 0
 
 
 def test_an_empty_part_is_refused_by_its_sizes(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
+from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.protocol import item_counts
 from recbench_spark.protocol.audit import read_labelled
-from recbench_spark.protocol.catalogue import build_catalogue
-from recbench_spark.protocol.item_counts import add_counts, count_catalogue, count_items, number_items
+from recbench_spark.protocol.item_counts import (
+    add_counts,
+    count_catalogue,
+    count_items,
+    number_by_tasks,
+    number_items,
+)
 from recbench_spark.protocol.popularity import CLASSES
-from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.blocks import PieceRows, return_rows
 
 
 @pytest.fixture
@@ -33,20 +40,21 @@ def spread(spark):
         spark.conf.set(key, value)
 
 
-def make_log(spark, trained: dict[str, int], others: dict[str, str] | None = None):
-    """This number of training rows of each item, and one row in another part."""
-    rows = [(f"u{n}", item, "train") for item, times in trained.items() for n in range(times)]
-    rows += [("v", item, part) for item, part in (others or {}).items()]
-    return spark.createDataFrame(rows, "user_id string, item_id string, part string")
-
-
 @pytest.mark.parametrize("numeric", [True, False])
-def test_positions_are_dense_and_in_tie_order_over_many_partitions(spread, numeric: bool) -> None:
+def test_positions_are_dense_and_in_tie_order_over_many_tasks(tmp_path: Path, numeric: bool) -> None:
     ids = [str(n) for n in random.Random(3).sample(range(-500, 5000), 400)]
-    rows = build_catalogue(make_log(spread, {}, dict.fromkeys(ids, "test")), numeric).rows.collect()
+    pieces = [make_rows({}, dict.fromkeys(ids[n::3], "test")) for n in range(3)]
+    log = PieceRows(LocalEngine(str(tmp_path)), pieces, select_tables)
     ordered = sorted(ids, key=int) if numeric else sorted(ids, key=str.encode)
-    assert [row.item_id for row in sorted(rows, key=lambda row: row.item_index)] == ordered
-    assert sorted(row.item_index for row in rows) == list(range(400))
+    with number_by_tasks(log, numeric, 17) as large:
+        rows = pa.concat_tables(large.rows.each(return_rows)).sort_by("item_index")
+        assert len(large.rows.each(len)) > 5
+    assert rows.column("item_id").to_pylist() == ordered
+    assert rows.column("item_index").to_pylist() == list(range(400))
+
+
+def select_tables(pieces: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[pa.Table]:
+    return (piece.select(columns) for piece in pieces)
 
 
 def test_the_index_crosses_partitions(spread) -> None:
@@ -102,23 +110,38 @@ def test_pieces_and_their_order_change_nothing(seed: int, pieces: int) -> None:
     assert number(rows, numeric, pieces) == number(rows, numeric)
 
 
-def test_spark_numbers_larger_catalogues_alike(
-    spread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows, numeric = draw_rows(1)
-    files = [str(tmp_path / f"{n}.parquet") for n in range(3)]
+def check_tasks(engine: Any, folder: Path, seed: int, tasks: int) -> None:
+    """Tasks number the items of three files as the driver does."""
+    rows, numeric = draw_rows(seed)
+    files = [str(folder / f"{seed}-{n}.parquet") for n in range(3)]
     for n, file in enumerate(files):
         pq.write_table(rows.slice(n * 100, 100 if n < 2 else None), file)
-    log = spread.read.parquet(*files)
-    counted = count_catalogue(PieceRows(SparkEngine(spread), files, read_labelled), numeric)
+    log = PieceRows(engine, files, read_labelled)
+    counted = count_catalogue(log, numeric)
     assert counted is not None
-    by_spark = build_catalogue(log, numeric)
-    names = ["item_id", "item_index", "n_train", "popularity"]
-    collected = sorted(map(tuple, by_spark.rows.select(names).collect()), key=lambda row: row[1])
-    assert collected == [tuple(row[name] for name in names) for row in counted.rows.to_pylist()]
-    assert (counted.n, counted.bounds) == (by_spark.n, by_spark.bounds)
+    with number_by_tasks(log, numeric, tasks) as large:
+        made = pa.concat_tables(large.rows.each(return_rows)).sort_by("item_index")
+    assert made.to_pylist() == counted.rows.to_pylist() and len(made) == 60
+    assert (counted.n, counted.bounds) == (large.n, large.bounds)
+
+
+@pytest.mark.parametrize("tasks", [1, 3, 17, 100])
+def test_tasks_number_larger_catalogues_alike(tmp_path: Path, tasks: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(item_counts, "SAMPLED", 4)  # ranges of several lengths
+    for seed in range(4):
+        check_tasks(LocalEngine(str(tmp_path)), tmp_path, seed, tasks)
     monkeypatch.setattr(item_counts, "MOST_ITEMS", 5)
-    assert add_counts([count_items(rows)]) is None
+    assert add_counts([count_items(draw_rows(1)[0])]) is None
+
+
+def test_tasks_of_spark_number_them_too(spread, tmp_path: Path) -> None:
+    check_tasks(SparkEngine(spread), tmp_path, 1, 5)
+
+
+def test_a_log_without_items_has_an_empty_catalogue(tmp_path: Path) -> None:
+    log = PieceRows(LocalEngine(str(tmp_path)), [], read_labelled)
+    with number_by_tasks(log, True, 3) as large:
+        assert (large.n, large.rows.each(len)) == (0, [])
 
 
 def test_items_whose_rows_were_dropped_are_not_counted() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from sklearn.linear_model import LogisticRegression
 
@@ -14,6 +17,7 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.estimators.power_law import fit
 from recbench_spark.nightly.propensity import write_propensities
 from recbench_spark.nightly.propensity_names import ExposureLog, method_name
+from recbench_spark.protocol import logistic
 from recbench_spark.schemas import (
     CELL_PROPENSITIES,
     ITEMS,
@@ -23,8 +27,7 @@ from recbench_spark.schemas import (
     SPLITS,
 )
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.frame_blocks import FrameRows
-from recbench_spark.storage.spark_types import spark_schema
+from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.store import Store
 from tests.nights import read_rows
 
@@ -112,23 +115,24 @@ def features(path: Path, key: str, values: np.ndarray) -> str:
     return str(path)
 
 
-@pytest.mark.slow
-def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_path: Path) -> None:
+def test_logistic_regression_against_sklearn_and_with_cells_drawn(tmp_path: Path) -> None:
     """100 users with one feature, 30 items with two, of whom one item is never shown; 1 in 8 cells is."""
     rng = np.random.default_rng(5)
     of_users, of_items = rng.normal(size=(100, 1)).round(3), rng.normal(size=(30, 2)).round(3)
     logit = 0.7 * of_users + (of_items @ [0.8, -0.5])[None, :] - 2.5
     shown = rng.random(logit.shape) < 1 / (1 + np.exp(-logit))
     shown[:, 7] = False
-    store = Store(spark, str(tmp_path / "w"))
-    cells = [(SPLIT, f"u{u}", f"i{i}", 1.0, None, "train", None) for u, i in np.argwhere(shown)]
-    rows = spark.createDataFrame(cells, spark_schema(SPLITS))
+    store = ArrowStore(str(tmp_path / "w"))
+    table = make_rows(shown)
+    # Spread over pieces; a cell that is shown twice is one cell.
+    pieces = [table.slice(0, 40), table.slice(30, 10), table.slice(40)]
+    rows = PieceRows(store.engine, pieces, select_tables)
     tables = {"user_features": features(tmp_path / "users.csv", "user_id", of_users),
               "item_features": features(tmp_path / "items.csv", "item_id", of_items)}  # fmt: skip
     propensities = {}
     for rate in (1.0, 0.3):
         settings = Propensities(method="logistic_regression", rate=rate, **tables)
-        write_propensities(ExposureLog(store, SPLIT, FrameRows(rows)), settings, cells=rate == 1.0)
+        write_propensities(ExposureLog(store, SPLIT, rows), settings, cells=rate == 1.0)
         propensities[rate] = read_propensities(store, method_name(store, settings))
     there = np.flatnonzero(shown.any(axis=1))  # who has no row is not a user of the log
     users = len(there)
@@ -136,7 +140,7 @@ def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_pat
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(cases, shown[there].ravel())
     chance = model.predict_proba(cases)[:, 1].reshape(users, 30)
     mean = chance.mean(axis=0)
-    every = {(row.user_id, row.item_id): row.propensity for row in store.read(CELL_PROPENSITIES).collect()}
+    every = {(row["user_id"], row["item_id"]): row["propensity"] for row in store.rows(CELL_PROPENSITIES)}
     wanted = {(f"u{there[u]}", f"i{i}"): p for (u, i), p in np.ndenumerate(chance)}
     assert every == pytest.approx(wanted, rel=1e-4)
     assert propensities[1.0] == pytest.approx({f"i{i}": mean[i] for i in range(30)}, rel=1e-4)
@@ -145,7 +149,47 @@ def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_pat
     assert np.abs(drawn / mean - 1).max() < 0.25 and abs(drawn.mean() / mean.mean() - 1) < 0.1
     (tmp_path / "users.csv").write_text("user_id,x\nu0,1\n")
     with pytest.raises(DataError, match="ids of user_id without all features"):
-        write_propensities(ExposureLog(store, "other", FrameRows(rows)), settings)
+        write_propensities(ExposureLog(store, "other", rows), settings)
+
+
+def make_rows(shown: np.ndarray) -> pa.Table:
+    users, items = (
+        [f"{kind}{n}" for n in places] for kind, places in zip("ui", np.nonzero(shown), strict=True)
+    )
+    parts = pa.repeat("train", len(users))
+    return pa.table({"user_id": users, "item_id": items, "rating": np.ones(len(users)), "part": parts})
+
+
+def select_tables(pieces: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[pa.Table]:
+    return (piece.select(columns) for piece in pieces)
+
+
+def test_runners_and_pieces_fit_the_same_bits(spark, tmp_path: Path, monkeypatch: Any) -> None:
+    """Few cells are held at once; one feature is constant, another repeats the first a thousandfold."""
+    monkeypatch.setattr(logistic, "CELLS_AT_ONCE", 64)
+    rng = np.random.default_rng(6)
+    shown, of_items = rng.random((40, 13)) < 0.3, rng.normal(size=(13, 1)).round(3)
+    repeated = np.hstack([of_items, np.full((13, 1), 7.0), 1e6 + 1000 * of_items])
+    path, table = features(tmp_path / "items.csv", "item_id", repeated), make_rows(shown)
+    settings = Propensities(method="logistic_regression", rate=0.5, floor=0.3, item_features=path)
+    bits = []
+    for name, cuts in (("one", 1), ("many", 5), ("spark", 3)):
+        store: Any = ArrowStore(str(tmp_path / name), workers=1 + (cuts == 5))
+        step = -(-len(table) // cuts)
+        pieces = [table.slice(start, step) for start in range(0, len(table), step)]
+        if name == "spark":
+            store = Store(spark, str(tmp_path / name))
+        rows = PieceRows(store.engine, pieces, select_tables)
+        write_propensities(ExposureLog(store, SPLIT, rows), settings, cells=True)
+        cells = {(r["user_id"], r["item_id"]): r["propensity"] for r in store.rows(CELL_PROPENSITIES)}
+        bits.append((read_propensities(store, method_name(store, settings)), cells))
+    assert bits[0] == bits[1] == bits[2]
+    chances, cells = bits[0]
+    assert len(chances) == 13 and min(chances.values()) == 0.3 and len(cells) == 40 * 13
+    alone = features(tmp_path / "alone.csv", "item_id", of_items)
+    store, other = ArrowStore(str(tmp_path / "one")), settings.model_copy(update={"item_features": alone})
+    write_propensities(ExposureLog(store, SPLIT, PieceRows(store.engine, [table], select_tables)), other)
+    assert read_propensities(store, method_name(store, other)) == pytest.approx(chances, rel=1e-3)
 
 
 def test_flags_and_settings_that_contradict_are_refused() -> None:

@@ -208,7 +208,7 @@ def test_consecutive_folds_are_stretches_of_the_file(spark, one, tmp_path) -> No
         parts[row.user_id, row.item_id] = row.part
     assert [parts[u, i] for u, i, *_ in lines] == [str(n * 5 // len(lines)) for n in range(len(lines))]
     second = five.split.model_copy(update={"fold": 1, "valid": True})
-    opened = open_any_log(store, five.dataset, second)
+    opened = open_any_log(store, five.dataset, placed=True)
     labelled = Labelled(store.spark, label_log(opened, five.dataset, second, store.engine))
     parts = {(r.user_id, r.item_id): r.part for r in labelled.rows().collect()}
     names = {1: "test", 2: "valid"}

@@ -15,7 +15,8 @@ from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse, require_partition
 from recbench_spark.config import Dataset, Propensities, digest, parse
 from recbench_spark.data.log_checks import PARTS
-from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark, nearest
+from recbench_spark.data.opened_logs import fill_columns
+from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.power_law import PowerLaw
 from recbench_spark.kernels.estimators.propensities import POWERS
@@ -24,14 +25,14 @@ from recbench_spark.nightly.propensity import write_propensities
 from recbench_spark.nightly.propensity_names import ExposureLog, method_name
 from recbench_spark.nightly.run_keys import uses_file_names
 from recbench_spark.nightly.runners import choose_job_runner
+from recbench_spark.nightly.split import choose_identity, open_any_log
 from recbench_spark.protocol.labelled_rows import open_labelled
+from recbench_spark.protocol.rules import estimate_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, POWER_LAWS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
-from recbench_spark.storage.arrow_store import require_session
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
-    from recbench_spark.storage.store import Store
 
 MAX_LAWS = 100_000
 """Most simulated laws for the goodness of fit."""
@@ -49,20 +50,16 @@ def run(args: argparse.Namespace) -> int:
         print("".join(f"{line}\n" for line in [*(check_log(dataset) if dataset else []), *tables]), end="")
         print(f"propensities {settings.name} of {args.split or args.log}, part {args.part}")
         return OK
-    count = partial(count_rows, settings, dataset)
+    count = partial(count_rows, dataset)
     chosen = choose_job_runner(args.engine, args.warehouse, count, (PROPENSITIES, POWER_LAWS))
     return run_job(
         f"propensities {settings.name}", args, chosen, partial(write_and_print, args, settings, dataset)
     )
 
 
-def count_rows(settings: Propensities, dataset: Dataset | None) -> int:
-    """Return 0, since nobody counts the rows of a split. Raises FallbackToSpark: Spark alone does this."""
-    if dataset is not None:
-        raise FallbackToSpark("--log is read by Spark")
-    if settings.method == "logistic_regression":
-        raise FallbackToSpark("--method logistic_regression is fitted by Spark")
-    return 0
+def count_rows(dataset: Dataset | None) -> int:
+    """Return about how many rows a log has; 0 for a split. Raises FallbackToSpark: Spark must read it."""
+    return 0 if dataset is None else estimate_rows(dataset)
 
 
 def write_and_print(
@@ -72,12 +69,12 @@ def write_and_print(
     journal = Journal()
     if store.is_file_storage:
         journal.write_beside(store.root, "propensity")
-    if dataset is None:
-        exposed = read_split_rows(store, args)
-    else:
-        exposed = read_log_rows(require_session(store, "--log"), dataset, args)
+    exposed = read_split_rows(store, args) if dataset is None else read_log_rows(store, dataset, args)
     with journal.stage("propensities", "count and fit", split_id=exposed.split_id):
-        law = write_propensities(exposed, settings, args.goodness, cells=args.cells)
+        try:
+            law = write_propensities(exposed, settings, args.goodness, cells=args.cells)
+        finally:
+            store.drop_scratch()
     print_propensities(exposed, settings, law)
     return OK
 
@@ -123,17 +120,13 @@ def check_tables(settings: Propensities) -> list[str]:
     return [describe_table(name, path, REQUIRED_COLUMNS[name]) for name, path in tables.items() if path]
 
 
-def read_log_rows(store: Store, dataset: Dataset, args: argparse.Namespace) -> ExposureLog:
+def read_log_rows(store: AnyStore, dataset: Dataset, args: argparse.Namespace) -> ExposureLog:
     """Read the rows of a log. A log without parts is training data as a whole."""
-    from recbench_spark.data.identity import identity  # noqa: PLC0415
-    from recbench_spark.data.readers.logs import read_log  # noqa: PLC0415
-    from recbench_spark.storage.frame_blocks import FrameRows  # noqa: PLC0415
-
     settings = dataset.model_dump(exclude={"name", "path"})
     named = uses_file_names(dataset)
-    source = identity(store.spark, str(dataset.path), named=named, options=dataset.options)
+    source = choose_identity(store)(str(dataset.path), named=named, options=dataset.options)
     name = digest(settings, source, args.part, args.sample, code_provenance.split_revisions(dataset))
-    rows = FrameRows(read_log(store.spark, dataset))
+    rows = fill_columns(open_any_log(store, dataset))
     return ExposureLog(store, name, rows, list_parts(args.part), sample=args.sample)
 
 

@@ -12,7 +12,6 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from recbench_spark.config import Dataset
 from recbench_spark.data.json_objects import find_bad_object
@@ -44,27 +43,16 @@ from recbench_spark.data.readers.values import read_pattern
 from recbench_spark.data.text_layouts import Layout, read_options
 from recbench_spark.data.text_pieces import BAD_LINE, FILE, HIDDEN, LinePiece, cut_text
 from recbench_spark.data.times import CHECKED, TIME_FORMATS
-from recbench_spark.data.world_frames import read_world
-from recbench_spark.data.worlds import check_attributes
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import add_columns
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.indexing import add_row_index
-from recbench_spark.schemas import ID_TYPE, INTERACTIONS, SPLITS
+from recbench_spark.schemas import ID_TYPE
 from recbench_spark.storage.blocks import Engine, Rows
-from recbench_spark.storage.frame_blocks import FrameRows, open_frame
+from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.local_files import separator, text_separator
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.sides import ChangedRows
-from recbench_spark.storage.spark_types import spark_schema
-
-
-def read_log(spark: SparkSession, dataset: Dataset) -> DataFrame:
-    """Return the usable rows of a log as a frame in `INTERACTIONS`, lazy; errors as `check_log`."""
-    if dataset.reader == "world":
-        check_attributes(dataset.attributes)
-        return read_world(spark, dataset.world)
-    return make_log_frame(spark, open_log(spark, dataset))
 
 
 def open_log(spark: SparkSession, dataset: Dataset, *, placed: bool = False) -> OpenedLog:
@@ -85,26 +73,6 @@ def open_log(spark: SparkSession, dataset: Dataset, *, placed: bool = False) -> 
         raw = open_frames(spark, dataset, placed=placed)
     with explain_errors(raw.where):
         return check_log(raw, dataset, SparkEngine(spark), keeps_replacements=keeps)
-
-
-def make_log_frame(spark: SparkSession, log: OpenedLog) -> DataFrame:
-    """Return the rows of a log as a frame in `INTERACTIONS`."""
-    fields = {field.name: field.dataType for field in spark_schema(SPLITS)}
-    there = T.StructType(
-        [T.StructField(name, fields[name]) for name in INTERACTIONS.names if name in log.columns]
-    )
-    frame = open_frame(spark, ChangedRows(log.rows, log.columns, _cast_ids, log.columns), there)
-    absent = {
-        name: F.lit(None).cast(fields[name]) for name in INTERACTIONS.names if name not in log.columns
-    }
-    return add_columns(frame, absent).select(*INTERACTIONS.names)
-
-
-def _cast_ids(rows: pa.Table) -> pa.Table:
-    for name in ("user_id", "item_id"):
-        place = rows.column_names.index(name)
-        rows = rows.set_column(place, name, rows.column(name).cast(pa.string()))
-    return rows
 
 
 def open_frames(spark: SparkSession, dataset: Dataset, *, placed: bool = False) -> RawLog:

@@ -48,7 +48,7 @@ def share_rows(rows: Rows, columns: Sequence[str], scratch: str) -> SharedRows:
 class KnownItems:
     """The catalogue as workers see it; `rows` has item_id, n_train, and item_index.
 
-    numeric: None: rows have item_index. Else workers number the rows like `protocol.catalogue.index_items`,
+    numeric: None: rows have item_index. Else workers number the rows as `item_counts.number_items` does,
     by their ids as numbers (True) or as UTF-8 (False). trained: only items with training rows count, and
     are numbered without a look at any other one.
     """

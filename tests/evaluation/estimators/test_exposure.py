@@ -22,6 +22,7 @@ from recbench_spark.config import Benchmark, Bootstrap, Dataset, Exposure, Prope
 from recbench_spark.definitions import Definition
 from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.engine.sessions import SparkEngine
+from recbench_spark.engine.versions import make_frame
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.batched.rank import rank
 from recbench_spark.evaluation.batched.shuffle import PassInputs
@@ -50,7 +51,7 @@ from recbench_spark.nightly.exposure import (
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.protocol.audit import deal_users
-from recbench_spark.protocol.catalogue import build_catalogue
+from recbench_spark.protocol.item_counts import count_tables, number_items
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS, TABLES
 from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame
@@ -577,8 +578,8 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     open loop are in the training part as well.
     """
     log = read_log(spark, Dataset(name="coat", reader="coat", path=str(shared_data / "coat"))).cache()
-    catalogue = build_catalogue(log, True)
-    train, items = log.where("part = 'train'"), catalogue.rows.cache()
+    made, bounds = number_items(count_tables([log.select("item_id", "part").toArrow()]), True)
+    train, items = log.where("part = 'train'"), make_frame(spark, made).cache()
     engine, rows = SparkEngine(spark), FrameRows(train)
     counts = fitting.count_ids(engine, rows, "item_id", (), FrameRows(items))
     users = sum(fitting.count_ids(engine, rows, "user_id", ()).each(len))
@@ -593,9 +594,9 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
         "ndcg", ks=(5, 10, 20, 30, 100), replicates=0,
         axes={"threshold": 4.0, "candidates": "all", "ties": "expected"},
     ).measured  # fmt: skip
-    facts = exposure.ExposedItems(share_table(str(tmp_path), chances.rows), catalogue.n, cut, None)
-    known = KnownItems(share_rows(str(tmp_path), items), catalogue.n)
-    block_plan = BlockPlan(known.find, catalogue.bounds, ("open_loop",))
+    facts = exposure.ExposedItems(share_table(str(tmp_path), chances.rows), len(made), cut, None)
+    known = KnownItems(share_rows(str(tmp_path), items), len(made))
+    block_plan = BlockPlan(known.find, bounds, ("open_loop",))
     shuffled = FrameRows(log).deal(block_plan.columns, partial(deal_users, tasks=2), 2)
 
     def select(rows: pa.Table) -> pa.Table:
@@ -605,7 +606,7 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     schema = exposure.EXPOSED_USERS
     users = shuffled.then(select, tuple(schema.names)).rows(spark_columns(schema))
     vectors = share_results(str(tmp_path), train_popular(FrameRows(items)).items)
-    model = ScoredModel(DotSource(vectors, catalogue.n, 0, catalogue=known))
+    model = ScoredModel(DotSource(vectors, len(made), 0, catalogue=known))
     rankings = rank(spark, PassInputs(FrameRows(users), [model], 290), metric_plan.request())
     values = reduce_frame({"ranks": accuracy.rank_measure(metric_plan)}, rankings)["ranks"].to_pandas()
     whole = values[values.slice_key.isna()]
