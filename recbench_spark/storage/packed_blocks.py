@@ -66,13 +66,6 @@ def partition_rows(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[
         yield int(sorted_r[start]), _encode_block(rows.slice(start, end - start))
 
 
-def pack_batch(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> pa.RecordBatch:
-    """Return the blocks of `partition_rows` as rows of BLOCK_SCHEMA."""
-    tasks, packed = zip(*partition_rows(rows, task_r), strict=True)
-    columns = [pa.array(tasks, pa.int32()), pa.array(packed, pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, ["task", "rows"])
-
-
 # ------------------------------------------------------------------------- a block as one value
 
 
