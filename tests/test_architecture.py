@@ -62,7 +62,11 @@ STAGES = {"protocol", "graph", "reports", "simulation", "retrieval", *(f"evaluat
 """They talk through tables, never through imports of one another; rooms of `evaluation` are one stage."""
 
 WITH_SPARK = {"randomness", "storage", "engine"}
-WITHOUT_SPARK = {*set().union(*LEVELS[: LEVELS.index({"models"}) + 1]), "reports"} - WITH_SPARK
+WITHOUT_SPARK = {
+    *set().union(*LEVELS[: LEVELS.index({"models"}) + 1]),
+    "reports",
+    "simulation",
+} - WITH_SPARK
 MODULES_WITHOUT_SPARK = {
     "runtime.journal",
     *(f"engine.{name}" for name in ("choices", "local", "measures", "pipes")),

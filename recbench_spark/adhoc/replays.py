@@ -1,14 +1,16 @@
-"""Replay a log of auctions in this process; `spark_replays` gives the same bits with Spark."""
+"""Replay a log of auctions: in memory, or laid out in files once, with the same bits. Without Spark."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from recbench_spark.checks import Check
 from recbench_spark.config.replay import ReplayFile
+from recbench_spark.data import arrow_files
 from recbench_spark.data.auction_worlds import GeneratedAuctions, make_auctions
 from recbench_spark.data.readers.auctions import (
     CheckedAuctions,
@@ -24,8 +26,13 @@ from recbench_spark.simulation.auction_log import (
     match_probabilities,
     read_later_rows,
 )
-from recbench_spark.simulation.log_layout import MOST_ROWS_OF_A_PART
+from recbench_spark.simulation.layout_tasks import open_layout
+from recbench_spark.simulation.log_layout import LAYOUTS, MOST_ROWS_OF_A_PART
+from recbench_spark.simulation.part_tasks import LaidOutParts, match_model, open_counts
 from recbench_spark.simulation.replay import LOGGED, replay_models
+from recbench_spark.storage.blocks import Engine
+from recbench_spark.storage.leases import Report
+from recbench_spark.storage.scratch import drop_scratch, scratch_folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +79,38 @@ def replay_here(file: ReplayFile, until: int | None, parts: int | None) -> Repla
         models[LOGGED] = log.probability_r
     count = parts or -(-len(log.click_r) // MOST_ROWS_OF_A_PART)
     return ReplayOutcome.from_parts(file, make_parts(log, models, count), log.rejects, log.left_out)
+
+
+def replay_laid_out(
+    engine: Engine, file: ReplayFile, until: int | None, *, warehouse: Path, most: int, report: Report
+) -> ReplayOutcome:
+    """Lay the log out where no earlier run has, match the models by the layout, and replay them in tasks.
+
+    Args:
+        engine: the runner.
+        file: the replay; log and models are files.
+        until: as in `replay_here`.
+        warehouse: folder that all workers see.
+        most: rows of a part of the log.
+        report: gets lines about the progress.
+    """
+    base = warehouse.absolute()
+    identity = arrow_files.identity(file.log.path or "")
+    layout = open_layout(engine, file.log, identity, folder=base / LAYOUTS, most=most, report=report)
+    log = open_counts(engine, layout, until, report)
+    models = {}
+    try:
+        for model in file.models:
+            models[model.name] = Path(scratch_folder(str(base)))
+            where = f"model {model.name} {model.path}"
+            match_model(engine, log, model.path or "", where, models[model.name])
+            report(f"{model.name} is matched")
+        if log.has_probabilities:
+            models[LOGGED] = log.folder
+        parts = LaidOutParts(engine, log, models, str(base))
+        return ReplayOutcome.from_parts(file, parts, layout.read_rejects(), layout.left_out)
+    finally:
+        drop_scratch(str(base))
 
 
 def read_models(

@@ -1,8 +1,8 @@
 """Shuffle the rows of a table that tasks read in pieces: blocks of rows, and problems of single pieces.
 
-A task reads its pieces, cuts each batch into blocks by the part that the rows go to, and Spark moves one
-value for each block. A value that begins with PROBLEM is a problem instead of rows; the driver reports the
-first one in the order of the pieces, as a reader of the whole table would.
+A task reads its pieces, cuts each batch into blocks by the part that the rows go to, and the runner moves
+one value for each block. A value that begins with PROBLEM is a problem instead of rows; the driver reports
+the first one in the order of the pieces, as a reader of the whole table would. Without Spark.
 """
 
 from __future__ import annotations
@@ -12,20 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add, itemgetter
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from recbench_spark.data.readers.auctions import make_lines_error, make_reach_error
 from recbench_spark.data.table_pieces import TablePiece
-from recbench_spark.engine.sessions import count_cores, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError, SchemaError
 from recbench_spark.kernels.ids import WrongIds, find_wrong_ids
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.packed_blocks import Block, unpack_blocks
-
-if TYPE_CHECKING:
-    from pyspark import RDD
 
 PROBLEM = b"problem"
 
@@ -56,31 +52,30 @@ class PieceProblem:
 
 
 def send_rows(
-    spark: SparkSession,
+    engine: Engine,
     pieces: Sequence[TablePiece],
     columns: Sequence[str],
     make_blocks: MakeBlocks,
     tasks: int,
-) -> RDD[Block]:
+) -> Any:
     """Return the blocks of all pieces, those of a part in the partition of its number.
 
     A reading task holds one batch of a piece.
 
     Args:
-        spark: the session.
+        engine: the runner.
         pieces: of the table.
         columns: columns to read.
         make_blocks: cuts rows into blocks.
         tasks: number of partitions.
     """
     read = partial(_read_pieces, pieces=tuple(pieces), columns=tuple(columns), make_blocks=make_blocks)
-    return spread_pieces(spark, len(pieces)).mapPartitions(read).partitionBy(tasks, int)
+    return spread_pieces(engine, len(pieces)).mapPartitions(read).partitionBy(tasks, int)
 
 
-def spread_pieces(spark: SparkSession, pieces: int) -> RDD[int]:
+def spread_pieces(engine: Engine, pieces: int) -> Any:
     """Return the numbers of pieces over reading tasks: a few rounds of all cores."""
-    readers = max(1, min(pieces, 4 * count_cores(spark)))
-    return open_tasks(spark).parallelize(range(pieces), readers)
+    return engine.parallelize(range(pieces), max(1, min(pieces, 4 * engine.cores)))
 
 
 def _read_pieces(
@@ -138,20 +133,20 @@ def receive_rows(blocks: Iterable[Block]) -> tuple[pa.Table | None, list[PiecePr
 
 
 def refuse_wrong_ids(
-    spark: SparkSession, pieces: Sequence[TablePiece], names: Mapping[str, str], where: str
+    engine: Engine, pieces: Sequence[TablePiece], names: Mapping[str, str], where: str
 ) -> None:
     """Raise the error of a reader of the whole table where there are ids that are none.
 
     It counts all rows of the first such column. All pieces are read again; a task sends a few values.
 
     Args:
-        spark: the session.
+        engine: the runner.
         pieces: of the table.
         names: name in the file of each column of ids, in the order in which they are read.
         where: name of the table in errors.
     """
     count = partial(_count_wrong_ids, pieces=tuple(pieces), names=dict(names), where=where)
-    each = spread_pieces(spark, len(pieces)).flatMap(count).collect()
+    each = spread_pieces(engine, len(pieces)).flatMap(count).collect()
     for name in names:
         wrong = [one for _, column, one in sorted(each, key=itemgetter(0)) if column == name]
         if wrong:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -65,14 +64,6 @@ def drop_scratch(spark: SparkSession, base: str) -> None:
         _remove_remote(spark, join_uri(base, SCRATCH))
     else:
         scratch.drop_scratch(base)
-
-
-def drop_folder(spark: SparkSession, folder: str) -> None:
-    """Remove one folder of scratch that nobody reads any more."""
-    if "://" in folder:
-        _remove_remote(spark, folder)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_remote(spark: SparkSession, folder: str) -> None:

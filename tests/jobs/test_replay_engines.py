@@ -14,8 +14,9 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
+from recbench_spark.commands.actions import replay
 from recbench_spark.commands.replay import main, parser
-from recbench_spark.config.replay import AuctionWorld
+from recbench_spark.config.replay import AuctionWorld, load_replay
 from recbench_spark.data.auction_worlds import make_auctions
 from recbench_spark.errors import DataError, RecbenchError
 from recbench_spark.schemas import REJECTS, REPLAYS
@@ -199,15 +200,15 @@ def test_sums_of_the_log_are_kept_for_the_next_model(spark, tmp_path, monkeypatc
 
 def count_passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets the name of each pass over the parts with Spark."""
-    from recbench_spark.simulation.spark_parts import SparkParts
+    from recbench_spark.simulation.part_tasks import LaidOutParts
 
-    add, passes = SparkParts.add, []
+    add, passes = LaidOutParts.add, []
 
-    def count(self: SparkParts, work: Any, *others: Any) -> Any:
+    def count(self: LaidOutParts, work: Any, *others: Any) -> Any:
         passes.append(getattr(work, "__name__", type(work).__name__))
         return add(self, work, *others)
 
-    monkeypatch.setattr(SparkParts, "add", count)
+    monkeypatch.setattr(LaidOutParts, "add", count)
     return passes
 
 
@@ -277,12 +278,12 @@ def test_both_engines_refuse_the_same_tables(spark, tmp_path) -> None:
 
 def test_a_run_that_was_killed_leaves_no_layout_and_runs_again(spark, tmp_path, monkeypatch) -> None:
     config = write_files(tmp_path, WORLD.log, make_model())
-    from recbench_spark.simulation import spark_layout
+    from recbench_spark.simulation import layout_tasks
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(spark_layout.LogLayout, "write", die)
+    monkeypatch.setattr(layout_tasks.LogLayout, "write", die)
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "spark", "--engine", "spark", "--parts", "3")
     monkeypatch.undo()
@@ -293,17 +294,49 @@ def test_a_run_that_was_killed_leaves_no_layout_and_runs_again(spark, tmp_path, 
 
 
 def test_a_log_larger_than_one_process_holds_is_refused_by_rows(tmp_path, monkeypatch) -> None:
-    """A plain CSV of many bytes was taken for as many rows."""
+    """A plain CSV of many bytes was taken for as many rows. In a folder such a log is laid out."""
     from recbench_spark.data import arrow_files
 
     config = write_files(tmp_path, WORLD.log, make_model())
     monkeypatch.setattr(arrow_files, "COUNTED_BYTES", 1000)
-    monkeypatch.setattr("recbench_spark.commands.actions.replay.MOST_ROWS", 1000)
+    monkeypatch.setattr(replay, "MOST_ROWS", 1000)
     assert (tmp_path / "log.csv").stat().st_size > 1000
-    assert run(config, tmp_path / "wh", "--engine", "local")
-    monkeypatch.setattr("recbench_spark.commands.actions.replay.MOST_ROWS", 100)
+    assert replay.choose_engine("local", load_replay(config), "s3://bucket/w").engine == "local"
+    monkeypatch.setattr(replay, "MOST_ROWS", 100)
     with pytest.raises(DataError, match="rows, one process replays up to 100"):
-        run(config, tmp_path / "wh", "--engine", "local", "--force")
+        replay.choose_engine("local", load_replay(config), "s3://bucket/w")
+    assert run(config, tmp_path / "wh", "--engine", "local")
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "delta"])
+def test_a_log_that_is_laid_out_by_processes_gives_the_same_rows(tmp_path, monkeypatch, form: str) -> None:
+    log = add_users([f"u{number}" for number in range(41)])
+    config = write_files(tmp_path, log, make_model(), form, resample="user")
+    expected = run(config, tmp_path / "memory", "--engine", "local")
+    assert not (tmp_path / "memory" / "auction_logs").exists()
+    monkeypatch.setattr(replay, "FEW_ROWS", 100)
+    for parts, workers in (("1", 1), ("17", 1), ("3", 2)):
+        monkeypatch.setattr(replay, "choose_workers", lambda _, workers=workers: workers)
+        assert run(config, tmp_path / parts, "--engine", "local", "--parts", parts) == expected
+        (layout,) = (tmp_path / parts / "auction_logs").glob("*/layout.json")
+        assert bool(json.loads(layout.read_text())["cuts"]) == (parts == "17")
+        assert not list((tmp_path / parts).glob("_scratch/*/*"))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_log_that_is_laid_out_by_processes_rejects_the_same_rows(
+    tmp_path, monkeypatch, mistake: str
+) -> None:
+    config = write_files(tmp_path, spoil(MISTAKES[mistake]), make_model())
+    expected = fail(config, tmp_path / "memory", "local")
+    config = write_files(tmp_path, spoil(MISTAKES[mistake]), make_model(), bad_rows="reject")
+    rows = run(config, tmp_path / "memory", "--engine", "local")
+    monkeypatch.setattr(replay, "FEW_ROWS", 100)
+    assert run(config, tmp_path / "files", "--engine", "local", "--parts", "3") == rows
+    rejects = [sorted(map(repr, ArrowStore(str(tmp_path / n)).rows(REJECTS))) for n in ("memory", "files")]
+    assert rejects[0] == rejects[1] and rejects[0]
+    config = write_files(tmp_path, spoil(MISTAKES[mistake]), make_model())
+    assert fail(config, tmp_path / "other", "local") == expected
 
 
 def test_an_id_that_is_no_number_is_refused_behind_a_bad_row(spark, tmp_path) -> None:

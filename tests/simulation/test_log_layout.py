@@ -42,8 +42,8 @@ from recbench_spark.simulation.log_layout import (
     write_no_rows,
     write_part,
 )
+from recbench_spark.simulation.part_tasks import CountedLog, PartReader
 from recbench_spark.simulation.replay import LOGGED, replay_models
-from recbench_spark.simulation.spark_parts import CountedLog, PartReader
 
 WORLD = AuctionWorld(auctions=900, queries=200, zipf=0.8, seed=3)
 SETTINGS = ReplaySettings.model_validate(

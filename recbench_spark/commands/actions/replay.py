@@ -16,6 +16,7 @@ from recbench_spark.config.replay import ReplayFile, load_replay
 from recbench_spark.data import arrow_files
 from recbench_spark.data.readers.auctions import REQUIRED
 from recbench_spark.engine.choices import EngineChoice
+from recbench_spark.engine.local import LocalEngine, choose_workers
 from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark
 from recbench_spark.inputs import pin_inputs, require_unchanged
 from recbench_spark.nightly.standalone_runs import find_finished_replay, publish_replays
@@ -24,15 +25,17 @@ from recbench_spark.schemas import REPLAYS, arrow_rows
 from recbench_spark.simulation.log_layout import MOST_ROWS_OF_A_PART
 from recbench_spark.simulation.replay import LOGGED
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.local_files import COMPRESSED
 from recbench_spark.storage.publish import local_path
+from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.uris import is_remote, join_uri
 
 MOST_ROWS = 100_000_000
 """Most rows of a log that one process holds, about 10 GB."""
 
 FEW_ROWS = 20_000_000
-"""Most rows of log and models together that `auto` replays in this process, about 3 GB."""
+"""Most rows of log and models together that are held in memory, about 3 GB; `auto` leaves more to Spark."""
 
 SHOWN = ("click_yield", "main_line_yield", "ads_per_view", "revenue_per_view")
 """Metrics that are printed, with their differences to the logged policy."""
@@ -45,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     check_flags(args)
     until = file.end_training(args.same_log)
     lines = describe_replay(file, until)
-    choice = choose_engine(args.engine, file)
+    choice = choose_engine(args.engine, file, args.warehouse)
     require_engine(choice.engine, args.warehouse)
     if args.dry_run:
         check_warehouse(args.warehouse)
@@ -69,18 +72,22 @@ def run(args: argparse.Namespace) -> int:
 def make_outcome(
     file: ReplayFile, args: argparse.Namespace, engine: str, until: int | None, journal: Journal
 ) -> replays.ReplayOutcome:
-    """Replay the models with an engine."""
-    if engine == "local":
+    """Replay the models with a runner; a large log is laid out in the folder of the warehouse."""
+    rows = count_rows(file)
+    if engine == "local" and (rows <= FEW_ROWS or not is_local_folder(args.warehouse)):
         return replays.replay_here(file, until, args.parts)
-    # Imported here: this process needs Spark for large logs alone.
-    from recbench_spark.adhoc.spark_replays import replay_on_spark  # noqa: PLC0415
-    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
-
-    spark, most = get_session(f"recbench-spark replay {file.name}"), MOST_ROWS_OF_A_PART
+    most = MOST_ROWS_OF_A_PART
     if args.parts:
         most = min(most, max(1, -(-arrow_files.estimate_rows(file.log.path or "") // args.parts)))
     warehouse = Path(args.warehouse)
-    return replay_on_spark(spark, file, until, warehouse=warehouse, most=most, report=journal.say)
+    runner: Engine = LocalEngine(str(host_folder()), choose_workers(rows))
+    if engine == "spark":
+        # Imported here: no other replay needs Spark.
+        from recbench_spark.engine.sessions import SparkEngine  # noqa: PLC0415
+        from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+
+        runner = SparkEngine(get_session(f"recbench-spark replay {file.name}"))
+    return replays.replay_laid_out(runner, file, until, warehouse=warehouse, most=most, report=journal.say)
 
 
 def publish_outcome(
@@ -129,12 +136,12 @@ def require_engine(engine: str, warehouse: str) -> None:
         )
 
 
-def choose_engine(requested: str, file: ReplayFile) -> EngineChoice:
-    """Choose this process or Spark, by the rows of the log and the models.
+def choose_engine(requested: str, file: ReplayFile, warehouse: str) -> EngineChoice:
+    """Choose this machine or Spark, by the rows of the log and the models.
 
     Raises:
-        ConfigError: Spark is requested for a generated log. DataError: the log is too large for the
-            requested process.
+        ConfigError: Spark is requested for a generated log. DataError: the log is too large for the memory
+            of a process, and the warehouse is no folder in which it can be laid out.
     """
     if file.log.path is None:
         if requested == "spark":
@@ -143,16 +150,19 @@ def choose_engine(requested: str, file: ReplayFile) -> EngineChoice:
     if requested == "spark":
         return EngineChoice("spark", "as requested")
     if requested == "local":
-        _check_size(file.log.path)
+        if not is_local_folder(warehouse):
+            _check_size(file.log.path)
         return EngineChoice("local", "as requested")
-    total = sum(filter(None, (_estimate_rows(path) for path in _list_paths(file))))
+    total = count_rows(file)
     if total > FEW_ROWS:
         return EngineChoice("spark", f"{total:,} rows, up to {FEW_ROWS:,} are replayed without it")
     return EngineChoice("local", f"{total:,} rows of this machine (up to {FEW_ROWS:,}), without Spark")
 
 
-def _list_paths(file: ReplayFile) -> list[str]:
-    return [path for path in (file.log.path, *(model.path for model in file.models)) if path]
+def count_rows(file: ReplayFile) -> int:
+    """Return about how many rows the log and the models have together; 0 for a generated log."""
+    paths = [path for path in (file.log.path, *(model.path for model in file.models)) if path]
+    return sum(filter(None, map(_estimate_rows, paths)))
 
 
 def _estimate_rows(path: str) -> int | None:
@@ -187,7 +197,7 @@ def _check_size(path: str) -> None:
     if rows and rows > MOST_ROWS and not path.endswith(COMPRESSED):
         raise DataError(
             f"log {path}: {rows:,} rows, one process replays up to {MOST_ROWS:,}",
-            "use --engine spark, or replay a share of the queries: all auctions of each of them",
+            "give a folder as warehouse, or replay a share of the queries: all auctions of each of them",
         )
 
 

@@ -1,4 +1,4 @@
-"""Lay out a log of auctions with Spark: once for each content, whatever models are replayed.
+"""Lay out a log of auctions by tasks: once for each content, whatever models are replayed. Without Spark.
 
 One pass counts the rows of each class of queries. Then all rows are shuffled once by part, in blocks
 (`piece_shuffle`), checked and written. Mistakes that need a whole auction are looked for again only where
@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from recbench_spark.config import digest
 from recbench_spark.config.replay import AuctionLog
@@ -36,7 +35,6 @@ from recbench_spark.data.readers.auctions import (
     unpack_rows,
 )
 from recbench_spark.data.table_pieces import TablePiece, open_pieces
-from recbench_spark.engine.sessions import SparkEngine, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.arrays import Bools, Ints
@@ -66,13 +64,11 @@ from recbench_spark.simulation.piece_shuffle import (
     send_rows,
     spread_pieces,
 )
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.leases import Report, hold_lease
 from recbench_spark.storage.marks import mark_used
 from recbench_spark.storage.packed_blocks import Block, partition_rows, unpack_blocks
 from recbench_spark.storage.publish import remove_tree
-
-if TYPE_CHECKING:
-    from pyspark import RDD, SparkContext
 
 
 @dataclass(frozen=True)
@@ -119,11 +115,11 @@ class LogSource:
         """Names of the columns in the file."""
         return tuple(dict.fromkeys(self.names.values()))
 
-    def refuse(self, spark: SparkSession, problems: Sequence[PieceProblem]) -> None:
+    def refuse(self, engine: Engine, problems: Sequence[PieceProblem]) -> None:
         """Raise the error that a reader of the whole log would raise, where there are problems."""
         if any(problem.kind == DataError.__name__ for problem in problems):
             ids = {name: self.names[name] for name in (*ID_COLUMNS, "user_id") if name in self.names}
-            refuse_wrong_ids(spark, self.pieces, ids, self.where)
+            refuse_wrong_ids(engine, self.pieces, ids, self.where)
         refuse_problems(problems, self.where)
 
 
@@ -157,12 +153,12 @@ def _may_vary(rows: pa.Table, name: str) -> bool:
 
 
 def open_layout(
-    spark: SparkSession, settings: AuctionLog, identity: str, *, folder: Path, most: int, report: Report
+    engine: Engine, settings: AuctionLog, identity: str, *, folder: Path, most: int, report: Report
 ) -> LogLayout:
     """Return the layout of a log; the first run makes it, under a lease.
 
     Args:
-        spark: the session.
+        engine: the runner.
         settings: the log.
         identity: identity of the content of the log.
         folder: folder of layouts, on storage that all workers see.
@@ -177,7 +173,7 @@ def open_layout(
     with hold_lease(target, (target / MANIFEST).is_file, report) as lease:
         if lease is not None:
             try:
-                layout = _make_layout(spark, settings, lease.work, most)
+                layout = _make_layout(engine, settings, lease.work, most)
                 require_unchanged()  # the name of the layout says which content it has
             except RecbenchError:  # files of a log that is refused help nobody
                 remove_tree(lease.work)
@@ -188,23 +184,23 @@ def open_layout(
     return LogLayout.read(target)
 
 
-def _make_layout(spark: SparkSession, settings: AuctionLog, folder: Path, most: int) -> LogLayout:
+def _make_layout(engine: Engine, settings: AuctionLog, folder: Path, most: int) -> LogLayout:
     source = LogSource.open(settings)
-    scan = _scan_log(spark, source)
-    source.refuse(spark, scan.problems)
+    scan = _scan_log(engine, source)
+    source.refuse(engine, scan.problems)
     if not scan.rows_k.sum():
         raise DataError(f"{source.where}: no rows", "check the path")
     source = replace(source, rules=scan.rules(source.rules))
     plan = LayoutPlan.from_counts(scan.rows_k, most)
     rows = send_rows(
-        spark, source.pieces, source.columns, partial(_cut_rows, source=source, plan=plan), plan.parts
+        engine, source.pieces, source.columns, partial(_cut_rows, source=source, plan=plan), plan.parts
     )
-    (dirty, ranges), bad = _write_parts(spark, rows, folder, plan, source), None
+    (dirty, ranges), bad = _write_parts(engine, rows, folder, plan, source), None
     total = int(scan.rows_k.sum())
     if dirty:
-        bad, rows = _find_good_rows(spark, settings, source, plan, total)
+        bad, rows = _find_good_rows(engine, settings, source, plan, total)
         if bad.reasons:
-            _, ranges = _write_parts(spark, rows, folder, plan, source)
+            _, ranges = _write_parts(engine, rows, folder, plan, source)
     layout = LogLayout(
         folder, plan.parts, ranges, tuple(plan.list_cuts()), bool(source.rules.numeric_ads),
         "event_time" in source.names, bad.good if bad else total, total - bad.good if bad else 0,
@@ -250,10 +246,13 @@ class LogScan:
         return replace(rules, numeric_ads=ads, number_times=times)
 
 
-def _scan_log(spark: SparkSession, source: LogSource) -> LogScan:
+def _scan_log(engine: Engine, source: LogSource) -> LogScan:
     """Count the rows of each class, and look at texts; a task sends one value."""
-    pieces = spread_pieces(spark, len(source.pieces))
-    return LogScan.make_empty() + pieces.mapPartitions(partial(_scan_pieces, source=source)).treeReduce(add)
+    pieces = spread_pieces(engine, len(source.pieces))
+    scan: LogScan = LogScan.make_empty() + pieces.mapPartitions(
+        partial(_scan_pieces, source=source)
+    ).treeReduce(add)
+    return scan
 
 
 def _scan_pieces(numbers: Iterable[int], source: LogSource) -> Iterator[LogScan]:
@@ -315,7 +314,7 @@ def _cut_packed(packed: pa.Table, plan: LayoutPlan, where: str) -> Iterator[Bloc
 
 
 def _write_parts(
-    spark: SparkSession, rows: RDD[Block], folder: Path, plan: LayoutPlan, source: LogSource
+    engine: Engine, rows: Any, folder: Path, plan: LayoutPlan, source: LogSource
 ) -> tuple[bool, int]:
     """Write all parts and the index.
 
@@ -328,11 +327,11 @@ def _write_parts(
     write = partial(_write_part, folder=folder, source=source)
     results = rows.mapPartitionsWithIndex(write).collect()
     problems = [problem for some, _, _ in results for problem in some]
-    source.refuse(spark, [one for one in problems if one.kind != _DirtyRowsError.__name__])
+    source.refuse(engine, [one for one in problems if one.kind != _DirtyRowsError.__name__])
     ranges = count_ranges(sum(auctions for _, _, auctions in results))
     if problems or any(dirty for _, dirty, _ in results):
         return True, ranges
-    return _write_ranges(open_tasks(spark), folder, plan.parts, ranges), ranges
+    return _write_ranges(engine, folder, plan.parts, ranges), ranges
 
 
 def _write_part(
@@ -353,12 +352,12 @@ def _write_part(
     yield problems, False, len(log.auction_ids)
 
 
-def _write_ranges(context: SparkContext, folder: Path, parts: int, ranges: int) -> bool:
+def _write_ranges(engine: Engine, folder: Path, parts: int, ranges: int) -> bool:
     """Write the index; return whether a hash is there twice.
 
     The hashes of all auctions are shuffled by range, twelve bytes for each.
     """
-    numbers = context.parallelize(range(parts), min(parts, 4 * context.defaultParallelism))
+    numbers = engine.parallelize(range(parts), min(parts, 4 * engine.cores))
     hashes = numbers.flatMap(partial(_cut_hashes, folder=folder, ranges=ranges)).partitionBy(ranges, int)
     return any(hashes.mapPartitionsWithIndex(partial(_write_range, folder=folder)).collect())
 
@@ -381,8 +380,8 @@ def _write_range(number: int, blocks: Iterable[Block], folder: Path) -> Iterator
 
 
 def _find_good_rows(
-    spark: SparkSession, settings: AuctionLog, source: LogSource, plan: LayoutPlan, total: int
-) -> tuple[BadRows, RDD[Block]]:
+    engine: Engine, settings: AuctionLog, source: LogSource, plan: LayoutPlan, total: int
+) -> tuple[BadRows, Any]:
     """Check whole auctions; return the bad rows, and the blocks of good auctions by part.
 
     All rows are shuffled by auction, as they are stored; `total` is their number.
@@ -391,12 +390,12 @@ def _find_good_rows(
         DataError: a piece cannot be read or converted, or lacks rows that were there before; there are bad
             rows, and the settings say to fail; or no auction is good.
     """
-    tasks = max(plan.parts, SparkEngine(spark).count_tasks(0))
+    tasks = max(plan.parts, engine.count_tasks(0))
     cut = partial(_cut_auctions, source=source, tasks=tasks)
-    auctions = send_rows(spark, source.pieces, source.columns, cut, tasks)
+    auctions = send_rows(engine, source.pieces, source.columns, cut, tasks)
     count = partial(_count_bad_rows, source=source, most=count_shown_rejects(settings))
     problems, bad = auctions.mapPartitions(count).treeReduce(_join_counts)
-    source.refuse(spark, problems)
+    source.refuse(engine, problems)
     if bad is None or bad.rows != total:
         raise DataError(f"{source.where} changed while it was read", "run again")
     bad.refuse(settings, source.where)

@@ -1,4 +1,4 @@
-"""Parts of a log that is laid out, as Spark's tasks read them: counts, probabilities of models, and passes.
+"""Parts of a log that is laid out, as tasks read them: counts, probabilities, passes. Without Spark.
 
 Each pass is a job over the parts, whose tasks send sums. So the driver holds sums alone: those of
 replicates at POINTS_AT_ONCE operating points are the largest, and nothing grows with queries, ads, pairs or
@@ -12,17 +12,15 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids
 from recbench_spark.data.readers.auction_values import pack_ids
 from recbench_spark.data.readers.auctions import make_reach_error
 from recbench_spark.data.table_pieces import open_pieces
-from recbench_spark.engine.sessions import count_cores, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
@@ -53,14 +51,12 @@ from recbench_spark.simulation.piece_shuffle import (
     refuse_wrong_ids,
     send_rows,
 )
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.leases import Report, hold_lease
 from recbench_spark.storage.marks import mark_used
 from recbench_spark.storage.packed_blocks import Block, partition_rows, unpack_blocks
+from recbench_spark.storage.publish import remove_tree
 from recbench_spark.storage.scratch import scratch_folder
-from recbench_spark.storage.shared_rows import drop_folder
-
-if TYPE_CHECKING:
-    from pyspark import RDD
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,17 +85,17 @@ class CountedLog:
 
 
 @dataclass(frozen=True, eq=False)
-class SparkParts:
+class LaidOutParts:
     """The parts of a log, with the folder of each model's probabilities.
 
     Attributes:
-        spark: the session.
+        engine: the runner.
         log: the replayed rows.
         probabilities: folder of each model.
         scratch: folder in which tasks make scratch.
     """
 
-    spark: SparkSession
+    engine: Engine
     log: CountedLog
     probabilities: Mapping[str, Path]
     scratch: str
@@ -127,7 +123,7 @@ class SparkParts:
         try:
             return self._add(replace(reader, showings=folder), work)
         finally:
-            drop_folder(self.spark, str(folder))
+            remove_tree(folder)
 
     def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
         """Return arrays that a later run reads again, from a file beside the counts of the parts."""
@@ -135,19 +131,20 @@ class SparkParts:
 
     def _add(self, reader: PartReader, work: PartWork) -> Sums:
         run = partial(_add_some, reader=reader, work=work)
-        return self._spread(self.log.parts).mapPartitions(run).treeReduce(add_sums)
+        total: Sums = self._spread(self.log.parts).mapPartitions(run).treeReduce(add_sums)
+        return total
 
     def count_users(self) -> Ints:
         """Return auctions, squares and users, (3,). The users of all parts are shuffled, 16 bytes each."""
-        tasks = max(len(self.log.parts), count_cores(self.spark))
+        tasks = max(len(self.log.parts), self.engine.cores)
         reader = PartReader(self.log, {})
         users = self._spread(self.log.parts).flatMap(partial(_cut_users, reader=reader, tasks=tasks))
-        return users.partitionBy(tasks, int).mapPartitions(_square_auctions).treeReduce(add)
+        total: Ints = users.partitionBy(tasks, int).mapPartitions(_square_auctions).treeReduce(add)
+        return total
 
-    def _spread(self, parts: Sequence[int]) -> RDD[int]:
+    def _spread(self, parts: Sequence[int]) -> Any:
         """Return parts over tasks, two rounds of all cores."""
-        context = open_tasks(self.spark)
-        return context.parallelize(parts, min(len(parts), 2 * context.defaultParallelism))
+        return self.engine.parallelize(parts, min(len(parts), 2 * self.engine.cores))
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,11 +196,11 @@ def _square_auctions(blocks: Iterable[Block]) -> Iterator[Ints]:
 # ------------------------------------------------------------------------------------ counts
 
 
-def open_counts(spark: SparkSession, layout: LogLayout, until: int | None, report: Report) -> CountedLog:
+def open_counts(engine: Engine, layout: LogLayout, until: int | None, report: Report) -> CountedLog:
     """Return the replayed rows of a layout; the first run counts them, under a lease.
 
     Args:
-        spark: the session.
+        engine: the runner.
         layout: of the log.
         until: time in microseconds after which rows are replayed; None: all.
         report: gets lines about the progress.
@@ -216,28 +213,27 @@ def open_counts(spark: SparkSession, layout: LogLayout, until: int | None, repor
     target = layout.folder.with_name(f"{layout.folder.name}-after-{'all' if until is None else until}")
     with hold_lease(target, (target / FACTS).is_file, report) as lease:
         if lease is not None:
-            _count_parts(spark, layout, until, lease.work)
+            _count_parts(engine, layout, until, lease.work)
             lease.publish()
     mark_used(target / FACTS)
     facts, parts = part_files.read_facts(target)
     return CountedLog(layout, until, target, facts, parts)
 
 
-def _count_parts(spark: SparkSession, layout: LogLayout, until: int | None, folder: Path) -> None:
+def _count_parts(engine: Engine, layout: LogLayout, until: int | None, folder: Path) -> None:
     """Count all parts; classes that are cut need a second pass over their pieces."""
-    context = open_tasks(spark)
-    numbers = context.parallelize(range(layout.parts), layout.parts)
+    numbers = engine.parallelize(range(layout.parts), layout.parts)
     each = numbers.map(partial(_find_facts, layout=layout, until=until)).collect()
     parts = [part for part, facts in enumerate(each) if facts is not None]
     if not parts:
         raise make_no_later_error()
     facts = reduce(add, (one for one in each if one is not None))
     count = partial(_count_part, layout=layout, until=until, facts=facts, folder=folder)
-    context.parallelize(parts, len(parts)).foreach(count)
+    engine.parallelize(parts, len(parts)).foreach(count)
     cut = [part for part in parts if part in layout.peers]
     if cut:
         join = partial(_join_counts, layout=layout, parts=frozenset(parts), folder=folder)
-        context.parallelize(cut, len(cut)).foreach(join)
+        engine.parallelize(cut, len(cut)).foreach(join)
     part_files.write_facts(folder, facts, parts)
 
 
@@ -257,14 +253,14 @@ def _join_counts(part: int, layout: LogLayout, parts: frozenset[int], folder: Pa
 # ------------------------------------------------------------------------------------ models
 
 
-def match_model(spark: SparkSession, log: CountedLog, path: str, where: str, folder: Path) -> None:
+def match_model(engine: Engine, log: CountedLog, path: str, where: str, folder: Path) -> None:
     """Write the probabilities of a model for all parts.
 
     Rows are shuffled once, by the part of their auction, which the index of the layout gives. A task holds
     the rows of a part.
 
     Args:
-        spark: the session.
+        engine: the runner.
         log: the replayed rows.
         path: table auction_id, ad_id, probability.
         where: name of the table in errors.
@@ -281,12 +277,12 @@ def match_model(spark: SparkSession, log: CountedLog, path: str, where: str, fol
     empty = table.schema.empty_table().select(list(MODEL_COLUMNS))
     _convert_predictions(empty, where)
     cut = partial(_cut_predictions, layout=log.layout, where=where)
-    blocks = send_rows(spark, table.pieces, MODEL_COLUMNS, cut, log.layout.parts)
+    blocks = send_rows(engine, table.pieces, MODEL_COLUMNS, cut, log.layout.parts)
     match = partial(_match_part, log=log, where=where, empty=empty, folder=folder)
     results = blocks.mapPartitionsWithIndex(match).collect()
     all_problems = [problem for some, _ in results for problem in some]
     if any(problem.kind == DataError.__name__ for problem in all_problems):
-        refuse_wrong_ids(spark, table.pieces, {name: name for name in MODEL_COLUMNS[:2]}, where)
+        refuse_wrong_ids(engine, table.pieces, {name: name for name in MODEL_COLUMNS[:2]}, where)
     refuse_problems(all_problems, f"model {path}")
     reduce(add, (problems for _, problems in results)).refuse(where)
 
