@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from recbench_spark import cli
-from recbench_spark.commands import benchmark, board, bundle, estimate, maintain, multiverse, tune
+from recbench_spark.commands import benchmark, board, bundle, maintain, multiverse, tune
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.nightly.runners import choose_job_runner, count_no_log
@@ -97,9 +97,6 @@ def test_what_needs_spark_is_told(tmp_path: Path, monkeypatch) -> None:
     flags = ["--config", str(config), "--warehouse", str(tmp_path / "w"), "--engine", "local"]
     with pytest.raises(ConfigError, match=r"--engine local: model als \(kind mllib_als\) runs on Spark"):
         benchmark.main(benchmark.parser().parse_args(flags))
-    rounds = ["--warehouse", "w", "--model", "m", "--rounds", "r.csv", "--engine", "local"]
-    with pytest.raises(ConfigError, match="--engine local: cells and rounds are joined by Spark"):
-        estimate.main(estimate.parser().parse_args(rounds))
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     choice, _ = choose_job_runner("auto", str(tmp_path / "w"), count_no_log, ())
     assert (choice.engine, choice.why) == ("spark", "spark-submit started this job")
