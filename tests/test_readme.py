@@ -195,9 +195,22 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Printed = pytest.CaptureFixture[str]
 
 
+QUESTIONS = [line for line in LINES if line.startswith("make sql")]
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("line", [line for line in LINES if line.startswith("make sql")])
+@pytest.mark.parametrize("line", [line for line in QUESTIONS if "SELECT" not in line])
 def test_questions_are_answered(line: str, demo: Path, capsys: Printed) -> None:
+    check_answer(line, demo, capsys)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("line", [line for line in QUESTIONS if "SELECT" in line])
+def test_queries_of_ones_own_are_answered(spark: Any, line: str, demo: Path, capsys: Printed) -> None:
+    check_answer(line, demo, capsys)
+
+
+def check_answer(line: str, demo: Path, capsys: Printed) -> None:
     assert run(line, "--warehouse", str(demo)) == 0
     printed = capsys.readouterr().out
     assert len(printed.splitlines()) > 1 and "definition" in printed.splitlines()[0]
