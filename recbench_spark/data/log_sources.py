@@ -185,11 +185,12 @@ def open_raw_log(dataset: Dataset) -> RawLog:
         return _open_columnar(dataset)
     check_path(path)
     find = {"csv": _find_table_files, "json": _find_object_files}.get(dataset.reader)
-    raw = open_text_files(find_text_files(dataset, HERE) if find is None else find(dataset))
+    log = find_text_files(dataset, HERE) if find is None else find(dataset)
+    raw = open_text_files(log)
     if dataset.reader != "json":
         return raw
-    names = tuple(dataset.source_names.values())
-    return replace(raw, find_line=partial(find_bad_object, _list_text_files(path), names))
+    files, names = [file for _, file, _ in log.files], tuple(dataset.source_names.values())
+    return replace(raw, find_line=partial(find_bad_object, files, names))
 
 
 def open_text_files(log: TextLog) -> RawLog:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from recbench_spark.data.text_lines import BLANKS as BLANK_LETTERS
 from recbench_spark.data.text_lines import cut_quoted
 from recbench_spark.errors import DataError
+from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.storage.local_files import COMPRESSED, read_chunks
 from recbench_spark.storage.text_forms import BLANKS
 
@@ -270,24 +271,40 @@ def _split_tokens(lines: pa.Array) -> pa.Array:
     return pc.split_pattern(pc.ascii_trim(even, " "), " ")
 
 
+WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
+LISTED = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"
+
+
 @dataclass(frozen=True)
 class ItemLines:
-    """A line has a user, then its items; a user without items has no row."""
+    """A line has a user, then its items; a user without items has no row.
 
+    Attributes:
+        listed: a line has `(user,item)`, a test item, and the user's negatives (NCF). A test item among its
+            own negatives is none, and an item counts once.
+    """
+
+    listed: bool = False
     encoding: str = "utf-8"
     divisible: bool = True
     carries: bool = False
     columns: tuple[str, ...] = ("user_id", "item_id")
-    line: str = "'user item item ...' in whole numbers"
+
+    @property
+    def line(self) -> str:
+        """Return the expected layout of a line, in words."""
+        fields = "(user,item) negative negative" if self.listed else "user item item"
+        return f"'{fields} ...' in whole numbers"
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
         """Make a row for each item of a good line, and one of a bad line."""
-        fits = pc.match_substring_regex(lines, WHOLE_NUMBERS)
+        fits = pc.match_substring_regex(lines, LISTED if self.listed else WHOLE_NUMBERS)
         wrong = lines.filter(pc.invert(fits))
-        parts = _split_tokens(lines.filter(fits))
+        good = lines.filter(fits)
+        parts = _split_tokens(pc.replace_substring_regex(good, "[(),]", " ") if self.listed else good)
         line_r, value_r = pc.list_parent_indices(parts), pc.list_flatten(parts)
         starts = np.asarray(parts.offsets)[:-1] - parts.offsets[0].as_py()
-        keep = np.ones(len(value_r), np.bool_)
+        keep = _mark_negatives(line_r, value_r, starts) if self.listed else np.ones(len(value_r), np.bool_)
         keep[starts] = False  # the user
         users = value_r.take(pa.array(starts)).take(line_r).filter(pa.array(keep))
         items = value_r.filter(pa.array(keep))
@@ -297,38 +314,14 @@ class ItemLines:
         return _make_table(dict(zip(self.columns, texts, strict=True)), bad)
 
 
-WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
-
-
-@dataclass(frozen=True)
-class Negatives:
-    """A line has `(user,item)`, a test item, and the user's negatives (NCF).
-
-    A test item among its own negatives is none, and an item counts once.
-    """
-
-    encoding: str = "utf-8"
-    divisible: bool = True
-    carries: bool = False
-    columns: tuple[str, ...] = ("user_id", "item_id")
-    line: str = "'(user,item) negative negative ...' in whole numbers"
-
-    def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
-        """Make a row for each negative of a good line, and one of a bad line."""
-        fits = pc.match_substring_regex(lines, r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$")
-        wrong = lines.filter(pc.invert(fits))
-        first = pc.extract_regex(lines.filter(fits), r"^\s*\((?P<user_id>[0-9]+),(?P<item_id>[0-9]+)\)")
-        numbers = _split_tokens(lines.filter(fits))
-        rows = pa.table({"line": pc.list_parent_indices(numbers), "item_id": pc.list_flatten(numbers)})
-        tests = pc.struct_field(first, "item_id").take(rows["line"])
-        no_negative = pc.or_(pc.equal(rows["item_id"], tests), pc.starts_with(rows["item_id"], "("))
-        kept = rows.filter(pc.invert(no_negative)).group_by(["line", "item_id"]).aggregate([])
-        users = pc.struct_field(first, "user_id").take(kept["line"])
-        gap = pa.nulls(len(wrong), pa.string())
-        pairs = (users, kept["item_id"])
-        texts = (pa.chunked_array([*column.chunks, gap], pa.string()) for column in pairs)
-        bad = pa.chunked_array([pa.nulls(len(kept), pa.string()), wrong], pa.string())
-        return _make_table(dict(zip(self.columns, texts, strict=True)), bad)
+def _mark_negatives(line_r: pa.Array, value_r: pa.Array, starts: Ints) -> Bools:
+    """Mark each item of a line once, but for its test item, the second number."""
+    code_r, at_r = value_r.dictionary_encode().indices.to_numpy().astype(np.int64), line_r.to_numpy()
+    code_r[starts] = -1  # the user may be called as an item is
+    first = np.zeros(len(code_r), np.bool_)
+    first[np.unique(at_r * (len(code_r) + 1) + code_r, return_index=True)[1]] = True
+    marked: Bools = first & (code_r != code_r[starts + 1][at_r])
+    return marked
 
 
 @dataclass(frozen=True)

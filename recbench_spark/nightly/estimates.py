@@ -79,7 +79,7 @@ def estimate_matrix(
     cells = check_input(opened, dict.fromkeys(["prediction", *["imputed"] * modelled], DOUBLE), "matrix")
     if log is None:
         require_names(names, ["rating"], "matrix without a log")
-        known = _select_rated(opened)
+        known = _select_rated(engine, opened)
     else:
         known = open_input(engine, log, (), "log")
     rated = check_input(known, {"rating": DOUBLE}, "log")
@@ -98,11 +98,10 @@ def estimate_matrix(
     return _make_result(rating_matrix.make_metrics(total, bootstrap, modelled=modelled), checks)
 
 
-def _select_rated(opened: InputRows) -> InputRows:
+def _select_rated(engine: Engine, opened: InputRows) -> InputRows:
     """Return the cells of a matrix whose rating is known."""
     columns = (*IDS, "rating")
     if opened.table is not None:
-        engine = cast("Any", opened.rows).engine
         return open_table(engine, _drop_unrated(opened.table))
     rows = ChangedRows(opened.rows, columns, _drop_unrated, columns)
     return replace(opened, rows=cast("StoredRows", rows))

@@ -14,6 +14,7 @@ import pyarrow as pa
 from recbench_spark import __version__, revisions
 from recbench_spark.checks import Check
 from recbench_spark.config import digest
+from recbench_spark.engine.versions import is_frame
 from recbench_spark.evaluation.result import Result, to_arrow
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly import code_provenance
@@ -46,7 +47,7 @@ def publish_standalone(store: AnyStore, result: Result, run: dict[str, Any]) -> 
 
 
 def _append(store: AnyStore, tables: Sequence[tuple[Any, Table]]) -> None:
-    if not isinstance(store, ArrowStore) and hasattr(tables[0][0], "withColumn"):
+    if not isinstance(store, ArrowStore) and is_frame(tables[0][0]):
         store.append_all(tables)
         return
     store.create(*(table for _, table in tables))

@@ -195,7 +195,7 @@ def test_rows_of_one_instant_are_in_the_order_that_breaks_ties(
     assert max(catalogue, key=lambda item: catalogue[item]) == last
 
 
-def test_of_held_out_items_the_users_of_one_instant_are_in_that_order(tmp_path: Path) -> None:
+def test_ties_in_time_are_broken_by_user_id_where_items_are_held_out(tmp_path: Path) -> None:
     """Every item is held out, its last row is tested: that of user 10, not of 9."""
     path = tmp_path / "log.parquet"
     pd.DataFrame(

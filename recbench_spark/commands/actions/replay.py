@@ -73,20 +73,22 @@ def make_outcome(
     file: ReplayFile, args: argparse.Namespace, engine: str, until: int | None, journal: Journal
 ) -> replays.ReplayOutcome:
     """Replay the models with a runner; a large log is laid out in the folder of the warehouse."""
-    rows = count_rows(file)
-    if engine == "local" and (rows <= FEW_ROWS or not is_local_folder(args.warehouse)):
-        return replays.replay_here(file, until, args.parts)
-    most = MOST_ROWS_OF_A_PART
-    if args.parts:
-        most = min(most, max(1, -(-arrow_files.estimate_rows(file.log.path or "") // args.parts)))
-    warehouse = Path(args.warehouse)
-    runner: Engine = LocalEngine(str(host_folder()), choose_workers(rows))
+    runner: Engine
     if engine == "spark":
         # Imported here: no other replay needs Spark.
         from recbench_spark.engine.sessions import SparkEngine  # noqa: PLC0415
         from recbench_spark.runtime.session import get_session  # noqa: PLC0415
 
         runner = SparkEngine(get_session(f"recbench-spark replay {file.name}"))
+    else:
+        rows = count_rows(file)
+        if rows <= FEW_ROWS or not is_local_folder(args.warehouse):
+            return replays.replay_here(file, until, args.parts)
+        runner = LocalEngine(str(host_folder()), choose_workers(rows))
+    most = MOST_ROWS_OF_A_PART
+    if args.parts:
+        most = min(most, max(1, -(-arrow_files.estimate_rows(file.log.path or "") // args.parts)))
+    warehouse = Path(args.warehouse)
     return replays.replay_laid_out(runner, file, until, warehouse=warehouse, most=most, report=journal.say)
 
 

@@ -10,14 +10,12 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.json_objects import MOST_HEADS, check_head
+from recbench_spark.data.json_objects import MOST_HEADS, Objects, check_head
 from recbench_spark.data.readers.files import TextFrame, column, input_files
 from recbench_spark.data.readers.paths import explain_errors, local_path
 from recbench_spark.data.text_pieces import BAD_LINE, FILE
 from recbench_spark.inputs import Options
 from recbench_spark.storage.shared_arrays import escape_path
-
-LINE = "an object of JSON in a line, with text or numbers as ids"
 
 
 def read_objects(
@@ -62,7 +60,7 @@ def read_objects(
         frame = reader.option("columnNameOfCorruptRecord", BAD_LINE).schema(schema).json(escape_path(path))
     kept = [column(name) for name in (*names, *rest)]
     bad = _mark_nested([name for name in plain if name in known], names).alias(BAD_LINE)
-    return TextFrame(frame.select(*kept, bad, F.col("_metadata.file_path").alias(FILE)), LINE)
+    return TextFrame(frame.select(*kept, bad, F.col("_metadata.file_path").alias(FILE)), Objects.line)
 
 
 def _mark_nested(plain: Sequence[str], names: Sequence[str]) -> Column:

@@ -25,7 +25,7 @@ from recbench_spark.data.log_checks import Bools, LogRules, Mark, check_rows, pa
 from recbench_spark.data.log_sources import HERE, Finder, RawLog, TextLog, open_text_files
 from recbench_spark.data.text_layouts import TEXT_NOTES
 from recbench_spark.data.text_lines import cut_quoted
-from recbench_spark.data.text_pieces import BAD_LINE, Fields, Matrix, Negatives, TextLayout
+from recbench_spark.data.text_pieces import BAD_LINE, Fields, ItemLines, Matrix, TextLayout
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.schemas import IDS, require_names
@@ -118,7 +118,7 @@ def find_negatives(path: str, engine: Any = None) -> TextInput:
         user_id and item_id, when it is opened. 156 users of MovieLens 1M have 98 competitors, since their
         test item is among them.
     """
-    find = partial(_find_file, path=path, name="*.test.negative", layout=Negatives())
+    find = partial(_find_file, path=path, name="*.test.negative", layout=ItemLines(listed=True))
     return TextInput(_find_text(path, find, engine), (), _mark_nothing, IDS, return_rows)
 
 
