@@ -271,18 +271,6 @@ def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
         )
 
 
-def forget_delta_logs(spark: SparkSession) -> None:
-    """Make Delta read all logs again: it caches a table by its folder, with its version.
-
-    Raises:
-        ConfigError: the session is one of Spark Connect.
-    """
-    require_classic(
-        spark, "a migration of a warehouse", "run `recbench maintain --migrate` where pyspark is"
-    )
-    open_java(spark).org.apache.spark.sql.delta.DeltaLog.clearCache()
-
-
 def remove_shuffle(shuffled: Any) -> None:
     """Remove the files of a shuffle that is read; by Connect the server does it."""
     if hasattr(shuffled, "_jrdd"):

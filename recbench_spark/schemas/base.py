@@ -15,6 +15,9 @@ from recbench_spark.schemas.delta_types import NOTES, field_json
 SCHEMA_VERSION = 5
 """Raised when a column is added or changes its meaning, or a layout changes; a property of each table."""
 
+OLDEST_SCHEMA = 4
+"""Oldest version that is migrated; those before have tables in clusters, which must be written again."""
+
 STRING: pa.DataType = pa.string()
 INT: pa.DataType = pa.int32()
 LONG: pa.DataType = pa.int64()

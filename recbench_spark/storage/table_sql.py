@@ -13,10 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from recbench_spark.errors import StoreError
-from recbench_spark.schemas import SCHEMA_VERSION, Table
+from recbench_spark.schemas import OLDEST_SCHEMA, SCHEMA_VERSION, Table
 from recbench_spark.storage import delta_files
 
 VERSION_PROPERTY = "recbench.schema_version"
+
+TOO_OLD = "read it with recbench-spark 0.1, which made it, and use another --warehouse from now on"
+"""Hint for a warehouse before OLDEST_SCHEMA."""
 
 
 def check_version(root: str, properties: Mapping[str, str | None]) -> None:
@@ -26,14 +29,16 @@ def check_version(root: str, properties: Mapping[str, str | None]) -> None:
         StoreError: the version is not the one of this code.
     """
     version = properties.get(VERSION_PROPERTY) or "none"
-    if version != str(SCHEMA_VERSION):
-        newer = version.isdigit() and int(version) > SCHEMA_VERSION
-        raise StoreError(
-            f"warehouse {root} has schema version {version}, this code writes {SCHEMA_VERSION}",
-            "update recbench-spark, or use another --warehouse"
-            if newer
-            else f"jobs/maintain.py --warehouse {shlex.quote(root)} --migrate",
-        )
+    if version == str(SCHEMA_VERSION):
+        return
+    hint = f"jobs/maintain.py --warehouse {shlex.quote(root)} --migrate"
+    if version.isdigit() and int(version) > SCHEMA_VERSION:
+        hint = "update recbench-spark, or use another --warehouse"
+    elif version.isdigit() and int(version) < OLDEST_SCHEMA:
+        hint = TOO_OLD
+    raise StoreError(
+        f"warehouse {root} has schema version {version}, this code writes {SCHEMA_VERSION}", hint
+    )
 
 
 def table_properties(table: Table) -> dict[str, str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from recbench_spark.errors import StoreError
-from recbench_spark.schemas import SCHEMA_VERSION, Table
-from recbench_spark.storage.table_sql import VERSION_PROPERTY, quote_text, table_properties
+from recbench_spark.schemas import OLDEST_SCHEMA, SCHEMA_VERSION, Table
+from recbench_spark.storage.table_sql import TOO_OLD, VERSION_PROPERTY, quote_text, table_properties
 
 SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 """Types that SQL calls otherwise than a log of Delta."""
@@ -60,13 +60,16 @@ def migration_statements(
         identifier: its name in SQL.
 
     Raises:
-        StoreError: newer code made the table, or a column cannot be added or has another type.
+        StoreError: newer code made the table, or version 0.1; a column cannot be added, or has another
+            type.
     """
     version = properties.get(VERSION_PROPERTY, "none")
     if version.isdigit() and int(version) > SCHEMA_VERSION:
         raise StoreError(
             f"{identifier} has schema version {version}: newer code made it", "update this one"
         )
+    if version.isdigit() and int(version) < OLDEST_SCHEMA:
+        raise StoreError(f"{identifier} has schema version {version}: recbench-spark 0.1 made it", TOO_OLD)
     types = name_types(json.loads(table.schema_json)["fields"])
     changed = [name for name, kind in types.items() if existing.get(name, kind) != kind]
     missing = [column for column in table.columns if column.name not in existing]

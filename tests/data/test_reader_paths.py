@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from recbench_spark.config import Dataset
 from recbench_spark.data.log_sources import HERE, Finder, find_text_files
 from recbench_spark.data.readers.paths import file_system, is_folder, list_names
-from recbench_spark.engine.sessions import forget_delta_logs
 from recbench_spark.errors import ConfigError, DataError, MissingError
 from recbench_spark.storage.catalogs import is_delta
 from recbench_spark.storage.local_files import read_head
@@ -73,11 +72,6 @@ def test_missing_places_and_files_are_named(connect: SparkSession, tmp_path: Pat
 def test_places_that_hadoop_alone_knows_are_refused_by_connect(connect: SparkSession) -> None:
     with pytest.raises(ConfigError, match="a place that Hadoop reads needs a classic session"):
         file_system(connect, "wasbs://c@a/data")
-
-
-def test_a_migration_is_refused_by_connect_before_work(connect: SparkSession) -> None:
-    with pytest.raises(ConfigError, match="a migration of a warehouse needs a classic session"):
-        forget_delta_logs(connect)
 
 
 def test_a_cluster_keeps_its_own_access_by_connect(connect: SparkSession) -> None:

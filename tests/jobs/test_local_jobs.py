@@ -15,7 +15,7 @@ from recbench_spark.commands import benchmark, board, bundle, maintain, multiver
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.nightly.runners import choose_job_runner, count_no_log
-from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, FITS, RUNS, SUBMISSIONS, TRIALS
+from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, FITS, OLDEST_SCHEMA, RUNS, SUBMISSIONS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.migration import migrate
@@ -112,7 +112,7 @@ def test_an_older_folder_is_migrated_without_spark(tmp_path: Path, capsys) -> No
     for name, status in (("good", "succeeded"), ("bad", "unheard of")):
         place = tmp_path / name
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("recbench_spark.storage.table_sql.SCHEMA_VERSION", 0)
+            patch.setattr("recbench_spark.storage.table_sql.SCHEMA_VERSION", OLDEST_SCHEMA)
             create_local_table(place / "runs", older)
         ArrowStore(str(place), any_version=True).append_rows([{**row, "status": status}], older)
     with pytest.raises(StoreError, match="--migrate"):

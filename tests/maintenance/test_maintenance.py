@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from recbench_spark import cli
 from recbench_spark.commands import maintain
@@ -25,14 +26,13 @@ from recbench_spark.schemas import (
     EMBEDDINGS,
     MANIFESTS,
     METRICS,
+    OLDEST_SCHEMA,
     RANKINGS,
     RUNS,
     SPLITS,
-    TABLES,
     USER_BLOCKS,
     USER_METRICS,
 )
-from recbench_spark.storage import spark_types
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.migration import migrate
 from recbench_spark.storage.shared_rows import SETTING, local_scratch
@@ -40,6 +40,7 @@ from recbench_spark.storage.spark_types import spark_schema, spark_type
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import remove_uncommitted
 from recbench_spark.storage.table_sql import VERSION_PROPERTY
+from recbench_spark.storage.table_upkeep import change_table
 from tests.nights import models, run, small
 
 DAYS = [date(2026, 1, day) for day in (1, 2, 3)]
@@ -158,7 +159,7 @@ def older_runs(spark, folder: Path) -> Store:
     )
     spark.sql(
         f"CREATE TABLE delta.`{folder}/runs` ({columns}) USING delta "
-        f"TBLPROPERTIES ('{VERSION_PROPERTY}' = '0')"
+        f"TBLPROPERTIES ('{VERSION_PROPERTY}' = '{OLDEST_SCHEMA}')"
     )
     values = {"run_id": "r1", "run_key": "k", "attempt": 1, "suite": "s", "model": "m", "split_id": "x",
               "status": "succeeded", "source": "own", "logical_date": DAYS[0]}  # fmt: skip
@@ -194,89 +195,32 @@ def test_an_older_warehouse_is_migrated(spark, tmp_path: Path, capsys: pytest.Ca
     assert migrate(store) == []
 
 
-def make_schema_3(spark, folder: Path) -> list[str]:
-    """The two tables of rows of users as schema 3 laid them out; returns the rows of one, as text."""
-    older_runs(spark, folder)
-    for name, keys in (("rankings", "run_id"), ("user_metrics", "run_id, user_id")):
-        columns = ", ".join(f"`{c.name}` {spark_type(c.type).simpleString()}" for c in TABLES[name].columns)
-        place = f"delta.`{folder}/{name}`"
-        spark.sql(
-            f"CREATE TABLE {place} ({columns}) USING delta CLUSTER BY ({keys}) "
-            f"TBLPROPERTIES ('{VERSION_PROPERTY}' = '3', 'delta.dataSkippingStatsColumns' = '{keys}')"
-        )
-    rows = "VALUES ('r1', 'u1', 'test', 'ndcg', 'v1', 'holdout', ARRAY(5), ARRAY(0.5D), 2), "
-    rows += "('r2', 'u1', 'test', 'ndcg', 'v1', 'holdout', ARRAY(5, NULL), ARRAY(NULL, 0.25D), 1)"
-    spark.sql(f"INSERT INTO delta.`{folder}/user_metrics` {rows}")
-    return sorted(str(row) for row in spark.read.format("delta").load(f"{folder}/user_metrics").collect())
-
-
-@pytest.mark.parametrize("killed", ["never", "while it is written", "between the names"])
-def test_tables_of_users_are_laid_out_by_run(
-    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
-) -> None:
-    folder = tmp_path / "w"
-    before = make_schema_3(spark, folder)
-    store = Store(spark, str(folder), any_version=True)
-    if killed != "never":
-        between = killed == "between the names"
-        step = (
-            "recbench_spark.storage.migration._swap_table"
-            if between
-            else "recbench_spark.storage.spark_types.conform"
-        )
-
-        def dies(*_: Any) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(step, dies)
-            with pytest.raises(KeyboardInterrupt):
-                migrate(store)
-        with pytest.raises(StoreError, match="--migrate"):
-            Store(spark, str(folder))
-        store = Store(spark, str(folder), any_version=True)
-    said = migrate(store)
-    assert any("user_metrics" in line and "as it was" in line for line in said)
-    store = Store(spark, str(folder))
-    assert migrate(store) == [] and not (folder / "_migrating").exists()
-    assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
-    assert store.choose_folder(USER_METRICS) == store.location(USER_METRICS.name), "tasks write its files"
-    assert sorted(store.list_values(USER_METRICS, "run_id")) == ["r1", "r2"]
-
-
-def test_of_two_migrations_at_once_one_waits(spark, tmp_path: Path) -> None:
-    folder = tmp_path / "w"
-    before = make_schema_3(spark, folder)
-    stores = [Store(spark, str(folder), any_version=True) for _ in range(2)]
+def test_of_two_migrations_at_once_one_changes_the_table(spark, tmp_path: Path) -> None:
+    root = older_runs(spark, tmp_path / "w").root
+    stores = [Store(spark, root, any_version=True) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         said = list(pool.map(migrate, stores))
     assert sorted(map(bool, said)) == [False, True]
-    store = Store(spark, str(folder))
-    assert migrate(store) == [] and not (folder / "_migrating").exists()
-    assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
+    store = Store(spark, root)
+    assert migrate(store) == [] and [row.run_id for row in store.read(RUNS).collect()] == ["r1"]
 
 
 def test_a_migration_keeps_what_another_writer_appends_meanwhile(
     spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A night of the older code has no mark; it appends while its table is written again, twice."""
-    folder = tmp_path / "w"
-    before = make_schema_3(spark, folder)
-    conform, late = spark_types.conform, [3, 4]
+    """A writer without a mark appends a row after the migration has looked at the table."""
+    store = older_runs(spark, tmp_path / "w")
+    late = ["r2"]
 
-    def append_and_conform(rows: Any, table: Any) -> Any:
-        if table is USER_METRICS and late:
-            row = (
-                f"VALUES ('r{late.pop()}', 'u1', 'test', 'ndcg', 'v1', 'holdout', ARRAY(5), ARRAY(0.5D), 2)"
-            )
-            spark.sql(f"INSERT INTO delta.`{folder}/user_metrics` {row}")
-        return conform(rows, table)
+    def append_and_change(place: str, table: Any, version: int) -> None:
+        if late:
+            older = spark.read.format("delta").load(place).withColumn("run_id", F.lit(late.pop()))
+            older.write.format("delta").mode("append").save(place)
+        change_table(place, table, version)
 
-    monkeypatch.setattr(spark_types, "conform", append_and_conform)
-    store = Store(spark, str(folder), any_version=True)
+    monkeypatch.setattr("recbench_spark.storage.migration.change_table", append_and_change)
     migrate(store)
-    rows = sorted(str(row) for row in store.read(USER_METRICS).collect())
-    assert len(rows) == len(before) + 2 and set(before) < set(rows)
+    assert {row.run_id for row in store.read(RUNS).collect()} == {"r1", "r2"} and not late
     assert migrate(store) == []
 
 
@@ -292,7 +236,7 @@ time.sleep(600)
 
 def test_no_table_is_migrated_while_a_run_is_at_work(spark, tmp_path: Path) -> None:
     folder = tmp_path / "w"
-    before = make_schema_3(spark, folder)
+    older_runs(spark, folder)
     night = subprocess.Popen(
         [sys.executable, "-c", AT_WORK, str(folder)], stdout=subprocess.PIPE, text=True
     )
@@ -305,8 +249,7 @@ def test_no_table_is_migrated_while_a_run_is_at_work(spark, tmp_path: Path) -> N
     finally:
         night.kill()
         night.wait()
-    migrate(store)
-    assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
+    assert migrate(store) and migrate(store) == []
 
 
 def test_what_cannot_be_migrated_is_refused(spark, tmp_path: Path) -> None:
@@ -317,6 +260,14 @@ def test_what_cannot_be_migrated_is_refused(spark, tmp_path: Path) -> None:
         Store(spark, str(newer))
     with pytest.raises(StoreError, match="newer code"):
         migrate(Store(spark, str(newer), any_version=True))
+    too_old = tmp_path / "too_old"
+    properties = f"TBLPROPERTIES ('{VERSION_PROPERTY}' = '{OLDEST_SCHEMA - 1}')"
+    spark.sql(f"CREATE TABLE delta.`{too_old}/runs` (run_id STRING) USING delta {properties}")
+    with pytest.raises(StoreError) as refused:
+        Store(spark, str(too_old))
+    assert "recbench-spark 0.1, which made it" in str(refused.value)
+    with pytest.raises(StoreError, match=r"schema version 3: recbench-spark 0\.1 made it"):
+        migrate(Store(spark, str(too_old), any_version=True))
     foreign = tmp_path / "foreign"
     spark.sql(f"CREATE TABLE delta.`{foreign}/runs` (run_id INT) USING delta")
     with pytest.raises(StoreError, match="run_id cannot be brought"):

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-COMMIT = "c83cd0bb685e8f2f315e84bcc42adf1e0607ac9a"
-"""The last code before numbers had revisions."""
+COMMIT = "72a9089366c51767860a03d9e9930eb6ea7e3dd0"
+"""The last code whose warehouses had schema version 4."""
 
 NIGHTS = ("2026-01-01", "2026-01-02")
 HERE = Path(__file__).resolve().parent
