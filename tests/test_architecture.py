@@ -83,7 +83,8 @@ MODULES_WITHOUT_SPARK = {
         "local_comparisons", "paired_values", "paradoxes",
     )),
     *(f"storage.{name}" for name in (
-        "ages", "arrow_store", "blocks", "file_tables", "leases", "makers", "marks", "migration",
+        "ages", "arrow_store", "blocks", "file_tables", "lease_files", "leases", "makers", "marks",
+        "migration",
         "packed_blocks", "paths", "process_caches", "publish", "published_rows", "retries", "scratch",
         "seals", "shared_arrays", "sides",
         "table_scans", "table_sql", "table_statements", "table_upkeep",
@@ -332,7 +333,6 @@ LAZY_FILES = {
     "recbench_spark/protocol/labels.py": "loads numba, in tasks",
     "recbench_spark/protocol/positions.py": "loads numba, in tasks whose rows have equal times",
     "recbench_spark/storage/sides.py": "loads numba, in tasks",
-    "recbench_spark/storage/migration.py": "loads Spark for tables that it alone changes",
     "recbench_spark/storage/table_folders.py": "loads Spark for folders that only Hadoop lists",
     "recbench_spark/training/split_data.py": "loads Spark for models that read frames",
     "recbench_spark/tuning/fold_fits.py": "loads Spark for models that it fits itself",

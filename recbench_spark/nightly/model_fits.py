@@ -17,7 +17,6 @@ from recbench_spark.nightly.gates import gate_error
 from recbench_spark.nightly.night import BenchmarkNight, check_model_gates
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.leases import Lease, Report, hold_lease
-from recbench_spark.storage.object_leases import hold_object_lease
 from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.checkpoint_copies import CHECKPOINTS, keep_copies
@@ -98,7 +97,7 @@ def _hold_shared_fit(
     is_saved = partial(adapter.is_saved, data)
     place = join_uri(data.store.files_root, FIT_FILES, adapter.key(data), SHARED_WORK)
     used = (target.parents[1],)  # others remove what nobody has touched for a day
-    with hold_object_lease(place, is_saved, report) as shared:
+    with hold_lease(place, is_saved, report) as shared:
         if shared is None:
             yield None
             return

@@ -148,7 +148,7 @@ def _living_marks(root: Path) -> Iterator[list[str]]:
         if path.name.startswith("."):  # a file made to read the clock
             continue
         with suppress(OSError):
-            if is_dead(path, _owner_text(path)):
+            if is_dead(str(path), _owner_text(path)):
                 path.unlink()
                 continue
             yield path.read_text(encoding="utf-8").splitlines()

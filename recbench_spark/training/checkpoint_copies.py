@@ -17,9 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.leases import run_beside
+from recbench_spark.storage.leases import Lease, run_beside
 from recbench_spark.storage.made_folders import CURRENT, fetch_files, store_files
-from recbench_spark.storage.object_leases import ObjectLease
 from recbench_spark.storage.objects import read_bytes, remove_objects, write_text
 from recbench_spark.storage.publish import remove_tree, replace_text
 from recbench_spark.storage.seals import write_seal
@@ -77,7 +76,7 @@ def _read_own(folder: Path) -> bytes | None:
         return None
 
 
-def copy_checkpoints(lease: ObjectLease, folder: Path) -> bool:
+def copy_checkpoints(lease: Lease, folder: Path) -> bool:
     """Copy checkpoints to the folder of a lease; return False if there are none.
 
     A copy that fails leaves nothing.
@@ -93,23 +92,23 @@ def copy_checkpoints(lease: ObjectLease, folder: Path) -> bool:
             return False
         write_seal(Path(scratch))
         lease.require()
-        before, name = read_bytes(join_uri(lease.place, CURRENT)), uuid.uuid4().hex
+        before, name = read_bytes(join_uri(lease.target, CURRENT)), uuid.uuid4().hex
         try:
-            store_files(Path(scratch), join_uri(lease.place, name))
+            store_files(Path(scratch), join_uri(lease.target, name))
             lease.require()
-            write_text(join_uri(lease.place, CURRENT), name)
+            write_text(join_uri(lease.target, CURRENT), name)
         except StoreError:
             with suppress(StoreError):
-                remove_objects(join_uri(lease.place, name))
+                remove_objects(join_uri(lease.target, name))
             raise
     replace_text(folder / CURRENT, name)
     if before:
-        remove_objects(join_uri(lease.place, before.decode()))
+        remove_objects(join_uri(lease.target, before.decode()))
     return True
 
 
 @contextmanager
-def keep_copies(lease: ObjectLease, folder: Path, report: Callable[[str], object]) -> Iterator[None]:
+def keep_copies(lease: Lease, folder: Path, report: Callable[[str], object]) -> Iterator[None]:
     """Fetch the newest checkpoints, and copy those that are written as long as the block lasts.
 
     Args:
@@ -119,15 +118,13 @@ def keep_copies(lease: ObjectLease, folder: Path, report: Callable[[str], object
     """
     for left in folder.parent.glob(".copy-*"):  # of runs that were killed: one host has one fit of a lease
         remove_tree(left)
-    if fetch_checkpoints(lease.place, folder, report):
+    if fetch_checkpoints(lease.target, folder, report):
         report("checkpoints of another host were fetched")
     with run_beside(partial(_copy_until, lease, folder, report)):
         yield
 
 
-def _copy_until(
-    lease: ObjectLease, folder: Path, report: Callable[[str], object], stop: threading.Event
-) -> None:
+def _copy_until(lease: Lease, folder: Path, report: Callable[[str], object], stop: threading.Event) -> None:
     copied: tuple[int, int] | None = None
     seconds, failed = LOOK_SECONDS, False
     while not stop.wait(seconds):

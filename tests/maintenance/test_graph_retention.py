@@ -171,8 +171,8 @@ def test_work_of_a_living_owner_stays_and_that_of_an_ended_one_goes_with_time(tm
                 (other.work / "checkpoint").write_text("7")
                 raise ValueError("x")
             ended.append(other)
-        age(*(one.work for one in (lease, *ended) if one.target.name != "s9-fresh"))
-        age(*(one.file for one in ended if one.target.name != "s9-fresh"))
+        age(*(one.work for one in (lease, *ended) if not one.target.endswith("s9-fresh")))
+        age(*(Path(one.file) for one in ended if not one.target.endswith("s9-fresh")))
         old = find_old_fits(store, BEFORE)
         assert {path.name for path in old} == {
             f".{name}.{kind}-0001" for name in ("s9-ended", "abc") for kind in ("work", "lease")
@@ -189,13 +189,13 @@ def test_a_graph_in_which_another_host_works_stays_until_that_is_dead(tmp_path) 
     make_folder(tmp_path, "aaa-4", "graph.json", LONG_AGO)
     make_folder(tmp_path, "models/nnn", NIGHT_NOTE, LONG_AGO)
     graph, store = tmp_path / "graph_files" / "aaa-4", Warehouse(tmp_path)
-    inner, outer = Lease(graph / "degrees", 1), Lease(tmp_path / "graph_files/models/nnn", 2)
+    inner, outer = Lease(str(graph / "degrees"), 1), Lease(f"{tmp_path}/graph_files/models/nnn", 2)
     elsewhere = Maker("elsewhere", "another boot", "pid:[1]", 1, "5")
     for lease in (inner, outer):
-        lease.file.write_text(json.dumps(elsewhere.to_json()))
+        Path(lease.file).write_text(json.dumps(elsewhere.to_json()))
     assert find_old_graphs(store, BEFORE).folders == ()
     for lease in (inner, outer):
-        age(lease.file, days=(DEAD_SECONDS + 1) / 86400)
+        age(Path(lease.file), days=(DEAD_SECONDS + 1) / 86400)
     assert find_old_graphs(store, BEFORE).folders == ("aaa-4", "models/nnn")
 
 

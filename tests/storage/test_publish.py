@@ -231,12 +231,12 @@ def test_a_killed_process_loses_its_lease_at_once_and_its_work_goes_on(tmp_path:
 
 def test_an_owner_of_another_host_is_dead_after_a_minute_by_the_storages_clock(tmp_path: Path) -> None:
     target = tmp_path / "g"
-    lease = Lease(target, 1)
+    file = Path(Lease(str(target), 1).file)
     other = makers.Maker("elsewhere", "another boot", "pid:[1]", 1, "5")
-    lease.file.write_text(leases.json.dumps(other.to_json()))
+    file.write_text(leases.json.dumps(other.to_json()))
     assert leases.is_held(target)
-    past = lease.file.stat().st_mtime - leases.DEAD_SECONDS - 1
-    os.utime(lease.file, (past, past))
+    past = file.stat().st_mtime - leases.DEAD_SECONDS - 1
+    os.utime(file, (past, past))
     assert not leases.is_held(target)
 
 
@@ -251,9 +251,9 @@ def test_an_owner_that_slept_finds_out_that_it_was_replaced(tmp_path: Path) -> N
     with hold_lease(target, is_there(target)) as sleeper:
         assert sleeper is not None
         (sleeper.work / "a").write_text("1")
-        successor = Lease(target, 2)
-        assert leases._create(successor.file)
-        leases._take_over(sleeper, successor)
+        successor = Lease(str(target), 2)
+        assert successor.files.put(successor.file, b"of the successor")
+        successor.files.take_over(successor.target, 2)
         with pytest.raises(StoreError, match="another run has taken over"):
             sleeper.publish()
         assert not sleeper.work.exists() and (successor.work / "a").exists()

@@ -16,7 +16,7 @@ from recbench_spark.errors import StoreError
 from recbench_spark.models.lightgcn import LightGcnModel
 from recbench_spark.models.networks.factors import make_pairs
 from recbench_spark.nightly.model_fits import hold_fit
-from recbench_spark.storage.object_leases import ObjectLease, hold_object_lease
+from recbench_spark.storage.leases import Lease, hold_lease
 from recbench_spark.storage.objects import list_objects, put_if_absent, write_bytes
 from recbench_spark.storage.publish import replace_text
 from recbench_spark.training import checkpoint_copies
@@ -35,7 +35,7 @@ def write_weights(folder: Path, text: str) -> None:
 
 def test_the_newest_copy_counts_and_the_host_that_made_it_keeps_it(bucket: str, tmp_path: Path) -> None:
     place, here, there = f"{bucket}/fit", tmp_path / "here" / "c", tmp_path / "there" / "c"
-    with hold_object_lease(place, lambda: False) as lease:
+    with hold_lease(place, lambda: False) as lease:
         assert lease is not None
         here.mkdir(parents=True)
         assert not fetch_checkpoints(place, here) and not copy_checkpoints(lease, here)
@@ -47,8 +47,8 @@ def test_the_newest_copy_counts_and_the_host_that_made_it_keeps_it(bucket: str, 
     assert fetch_checkpoints(place, there) and (there / "last.safetensors").read_text() == "last two"
     assert not fetch_checkpoints(place, there)
     write_weights(there, "three")
-    later = ObjectLease(place, lease.epoch + 1, b"{}")
-    put_if_absent(later.name, later.content)
+    later = Lease(place, lease.epoch + 1, b"{}")
+    put_if_absent(later.file, later.content)
     with pytest.raises(StoreError, match="another run has taken over"):
         copy_checkpoints(lease, there)
     assert copy_checkpoints(later, there) and fetch_checkpoints(place, here)
@@ -58,7 +58,7 @@ def test_the_newest_copy_counts_and_the_host_that_made_it_keeps_it(bucket: str, 
 def test_a_damaged_copy_is_said_and_passed_over(bucket: str, tmp_path: Path) -> None:
     place, here, there = f"{bucket}/fit", tmp_path / "here" / "c", tmp_path / "there" / "c"
     lines: list[str] = []
-    with hold_object_lease(place, lambda: False) as lease:
+    with hold_lease(place, lambda: False) as lease:
         assert lease is not None
         write_weights(here, "one")
         assert copy_checkpoints(lease, here)
@@ -66,7 +66,7 @@ def test_a_damaged_copy_is_said_and_passed_over(bucket: str, tmp_path: Path) -> 
     write_bytes(f"{place}/{name}", b"else one")
     assert not fetch_checkpoints(place, there, lines.append) and not there.exists()
     write_weights(there, "two")
-    with hold_object_lease(place, lambda: False) as lease:
+    with hold_lease(place, lambda: False) as lease:
         assert lease is not None
         with keep_copies(lease, there, lines.append):
             pass
