@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
 from recbench_spark.config import Dataset, Split, WorldSettings
+from recbench_spark.data import arrow_files
 from recbench_spark.data.log_survey import RowFacts
 from recbench_spark.data.opened_logs import OpenedLog, fill_columns
 from recbench_spark.data.readers import logs
-from recbench_spark.data.readers.ids import convert_ids
+from recbench_spark.data.readers.tables import open_table
+from recbench_spark.data.text_lines import StoredTable
 from recbench_spark.engine.sessions import SparkEngine
+from recbench_spark.engine.versions import collect_arrow, make_frame
+from recbench_spark.errors import FallbackToSpark
 from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.protocol import rules
 from recbench_spark.protocol.labels import read_dropped
@@ -39,6 +45,21 @@ def open_log(spark: SparkSession, dataset: Dataset) -> SimpleNamespace:
     return SimpleNamespace(
         rows=rows, n=opened.n, rejects=rejects, rejected=opened.rejected, reasons=opened.reasons
     )
+
+
+def read_table(spark: SparkSession, path: str, needed: Sequence[str], what: str) -> DataFrame:
+    """Return a table at a path, or of the catalog; the columns of ids know how they were stored."""
+    try:
+        rows = arrow_files.read_table(path, needed, what)
+    except FallbackToSpark:
+        stored = StoredTable(collect_arrow(open_table(spark, path)))
+        rows = arrow_files.check_table(stored, needed, what, path)
+    plain = [pa.string() if pa.types.is_dictionary(kind) else kind for kind in rows.schema.types]
+    frame = make_frame(spark, rows.cast(pa.schema(list(zip(rows.schema.names, plain, strict=True)))))
+    for name in {*IDS} & {*rows.schema.names}:
+        notes = {key.decode(): value.decode() for key, value in rows.schema.field(name).metadata.items()}
+        frame = frame.withMetadata(name, notes)
+    return frame
 
 
 def read_log(spark: SparkSession, dataset: Dataset) -> DataFrame:
@@ -64,10 +85,11 @@ def id_order(frames: Iterable[DataFrame], name: str = "item_id") -> str:
 
 
 def _are_numbers(frame: DataFrame, name: str) -> bool:
-    ids = convert_ids(frame, name, "ids")
-    if ids.kind == "text":
-        return frame.where(~ids.text.rlike(CANONICAL_INTEGER)).isEmpty()
-    return ids.kind == "integer"
+    field = frame.schema[name]
+    kind = field.metadata.get(ID_KIND, "string" if field.dataType == StringType() else "integer")
+    if kind == "text":
+        return frame.where(~F.col(name).rlike(CANONICAL_INTEGER)).isEmpty()
+    return bool(kind == "integer")
 
 
 @dataclass(frozen=True)

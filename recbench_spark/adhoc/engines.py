@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.data import arrow_files
 from recbench_spark.data.column_names import ColumnNames
+from recbench_spark.data.table_pieces import detect_kind
 from recbench_spark.engine.choices import EngineChoice, require_spark
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import Table
@@ -64,7 +65,7 @@ def _check_reach(paths: Sequence[str], warehouse: tuple[str, Iterable[Table]] | 
             raise FallbackToSpark(f"warehouse {root} is no folder and no object storage")
         ArrowStore(root, read_only=True).check_appendable(tables)
     for path in paths:
-        arrow_files.detect_kind(path)
+        detect_kind(path)
 
 
 def _choose_by_size(

@@ -198,9 +198,7 @@ def _choose_and_call(
     tables: Mapping[str, Any], engine: str, call: EngineCall, columns: ColumnNames
 ) -> Result:
     require_choice("engine", engine, ENGINES)
-    present = {
-        name: _read_trec(table) for name, table in tables.items() if table is not None or name == "truth"
-    }
+    present = {name: table for name, table in tables.items() if table is not None or name == "truth"}
     spark_names = [name for name, table in present.items() if is_spark_frame(table)]
     path_names = [name for name, table in present.items() if isinstance(table, str | PathLike)]
     if spark_names and len(spark_names) < len(present):
@@ -230,15 +228,6 @@ def _choose_and_call(
     return call(read)
 
 
-def _read_trec(table: Any) -> Any:
-    """Return the rows of a run or of judgements of TREC by path; other tables as they are."""
-    if not isinstance(table, str | PathLike):
-        return table
-    from recbench_spark.data.trec_files import find_format, read_trec  # noqa: PLC0415
-
-    return table if find_format(fspath(table)) is None else read_trec(fspath(table))
-
-
 def is_spark_frame(table: object) -> bool:
     """Return whether a table is a Spark frame (classic or Connect), judged by its class alone."""
     return any(kind.__module__.startswith("pyspark.sql") for kind in type(table).__mro__)
@@ -260,14 +249,15 @@ def _evaluate_paths(
         except FallbackToSpark as error:
             require_spark(engine, error)
     with explain_missing():
-        from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
+        from recbench_spark.engine.sessions import SparkEngine  # noqa: PLC0415
         from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+    from recbench_spark.data.input_rows import open_input  # noqa: PLC0415
 
-    spark = get_session("recbench-spark evaluate")
-    frames = {
-        name: read_table(spark, path, table_columns(name), name, columns) for name, path in paths.items()
+    runner = SparkEngine(get_session("recbench-spark evaluate"))
+    opened = {
+        name: open_input(runner, path, table_columns(name), name, columns) for name, path in paths.items()
     }
-    return call(frames)
+    return call(opened)
 
 
 def _read_frames(paths: Mapping[str, Any], columns: ColumnNames) -> dict[str, Any]:

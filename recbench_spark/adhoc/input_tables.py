@@ -27,6 +27,7 @@ from recbench_spark.adhoc.task_tables import (
 )
 from recbench_spark.data.input_rows import (
     CheckedInput,
+    InputRows,
     check_input,
     check_vectors,
     open_input,
@@ -69,11 +70,17 @@ class RunPlace:
 @contextmanager
 def open_place(table: Any, scratch: str | None) -> Iterator[RunPlace]:
     """Open the runner of a table; a folder of this process is removed afterwards."""
-    if is_frame(table):
+    frame = table.rows.frame if isinstance(table, InputRows) and hasattr(table.rows, "frame") else table
+    if is_frame(frame):
         from recbench_spark.engine.sessions import SparkEngine  # noqa: PLC0415
+
+        engine: Any = SparkEngine(frame.sparkSession)
+    else:
+        engine = getattr(getattr(table, "rows", None), "engine", None)
+    if spark := getattr(engine, "spark", None):
         from recbench_spark.storage.shared_rows import base_folder  # noqa: PLC0415
 
-        yield RunPlace(SparkEngine(table.sparkSession), scratch or base_folder(table.sparkSession))
+        yield RunPlace(engine, scratch or base_folder(spark))
         return
     folder = Path(tempfile.mkdtemp(prefix="recbench-"))
     try:

@@ -24,6 +24,7 @@ from recbench_spark.config import (
 )
 from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
+from recbench_spark.data.table_pieces import detect_kind
 from recbench_spark.data.text_layouts import MOVIELENS, OPTION_ALIASES
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, SchemaError
 from recbench_spark.nightly.night_status import NightOutcome
@@ -238,7 +239,7 @@ def _check_reader(dataset: Dataset) -> None:
     if reader not in HEADED_READERS:
         return
     with suppress(FallbackToSpark):
-        kind = arrow_files.detect_kind(path)
+        kind = detect_kind(path)
         other = {"text": "csv", "delta": "delta"}.get(kind)
         if kind == "parquet" and Path(path).is_file() and describe_content(path)[0] == "Parquet":
             other = "parquet"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from recbench_spark.data import arrow_files
+from recbench_spark.data.table_pieces import detect_kind
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.storage.local_files import COMPRESSED, require_columns
 
@@ -19,7 +20,7 @@ def describe_table(name: str, path: str, columns: Sequence[str], *, rows: bool =
         MissingError: it is not there. SchemaError: it lacks a column.
     """
     try:
-        unit = "lines" if arrow_files.detect_kind(path) == "text" else "rows"
+        unit = "lines" if detect_kind(path) == "text" else "rows"
         if columns:
             require_columns(arrow_files.read_column_names(path), columns, f"{name} {path}", path)
         # The number of lines of compressed text is not known.

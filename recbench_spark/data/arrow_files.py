@@ -1,91 +1,106 @@
-"""Read tables of other systems in this process, as `readers.read_table` does with Spark.
+"""Read whole tables of other systems in this process, and convert and check their columns.
 
-Supported are Parquet, Delta and text files of this machine. For everything that only Spark can read
-(a catalog, remote storage, MovieLens' own formats, text with quotes within fields, Delta features that
-`deltalake` does not know) the functions raise `FallbackToSpark`.
+For what only Spark can read (a catalog, storage that Hadoop alone knows, Delta features that `deltalake`
+does not know) the functions raise `FallbackToSpark`.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import os
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import SPARK_NAMES, as_double, combine_column, encode_ids, read_column
 from recbench_spark.data.arrow_times import OPENERS
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.delta_snapshots import read_snapshot
-from recbench_spark.data.digests import content_identity
-from recbench_spark.data.paths import check_path, exists, may_be_table
+from recbench_spark.data.digests import content_identity, digest_in_threads
+from recbench_spark.data.object_digests import object_identity
+from recbench_spark.data.table_pieces import (
+    TablePiece,
+    detect_kind,
+    find_place,
+    is_delta,
+    list_files,
+    open_pieces,
+)
 from recbench_spark.data.text_layouts import (
     BELOW_2_53,
     FINITE_TEXT,
     IN_UTF8,
-    LAYOUTS,
     NUMBER_COLUMNS,
     OPTIONAL_COLUMNS,
     TEXT_FILE,
-    TEXT_NOTES,
 )
-from recbench_spark.data.text_lines import StoredTable, open_bytes, read_text, split_header
-from recbench_spark.data.trec_files import cut_trec, find_format
-from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
+from recbench_spark.data.text_lines import StoredTable
+from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.inputs import Options, PinnedInput, look_once
 from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids, drop_empty
-from recbench_spark.schemas import ID_KIND, ID_TYPE
+from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS
 from recbench_spark.storage.local_files import (
     COMPRESSED,
-    DAMAGED,
     HEAD_BYTES,
-    bare_name,
     describe_undecoded,
-    has_delta_log,
-    is_text,
-    list_folder,
     refuse_misspelt,
-    refuse_packed_text,
     require_columns,
 )
-from recbench_spark.storage.partitions import find_partition
-from recbench_spark.storage.table_scans import open_delta, open_parquet
+from recbench_spark.storage.objects import measure_files, open_input
+from recbench_spark.storage.uris import is_remote
 
 Bools = npt.NDArray[np.bool_]
 
-TREC_FILE = "trec"
-"""Kind of runs and judgements of TREC."""
-
 
 def read_table(
-    path: str, columns_required: Sequence[str], what: str, columns: ColumnNames | None = None
+    path: str,
+    columns_required: Sequence[str],
+    what: str,
+    columns: ColumnNames | None = None,
+    *,
+    keeps: bool = False,
 ) -> pa.Table:
-    """Read a table at a path by the rules of `readers.read_table`.
+    """Read a table at a path. Ids become text, and the metadata of their columns say how they were stored.
 
-    The metadata of id columns say how the ids were stored.
+    The columns of NUMBER_COLUMNS become float64, `rank` int64, `vector` lists of float32 (in text a JSON
+    array); other columns stay as they are. NULL stays NULL.
 
     Raises:
-        FallbackToSpark: only Spark reads it. ConfigError, SchemaError, DataError: as there.
+        FallbackToSpark: only Spark reads it. MissingError: nothing is there. SchemaError: a column is
+            missing, or has a type that cannot be read. DataError: a value or a line cannot be read.
     """
-    stored, where = open_path(path), f"{what} {path}"
+    stored = open_path(path, columns_required)
+    return check_table(stored, columns_required, what, path, columns=columns, keeps=keeps)
+
+
+def check_table(
+    stored: StoredTable,
+    columns_required: Sequence[str],
+    what: str,
+    path: str,
+    *,
+    columns: ColumnNames | None = None,
+    keeps: bool = False,
+) -> pa.Table:
+    """Convert and check a table; arguments and errors as `read_table`."""
+    where = f"{what} {path}"
     if columns is not None:
         stored = replace(stored, table=columns.rename(stored.table, what))
     names = stored.table.column_names
     require_columns(names, columns_required, where, path)
     refuse_misspelt(names, list_optional(what), where)
-    problems = Problems(where, path)
+    problems = Problems(where, path, keeps=keeps)
     problems.add_lines(stored.bad_lines, stored.line)
     table = convert_columns(stored, names, where, problems, plain=columns_required)
     problems.refuse()
@@ -98,15 +113,32 @@ def list_optional(what: str) -> Sequence[str]:
 
 
 def convert_columns(
-    stored: StoredTable, names: Sequence[str], where: str, problems: Problems, plain: Sequence[str] = ()
+    stored: StoredTable,
+    names: Sequence[str],
+    where: str,
+    problems: Problems,
+    plain: Sequence[str] = (),
+    *,
+    floats: Collection[str] | None = None,
 ) -> pa.Table:
     """Convert columns by the meaning of their names, and collect what is wrong.
 
-    plain: columns of a text file whose bytes are checked.
+    Args:
+        stored: the table.
+        names: the columns.
+        where: name of the table in messages.
+        problems: what is wrong is added to it.
+        plain: columns of a text file whose bytes are checked.
+        floats: ids of a text file that are whole floats throughout, and become float64; None: all rows are
+            here, and say so.
     """
     fields, arrays = [], []
     for name in dict.fromkeys(names):
-        field, column = _convert_column(stored, name, where, problems, plain=name in plain)
+        if stored.line and name in IDS:
+            column, raw = stored.table.schema.field(name), read_column(stored.table, name, where)
+            field, column = _convert_field_ids(column, raw, where, problems, floats)
+        else:
+            field, column = _convert_column(stored, name, where, problems, plain=name in plain)
         fields.append(field)
         arrays.append(column)
     return pa.table(arrays, schema=pa.schema(fields))
@@ -117,35 +149,30 @@ def read_column_names(path: str) -> list[str]:
 
     Of a text file of more than COUNTED_BYTES bytes only the header is read.
     """
-    kind = detect_kind(path)
-    if kind == TREC_FILE:
-        return list(open_path(path).table.schema.names)
-    if kind != "text":
-        return list(open_dataset(path, kind).schema.names)
-    if Path(path).stat().st_size <= COUNTED_BYTES:
-        return list(open_path(path).table.schema.names)
-    with open_bytes(path) as stream:
-        return split_header(stream, path)[0]
+    opened = open_pieces(path)
+    if opened.line and opened.size <= COUNTED_BYTES:
+        open_path(path)
+    return list(opened.schema.names)
 
 
 def read_vector_width(path: str) -> int | None:
     """Read the length of a table's first vector; None where it has no rows or the vector is NULL."""
-    kind = detect_kind(path)
-    if kind in ("text", TREC_FILE):
-        vector = open_path(path).table.column("vector")
-        values = _parse_json_vector(vector[0].as_py()) if len(vector) else None
-    else:
-        head = open_dataset(path, kind).head(1, columns=["vector"])
-        values = head.column(0)[0].as_py() if head.num_rows else None
-    return None if values is None else len(values)
+    values = read_first_values(path, "vector", 1).to_pylist()
+    first = values[0] if values else None
+    if isinstance(first, str):
+        first = _parse_json_vector(first)
+    return None if first is None else len(first)
 
 
 def read_first_values(path: str, name: str, n: int) -> pa.Array:
     """Read the first n values of a column, or all of them; values of text files are text."""
-    kind = detect_kind(path)
-    if kind in ("text", TREC_FILE):
-        return combine_column(open_path(path).table.column(name).slice(0, n))
-    return combine_column(open_dataset(path, kind).head(n, columns=[name]).column(name))
+    opened, tables = open_pieces(path), []
+    for stored in (stored for piece in opened.pieces for stored in piece.read([name])):
+        tables.append(stored.table)
+        if sum(map(len, tables)) >= n:
+            break
+    names = pa.schema([opened.schema.field(name)])
+    return combine_column(pa.concat_tables([names.empty_table(), *tables]).column(name).slice(0, n))
 
 
 def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
@@ -171,12 +198,8 @@ def _convert_column(
     """Convert a column by the meaning of its name, and collect its problems."""
     text_file = bool(stored.line)
     raw = read_column(stored.table, name, where)
-    if name in ("user_id", "item_id"):
-        return (
-            _convert_field_ids(raw, name, where, problems)
-            if text_file
-            else _convert_ids(stored.table, name, where)
-        )
+    if name in IDS:
+        return _convert_ids(stored.table, name, where)
     if text_file and plain and name not in (*NUMBER_COLUMNS, "rank", "vector"):
         problems.add_undecoded(name, raw)
     if name in NUMBER_COLUMNS or name == "rank":
@@ -186,75 +209,21 @@ def _convert_column(
     return pa.field(name, raw.type), raw
 
 
-# ------------------------------------------------------------------------------------- paths
+# ------------------------------------------------------------------------------------- whole tables
 
 
-def is_delta(path: str) -> bool:
-    """Check whether a path of this machine is a Delta table.
-
-    Raises:
-        MissingError: nothing is there. FallbackToSpark: only Spark can say.
-    """
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
-        raise FallbackToSpark(f"{path} is not a path of this machine")
-    if not exists(path) and may_be_table(path):
-        raise FallbackToSpark(f"{path} may be a table of a catalog")
-    check_path(path)
-    return has_delta_log(path) or find_partition(path) is not None
+def open_path(path: str, wanted: Iterable[str] = ()) -> StoredTable:
+    """Open a whole table as it is stored; arguments and errors as `table_pieces.open_pieces`."""
+    opened = open_pieces(path, wanted)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        read = [*pool.map(partial(_read_piece, names=opened.schema.names), opened.pieces)]
+    stored = [one for piece in read for one in piece]
+    table = pa.concat_tables([opened.schema.empty_table(), *(one.table for one in stored)])
+    return StoredTable(table, opened.line, tuple(line for one in stored for line in one.bad_lines))
 
 
-def detect_kind(path: str) -> str:
-    """Return the kind of a table at a path: delta, text, trec or parquet.
-
-    Raises:
-        MissingError: nothing is there. FallbackToSpark: only Spark can say.
-    """
-    if is_delta(path):
-        return "delta"
-    place, name = Path(path), bare_name(path)
-    if name in LAYOUTS:
-        raise FallbackToSpark(f"{path} is of MovieLens")
-    if place.is_file() and find_format(path):
-        return TREC_FILE
-    if is_text(name) and place.is_file():
-        refuse_packed_text(path)
-        return "text"
-    if place.is_dir():
-        _refuse_mixed_folder(place)
-    return "parquet"
-
-
-def _refuse_mixed_folder(place: Path) -> None:
-    """Refuse folders that only Spark reads.
-
-    A folder within a folder may be a partition, and text files of one folder may have different columns.
-    """
-    files, folders = list_folder(place)
-    for entry in (*folders, *(file for file in files if is_text(file.name))):
-        raise FallbackToSpark(f"{place} is a folder with {entry.name} in it")
-
-
-def open_path(path: str) -> StoredTable:
-    """Open a table as it is stored.
-
-    Raises:
-        DataError: a file that cannot be read.
-    """
-    kind = detect_kind(path)
-    if kind == "text":
-        return read_text(path)
-    if kind == TREC_FILE:
-        return cut_trec(path)
-    try:
-        return StoredTable(open_dataset(path, kind).to_table())
-    except (pa.ArrowException, OSError) as error:
-        message = str(error).strip().splitlines()[0]
-        raise DataError(f"{path}: cannot be read: {message[:300]}", DAMAGED) from None
-
-
-def open_dataset(path: str, kind: str) -> ds.Dataset:
-    """Open a table of kind `delta` or `parquet`, without reading a row; errors as `open_path`."""
-    return open_delta(path) if kind == "delta" else open_parquet(path)
+def _read_piece(piece: TablePiece, names: Sequence[str]) -> list[StoredTable]:
+    return list(piece.read(names))
 
 
 def estimate_rows(path: str) -> int:
@@ -263,9 +232,17 @@ def estimate_rows(path: str) -> int:
     The lines of a text file are counted, of a large one in its first COUNTED_BYTES bytes alone, of a
     compressed one in the first UNPACKED_BYTES of its text.
     """
-    kind = detect_kind(path)
-    if kind not in ("text", TREC_FILE):
-        return int(open_dataset(path, kind).count_rows())
+    files = _list_texts(path)
+    if files is None:
+        return open_pieces(path).n
+    return sum(map(_count_lines, files))
+
+
+def _list_texts(path: str) -> list[str] | None:
+    return list(list_files(find_place(path))) if detect_kind(path) == "text" else None
+
+
+def _count_lines(path: str) -> int:
     head, scale = _read_text_head(path)
     lines = head.count(b"\n")
     return lines if scale == 1 else round(scale * max(lines, 1))
@@ -273,11 +250,11 @@ def estimate_rows(path: str) -> int:
 
 def _read_text_head(path: str) -> tuple[bytes, float]:
     """Return the first bytes of a file's text, and how many times as long the whole text is about."""
-    size = Path(path).stat().st_size
+    size = measure_files([path])[0] or 0
     opener = next((OPENERS[end] for end in COMPRESSED if path.endswith(end)), None)
-    with Path(path).open("rb") as stream:
+    with open_input(path) as stream:
         if opener is None:
-            head = stream.read(COUNTED_BYTES)
+            head = bytes(stream.read(COUNTED_BYTES) or b"")
             return head, max(1.0, size / len(head)) if head else 1.0
         head = _unpack_head(opener(stream))
         return head, max(1.0, size / stream.tell())
@@ -300,11 +277,15 @@ def count_large_text(path: str) -> int:
 
     Of a compressed file these are the bytes of its text, as `estimate_rows` estimates them.
     """
-    size = Path(path).stat().st_size if detect_kind(path) == "text" else 0
-    if size and path.endswith(COMPRESSED):
-        head, scale = _read_text_head(path)
-        size = round(len(head) * scale)
+    size = sum(map(_measure_text, _list_texts(path) or ()))
     return size if size > COUNTED_BYTES else 0
+
+
+def _measure_text(path: str) -> int:
+    if path.endswith(COMPRESSED):
+        head, scale = _read_text_head(path)
+        return round(len(head) * scale)
+    return measure_files([path])[0] or 0
 
 
 COUNTED_BYTES = 1 << 28
@@ -318,10 +299,10 @@ UNPACKED_BYTES = 1 << 24
 
 
 class Problems:
-    """Problems of a table's values, in the words of `readers.values.Checks`; those of pieces are added."""
+    """Problems of a table's values; those of pieces are added. `keeps`: U+FFFD is a letter."""
 
-    def __init__(self, where: str, path: str) -> None:
-        self.where, self.path, self.hint = where, path, ""
+    def __init__(self, where: str, path: str, *, keeps: bool = False) -> None:
+        self.where, self.path, self.hint, self.keeps = where, path, "", keeps
         self.found: dict[str, tuple[int, str | None]] = {}
 
     def __add__(self, other: Problems) -> Problems:
@@ -350,6 +331,8 @@ class Problems:
 
     def add_undecoded(self, name: str, raw: pa.Array) -> None:
         """Add fields of a text file whose bytes are not UTF-8."""
+        if self.keeps:
+            return
         undecoded = pc.fill_null(pc.match_substring(raw, "\ufffd"), False).to_numpy(zero_copy_only=False)
         self.add_values(name, raw, undecoded, "text in UTF-8", IN_UTF8)
 
@@ -375,26 +358,36 @@ def _convert_ids(table: pa.Table, name: str, where: str) -> tuple[pa.Field, pa.A
 def note_id_type(column: pa.Field) -> pa.Field:
     """Return a column of ids with Spark's name of its type, for messages."""
     kind = str(column.type)
-    return column.with_metadata({ID_TYPE.encode(): SPARK_NAMES.get(kind, kind).encode()})
+    notes = {ID_TYPE.encode(): SPARK_NAMES.get(kind, kind).encode(), **(column.metadata or {})}
+    return column.with_metadata(notes)
 
 
 def _convert_field_ids(
-    raw: pa.Array, name: str, where: str, problems: Problems
+    column: pa.Field, raw: pa.Array, where: str, problems: Problems, floats: Collection[str] | None
 ) -> tuple[pa.Field, pa.Array]:
     """Convert an id column of a text file: ids stay text, unless all of them are whole floats."""
-    raw = drop_empty(raw)
-    present = raw.filter(pc.not_equal(pc.utf8_lower(raw), "nan"))
-    floats = len(present) and pc.all(pc.match_substring_regex(present, WHOLE_FLOAT)).as_py()
-    if not floats:
+    name, raw = column.name, drop_empty(raw)
+    if name not in floats if floats is not None else not holds_floats(raw):
         problems.add_undecoded(name, raw)
-        return pa.field(name, pa.string(), metadata=TEXT_NOTES), raw
-    print(
-        f"note: {where}: {name} is whole floats throughout, such as 10.0: read as whole numbers, 10",
-        file=sys.stderr,
-    )
-    ids = combine_column(as_ids(pa.chunked_array([raw.cast(pa.float64())]), f"{where}: {name}"))
+        return column, raw
     notes = {ID_KIND: "integer", ID_TYPE: f"{TEXT_FILE}, whole floats"}
+    if floats is not None:
+        return pa.field(name, pa.float64(), metadata=notes), raw.cast(pa.float64())
+    note_floats(name, where)
+    ids = combine_column(as_ids(pa.chunked_array([raw.cast(pa.float64())]), f"{where}: {name}"))
     return pa.field(name, pa.string(), metadata=notes), ids.cast(pa.string())
+
+
+def holds_floats(raw: pa.Array) -> bool | None:
+    """Return whether ids of text are whole floats throughout; None: there are none."""
+    present = raw.filter(pc.not_equal(pc.utf8_lower(raw), "nan"))
+    return bool(pc.all(pc.match_substring_regex(present, WHOLE_FLOAT)).as_py()) if len(present) else None
+
+
+def note_floats(name: str, where: str) -> None:
+    """Print that ids of text are read as whole numbers."""
+    what = f"note: {where}: {name} is whole floats throughout, such as 10.0"
+    print(f"{what}: read as whole numbers, 10", file=sys.stderr)
 
 
 def _may_exceed_float64(kind: pa.DataType) -> bool:
@@ -479,12 +472,19 @@ def identity(path: str, *, named: bool = False, options: Options | None = None) 
 
 
 def _identify(path: str, named: bool, options: Options) -> PinnedInput:
+    place = find_place(path)
     if not is_delta(path):
-        digest = content_identity(path, named)
-        return PinnedInput(path, digest, None, partial(content_identity, path, named), digest)
-    snapshot = read_snapshot(path, options=options)
-    sign_now = partial(_identity_at, path, snapshot.version)
+        look = partial(_identify_files, place if is_remote(place) else path, named)
+        return PinnedInput(path, digest := look(), None, look, digest)
+    snapshot = read_snapshot(place, options=options)
+    sign_now = partial(_identity_at, place, snapshot.version)
     return PinnedInput(path, snapshot.identity, snapshot.version, sign_now, snapshot.identity)
+
+
+def _identify_files(place: str, named: bool) -> str:
+    if is_remote(place):
+        return object_identity(place, named, digest_in_threads)
+    return content_identity(place, named)
 
 
 def _identity_at(path: str, version: int) -> str:

@@ -33,10 +33,11 @@ from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.dealt_ids import deal_ids
 from recbench_spark.data.input_rules import check_width, refuse_unusable
 from recbench_spark.data.list_columns import is_list, may_hold_texts
-from recbench_spark.data.table_pieces import RowGroupPiece, open_pieces
+from recbench_spark.data.table_pieces import open_pieces, read_rows, read_unfolded
 from recbench_spark.data.text_lines import StoredTable
+from recbench_spark.data.text_tables import TextRules, read_text
 from recbench_spark.engine.versions import arrow_schema, is_frame
-from recbench_spark.errors import DataError
+from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.ids import WrongIds, find_wrong_ids
 from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
 from recbench_spark.storage.blocks import Engine, PieceRows, Rows, StoredRows
@@ -62,6 +63,11 @@ class InputRows:
     schema: pa.Schema
     table: pa.Table | None = None
     where: str = ""
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns, as of a frame."""
+        return list(self.schema.names)
 
     def select(self, names: Mapping[str, str]) -> InputRows:
         """Return some columns under other names (new -> old)."""
@@ -104,8 +110,9 @@ def open_input(
 ) -> InputRows:
     """Open a frame of Spark, a table in memory, or a table at a path.
 
-    Tasks open row groups by themselves. Text files, and lists in one cell, are read here. With a session of
-    Spark a path is read by Spark.
+    Tasks open row groups, and the lines of large text files. Small ones, and lists in a cell of text, are
+    read here. Spark reads tables of a catalog, Delta that `deltalake` does not know, and storage that
+    Hadoop alone knows.
 
     Args:
         engine: the runner.
@@ -115,7 +122,8 @@ def open_input(
         columns: the caller's names of columns; None: they are ours.
 
     Raises:
-        FallbackToSpark: only Spark reads the path. SchemaError, DataError, MissingError: as `read_table`.
+        FallbackToSpark: only Spark reads the path, and the runner has none. SchemaError, DataError,
+            MissingError: as `arrow_files.read_table`.
     """
     if isinstance(table, InputRows):
         return table
@@ -124,11 +132,6 @@ def open_input(
     if not hasattr(table, "__fspath__") and not isinstance(table, str):
         rows = arrow_rows.as_table(table, what)
         return open_table(engine, rows if columns is None else columns.rename(rows, what))
-    spark = getattr(engine, "spark", None)
-    if spark is not None:
-        from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
-
-        return _open_frame(read_table(spark, fspath(table), needed, what, columns))
     return _open_path(engine, fspath(table), needed, what, columns or ColumnNames())
 
 
@@ -137,7 +140,7 @@ def open_table(engine: Engine, table: pa.Table) -> InputRows:
     return InputRows(PieceRows(engine, [table], _select_tables), table.schema, table)
 
 
-def _open_frame(frame: DataFrame) -> InputRows:
+def _open_frame(frame: DataFrame, where: str = "") -> InputRows:
     from recbench_spark.storage.frame_blocks import FrameRows  # noqa: PLC0415
 
     def note(one: Any, kind: pa.Field) -> pa.Field:
@@ -145,37 +148,62 @@ def _open_frame(frame: DataFrame) -> InputRows:
         return kind.with_metadata(notes)
 
     fields = [note(*pair) for pair in zip(frame.schema, arrow_schema(frame), strict=True)]
-    return InputRows(FrameRows(frame), pa.schema(fields))
+    return InputRows(FrameRows(frame), pa.schema(fields), where=where)
+
+
+TEXT_HERE = 1 << 24
+"""Bytes of text that this process reads whole."""
 
 
 def _open_path(
     engine: Engine, path: str, needed: Sequence[str], what: str, columns: ColumnNames
 ) -> InputRows:
-    kind = arrow_files.detect_kind(path)
-    if kind not in ("parquet", "delta"):
-        return open_table(engine, arrow_files.read_table(path, needed, what, columns))
-    stored, where = open_pieces(path), f"{what} {path}"
-    taken = columns.take(stored.schema.names, what)
-    schema = pa.schema([stored.schema.field(source).with_name(name) for name, source in taken.items()])
+    spark, where, keeps = getattr(engine, "spark", None), f"{what} {path}", False
+    if spark is not None:
+        from recbench_spark.data.readers import tables  # noqa: PLC0415
+
+        keeps = tables.prepare_session(spark, path)
+    try:
+        stored = open_pieces(path, needed)
+    except FallbackToSpark:
+        if spark is None:
+            raise
+        frame = columns.rename_frame(tables.open_table(spark, path), what)
+        _check_names(frame.columns, needed, what, path)
+        return _open_frame(frame, where)
+    source = ColumnNames(columns.given)
+    taken = source.take(stored.schema.names, what)
+    schema = pa.schema([stored.schema.field(own).with_name(name) for name, own in taken.items()])
     item = schema.get_field_index("item_id")
-    if item >= 0 and (is_list(schema.field(item).type) or may_hold_texts(schema.names, what)):
-        return open_table(engine, arrow_files.read_table(path, needed, what, columns))
-    require_columns(schema.names, needed, where, path)
-    refuse_misspelt(schema.names, arrow_files.list_optional(what), where)
+    may_split = item >= 0 and may_hold_texts(schema.names, what)
+    if may_split or (stored.line and stored.size <= TEXT_HERE):
+        return open_table(engine, arrow_files.read_table(path, needed, what, columns, keeps=keeps))
+    columns.notes.extend(source.notes)
+    if item >= 0 and is_list(schema.field(item).type):
+        rename = partial(source.rename, what=what)
+        unfold = partial(read_unfolded, names=stored.schema.names, rename=rename)
+        schema = rename(stored.schema.empty_table()).schema
+        rows: StoredRows = PieceRows(engine, stored.pieces, unfold)
+    elif stored.line:
+        _check_names(schema.names, needed, what, path)
+        rules = TextRules(where, path, tuple(needed), keeps=keeps).check(stored.pieces, engine, taken)
+        rows = PieceRows(engine, stored.pieces, partial(read_text, taken=taken, rules=rules))
+        return InputRows(rows, rules.name_types(taken))
+    else:
+        rows = PieceRows(engine, stored.pieces, read_rows).rename(taken)
+    _check_names(schema.names, needed, what, path)
     noted = [arrow_files.note_id_type(one) if one.name in IDS else one for one in schema]
-    rows = PieceRows(engine, stored.pieces, _read_groups).rename(taken)
     return InputRows(rows, pa.schema(noted), where=where)
+
+
+def _check_names(names: Sequence[str], needed: Sequence[str], what: str, path: str) -> None:
+    require_columns(names, needed, f"{what} {path}", path)
+    refuse_misspelt(names, arrow_files.list_optional(what), f"{what} {path}")
 
 
 def _select_tables(pieces: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[pa.Table]:
     for table in pieces:
         yield table.select(list(columns))
-
-
-def _read_groups(pieces: Iterable[RowGroupPiece], columns: Sequence[str]) -> Iterator[pa.Table]:
-    for piece in pieces:
-        for stored in piece.read(columns):
-            yield stored.table
 
 
 # ----------------------------------------------------------------------------------------- checking
@@ -376,7 +404,12 @@ def type_table(table: pa.Table, rules: Typing, *, keep_errors: bool = False) -> 
         problems = Problems(rules.where, "")
         names = [name for name in rules.columns if name not in rules.ids]
         read = arrow_files.convert_columns(StoredTable(table), names, rules.where, problems)
-        table = pa.table({**{name: table.column(name) for name in rules.ids}, **dict(_list_columns(read))})
+        table = pa.table(
+            {
+                **{name: table.column(name) for name in rules.ids},
+                **dict(zip(read.column_names, read.columns, strict=True)),
+            }
+        )
     columns: dict[str, pa.Array] = {}
     whole = {}
     for name in rules.ids:
@@ -395,10 +428,6 @@ def type_table(table: pa.Table, rules: Typing, *, keep_errors: bool = False) -> 
     columns |= values | {name: combine_column(table.column(name)) for name in rules.others}
     facts = _count_unusable(columns, rules)
     return pa.table(columns), replace(facts, whole=whole, problems=problems)
-
-
-def _list_columns(table: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    return zip(table.column_names, table.columns, strict=True)
 
 
 def _read_bias(table: pa.Table, rules: Typing) -> pa.Array:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from recbench_spark.data.arrow_files import open_dataset
 from recbench_spark.data.column_names import LOG_NAMES, strip_name
 from recbench_spark.data.json_objects import check_first_lines
 from recbench_spark.data.paths import check_path
@@ -35,7 +34,7 @@ from recbench_spark.storage.local_files import (
     read_head,
     split_line,
 )
-from recbench_spark.storage.table_scans import query_delta
+from recbench_spark.storage.table_scans import open_delta, open_parquet, query_delta
 from recbench_spark.storage.text_forms import BLANKS, TO_UTF8, WIDE
 
 if TYPE_CHECKING:
@@ -149,12 +148,12 @@ def _open_stored(place: Path, reader: str) -> LogFile:
 
 def open_rows(path: str, reader: str) -> ds.Dataset | pa.RecordBatchReader:
     """Open Parquet or Delta; a table of Delta whose files alone are not its rows can be read once."""
+    if reader == "parquet":
+        return open_parquet(path)
     try:
-        return open_dataset(path, reader)
+        return open_delta(path)
     except FallbackToSpark:
-        if reader != "delta":
-            raise
-    return query_delta(path)
+        return query_delta(path)
 
 
 def _open_text(place: Path, given: _TextSettings) -> LogFile:

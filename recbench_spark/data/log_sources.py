@@ -43,6 +43,7 @@ from recbench_spark.data.text_pieces import (
     MovieBlocks,
     TextLayout,
     cut_text,
+    measure_text,
     name_file,
     read_pieces,
     split_file,
@@ -51,7 +52,6 @@ from recbench_spark.data.times import CHECKED
 from recbench_spark.errors import ConfigError, FallbackToSpark, RecbenchError, SchemaError
 from recbench_spark.storage.blocks import Engine, OpenPieces, PieceRows, Rows
 from recbench_spark.storage.local_files import (
-    COMPRESSED,
     head_lines,
     list_folder,
     read_head,
@@ -214,13 +214,8 @@ def _estimate_rows(layout: TextLayout, path: str) -> int:
         head = read_head(path)
         whole = head[: head.rfind(b"\n") + 1] or head
         rows = len(cut_text(whole, LinePiece(path, 0, -1, layout), [FILE]))
-        size = Path(path).stat().st_size * (PACKED if path.endswith(COMPRESSED) else 1)
-        return round(rows * max(size / len(whole), 1)) if whole else 0
+        return round(rows * max(measure_text(path) / len(whole), 1)) if whole else 0
     return 0
-
-
-PACKED = 4
-"""Bytes of a text for a byte of its compressed file, about."""
 
 
 # ----------------------------------------------------------------------------- layouts of data sets

@@ -5,11 +5,13 @@ A table that a layout makes has the columns of the file as texts, BAD_LINE and F
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,7 @@ from recbench_spark.data.text_lines import cut_quoted
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.storage.local_files import COMPRESSED, read_chunks
+from recbench_spark.storage.objects import measure_files, open_input
 from recbench_spark.storage.text_forms import BLANKS
 
 BAD_LINE = "_bad_line"
@@ -86,12 +89,21 @@ class TextLayout(Protocol):
 
 def split_file(path: str, layout: TextLayout, part: str | None = None) -> Iterator[LinePiece]:
     """Yield the pieces of a file; a compressed one is one piece."""
-    size = Path(path).stat().st_size
+    size = measure_files([path])[0] or 0
     if path.endswith(COMPRESSED) or not layout.divisible:
         yield LinePiece(path, 0, -1, layout, part)
         return
     for first in range(0, max(size, 1), BYTES_A_PIECE):
         yield LinePiece(path, first, BYTES_A_PIECE, layout, part)
+
+
+def measure_text(path: str) -> int:
+    """Return the bytes of a file's text, about."""
+    return (measure_files([path])[0] or 0) * (PACKED if path.endswith(COMPRESSED) else 1)
+
+
+PACKED = 4
+"""Bytes of a text for a byte of its compressed file, about."""
 
 
 def read_pieces(pieces: Iterable[LinePiece], columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -121,6 +133,22 @@ def cut_text(raw: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
 def name_file(path: str) -> str:
     """Return the name of a file as Spark writes it."""
     return path if "://" in path else Path(path).absolute().as_uri()
+
+
+def read_names(lines: Sequence[str], sep: str, path: str) -> list[str]:
+    """Return the names in the first of some lines, as Spark does where one is empty or stands there twice.
+
+    >>> read_names([",user_id,x,X"], ",", "log.csv")
+    ['_c0', 'user_id', 'x2', 'X3']
+    """
+    if not lines:
+        return []
+    names = lines[0].split() if sep == BLANKS else cut_quoted(lines[0], sep, path, None)
+    lower = [(name or "").lower() for name in names]
+    return [
+        f"_c{n}" if not name else f"{name}{n}" if lower.count(name.lower()) > 1 else name
+        for n, name in enumerate(names)
+    ]
 
 
 def split_lines(raw: bytes, encoding: str = "utf-8") -> pa.Array:
@@ -159,9 +187,19 @@ def read_texts(piece: LinePiece) -> Iterator[bytes]:
     yield b"".join(held)
 
 
+@contextmanager
+def _open_file(path: str) -> Iterator[BinaryIO]:
+    with open_input(path) as stream:
+        yield cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", stream), BUFFER))
+
+
+BUFFER = 1 << 16
+"""Bytes that are read at once where a line is searched."""
+
+
 def _read_range(piece: LinePiece) -> bytes:
     try:
-        with Path(piece.path).open("rb") as file:
+        with _open_file(piece.path) as file:
             begin = _find_line(file, piece.first)
             end = _find_line(file, piece.first + piece.size)
             file.seek(begin)
@@ -200,7 +238,7 @@ class Fields:
         encoding: the encoding.
     """
 
-    names: tuple[str, ...]
+    names: tuple[str | None, ...]
     sep: str
     header: bool = False
     quoted: bool = False
@@ -212,7 +250,7 @@ class Fields:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the rows."""
-        return self.names
+        return tuple(name for name in self.names if name)
 
     @property
     def line(self) -> str:
@@ -230,7 +268,7 @@ class Fields:
             lines = lines.slice(1)
         parts = self._split(lines, piece.path)
         fits = pc.equal(pc.list_value_length(parts), len(self.names))
-        wanted = [name for name in self.names if name in columns]
+        wanted = [name for name in self.columns if name in columns]
         fields = _take_fields(parts, fits, map(self.names.index, wanted), len(self.names))
         return _make_table(dict(zip(wanted, fields, strict=True)), _keep_bad(lines, fits), comments)
 
@@ -242,7 +280,7 @@ class Fields:
             return pc.split_pattern(lines, self.sep)
         width = len(self.names)
         cut = [
-            cut_quoted(line, self.sep, path, width, comments=bool(self.comment))
+            cut_quoted(line, self.sep, path, width, lenient=bool(self.comment))
             for line in lines.to_pylist()
         ]
         return pa.array(cut, pa.list_(pa.string()))
@@ -430,7 +468,7 @@ def _find_movie(piece: LinePiece) -> str | None:
     """Return the movie in which a range of a file begins: that of the last header before it."""
     if piece.first == 0 or piece.size < 0:
         return None
-    with Path(piece.path).open("rb") as file:
+    with _open_file(piece.path) as file:
         end = _find_line(file, piece.first)
         at, rest = end, b""
         while at > 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -12,8 +13,10 @@ import pyarrow as pa
 
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import require_names
+from recbench_spark.storage.object_access import open_filesystem
+from recbench_spark.storage.object_errors import explain_arrow
 from recbench_spark.storage.text_forms import BLANKS, TO_UTF8
-from recbench_spark.storage.uris import LOG, is_hidden
+from recbench_spark.storage.uris import LOG, is_hidden, is_remote
 
 DAMAGED = "the file is damaged, cut off or in another format: write it again"
 
@@ -120,6 +123,19 @@ def text_separator(path: str) -> str | None:
 # ----------------------------------------------------------------------------------- first lines
 
 
+@contextmanager
+def open_stream(place: str) -> Iterator[pa.NativeFile]:
+    """Open a text on any storage from its beginning, unpacked."""
+    if not is_remote(place):
+        with pa.input_stream(place) as stream:
+            yield stream
+        return
+    with explain_arrow(place):
+        system, name = open_filesystem(place)
+        with system.open_input_stream(name) as stream:
+            yield stream
+
+
 def read_head(path: str) -> bytes:
     """Return the first bytes of a text file, unpacked.
 
@@ -127,7 +143,7 @@ def read_head(path: str) -> bytes:
         DataError: it cannot be read.
     """
     try:
-        with pa.input_stream(path) as stream:
+        with open_stream(path) as stream:
             return bytes(stream.read(HEAD_BYTES))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read: {str(error).splitlines()[0][:200]}", DAMAGED) from None
@@ -294,7 +310,7 @@ def read_chunks(path: str) -> Iterator[bytes]:
         DataError: it cannot be read.
     """
     try:
-        with pa.input_stream(path) as stream:
+        with open_stream(path) as stream:
             while chunk := bytes(stream.read(CHUNK_BYTES)):
                 yield chunk
     except (pa.ArrowException, OSError) as error:

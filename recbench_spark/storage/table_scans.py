@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -173,17 +173,21 @@ def _read_footer(file: str, where: str) -> pq.FileMetaData:
 def _open_parquet_file(file: str) -> pq.ParquetFile:
     """Open a Parquet file: mapped from a disk of this machine, or read from an object storage."""
     if not is_remote(file):
-        return pq.ParquetFile(file, memory_map=True, page_checksum_verification=True)
+        return pq.ParquetFile(file, memory_map=True, **CHECKED)
     system, path = open_filesystem(file)
-    return pq.ParquetFile(path, filesystem=system, page_checksum_verification=True)
+    return pq.ParquetFile(path, filesystem=system, **CHECKED)
+
+
+CHECKED: dict[str, Any] = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
+"""Options by which Parquet is opened."""
 
 
 def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:
     """Return the schemas of Parquet files as Spark reads them; arguments and errors as `read_footers`."""
-    return [_spark_schema(footer.schema) for footer in read_footers(files, where)]
+    return [spark_schema(footer.schema) for footer in read_footers(files, where)]
 
 
-def _spark_schema(stored: pq.ParquetSchema) -> pa.Schema:
+def spark_schema(stored: pq.ParquetSchema) -> pa.Schema:
     """Return the columns; INT96, which Spark writes for its instants, become timestamps."""
     schema = stored.to_arrow_schema()
     for number in range(len(stored)):

@@ -289,7 +289,7 @@ def test_runs_and_judgements_as_files_of_trec(tmp_path: Path) -> None:
     assert read_values(recall(TRUTH.astype(str), str(run))) == expected
     assert read_values(recall(qrels, {"als": run})) == {("als", *key): one for key, one in expected.items()}
     run.write_text("1 Q0 1 1 9.5 tag\n1 Q0 3 2 8 tag\n2 Q0 1 1\n")
-    with pytest.raises(RecbenchError, match="1 lines without 6 fields"):
+    with pytest.raises(RecbenchError, match="1 lines that are not 6 fields"):
         recall(qrels, run)
     run.write_text("1 Q0 1 1 9.5 tag\n1 Q0 3 2 8 tag\n2 Q0 1 1 first tag\n")
     with pytest.raises(RecbenchError, match="score"):

@@ -339,8 +339,7 @@ def test_what_was_identified_is_what_is_read(tmp_path: Path) -> None:
 
 def test_spark_reads_the_version_that_was_identified(spark: Any, tmp_path: Path) -> None:
     from recbench_spark.data.identity import identity
-    from recbench_spark.data.readers.tables import read_table
-    from tests.labelled import read_log
+    from tests.labelled import read_log, read_table
 
     path = str(delta(tmp_path / "log", "1", "2"))
     spark.sql("CREATE SCHEMA IF NOT EXISTS identities")

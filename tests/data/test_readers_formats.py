@@ -15,7 +15,6 @@ from recbench_spark.config import Benchmark, load_benchmark, parse
 from recbench_spark.data import text_pieces
 from recbench_spark.data.log_sources import open_raw_log
 from recbench_spark.data.readers.published import find_negatives, find_propensities, find_rounds
-from recbench_spark.data.readers.tables import read_table
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError
@@ -23,7 +22,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, MANIFESTS, RANKINGS, REJECTS
 from recbench_spark.storage.store import Store
 from tests.data.test_readers import SECOND, dataset, log, rows, write
-from tests.labelled import id_order, read_log
+from tests.labelled import id_order, read_log, read_table
 from tests.log_schema import LOG_SCHEMA
 from tests.nights import DATE, run
 from tools.compare_warehouses import main as compare

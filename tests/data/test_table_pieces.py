@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from recbench_spark.data import arrow_files, table_pieces
+from recbench_spark.data import arrow_files, text_pieces
 from recbench_spark.data.arrow_times import OPENERS
 from recbench_spark.data.table_pieces import open_pieces
-from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.errors import DataError
+from recbench_spark.storage import local_files
 
 LINES = ["a,b\n", "1,x\r\n", "\n", '2,"y, z"\n', "3\n", "4,\xe9\n", "5,\n", "6,last"]
 
@@ -37,8 +38,8 @@ def read_all(path: Path) -> tuple[dict[str, list[object]], list[str]]:
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 11, 1 << 20])
 @pytest.mark.parametrize("form", ["csv", "csv.gz", "csv.bz2"])
 def test_lines_of_all_ranges_are_the_lines_of_the_file(tmp_path, monkeypatch, step: int, form: str) -> None:
-    monkeypatch.setattr(table_pieces, "BYTES_OF_A_PIECE", step)
-    monkeypatch.setattr(table_pieces, "BYTES_AT_ONCE", max(2, step // 2))
+    monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", step)
+    monkeypatch.setattr(local_files, "CHUNK_BYTES", max(2, step // 2))
     raw = b"\xef\xbb\xbf" + "".join(LINES).encode()
     pack = {"csv": bytes, "csv.gz": gzip.compress, "csv.bz2": bz2.compress}[form]
     path = tmp_path / f"log.{form}"
@@ -68,10 +69,9 @@ def test_what_cannot_be_read(tmp_path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         read_all(path)
     (tmp_path / "log.csv").write_text("a,a\n1,2\n")
-    with pytest.raises(FallbackToSpark, match="stand there twice"):
-        open_pieces(str(tmp_path / "log.csv"))
+    assert open_pieces(str(tmp_path / "log.csv")).schema.names == ["a0", "a1"], "as Spark calls them"
     (tmp_path / "bare.csv").write_text("a,b\n")
-    assert open_pieces(str(tmp_path / "bare.csv")).pieces == ()
+    assert read_all(tmp_path / "bare.csv") == ({"a": [], "b": []}, [])
 
 
 def test_rows_of_a_large_text_file_are_estimated(tmp_path, monkeypatch) -> None:

@@ -101,7 +101,7 @@ def test_auto_counts_what_embeddings_cost(files: Path, monkeypatch) -> None:
     assert engines.choose_engine("auto", paths, paths).engine == "spark"
 
 
-@pytest.mark.parametrize("path", ["s3a://bucket/lists", "hdfs:/lists", "schema.table"])
+@pytest.mark.parametrize("path", ["hdfs:/lists", "schema.table"])
 def test_what_only_spark_reads(path: str) -> None:
     assert engines.choose_engine("auto", [path]).engine == "spark"
     with pytest.raises(ConfigError, match="--engine local"):

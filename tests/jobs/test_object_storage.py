@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
@@ -16,9 +17,10 @@ import yaml
 
 from recbench_spark import cli
 from recbench_spark.commands import embed, evaluate, nightly, query
+from recbench_spark.data import arrow_files
 from recbench_spark.errors import StoreError
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.storage.objects import list_objects, read_bytes
+from recbench_spark.storage.objects import list_objects, read_bytes, write_bytes, write_table
 from recbench_spark.storage.paths import shorten_path
 from tests.object_storage import S3Server
 
@@ -59,6 +61,30 @@ def fail(capsys: pytest.CaptureFixture[str], module: object, *words: str) -> str
     printed = capsys.readouterr().err
     assert "Traceback" not in printed and "secret" not in printed
     return printed
+
+
+def test_inputs_on_object_storage_are_read_as_those_of_a_folder(
+    files: Path, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    truth = pq.read_table(files / "truth.parquet")
+    text = "user_id,item_id\n" + "".join(
+        f"{row['user_id']},{row['item_id']}\n" for row in truth.to_pylist()
+    )
+    write_bytes(f"{bucket}/in/truth.csv.gz", gzip.compress(text.encode()))
+    write_table(f"{bucket}/in/lists/part=1/a.parquet", pq.read_table(files / "lists.parquet"))
+    write_bytes(f"{bucket}/in/lists/_SUCCESS", b"x")
+    printed, identities = [], []
+    write_table(str(tmp_path / "in/lists/part=1/a.parquet"), pq.read_table(files / "lists.parquet"))
+    write_bytes(str(tmp_path / "in/truth.csv.gz"), gzip.compress(text.encode()))
+    for root, warehouse in ((bucket, "w1"), (str(tmp_path), "w2")):
+        words = argv(files, str(tmp_path / warehouse))[2:]
+        places = [f"--lists={root}/in/lists", f"--truth={root}/in/truth.csv.gz"]
+        assert run(evaluate, *places, *words, "--engine", "local") == 0
+        said = capsys.readouterr().out
+        printed.append(re.sub(r"\S+/\S+|\d+\.\d+ s\b|\d{8}T\w+(-\w+)*|\s+", " ", said))
+        identities.append(arrow_files.identity(f"{root}/in/lists"))
+    assert printed[0] == printed[1] and identities[0] == identities[1]
+    assert arrow_files.open_path(f"{bucket}/in/truth.csv.gz").table.num_rows == len(truth)
 
 
 def test_evaluate_and_query_print_what_they_print_for_a_folder(

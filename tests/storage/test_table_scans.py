@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from recbench_spark.data import arrow_files
 from recbench_spark.data.columnar import open_columnar_log
-from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.errors import DataError
 from recbench_spark.graph.edges import open_rows
 from recbench_spark.schemas import IDS
 from recbench_spark.storage import table_scans
@@ -43,12 +43,12 @@ def test_all_callers_take_the_files_that_spark_takes(tmp_path: Path) -> None:
     assert names == ["_day=1.parquet", "a.parquet", "b.parquet"]
 
 
-def test_a_folder_within_a_folder_is_left_to_spark_or_refused(tmp_path: Path) -> None:
+def test_a_folder_within_a_folder_is_a_column_or_refused(tmp_path: Path) -> None:
     (tmp_path / "day=1").mkdir()
     pq.write_table(ROWS, tmp_path / "day=1" / "a.parquet")
     assert open_log(tmp_path) is None
-    with pytest.raises(FallbackToSpark, match="day=1"):
-        arrow_files.estimate_rows(str(tmp_path))
+    whole = arrow_files.open_path(str(tmp_path)).table
+    assert whole.column("day").to_pylist() == ["1"] * arrow_files.estimate_rows(str(tmp_path)) == ["1"] * 3
     with pytest.raises(DataError, match=r"edges: .* holds a folder, day=1"):
         open_rows(str(tmp_path), ("user_id",), "edges")
 

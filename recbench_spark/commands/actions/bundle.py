@@ -17,6 +17,7 @@ from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.data import arrow_files
 from recbench_spark.data.paths import check_path
+from recbench_spark.data.text_lines import StoredTable
 from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.benchmark_checks import check_benchmark
@@ -153,10 +154,11 @@ def read_rows(store: AnyStore, path: str, columns: Sequence[str], what: str) -> 
         return arrow_files.read_table(path, columns, what)
     except FallbackToSpark as error:
         spark = require_session(store, error.message).spark
-    from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
+    from recbench_spark.data.readers.tables import open_table  # noqa: PLC0415
     from recbench_spark.engine.versions import collect_arrow  # noqa: PLC0415
 
-    return collect_arrow(read_table(spark, path, columns, what))
+    rows = StoredTable(collect_arrow(open_table(spark, path)))
+    return arrow_files.check_table(rows, columns, what, path)
 
 
 def add_flag_facts(facts: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:

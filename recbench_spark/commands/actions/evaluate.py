@@ -92,13 +92,13 @@ def _evaluate_locally(args: argparse.Namespace, kind: str, run: dict[str, Any]) 
 def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
     # Here: none of this is needed for small tables.
     from recbench_spark.data.identity import identity  # noqa: PLC0415
-    from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
+    from recbench_spark.data.input_rows import open_input  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.storage.shared_rows import drop_scratch  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
     store = Store(get_session(f"recbench-spark evaluate {args.model}"), args.warehouse)
-    read = partial(read_table, store.spark)
+    read = partial(open_input, store.engine)
     try:
         run["inputs"] = {name: identity(store.spark, path) for name, path in input_paths(args).items()}
         result = evaluate_tables(args, kind, read, store.scratch)

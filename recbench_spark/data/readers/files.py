@@ -347,12 +347,6 @@ def _report_comments(spark: SparkSession, path: str, mark: str) -> None:
         print(f"note: {path}: {n:,} lines begin with {mark!r} and are no rows (comment)", file=sys.stderr)
 
 
-def read_blanks(spark: SparkSession, path: str, names: Sequence[str | None]) -> DataFrame:
-    """Read fields separated by blanks as text, with BAD_LINE and FILE; those without a name are left."""
-    lines = _add_file(spark.read.text(escape_path(path)).withColumnRenamed("value", "line"))
-    return cut_blanks(lines.where(F.trim("line") != ""), names)
-
-
 def _add_file(frame: DataFrame) -> DataFrame:
     return frame.select("*", F.col("_metadata.file_path").alias(FILE))
 

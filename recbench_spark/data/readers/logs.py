@@ -5,12 +5,13 @@ Rows come as they are stored; `opened_logs` converts and checks them as it does 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Dataset
@@ -39,7 +40,6 @@ from recbench_spark.data.readers.paths import (
     local_path,
     reach_storage,
 )
-from recbench_spark.data.readers.values import read_pattern
 from recbench_spark.data.text_layouts import Layout, read_options
 from recbench_spark.data.text_pieces import BAD_LINE, FILE, HIDDEN, LinePiece, cut_text
 from recbench_spark.data.times import CHECKED, TIME_FORMATS
@@ -166,6 +166,14 @@ def _make_raw(frame: DataFrame, dataset: Dataset, line: str = "") -> RawLog:
         folders=folders,
         checked=checked,
     )
+
+
+def read_pattern(raw: Column, pattern: str, zone: str) -> Column:
+    """Return microseconds of texts by a pattern of Spark; one without an offset is of the zone."""
+    parsed = F.try_to_timestamp(raw, F.lit(pattern))
+    if not re.search("[XxZzVO]", re.sub("'[^']*'", "", pattern)):
+        parsed = F.to_utc_timestamp(F.from_utc_timestamp(parsed, F.current_timezone()), zone)
+    return F.unix_micros(parsed)
 
 
 def _open_columns(frame: DataFrame) -> Rows:
