@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from recbench_spark.kernels.hashed_ids import hash_encoded
 from recbench_spark.kernels.ids import encode_texts
 from recbench_spark.kernels.ranking.rankings import mark_relevant
+from recbench_spark.kernels.splits.positions import ascending
 from recbench_spark.storage.shared_arrays import Arrays, bound_lists, flatten_lists
 
 if TYPE_CHECKING:  # tasks that rank need no settings
@@ -65,10 +67,10 @@ def cut_histories(rows: pa.Table, find: Find, threshold: float | None, longest: 
     key_r = hash_encoded(items, hash_encoded(users)).view(np.int64)[known_r]
     _, user_r = np.unique(users.indices.to_numpy()[known_r], return_inverse=True)
     item_r = item_r[known_r]
-    order = np.lexsort((item_r, key_r, user_r))
+    order = ascending(user_r, key_r, item_r)
     user_o = user_r[order]
     kept = order[np.arange(len(order)) - np.searchsorted(user_o, user_o) < longest]
-    kept = kept[np.lexsort((item_r[kept], user_r[kept]))]
+    kept = kept[ascending(user_r[kept], item_r[kept])]
     bounds = bound_lists(user_r[kept], int(user_r.max(initial=-1)) + 1)
     return pa.table({"items": pa.ListArray.from_arrays(bounds, pa.array(item_r[kept], pa.int32()))})
 
@@ -153,11 +155,21 @@ def cosine_neighbours(
     weights = np.sqrt(
         _divide_exactly(counts.astype(np.int64) ** 2, n_i[rows].astype(np.int64) * n_i[columns])
     )
-    order = np.lexsort((columns, -weights, rows))
+    bounds = np.searchsorted(rows, np.arange(block.start, block.stop + 1))
+    # A sort of all pairs would take most of the time.
+    likely = np.concatenate([a + _select_largest(weights[a:b], k) for a, b in pairwise(bounds)])
+    order = likely[np.lexsort((columns[likely], -weights[likely], rows[likely]))]
     rows, columns, weights = rows[order], columns[order], weights[order]
     place = np.arange(len(rows)) - np.searchsorted(rows, rows, side="left")
     nearest = place < k
     return SimilarItems(rows[nearest], columns[nearest], weights[nearest])
+
+
+def _select_largest(weights_n: npt.NDArray[np.float64], k: int) -> npt.NDArray[np.int64]:
+    """Return the places of the k largest numbers, and of those that equal the last of them."""
+    if len(weights_n) <= k:
+        return np.arange(len(weights_n))
+    return np.flatnonzero(weights_n >= np.partition(weights_n, -k)[-k])
 
 
 EXACT = 1 << 53

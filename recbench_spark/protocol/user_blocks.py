@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.kernels.splits.positions import ascending
 from recbench_spark.protocol.labels import HISTORY, TRAIN
 from recbench_spark.protocol.popularity import COLD, label_popularity
 from recbench_spark.protocol.positions import encode_ids, id_column, name_parts
@@ -92,7 +93,7 @@ def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
     """
     ordered = _order_rows(encode_ids(rows), plan)
     n_users = len(ordered.users)
-    known_r = np.isin(ordered.part_r, [n for n, name in enumerate(ordered.parts) if name in HISTORY])
+    known_r = np.isin(ordered.parts, HISTORY)[ordered.part_r]
     history = bound_lists(ordered.user_r[known_r], n_users)
     columns = {
         "user_id": ordered.users,
@@ -111,16 +112,14 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
     item_r = index_x[code_r].astype(np.int32)
     parts, part_r = name_parts(rows)
     rating = rows.column("rating").combine_chunks()
-    labels = [_read_labels(rows, label, n_train_x[code_r], plan.bounds) for label in plan.slices]
+    labels = [_read_labels(rows, label, n_train_x, plan.bounds) for label in plan.slices]
     of_log = [
         _rank_texts(column) for column, label in zip(labels, plan.slices, strict=True) if label.of == "log"
     ]
     # A file's dictionary may name users whose rows were dropped.
     there_u, user_r = np.unique(users.indices.to_numpy(), return_inverse=True)
     rating_r = rating.to_numpy(zero_copy_only=False)
-    order_r = np.lexsort(
-        (*reversed(of_log), np.argsort(np.argsort(parts))[part_r], rating_r, item_r, user_r)
-    )
+    order_r = ascending(user_r, item_r, rating_r, np.argsort(np.argsort(parts))[part_r], *of_log)
     order = pa.array(order_r)
     return _OrderedRows(
         user_r[order_r],
@@ -134,10 +133,10 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
     )
 
 
-def _read_labels(rows: pa.Table, label: SliceLabel, n_train_r: Ints, bounds: tuple[int, int]) -> pa.Array:
+def _read_labels(rows: pa.Table, label: SliceLabel, n_train_x: Ints, bounds: tuple[int, int]) -> pa.Array:
     """Return each row's label, (r,) text; for `cold_user` NULL, which `_hold_out` fills."""
     if label.of == "popularity":
-        return pa.array(label_popularity(n_train_r, bounds))
+        return pa.array(label_popularity(n_train_x, bounds)).take(id_column(rows, "item_id").indices)
     if label.table is not None:
         return _find_labels(id_column(rows, f"{label.of[:-1]}_id"), label.table)
     if label.of != "log" or "attributes" not in rows.column_names:

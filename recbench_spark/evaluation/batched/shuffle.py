@@ -37,8 +37,8 @@ from recbench_spark.storage.sides import NamedRows, Side, deal_sides
 PAIRS_PER_TASK = 1 << 12
 """Fewest (user, model) pairs of a task, where there are fewer tasks than the runner would make."""
 
-TASK_BYTES = 1 << 28
-"""Bytes of users, with their vectors and lists, that a task should hold: a quarter of a GiB."""
+TASK_BYTES = 1 << 27
+"""Bytes of users, with their vectors and lists, that a task should hold; it takes several times as much."""
 
 USER_BYTES, LIST_BYTES = 1 << 11, 1 << 12
 """Estimated bytes of a user: of the row, and of a list of one model."""

@@ -115,6 +115,7 @@ def run_task(work: BatchedWork, device: Callable[[], str], sides: Sides) -> Batc
     users = read_users(sides, work.candidates)
     if users is None:
         return
+    pa.default_memory_pool().release_unused()  # blocks took as much as the users do, and ranking takes more
     task, task_device = users.column("user_key")[0].as_py() % 2**63, device()
     values_by_measure: dict[str, dict[int, Any]] = {
         name: {} for name, measure in work.measures.items() if measure.grouped

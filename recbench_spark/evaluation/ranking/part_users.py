@@ -110,6 +110,8 @@ def _add_valid(train: pa.ListArray, held_out: pa.MapArray) -> pa.ListArray:
     entry_u = _find_entries(held_out, ["valid"]).ravel()
     valid = pc.struct_field(_take_entries(held_out, entry_u), "items")
     bounds, items = zip(flatten_lists(train), flatten_lists(valid), strict=True)
+    if not len(items[1]):
+        return train
     user_k = np.concatenate([np.repeat(np.arange(len(train)), np.diff(offsets)) for offsets in bounds])
     item_k = np.concatenate(items)
     order = np.lexsort((item_k, user_k))

@@ -30,6 +30,7 @@ from recbench_spark.kernels.metrics.ties import (
     harmonic,
 )
 from recbench_spark.kernels.ranking.rankings import Rankings, mark_relevant
+from recbench_spark.kernels.splits.positions import ascending
 
 Weight = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 """The weight of a rank r = 1, 2, ..."""
@@ -202,11 +203,10 @@ class Chunk:
     def _make_groups(self, above: Ints, size: Ints, keep: Bools) -> Groups:
         user, gain, relevant = self.user_p[keep], self.gain_p[keep], self.relevant_p[keep]
         # Sorted by gain as well, so that the sum of a group's gains does not depend on the input order.
-        order = np.lexsort((gain, above, user))
+        order = ascending(user, above, gain)
         user, above = user[order], above[order]
-        first = _run_starts(user, above)
-        head = np.unique(first)
-        index = np.searchsorted(head, first)
+        is_first = _run_starts(user, above) == np.arange(len(user))
+        head, index = np.flatnonzero(is_first), np.cumsum(is_first) - 1
         n_relevant = sum_by(index, relevant[order], len(head))
         gains = sum_by(index, gain[order], len(head))
         prior = _running_total(n_relevant, user[head])

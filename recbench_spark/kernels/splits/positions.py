@@ -44,8 +44,10 @@ def number_slots(counts_u: Ints) -> tuple[Ints, Ints]:
     return user_r, np.arange(len(user_r)) - np.repeat(np.cumsum(counts_u) - counts_u, counts_u)
 
 
-def ascending(groups_r: Ints, keys_r: Ints | npt.NDArray[np.uint64], ties_r: Ints) -> Ints:
-    """Return the rows in order of (group, key, tie).
+def ascending(
+    groups_r: Ints, keys_r: Ints | npt.NDArray[np.uint64], *ties_r: Ints | npt.NDArray[np.float64]
+) -> Ints:
+    """Return the rows in order of (group, key, ties).
 
     Sorted by one word that holds the group and as many leading bits of the key as fit, which is an
     order of magnitude faster than three keys; rows with equal words are sorted again.
@@ -59,7 +61,8 @@ def ascending(groups_r: Ints, keys_r: Ints | npt.NDArray[np.uint64], ties_r: Int
     order_r = np.argsort(word_r)
     alike_r = _has_equal_neighbour(word_r[order_r])
     rows = order_r[alike_r]
-    order_r[alike_r] = rows[np.lexsort((ties_r[rows], keys_r[rows], word_r[rows]))]
+    ties = [tie_r[rows] for tie_r in reversed(ties_r)]
+    order_r[alike_r] = rows[np.lexsort((*ties, keys_r[rows], word_r[rows]))]
     return order_r
 
 
