@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -110,7 +111,11 @@ def choose_workers(n: int) -> int:
 
 
 def _make_pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, get_context("forkserver"), _start_worker)
+    """Make a pool. Workers are copies of one process that has imported what this one has of the package."""
+    context = get_context("forkserver")
+    own = [name for name in sys.modules if name.startswith("recbench_spark.")]
+    context.set_forkserver_preload(["__main__", *own])
+    return ProcessPoolExecutor(workers, context, _start_worker)
 
 
 _open_pool = cache(_make_pool)

@@ -54,7 +54,7 @@ def answer(call: Any, *args: Any) -> Any:
         return str(error)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(9))
 def test_tasks_change_no_bit_check_or_error(seed: int, tmp_path: Path) -> None:
     tables, options = drawn(seed)
     here = answer(lambda: evaluate(**tables, **options))

@@ -109,7 +109,7 @@ def is_relevant(rating: float, threshold: float | None) -> bool:
     return rating > 0 if threshold is None else rating >= threshold or rating in list_roundings(threshold)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(block_rows(), max_size=6),
     st.lists(st.integers(0, 9), max_size=2),
@@ -147,7 +147,7 @@ def open_catalogue(rows: list[tuple[int, float | None]]) -> tuple[pa.Table, pa.T
     return items, propensities
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(CATALOGUE, st.sampled_from([0.0, 0.01, 0.3, 0.5, 1.0]))
 def test_chances_of_items(rows: list[tuple[int, float | None]], share: float) -> None:
     items, propensities = open_catalogue(rows)
@@ -162,7 +162,7 @@ def test_chances_of_items(rows: list[tuple[int, float | None]], share: float) ->
     assert popular_from == (counts[max(0, int(np.ceil(share * len(counts))) - 1)] if share else None)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(CATALOGUE.filter(lambda rows: len({value for _, value in rows if value}) > 1))
 def test_strata_of_items(rows: list[tuple[int, float | None]]) -> None:
     chances = item_chances(*open_catalogue(rows))
@@ -208,7 +208,7 @@ class ByIndex(ExposedItems):
         return {"propensity": 1.0 / (index + 3), "n_train": index // 3}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(block_rows(), max_size=6),
     st.lists(st.integers(0, 9), max_size=2),
@@ -271,7 +271,7 @@ LISTED = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(st.lists(LISTED, max_size=12), st.sets(st.sampled_from(["item_id", "rank", "score"])))
 def test_lists_of_users(rows: list[Row], dropped: set[str]) -> None:
     kinds = {"user_id": pa.string(), "key": pa.int64(), "item_id": pa.string()}

@@ -23,7 +23,7 @@ from tests.graph.local import Context
 from tests.graph.oracle import build_csr
 from tests.graph.test_layers import CUTS, FORMS, by_dense_id, compute_expected, make_model, run_layers
 
-HUB = 100_000
+HUB = 30_000
 KINDS = (
     "sage sum",
     "sage mean",
@@ -48,14 +48,12 @@ def with_hub(tmp_path_factory) -> tuple[oracle.Drawn, dict[int, Graph]]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_hub_of_a_hundred_thousand_edges_under_every_plan_and_cut(name, with_hub, tmp_path) -> None:
+def test_a_hub_of_thirty_thousand_edges_under_every_plan_and_cut(name, with_hub, tmp_path) -> None:
     drawn, laid = with_hub
     assert laid[3].checks["most_edges_of_a_node"] >= HUB
     result = {}
     for cut, graph in laid.items():
         for plan in ("R", "G", "S"):
-            if plan == "S" and FORMS[name].aggregator == "lstm":
-                continue
             model, weights = make_model(
                 graph, drawn, (FORMS[name],), tmp_path / f"{cut}{plan}", batch=3 + cut
             )
@@ -66,7 +64,7 @@ def test_a_hub_of_a_hundred_thousand_edges_under_every_plan_and_cut(name, with_h
         np.testing.assert_allclose(value, want, rtol=3e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_multigraphs_of_random_layers(seed, tmp_path) -> None:
     """Two layers of any forms; where ids are permuted, rows move with them and are otherwise equal."""
     draw = random.Random(seed)

@@ -51,17 +51,17 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("form", WRITTEN)
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1 << 24])
+@pytest.mark.parametrize("size", [1, 3, 64, 1 << 24])
 def test_the_lines_of_a_csv_file_are_read_once_however_it_is_cut(form, size, tmp_path, monkeypatch) -> None:
     head, mark, end, last = WRITTEN[form]
     draw = random.Random(1)
-    pairs = [(draw.randrange(-50, 10 ** draw.randrange(1, 15)), draw.randrange(99)) for _ in range(40)]
+    pairs = [(draw.randrange(-50, 10 ** draw.randrange(1, 15)), draw.randrange(99)) for _ in range(15)]
     lines = [f"{s}{mark}{d}" for s, d in pairs]
     (tmp_path / "e.csv").write_bytes((head + end.join(lines) + (end if last else "")).encode())
     monkeypatch.setattr(csv_pieces, "BYTES_A_CSV_PIECE", size)
     names_swapped = "dst;src" in head
     want = [(d, s) for s, d in pairs] if names_swapped else pairs
-    for readers in (1, 3, 17):
+    for readers in (1, 17):
         assert read_rows(tmp_path / "e.csv", readers) == want
     (tmp_path / "e.csv.gz").write_bytes(gzip.compress((tmp_path / "e.csv").read_bytes()))
     assert read_rows(tmp_path / "e.csv.gz") == want

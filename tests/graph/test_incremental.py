@@ -148,11 +148,11 @@ def test_what_is_touched_is_computed_to_the_bits_of_a_full_run(
 
 @pytest.mark.parametrize("mode", ["bipartite", "projected"])
 def test_a_night_over_blocks_without_nodes_is_a_full_run(graphs, tmp_path, mode) -> None:
-    """60 blocks a side of about forty nodes, on both nights."""
+    """18 blocks a side of about forty nodes, on both nights."""
     place, full = warehouse(tmp_path), graphs[2]
     first, again = (
-        build_small_graph(tmp_path / "1", PAIRS, H, 60),
-        build_small_graph(tmp_path / "2", LATER, H_LATER, 60),
+        build_small_graph(tmp_path / "1", PAIRS, H, 18),
+        build_small_graph(tmp_path / "2", LATER, H_LATER, 18),
     )
     assert min(block.rows for block in first.blocks) == 0 == min(block.rows for block in again.blocks)
     one, two, whole = (

@@ -108,6 +108,7 @@ def test_a_script_of_this_folder_finds_the_harness(name: str, tmp_path: Path) ->
         assert path < harness_import
 
 
+@pytest.mark.full
 def test_a_bench_starts_by_its_path_from_another_folder(tmp_path: Path) -> None:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     script = str(harness.ROOT / "jobs" / "bench" / "ranking.py")

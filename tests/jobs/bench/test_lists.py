@@ -30,6 +30,7 @@ def test_generated_rows_hold_no_pair_twice_and_no_tie() -> None:
         assert of_rows == of_shuffled and len(of_rows) == 36
 
 
+@pytest.mark.full
 def test_a_tiny_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out.jsonl"
     flags = ["--users", "30", "--rounds", "1", "--systems", "ours", "--output", str(output)]

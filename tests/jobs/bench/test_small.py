@@ -21,6 +21,7 @@ def test_every_case_is_understood_by_its_job(tmp_path: Path) -> None:
             import_module(f"recbench_spark.commands.{job}").parser().parse_args(flags)
 
 
+@pytest.mark.full
 def test_a_run_is_timed_and_one_that_fails_is_told(tmp_path: Path) -> None:
     small.make_inputs(tmp_path)
     (lists,) = [case for case in small.list_cases(tmp_path) if case.name == "evaluate dry run"]

@@ -107,6 +107,7 @@ def test_many_models_are_swapped_by_drawn_ways() -> None:
     assert agreement.swap_orders(far, near, truth) > 0.99
 
 
+@pytest.mark.full
 def test_swaps_err_as_often_as_they_say() -> None:
     rng = np.random.default_rng(2)
     draws = rng.normal(size=(400, 3, 8))

@@ -138,12 +138,12 @@ def test_any_number_of_dimensions(dims):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("grid", [None, 1, 4])
 def test_kinds_biases_and_ties(kind, bias, grid):
-    for seed in range(5):
+    for seed in range(2):
         check_everywhere(random_world(seed, kind=kind, bias=bias, grid=grid))
 
 
 @pytest.mark.parametrize("kind", ["dot", "cosine"])
-@pytest.mark.parametrize("scale", [1e-45, 1e-38, 1e-23, 1e-19, 1e18, 1e19, 1e30, 1e38])
+@pytest.mark.parametrize("scale", [1e-45, 1e-38, 1e-19, 1e19, 1e38])
 def test_tiny_and_huge_numbers(scale, kind):
     for grid in (None, 1):
         check_everywhere(random_world(3, scale=scale, grid=grid, kind=kind))
@@ -240,7 +240,7 @@ def test_without_users_items_truth_or_candidates():
     check_everywhere((vectors, items, *unscored))
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 2**32 - 1),
     users=st.integers(1, 5),
@@ -257,7 +257,7 @@ def test_any_world(seed, users, items, dims, kind, bias, exponent, grid):
     check_everywhere(world, top_k=4)
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1), cut=st.integers(1, 6))
 def test_a_split_of_the_users_changes_nothing(seed, cut):
     world = random_world(seed, grid=2)
