@@ -282,16 +282,14 @@ def test_who_asks_for_a_session_gets_spark(tmp_path: Path, monkeypatch: Any, var
 
 
 def test_rewards_that_spark_must_read_fail_no_model(tmp_path: Path) -> None:
-    """A folder with partitions: the night ends for the other runner, and leaves no run."""
-    (tmp_path / "rewards" / "day=1").mkdir(parents=True)
-    pq.write_table(pa.table({"item_id": ["i00001"], "reward": [1.0]}), tmp_path / "rewards/day=1/a.parquet")
+    """A table of a catalog: the night ends for the other runner, and leaves no run."""
     exposure = {
         "propensities": {"method": "true"},
         "estimators": ["ips", "dr"],
-        "rewards": str(tmp_path / "rewards"),
+        "rewards": "main.scores.rewards",
     }
     benchmark = small(models=models("popular"), evaluation={**SMALL["evaluation"], "exposure": exposure})
     store = ArrowStore(str(tmp_path / "w"))
-    with pytest.raises(FallbackToSpark, match="day=1"):
+    with pytest.raises(FallbackToSpark, match=r"main\.scores\.rewards may be a table of a catalog"):
         run(store, benchmark)
     assert not store.rows(RUNS)
