@@ -27,7 +27,7 @@ import yaml
 from recbench_spark import cli
 from recbench_spark.commands import nightly
 from recbench_spark.config import load_benchmark
-from recbench_spark.data import table_pieces
+from recbench_spark.data import arrow_files, table_pieces
 from recbench_spark.errors import FallbackToSpark
 from tests.faults import config_rule
 from tests.faults.bases import texts
@@ -445,9 +445,11 @@ def dry_run(file: Path, sets: list[str]) -> tuple[Any, str, str]:
     ]
     argv += [f"--set={one}" for one in sets]
     # Only settings are judged, so files at their paths are not read.
-    elsewhere = mock.patch.object(table_pieces, "find_place", side_effect=FallbackToSpark("not looked at"))
+    look = mock.Mock(side_effect=FallbackToSpark("not looked at"))
+    elsewhere = mock.patch.object(table_pieces, "find_place", look)
+    also = mock.patch.object(arrow_files, "find_place", look)
     here = contextlib.chdir(file.parent)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), elsewhere, here:
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), elsewhere, also, here:
         try:
             cli.run(nightly.main, nightly.parser(), argv)
         except SystemExit as exit_:
