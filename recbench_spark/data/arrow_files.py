@@ -31,6 +31,7 @@ from recbench_spark.data.digests import content_identity, digest_in_threads
 from recbench_spark.data.object_digests import object_identity
 from recbench_spark.data.table_pieces import (
     TablePiece,
+    TablePieces,
     detect_kind,
     find_place,
     is_delta,
@@ -151,7 +152,7 @@ def read_column_names(path: str) -> list[str]:
     """
     opened = open_pieces(path)
     if opened.line and opened.size <= COUNTED_BYTES:
-        open_path(path)
+        read_whole(opened)
     return list(opened.schema.names)
 
 
@@ -214,7 +215,11 @@ def _convert_column(
 
 def open_path(path: str, wanted: Iterable[str] = ()) -> StoredTable:
     """Open a whole table as it is stored; arguments and errors as `table_pieces.open_pieces`."""
-    opened = open_pieces(path, wanted)
+    return read_whole(open_pieces(path, wanted))
+
+
+def read_whole(opened: TablePieces) -> StoredTable:
+    """Read all rows of an opened table, its pieces side by side."""
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         read = [*pool.map(partial(_read_piece, names=opened.schema.names), opened.pieces)]
     stored = [one for piece in read for one in piece]

@@ -168,16 +168,16 @@ def _open_path(
     except FallbackToSpark:
         if spark is None:
             raise
-        frame = columns.rename_frame(tables.open_table(spark, path), what)
-        _check_names(frame.columns, needed, what, path)
-        return _open_frame(frame, where)
+        return _open_checked(columns.rename_frame(tables.open_table(spark, path), what), needed, what, path)
     source = ColumnNames(columns.given)
     taken = source.take(stored.schema.names, what)
     schema = pa.schema([stored.schema.field(own).with_name(name) for name, own in taken.items()])
     item = schema.get_field_index("item_id")
     may_split = item >= 0 and may_hold_texts(schema.names, what)
     if may_split or (stored.line and stored.size <= TEXT_HERE):
-        return open_table(engine, arrow_files.read_table(path, needed, what, columns, keeps=keeps))
+        whole = arrow_files.read_whole(stored)
+        rows_here = arrow_files.check_table(whole, needed, what, path, columns=columns, keeps=keeps)
+        return open_table(engine, rows_here)
     columns.notes.extend(source.notes)
     if item >= 0 and is_list(schema.field(item).type):
         rename = partial(source.rename, what=what)
@@ -194,6 +194,11 @@ def _open_path(
     _check_names(schema.names, needed, what, path)
     noted = [arrow_files.note_id_type(one) if one.name in IDS else one for one in schema]
     return InputRows(rows, pa.schema(noted), where=where)
+
+
+def _open_checked(frame: DataFrame, needed: Sequence[str], what: str, path: str) -> InputRows:
+    _check_names(frame.columns, needed, what, path)
+    return _open_frame(frame, f"{what} {path}")
 
 
 def _check_names(names: Sequence[str], needed: Sequence[str], what: str, path: str) -> None:

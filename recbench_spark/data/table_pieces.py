@@ -373,12 +373,12 @@ def _unite(path: str, schemas: Mapping[str, pa.Schema], wanted: Collection[str])
         for one in schema:
             place, known = first.setdefault(one.name.lower(), (file, one))
             if known.name != one.name and {known.name, one.name} & {*wanted}:
-                names = f"column {known.name} in {_name(place)} and {one.name} in {_name(file)}"
+                names = f"column {known.name} in {cut_name(place)} and {one.name} in {cut_name(file)}"
                 raise SchemaError(f"{path}: {names} differ in case alone", "one spelling in all files")
             before = fields.setdefault(one.name, one.with_type(_in_micros(one.type)))
             kind = _common_type(before.type, _in_micros(one.type))
             if kind is None and one.name in wanted:
-                names = f"{known.type} in {_name(place)}, {one.type} in {_name(file)}"
+                names = f"{known.type} in {cut_name(place)}, {one.type} in {cut_name(file)}"
                 raise SchemaError(
                     f"{path}: column {one.name} is of type {names}", "write files of one type"
                 )
@@ -389,7 +389,8 @@ def _unite(path: str, schemas: Mapping[str, pa.Schema], wanted: Collection[str])
     return {name: one for name, one in fields.items() if name not in clashes}
 
 
-def _name(file: str) -> str:
+def cut_name(file: str) -> str:
+    """Return the last part of a path or URI."""
     return file.rsplit("/", 1)[-1]
 
 
@@ -399,15 +400,15 @@ def _in_micros(kind: pa.DataType) -> pa.DataType:
     return pa.timestamp("us", kind.tz) if is_finer else kind
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return one type for all in which files hold the same values."""
     if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
+        return plain_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
-    return pa.list_(_plain_type(kind.value_type)) if is_list(kind) else kind
+    return pa.list_(plain_type(kind.value_type)) if is_list(kind) else kind
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -416,7 +417,7 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return one
     if pa.types.is_null(one):
         return other
-    one, other = _plain_type(one), _plain_type(other)
+    one, other = plain_type(one), plain_type(other)
     if one == other:
         return one
     if is_list(one) and is_list(other):

@@ -18,7 +18,7 @@ from recbench_spark.schemas import IDS
 from recbench_spark.storage.blocks import Engine, PieceRows
 
 TextFacts = tuple[Problems, dict[str, bool]]
-"""What is wrong with some lines, and whether the ids of a column are whole floats."""
+"""Problems of some lines, and for each column of ids whether all of them are whole floats."""
 
 
 @dataclass(frozen=True)

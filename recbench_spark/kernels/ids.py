@@ -16,8 +16,7 @@ and `nan` are what a file calls somebody, and a check of the log names them (`PL
 
 Fields of a text file are text, except if a column is whole floats throughout (`10.0`, as pandas writes
 whole numbers beside a missing one): these become the whole numbers, NaN beside them is a missing id, and a
-message says so. `tests/id_rule.py` is
-the rule that this module is tested against.
+message says so. `tests/id_rule.py` is the rule that this module is tested against.
 """
 
 from __future__ import annotations

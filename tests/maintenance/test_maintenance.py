@@ -195,7 +195,7 @@ def test_an_older_warehouse_is_migrated(spark, tmp_path: Path, capsys: pytest.Ca
     assert migrate(store) == []
 
 
-def test_of_two_migrations_at_once_one_changes_the_table(spark, tmp_path: Path) -> None:
+def test_two_migrations_at_once_change_a_table_once(spark, tmp_path: Path) -> None:
     root = older_runs(spark, tmp_path / "w").root
     stores = [Store(spark, root, any_version=True) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type
 
+from recbench_spark.data.list_columns import is_list
 from recbench_spark.data.readers.files import (
     column,
     input_files,
@@ -24,6 +25,7 @@ from recbench_spark.data.readers.files import (
     union_by_name,
 )
 from recbench_spark.data.readers.paths import explain_errors, local_path, plain_path
+from recbench_spark.data.table_pieces import cut_name, plain_type
 from recbench_spark.data.text_pieces import FILE
 from recbench_spark.engine.versions import add_columns
 from recbench_spark.errors import DataError, SchemaError
@@ -117,45 +119,25 @@ def _common_types(
         for name, kind in schema.items():
             other, place, known_kind = seen.setdefault(name.lower(), (name, file, kind))
             if other != name and {name, other} & {*wanted}:
-                names = f"column {other} in {_file_name(place)} and {name} in {_file_name(file)}"
+                names = f"column {other} in {cut_name(place)} and {name} in {cut_name(file)}"
                 raise SchemaError(f"{path}: {names} differ in case alone", "one spelling in all files")
-            if _normalise_type(kind) == _normalise_type(known_kind):
+            if plain_type(kind) == plain_type(known_kind):
                 continue
             targets[name] = _common_type(known_kind, kind, targets.get(name))
             if targets[name] is None and name in wanted:
-                names = f"{known_kind} in {_file_name(place)}, {kind} in {_file_name(file)}"
+                names = f"{known_kind} in {cut_name(place)}, {kind} in {cut_name(file)}"
                 raise SchemaError(f"{path}: column {name} is of type {names}", "write files of one type")
             if pa.types.is_null(known_kind):
                 seen[name.lower()] = (name, file, kind)
     return targets
 
 
-def _file_name(file: str) -> str:
-    return file.rsplit("/", 1)[-1]
-
-
-def _normalise_type(kind: pa.DataType) -> pa.DataType:
-    """Map types that are the same to Spark to one type."""
-    if pa.types.is_dictionary(kind):
-        return _normalise_type(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", None if kind.tz is None else "UTC")
-    return pa.list_(_normalise_type(kind.value_type)) if _is_list(kind) else kind
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(test(kind) for test in tests)
-
-
 def _common_type(one: pa.DataType, other: pa.DataType, before: T.DataType | None) -> T.DataType | None:
     """Return the type of a column that files hold in these two types; None where there is none."""
     if pa.types.is_null(one) or pa.types.is_null(other):
-        kind = _normalise_type(other if pa.types.is_null(one) else one)
+        kind = plain_type(other if pa.types.is_null(one) else one)
         return before or (T.FloatType() if pa.types.is_float16(kind) else _spark_type(kind))
-    if _is_list(one) and _is_list(other):
+    if is_list(one) and is_list(other):
         inner = _common_type(one.value_type, other.value_type, None)
         return T.ArrayType(inner) if inner else None
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
@@ -201,7 +183,7 @@ def _partition_type(schema: T.StructType, name: str) -> T.DataType:
 
 def _lacks_spark_type(kind: pa.DataType) -> bool:
     """Check whether Spark has no type for a Parquet column: times in nanoseconds, float16."""
-    if _is_list(kind):
+    if is_list(kind):
         return bool(pa.types.is_float16(kind.value_type))
     return bool(pa.types.is_float16(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"))
 
@@ -223,7 +205,7 @@ def _spark_type(kind: pa.DataType) -> T.DataType:
     """Return the type in which Spark reads a column; for odd types, the type that the file stores."""
     if pa.types.is_dictionary(kind):
         return _spark_type(kind.value_type)
-    if _is_list(kind):
+    if is_list(kind):
         return T.ArrayType(_spark_type(kind.value_type))
     if pa.types.is_float16(kind):
         return T.BinaryType()
@@ -249,7 +231,7 @@ def _decode_column(name: str, kind: pa.DataType) -> Column:
         if kind.tz is not None:
             return instant
         return F.to_utc_timestamp(instant, F.current_timezone()).cast("timestamp_ntz")
-    if _is_list(kind):
+    if is_list(kind):
         return F.transform(raw, _decode_half)
     return _decode_half(raw)
 
