@@ -25,7 +25,8 @@ from recbench_spark.schemas import CHANGES, COMPARISONS, CURVE_CROSSINGS, FLIPS,
 from recbench_spark.storage.arrow_store import ArrowStore, Filters, needs_no_java
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import measure_files, read_bytes
-from recbench_spark.storage.uris import join_uri
+from recbench_spark.storage.table_folders import is_catalog_schema
+from recbench_spark.storage.uris import absolute_place, join_uri
 
 FOLLOWING_TABLES = (COMPARISONS, PARADOXES, FLIPS, CHANGES)
 """Tables that are computed from the runs of a night."""
@@ -72,8 +73,9 @@ def night_file(root: str, suite: str, day: date) -> str:
 
 
 def report_file(root: str, suite: str, day: date) -> str:
-    """Return the place of the report of a night."""
-    return join_uri(root, "reports", f"{suite}-{day}.html")
+    """Return the place of the report of a night: beside the tables, or in `reports/CATALOG.SCHEMA/`."""
+    folder = absolute_place(f"reports/{root}") if is_catalog_schema(root) else join_uri(root, "reports")
+    return join_uri(folder, f"{suite}-{day}.html")
 
 
 def read_filled_tables(root: str, suite: str, day: date) -> list[str]:

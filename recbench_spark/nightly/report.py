@@ -39,14 +39,15 @@ if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
 
 
-def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
-    """Write the report, except where Spark alone writes; return its place and the leaderboard."""
+def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str, str]:
+    """Write the report; return its place and the leaderboard.
+
+    A catalog where Spark alone writes has no place for files: its report lies below the present folder.
+    """
     with journal.stage("report", "report"):
         report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
-        path = None
-        if night.store.is_file_storage:
-            path = report_file(night.store.root, night.benchmark.name, night.logical_date)
-            reports.write_report(report, path)
+        path = report_file(night.store.root, night.benchmark.name, night.logical_date)
+        reports.write_report(report, path)
     return path, reports.leaderboard_text(report)
 
 

@@ -721,13 +721,16 @@ def list_numbers(store: Any) -> set[tuple[Any, ...]]:
 def test_a_night_in_a_catalog(spark, writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with several models, and drawn candidates: as in a folder."""
     spark.sql("CREATE SCHEMA recbench_night_test")
+    monkeypatch.chdir(tmp_path)
     if writer == "Spark":
         monkeypatch.setattr(warehouse, "find_schema_place", lambda *_: None)
     try:
         store = Store(spark, "spark_catalog.recbench_night_test")
         ran = run(store, small(**TINY))
         assert set(ran.outcome.run_ids) == {"popular"}, ran.outcome.failed
-        assert (ran.outcome.report_path is None) == (writer == "Spark")
+        place = tmp_path / "reports" / store.root if writer == "Spark" else Path(store.root, "reports")
+        assert Path(str(ran.outcome.report_path)).parent == place
+        assert "popular" in Path(str(ran.outcome.report_path)).read_text()
         assert spark.table("recbench_night_test.runs").count() == 1
         assert "popular" in ran.outcome.leaderboard
         assert run(store, small(**TINY)).outcome.skipped == ("popular",)
