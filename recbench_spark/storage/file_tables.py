@@ -20,7 +20,7 @@ from recbench_spark.storage import delta_files, table_upkeep
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
 from recbench_spark.storage.delta_files import Filters, Since
-from recbench_spark.storage.delta_tables import has_odd_name, list_file_sizes
+from recbench_spark.storage.delta_tables import list_file_sizes
 from recbench_spark.storage.marks import count_hours_to_keep, end_runs, note_run, runs_at_work
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
@@ -207,13 +207,8 @@ class FileTables:
         Files that were written since the start of the oldest run at work stay. Delta compares times of
         files with this host's clock, so the difference is added where it is ahead of the storage's clock.
         On object storage no mark says since when a run is at work: `hours` must be longer than a night.
-
-        Raises:
-            FallbackToSpark: the name of the folder is one that `deltalake` does not take.
         """
         place = self._open_files(name)
-        if has_odd_name(place):
-            raise FallbackToSpark(f"{place} has a name that `deltalake` does not take")
         kept = hours if self.folder is None else count_hours_to_keep(self.folder, hours)
         self.retry(f"vacuum {name}", partial(table_upkeep.vacuum_files, place, kept))
 

@@ -21,7 +21,6 @@ from recbench_spark.engine.versions import change_setting, make_frame
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.blocks import PieceRows
-from recbench_spark.storage.delta_tables import has_odd_name
 from recbench_spark.storage.frame_blocks import open_frame
 from recbench_spark.storage.frame_files import write_frame
 from recbench_spark.storage.marks import count_hours_to_keep
@@ -142,7 +141,7 @@ class Store(WarehouseTables):
 
     def vacuum(self, name: str, hours: int) -> None:
         """Remove files that no version of the last hours uses, as `FileTables.vacuum`."""
-        if self._keeps_files(name) and not has_odd_name(self.location(name)):
+        if self._keeps_files(name):
             super().vacuum(name, hours)
             return
         kept = hours if self.folder is None else count_hours_to_keep(self.folder, hours)

@@ -11,6 +11,7 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -26,7 +27,13 @@ from recbench_spark.storage.delta_files import (
     File,
     explain_delta_errors,
 )
-from recbench_spark.storage.delta_tables import list_stored_files, open_table, read_dataset
+from recbench_spark.storage.delta_tables import (
+    has_odd_name,
+    list_stored_files,
+    open_for_write,
+    open_table,
+    read_dataset,
+)
 from recbench_spark.storage.object_access import open_filesystem, open_path
 from recbench_spark.storage.objects import open_output, put_if_absent, read_object_clock
 from recbench_spark.storage.table_sql import table_properties
@@ -134,27 +141,25 @@ def vacuum_files(place: str, hours: float) -> None:
     """Remove files that no version of the last hours uses, also those of killed writers.
 
     `deltalake` compares the times of objects with this host's clock, so the difference is added where that
-    is ahead of the storage's clock.
+    is ahead of the storage's clock. In a folder with an odd name it lists them behind links.
 
     Raises:
         ConflictError, StoreError: as `compact_files`.
     """
-    ahead = max(0.0, time.time() - read_object_clock(place)) / 3600 if is_object_storage(place) else 0.0
-    with explain_delta_errors("vacuum", place):
-        open_table(place).vacuum(
-            math.ceil(hours + ahead),
-            dry_run=False,
-            enforce_retention_duration=False,  # Delta would require a week, but a night ends within a day
-            full=True,
-            post_commithook_properties=_hooks(),
-        )
-
-
-def _hooks() -> Any:
-    """Return properties of a commit that leave old logs to the table's own rule."""
     from deltalake import PostCommitHookProperties  # noqa: PLC0415
 
-    return PostCommitHookProperties(cleanup_expired_logs=False)
+    ahead = max(0.0, time.time() - read_object_clock(place)) / 3600 if is_object_storage(place) else 0.0
+    odd = has_odd_name(place)
+    with explain_delta_errors("vacuum", place), open_for_write(place) as table:
+        unused = table.vacuum(
+            math.ceil(hours + ahead),
+            dry_run=odd,
+            enforce_retention_duration=False,  # Delta would require a week, but a night ends within a day
+            full=True,
+            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+        )
+    for name in unused if odd else ():
+        Path(place, name).unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------- columns and constraints

@@ -26,6 +26,7 @@ from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import count_rows, list_files, open_for_write
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.table_upkeep import vacuum_files
 
 NAMES = (
     "plain", "a b", "é日本", "e\u0301", "100%20x", "50% off", "%2F", "a+b", "it's", "#h", "q?x", "[x]",
@@ -126,6 +127,21 @@ def test_files_of_tasks_are_committed(folder) -> None:
     assert delta_files.is_committed(place, "first")
     assert not delta_files.commit(place, [file], {"day": "2"}, "first")
     assert delta_files.read_rows(place).to_pylist() == [{"src": "b", "dst": "d", "day": "2"}]
+
+
+def test_a_vacuum_removes_old_files_that_no_version_names(folder) -> None:
+    place = str(folder / "table")
+    write_deltalake(folder.parent / "source", ROWS, partition_by=["day"])
+    shutil.copytree(folder.parent / "source", place)
+    kept = list_files(place)
+    old, young = Path(place, "day=2", "part-old [1] %20.parquet"), Path(place, "part-young.parquet")
+    for file in (old, young):
+        file.write_bytes(b"of a killed writer")
+    for name in (old, *kept):
+        os.utime(name, (0, 0))
+    vacuum_files(place, 24)
+    assert not old.exists() and young.exists()
+    assert sorted(map(str, Path(place).rglob("*.parquet"))) == sorted([str(young), *kept])
 
 
 def test_blocks_of_vectors_are_found(folder, tmp_path) -> None:
