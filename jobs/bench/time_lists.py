@@ -75,7 +75,7 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     def run() -> str:
         run_id, users = next(run_ids), spark.read.parquet(stored).drop("history", "masked")
         rows = reduce_frame({"ranks": replace(ranked, needs=tuple(users.columns))}, users)["ranks"]
-        store.append_rows(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), TABLE)
+        store.append(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), TABLE)
         return run_id
 
     def read(run_id: str) -> Values:

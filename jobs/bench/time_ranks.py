@@ -109,7 +109,7 @@ def _write_metrics(store: Any, plan: Any, run_id: str) -> None:
     values = rankings.select(*RANKING_COLUMNS, "top_items").mapInArrow(work, to_ddl(USER_VALUES))
     store.append(values.withColumn("run_id", F.lit(run_id)), schemas.USER_METRICS)
     rows = reduce_frame(make_measures(plan, None), rankings)["ranks"]
-    store.append_rows(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), schemas.METRICS)
+    store.append(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), schemas.METRICS)
 
 
 BLOCK = (

@@ -319,7 +319,7 @@ def _append_graph(store: Store, source: GraphSource, graph: Graph, edges: str) -
         "seconds": graph.seconds,
         "laid_out_at": datetime.now(UTC),
     }
-    store.append_rows([row], GRAPHS, once=graph.graph_id)
+    store.append([row], GRAPHS, once=graph.graph_id)
     write_graph_checks(store, graph.graph_id, graph.checks)
 
 
@@ -352,7 +352,7 @@ def write_graph_checks(store: Store, name: str, counts: Mapping[str, int], of: s
         }
         for what, count in counts.items()
     ]
-    store.append_rows(rows, CHECKS, once=f"graph/{name}{of}")
+    store.append(rows, CHECKS, once=f"graph/{name}{of}")
 
 
 def _append_nodes(store: Store, graph: Graph) -> None:

@@ -17,7 +17,7 @@ from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.schemas import TABLES, Table, arrow_rows
+from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import count_rows, hold_table, read_dataset
 from recbench_spark.storage.file_tables import FileTables
@@ -201,15 +201,6 @@ class ArrowStore(FileTables):
                 return opened.protocol()
         except DeltaError as error:
             raise FallbackToSpark(f"table {name}: {str(error).splitlines()[0]}") from None
-
-    def append(self, rows: pa.Table, table: Table, once: str = "") -> None:
-        """Append rows; the table is created if it does not exist yet. `once`: as `Store.append`.
-
-        Raises:
-            StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
-        """
-        self.create(table)
-        self._write_rows(arrow_rows(rows, table), table, once)
 
     def create(self, *tables: Table) -> None:
         """Create those tables that do not exist yet, with the first commit that Spark would write."""

@@ -7,9 +7,10 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 
@@ -19,7 +20,7 @@ from recbench_spark.schemas import RESULT_TABLES, RUNS, TABLES, Table, arrow_row
 from recbench_spark.storage import delta_files, table_upkeep
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
-from recbench_spark.storage.delta_files import Filters, Since
+from recbench_spark.storage.delta_files import File, Filters, Since
 from recbench_spark.storage.delta_tables import list_file_sizes
 from recbench_spark.storage.marks import count_hours_to_keep, end_runs, note_run, runs_at_work
 from recbench_spark.storage.object_access import map_together
@@ -37,8 +38,20 @@ MAX_DELETIONS = 10
 RUN_ID_START = re.compile(r"\d{8}T")
 """Start of a run id: its day. Checks of graphs and models have other names."""
 
-Part = tuple[TaskRows, Mapping[str, str]]
-"""Results of tasks, and their partition of a table."""
+
+@dataclass(frozen=True)
+class TaskParts:
+    """Rows that tasks compute and write when they are appended, each with their partition of the table."""
+
+    parts: Sequence[tuple[TaskRows, Mapping[str, str]]]
+
+
+class TaskFiles(NamedTuple):
+    """Files that tasks have written to a folder (`FileTables.choose_folder`)."""
+
+    files: Sequence[File]
+    folder: str
+
 
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
@@ -128,36 +141,39 @@ class FileTables:
 
     # ------------------------------------------------------------------------------- small rows
 
-    def append_rows(
-        self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, once: str = ""
-    ) -> None:
-        """Append rows that the driver holds; with `once`, a second append under the same name does nothing.
+    def append(self, rows: Any, table: Table, once: str = "", named_by: str = "") -> list[File]:
+        """Append rows in one version; a second append under the same name does nothing.
+
+        Appends never conflict with one another. A repeated attempt has the same name.
 
         Args:
-            rows: column -> value, or an Arrow table; missing columns are NULL.
-            table: a table of small rows, such as `runs`, `metrics`, `checks`.
+            rows: rows that the driver holds (column -> value, or an Arrow table; missing columns are NULL),
+                `TaskParts`, or `TaskFiles`.
+            table: the table; it is created if it does not exist yet.
             once: name of the append; empty: a new one.
+            named_by: column in which rows of the driver carry `once`. They are appended again where
+                somebody deleted them: the log remembers the name, so they get the next one.
+
+        Returns:
+            The files that tasks wrote now, with what their tasks noted.
 
         Raises:
             StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
+            FallbackToSpark: as `choose_folder`.
         """
-        arrow_table = arrow_rows(rows, table)
-        if arrow_table.num_rows:
+        if isinstance(rows, TaskFiles):
+            self._commit_files(rows, table, once)
+            return []
+        if isinstance(rows, TaskParts):
+            return self._append_parts(rows, table, once)
+        new = arrow_rows(rows, table)
+        if new.num_rows:
             self.create(table)
-            self._append_arrow(arrow_table, table, once)
-
-    def append_named(
-        self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, column: str, name: str
-    ) -> None:
-        """Append rows that carry `name` in `column`, unless such rows exist.
-
-        The table's log remembers the name of an append whose rows somebody deleted, and would not accept
-        them again under this name. They are appended under the next one.
-        """
-        for n in range(MAX_DELETIONS):
-            self.append_rows(rows, table, once=f"{name}-{n}" if n else name)
-            if not len(rows) or self.has(table, column, name):
-                return
+        for n in range(MAX_DELETIONS if new.num_rows else 0):
+            self._append_arrow(new, table, f"{once}-{n}" if n else once or uuid.uuid4().hex)
+            if not named_by or self.has(table, named_by, once):
+                break
+        return []
 
     def append_missing(
         self, rows: Sequence[Mapping[str, Any]], table: Table, key: Sequence[str], since: Since = None
@@ -223,7 +239,7 @@ class FileTables:
         return self._uses_deltalake(table)
 
     def _append_arrow(self, rows: pa.Table, table: Table, once: str) -> None:
-        self._write_rows(rows, table, once)
+        self._commit(table, partial(delta_files.append_rows, rows=rows, once=f"{table.name}/{once}"))
 
     def _append_missing(self, rows: pa.Table, table: Table, key: Sequence[str], since: Since) -> None:
         delta_files.append_missing(self.location(table.name), rows, key, since)
@@ -240,7 +256,7 @@ class FileTables:
         map_together(self.root, lambda action: action(), actions)
 
     def choose_folder(self, table: Table) -> str:
-        """Create a table, and return the folder in which tasks write files for `commit_files`.
+        """Create a table, and return the folder in which tasks write files for `append`.
 
         Raises:
             FallbackToSpark: Spark must write the table, and this warehouse has none.
@@ -331,46 +347,32 @@ class FileTables:
     def _open_frame(self, table: Table, values: Mapping[str, Sequence[str]], most: int) -> StoredRows:
         raise FallbackToSpark(f"table {table.name} of the warehouse")
 
-    def commit_files(self, files: Sequence[delta_files.File], table: Table, once: str, folder: str) -> None:
-        """Append files that tasks wrote to a folder (`choose_folder`), once per name, in one version."""
+    def _commit_files(self, written: TaskFiles, table: Table, once: str) -> None:
+        files, folder = written
         if not files:
             return
         delta_files.require_visible(folder, files)
         if folder != self.location(table.name):
-            self._append_spare(files, table, once, folder)
+            self._append_spare(written, table, once)
             return
         names = dict.fromkeys(table.partition_by, "")
         commit = partial(delta_files.commit, files=files, partition=names, once=f"{table.name}/{once}")
         self._commit(table, commit)
 
-    def _append_spare(
-        self, files: Sequence[delta_files.File], table: Table, once: str, folder: str
-    ) -> None:
+    def _append_spare(self, written: TaskFiles, table: Table, once: str) -> None:
         raise NotImplementedError
 
-    def append_parts(self, parts: Sequence[Part], table: Table, once: str) -> list[delta_files.File]:
-        """Append the results of tasks to partitions of a table, in one version; a second call does nothing.
-
-        It returns the files that tasks wrote now, with what their tasks noted.
-
-        Raises:
-            FallbackToSpark: as `choose_folder`.
-        """
+    def _append_parts(self, rows: TaskParts, table: Table, once: str) -> list[File]:
         folder = self.choose_folder(table)
         if folder == self.location(table.name) and delta_files.is_committed(folder, f"{table.name}/{once}"):
             return []
         files = [
             file
-            for blocks, partition in parts
+            for blocks, partition in rows.parts
             for file in delta_files.write_files(blocks, folder, partition)
         ]
-        self.commit_files(files, table, once, folder)
+        self._commit_files(TaskFiles(files, folder), table, once)
         return files
-
-    def _write_rows(self, rows: pa.Table, table: Table, once: str = "") -> None:
-        """Append rows that the driver holds. A repeated attempt has the same name, and appends once."""
-        name = f"{table.name}/{once or uuid.uuid4().hex}"
-        self._commit(table, partial(delta_files.append_rows, rows=rows, once=name))
 
     def _commit(self, table: Table, write: Any) -> None:
         self.retry(f"write {table.name}", partial(write, self.location(table.name)))

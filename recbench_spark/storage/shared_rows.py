@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
+from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.engine.sessions import Py4JError, open_hadoop
-from recbench_spark.engine.versions import read_setting
+from recbench_spark.engine.versions import arrow_schema, read_setting
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.storage import scratch, shared_arrays
-from recbench_spark.storage.frame_files import write_parts
-from recbench_spark.storage.objects import (
-    remove_objects,
-)
-from recbench_spark.storage.paths import decode_uri
-from recbench_spark.storage.scratch import SCRATCH, scratch_folder
+from recbench_spark.storage.frame_blocks import FrameRows
+from recbench_spark.storage.objects import remove_objects
+from recbench_spark.storage.scratch import SCRATCH
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.uris import is_object_storage, join_uri
 
@@ -77,42 +72,12 @@ def _remove_remote(spark: SparkSession, folder: str) -> None:
         files.delete(path, True)
 
 
-def load_parquet(spark: SparkSession, *places: str, schema: StructType | None = None) -> DataFrame:
-    """Return the rows of Parquet files or folders; a path is a name, even with `[` or `*` in it.
-
-    Args:
-        spark: the session.
-        places: paths, or URIs of remote storage.
-        schema: schema of the files; with it Spark opens none of them.
-    """
-    reader = spark.read.schema(schema) if schema is not None else spark.read
-    return reader.parquet(*map(shared_arrays.escape_path, places))
-
-
-def input_files(rows: DataFrame) -> tuple[str, ...]:
-    """Return the files that a frame reads: paths on a disk, or URIs of remote storage."""
-    return tuple(map(decode_uri, rows.inputFiles()))
+def load_parquet(spark: SparkSession, *places: str) -> DataFrame:
+    """Return the rows of Parquet files or folders; a path is a name, even with `[` or `*` in it."""
+    return spark.read.parquet(*map(shared_arrays.escape_path, places))
 
 
 def share_rows(base: str, rows: DataFrame) -> SharedRows:
-    """Write rows to a new folder under a base that all workers can read."""
-    folder = scratch_folder(base)
-    return SharedRows(folder.rsplit("/", 1)[1], write_parquet(rows, folder))
-
-
-def share_frame(rows: Any, columns: Sequence[str], base: str) -> SharedRows:
-    """Write the rows of a frame (`frame_blocks.FrameRows`), as `share_rows`."""
-    return share_rows(base, rows.frame.select(*columns))
-
-
-def write_parquet(rows: DataFrame, folder: str) -> tuple[str, ...]:
-    """Write rows as Parquet files of a new folder, on any storage; return the files.
-
-    In object storage the folder may get further files, of attempts that Spark has given up: read those that
-    are returned.
-    """
-    if is_object_storage(folder):
-        return write_parts(rows, folder)
-    rows.write.parquet(folder)
-    # With the schema, Spark does not open a file to read the columns.
-    return input_files(load_parquet(rows.sparkSession, folder, schema=rows.schema))
+    """Let tasks write rows to a new folder under a base that all workers can read."""
+    shared = scratch.share_rows(base, FrameRows(rows, PIECE_ROWS), rows.columns)
+    return shared if shared.files else scratch.share_table(base, arrow_schema(rows).empty_table())

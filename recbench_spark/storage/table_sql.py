@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from graphlib import TopologicalSorter
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -81,6 +82,18 @@ def equality_condition(table: Table, name: str) -> str:
     is_map = any(c.name == name and pa.types.is_map(c.type) for c in table.columns)
     there, new = (f"to_json({side}.{name})" if is_map else f"{side}.{name}" for side in ("there", "new"))
     return f"{there} <=> {new}"
+
+
+def has_breach(rows: Any, table: Table, condition: str) -> bool:
+    """Return whether one of a table's rows (of Arrow) breaks a condition; columns that lack are NULL."""
+    import duckdb  # noqa: PLC0415
+
+    missing = [f", NULL AS {name}" for name in table.names if name not in rows.schema.names]
+    with duckdb.connect() as database:
+        database.register("rows", rows)
+        whole = f"(SELECT *{''.join(missing)} FROM rows)"
+        sql = f"SELECT 1 FROM {whole} WHERE NOT coalesce(({condition}), false) LIMIT 1"
+        return bool(database.execute(sql).fetchall())
 
 
 # ------------------------------------------------------------------------- SQL files

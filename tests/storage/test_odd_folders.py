@@ -88,8 +88,8 @@ def test_readers_open_a_table(folder, tmp_path) -> None:
 def test_rows_are_appended_once_and_checked(folder) -> None:
     store = ArrowStore(str(folder / "w"))
     row = {"check": "c", "severity": "warning", "passed": True, "run_id": "r"}
-    store.append_rows([row], CHECKS)
-    store.append_rows([row | {"run_id": "s"}], CHECKS)
+    store.append([row], CHECKS)
+    store.append([row | {"run_id": "s"}], CHECKS)
     again = ArrowStore(str(folder / "w"))
     assert sorted(check["run_id"] for check in again.rows(CHECKS)) == ["r", "s"]
     place, rows = again.location("checks"), again.read_rows(CHECKS)
@@ -111,7 +111,7 @@ def test_a_row_that_a_constraint_forbids_is_refused(folder) -> None:
     store = ArrowStore(str(folder / "w"))
     store.create(RUNS)
     with pytest.raises(StoreError, match="cannot write"):
-        store.append_rows([{"run_id": "r", "status": "nonsense"}], RUNS)
+        store.append([{"run_id": "r", "status": "nonsense"}], RUNS)
     assert store.read_rows(RUNS).num_rows == 0
     assert [entry.name for entry in (folder / "w" / "runs").iterdir()] == ["_delta_log"]
 
