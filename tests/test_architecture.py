@@ -85,7 +85,7 @@ MODULES_WITHOUT_SPARK = {
     *(f"storage.{name}" for name in (
         "ages", "arrow_store", "blocks", "file_tables", "lease_files", "leases", "makers", "marks",
         "migration",
-        "packed_blocks", "paths", "process_caches", "publish", "published_rows", "retries", "scratch",
+        "packed_blocks", "paths", "process_caches", "publish", "retries", "scratch",
         "seals", "shared_arrays", "sides",
         "table_scans", "table_sql", "table_statements", "table_upkeep", "task_files",
     )),

@@ -31,7 +31,6 @@ from recbench_spark.storage.objects import (
     stat_objects,
 )
 from recbench_spark.storage.publish import remove_published
-from recbench_spark.storage.published_rows import POINTER
 from recbench_spark.storage.uris import arrow_uri, join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 
@@ -249,7 +248,7 @@ def remove_private_objects(root: str, in_use: float) -> int:
     """Remove the private folders of object storage that nothing names; return their number.
 
     Killed runs left them, and runs that came second. A folder that counts is named by `current.txt`
-    (`made_folders`) or by `published` (`shared_rows`) beside it.
+    (`made_folders`) beside it.
 
     Args:
         root: URI of `fit_files` or `graph_files`.
@@ -262,13 +261,12 @@ def remove_private_objects(root: str, in_use: float) -> int:
         if folder and PRIVATE_FOLDER.fullmatch(name):
             newest[folder, name] = max(newest.get((folder, name), 0.0), entry.written)
     old = [(join_uri(root, folder), name) for (folder, name), time in newest.items() if time <= in_use]
-    unnamed = [join_uri(target, name) for target, name in old if name not in _read_named_folders(target)]
+    unnamed = [join_uri(target, name) for target, name in old if _read_named_folder(target) != name]
     for place in unnamed:
         remove_objects(place)
     return len(unnamed)
 
 
-def _read_named_folders(target: str) -> set[str]:
-    """Return the names of the private folders of a place that count."""
-    names = (read_bytes(join_uri(target, pointer)) for pointer in (CURRENT, POINTER))
-    return {name.decode() for name in names if name}
+def _read_named_folder(target: str) -> str:
+    """Return the name of the private folder of a place that counts; empty: none."""
+    return (read_bytes(join_uri(target, CURRENT)) or b"").decode()

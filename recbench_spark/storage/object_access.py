@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from pyarrow import fs
@@ -263,16 +263,7 @@ def map_together(root: str, function: Callable[[T], R], values: Iterable[T]) -> 
         return list(pool.map(function, values))
 
 
-def choose_library(store: ObjectStore) -> Any:
-    """Return the module that puts, lists and removes objects of an open storage: obstore, or `hdfs`."""
-    if isinstance(store, hdfs.NameNode):
-        return hdfs
-    import obstore  # noqa: PLC0415
-
-    return obstore
-
-
-def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
+def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> Any:
     """Open a bucket by obstore, or an HDFS by its own client.
 
     Args:
@@ -280,8 +271,7 @@ def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> ObjectSto
         retry_seconds: longest time of all attempts at one request.
     """
     if is_hdfs(root):
-        name_node: ObjectStore = cast(Any, hdfs.open_name_node(root, retry_seconds))
-        return name_node
+        return hdfs.open_name_node(root, retry_seconds)
     settings = tuple(sorted(read_access(root).options.items()))
     return _open_bucket(root, retry_seconds, settings)
 

@@ -1,4 +1,4 @@
-"""Errors of an object storage in words: the address, the bucket, and where credentials were found."""
+"""Opened object storage, whose errors are words: the address, the bucket, where credentials were found."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.hdfs import explain_hdfs
-from recbench_spark.storage.object_access import read_access
+from recbench_spark.storage.hdfs import NameNode, explain_hdfs
+from recbench_spark.storage.object_access import RETRY_SECONDS, open_bucket, read_access
 from recbench_spark.storage.uris import is_hdfs, is_object_storage, read_scheme, split_bucket
+from recbench_spark.transfer_sizes import PART_BYTES, PARTS_AT_ONCE
 
 T = TypeVar("T")
 
@@ -123,6 +124,45 @@ def explain_storage(place: str) -> Iterator[None]:
             yield
     except (BaseError, OSError) as error:
         raise storage_error(place, str(error)) from None
+
+
+@contextmanager
+def open_store(place: str, retry_seconds: float = RETRY_SECONDS) -> Iterator[tuple[Any, str]]:
+    """Open the bucket, or the HDFS, of a URI for a block, with the name of the place in it.
+
+    Raises:
+        StoreError: it does not answer, or refuses, here or in the block.
+    """
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        yield open_bucket(bucket.root, retry_seconds=retry_seconds), bucket.key
+
+
+class ObjectOutput:
+    """ObjectOutput is a new object, written by obstore or the client of HDFS.
+
+    Arrow's streams publish what they have when they are closed, also after an error. It holds
+    PARTS_AT_ONCE parts. Only errors of the storage become a StoreError here.
+    """
+
+    closed = False
+
+    def __init__(self, place: str) -> None:
+        from obstore import open_writer  # noqa: PLC0415
+
+        self.place = place
+        with open_store(place) as (store, key):
+            self.writer: Any = (
+                store.open_writer(key)
+                if isinstance(store, NameNode)
+                else open_writer(store, key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+            )
+
+    def write(self, content: Any) -> int:
+        """Write bytes, and return their number."""
+        with explain_storage(self.place):
+            count: int = self.writer.write(memoryview(content).cast("B"))
+        return count
 
 
 @contextmanager
