@@ -7,21 +7,19 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyarrow.dataset import Dataset
-from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage.delta_files import CHECKED_VERSION
-from recbench_spark.storage.delta_tables import count_rows, hold_table, read_dataset
+from recbench_spark.storage.delta_tables import count_rows, hold_table
 from recbench_spark.storage.file_tables import FileTables
-from recbench_spark.storage.lost_files import explain_lost
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.shared_arrays import host_folder
@@ -39,9 +37,6 @@ if TYPE_CHECKING:
     from recbench_spark.storage.store import Store
 
     AnyStore: TypeAlias = "ArrowStore | Store"
-
-Filters = Sequence[tuple[str, str, Any]]
-"""Triples (column, operator, value) that must all hold, as the readers of Parquet take them."""
 
 
 def is_local_folder(root: str) -> bool:
@@ -127,31 +122,6 @@ class ArrowStore(FileTables):
 
     # ------------------------------------------------------------------------------- reading
 
-    def read_rows(
-        self, table: Table, filters: Filters = (), columns: Iterable[str] | None = None
-    ) -> pa.Table:
-        """Read the rows of a table that fulfil all filters; none if the table does not exist yet.
-
-        Raises:
-            FallbackToSpark: the table has features that `deltalake` does not know.
-            StoreError: a file of the table is lost.
-        """
-        names = None if columns is None else list(columns)
-        if not self.exists(table.name):
-            return table.arrow_schema.empty_table().select(names or table.names)
-        condition = filters_to_expression([list(filters)]) if filters else None
-        with explain_lost(self.location(table.name)):
-            return self.dataset(table).to_table(columns=names, filter=condition)
-
-    def dataset(self, table: Table) -> Dataset:
-        """Open a table that exists, without reading rows yet; errors as `read_rows`."""
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415
-
-        try:
-            return read_dataset(self.location(table.name))
-        except (DeltaError, ValueError) as error:
-            raise FallbackToSpark(f"table {table.name}: {str(error).splitlines()[0]}") from None
-
     def open_datasets(self, names: Iterable[str]) -> dict[str, Dataset | None]:
         """Open tables by name, as `dataset`, side by side; None for one that does not exist."""
         listed = list(names)
@@ -172,10 +142,6 @@ class ArrowStore(FileTables):
         return (
             self.read_rows(table, [(column, "=", value)], [column]).num_rows if counted is None else counted
         )
-
-    def has(self, table: Table, column: str, value: str) -> bool:
-        """Return whether any row has this value."""
-        return self.exists(table.name) and value in self.list_values(table, column)
 
     # ------------------------------------------------------------------------------- writing
 

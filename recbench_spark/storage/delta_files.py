@@ -40,6 +40,7 @@ from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
+    from pyarrow.dataset import Dataset
 
     from recbench_spark.storage.blocks import TaskRows
 
@@ -471,14 +472,16 @@ def read_rows(
     version: int | None = None,
 ) -> pa.Table:
     """Read the rows of a table that fulfil all filters into memory; they must be few."""
-    names = None if columns is None else list(columns)
-    if any(
-        operator == "in" and not value for _, operator, value in filters
-    ):  # Arrow finds no type for an empty list
-        no_rows = read_dataset(folder, version).schema.empty_table()
-        return no_rows if names is None else no_rows.select(names)
+    return select_rows(read_dataset(folder, version), filters, columns)
+
+
+def select_rows(rows: Dataset, filters: Filters = (), columns: Iterable[str] | None = None) -> pa.Table:
+    """Read rows that fulfil all filters into memory."""
+    names = rows.schema.names if columns is None else list(columns)
+    if any(operator == "in" and not value for _, operator, value in filters):
+        return rows.schema.empty_table().select(names)  # Arrow finds no type for an empty list
     condition = filters_to_expression([list(filters)]) if filters else None
-    return read_dataset(folder, version).to_table(columns=names, filter=condition)
+    return rows.to_table(columns=names, filter=condition)
 
 
 def partition_values(folder: str, column: str) -> list[str]:

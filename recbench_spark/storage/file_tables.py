@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
+from pyarrow.dataset import Dataset
 
 from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.errors import FallbackToSpark
@@ -21,7 +22,8 @@ from recbench_spark.storage import delta_files, table_upkeep
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
 from recbench_spark.storage.delta_files import File, Filters, Since
-from recbench_spark.storage.delta_tables import list_file_sizes
+from recbench_spark.storage.delta_tables import list_file_sizes, read_dataset
+from recbench_spark.storage.lost_files import explain_lost
 from recbench_spark.storage.marks import count_hours_to_keep, end_runs, note_run, runs_at_work
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
@@ -117,12 +119,34 @@ class FileTables:
     def read_rows(
         self, table: Table, filters: Filters = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return rows that fulfil all filters; few, since the driver holds them."""
-        raise NotImplementedError
+        """Return rows that fulfil all filters; few, since the driver holds them. No table has no rows.
+
+        Args:
+            table: a table of small rows.
+            filters: (column, operator, value), the operator one of =, !=, <, <=, >, >=, in.
+            columns: the wanted columns; None: all.
+
+        Raises:
+            FallbackToSpark: the table has features that `deltalake` does not know.
+            StoreError: a file of the table is lost.
+        """
+        if not self.exists(table.name):
+            return table.arrow_schema.empty_table().select(columns or table.names)
+        with explain_lost(self.location(table.name)):
+            return delta_files.select_rows(self.dataset(table), filters, columns)
+
+    def dataset(self, table: Table) -> Dataset:
+        """Open a table that exists, without reading rows yet; errors as `read_rows`."""
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+        try:
+            return read_dataset(self.location(table.name))
+        except (DeltaError, ValueError) as error:
+            raise FallbackToSpark(f"table {table.name}: {str(error).splitlines()[0]}") from None
 
     def has(self, table: Table, column: str, value: str) -> bool:
         """Return whether any row has this value."""
-        raise NotImplementedError
+        return self.exists(table.name) and value in self.list_values(table, column)
 
     def exists(self, name: str) -> bool:
         """Return whether the table has been created."""

@@ -36,7 +36,6 @@ from recbench_spark.storage.catalogs import (
 from recbench_spark.storage.delta_tables import count_rows, hold_table, measure_table_files
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.frame_blocks import FrameRows
-from recbench_spark.storage.lost_files import explain_lost
 from recbench_spark.storage.object_access import (
     HADOOP_ADDRESS,
     adopt_hadoop,
@@ -345,18 +344,9 @@ class WarehouseTables(FileTables):
     def read_rows(
         self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return rows that fulfil all filters; few, since the driver holds them. No Spark job if possible.
-
-        Args:
-            table: a table of small rows.
-            filters: (column, operator, value), the operator one of =, !=, <, <=, >, >=, in.
-            columns: the wanted columns; None: all.
-        """
-        if not self.exists(table.name):
-            return table.arrow_schema.empty_table().select(columns or table.names)
-        if self._uses_deltalake(table):
-            with explain_lost(self.location(table.name)):
-                return delta_files.read_rows(self.location(table.name), filters, columns)
+        """Return rows as `FileTables.read_rows`; no Spark job if possible."""
+        if not self.exists(table.name) or self._uses_deltalake(table):
+            return super().read_rows(table, filters, columns)
         frame = self.read(table)
         for column, operator, value in filters:
             frame = frame.where(filter_condition(column, operator, value))
@@ -374,10 +364,8 @@ class WarehouseTables(FileTables):
 
     def has(self, table: Table, column: str, value: str) -> bool:
         """Return whether any row has this value."""
-        if not self.exists(table.name):
-            return False
-        if self._uses_deltalake(table):
-            return value in self.list_values(table, column)
+        if not self.exists(table.name) or self._uses_deltalake(table):
+            return super().has(table, column, value)
         return not self.read(table).where(F.col(column) == value).limit(1).isEmpty()
 
     def list_values(self, table: Table, column: str) -> set[str]:
