@@ -83,11 +83,9 @@ MODULES_WITHOUT_SPARK = {
         "local_comparisons", "paired_values", "paradoxes",
     )),
     *(f"storage.{name}" for name in (
-        "ages", "arrow_store", "blocks", "file_tables", "lease_files", "leases", "makers", "marks",
-        "migration",
-        "packed_blocks", "paths", "process_caches", "publish", "retries", "scratch",
-        "seals", "shared_arrays", "sides",
-        "table_scans", "table_sql", "table_statements", "table_upkeep", "task_files",
+        "arrow_store", "blocks", "file_tables", "lease_files", "leases", "makers", "marks",
+        "packed_blocks", "publish", "retries", "scratch",
+        "seals", "shared_arrays", "table_scans", "table_sql", "table_upkeep", "task_files",
     )),
     *(f"tuning.{name}" for name in (
         "board_update", "credit", "decisions", "fold_fits", "folds", "plausibility_checks",
@@ -332,7 +330,7 @@ LAZY_FILES = {
     "recbench_spark/protocol/audit.py": "loads numba, in tasks",
     "recbench_spark/protocol/labels.py": "loads numba, in tasks",
     "recbench_spark/protocol/positions.py": "loads numba, in tasks whose rows have equal times",
-    "recbench_spark/storage/sides.py": "loads numba, in tasks",
+    "recbench_spark/storage/blocks.py": "loads numba, in tasks",
     "recbench_spark/storage/table_folders.py": "loads Spark for folders that only Hadoop lists",
     "recbench_spark/training/split_data.py": "loads Spark for models that read frames",
     "recbench_spark/tuning/fold_fits.py": "loads Spark for models that it fits itself",

@@ -40,8 +40,15 @@ from recbench_spark.errors import DataError
 from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.schemas import IDS
 from recbench_spark.storage import shared_arrays
-from recbench_spark.storage.blocks import Blocks, Engine, TaskRows, return_rows
-from recbench_spark.storage.sides import ChangedRows, Side, deal_sides
+from recbench_spark.storage.blocks import (
+    Blocks,
+    ChangedRows,
+    Engine,
+    Side,
+    TaskRows,
+    deal_sides,
+    return_rows,
+)
 
 # ------------------------------------------------------------------------------------------ places
 

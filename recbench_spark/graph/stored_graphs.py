@@ -34,7 +34,6 @@ from recbench_spark.schemas import (
 from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
 from recbench_spark.storage.objects import list_folders, write_bytes
-from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.publish import remove_published
 from recbench_spark.storage.seals import (
     Entry,
@@ -45,7 +44,7 @@ from recbench_spark.storage.seals import (
     write_entries,
 )
 from recbench_spark.storage.store import Store
-from recbench_spark.storage.uris import absolute_place, is_remote, join_uri
+from recbench_spark.storage.uris import absolute_place, is_remote, join_uri, shorten_path
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -18,7 +18,6 @@ from recbench_spark.schemas import SPLITS
 from recbench_spark.simulation.log_layout import LAYOUTS
 from recbench_spark.simulation.log_layout import MANIFEST as LAYOUT_MANIFEST
 from recbench_spark.simulation.part_files import FACTS
-from recbench_spark.storage.ages import newest_time, read_clock, remove_leftovers
 from recbench_spark.storage.host_files import PRIVATE_FOLDER
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
 from recbench_spark.storage.made_folders import CURRENT
@@ -30,7 +29,7 @@ from recbench_spark.storage.objects import (
     remove_objects,
     stat_objects,
 )
-from recbench_spark.storage.publish import remove_published
+from recbench_spark.storage.publish import newest_time, read_clock, remove_leftovers, remove_published
 from recbench_spark.storage.uris import arrow_uri, join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 

@@ -14,8 +14,8 @@ from recbench_spark.evaluation.ranking.negatives import draw_candidates
 from recbench_spark.nightly.commits import Addition
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.schemas import CANDIDATES
+from recbench_spark.storage.blocks import ChangedRows
 from recbench_spark.storage.file_tables import TaskFiles
-from recbench_spark.storage.sides import ChangedRows
 from recbench_spark.storage.task_files import write_rows
 
 COLUMNS = tuple(name for name in CANDIDATES.names if name != "split_id")

@@ -26,11 +26,10 @@ from recbench_spark.schemas import (
     RATING_PROPENSITIES,
     Table,
 )
-from recbench_spark.storage.blocks import Rows, TaskRows, count_table_rows
+from recbench_spark.storage.blocks import ChangedRows, Rows, TaskRows, count_table_rows
 from recbench_spark.storage.file_tables import TaskParts
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
-from recbench_spark.storage.sides import ChangedRows
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore

@@ -19,17 +19,17 @@ from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import RESULT_TABLES, RUNS, TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files, table_upkeep
-from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
 from recbench_spark.storage.delta_files import File, Filters, Since
 from recbench_spark.storage.delta_tables import list_file_sizes, read_dataset
-from recbench_spark.storage.lost_files import explain_lost
 from recbench_spark.storage.marks import count_hours_to_keep, end_runs, note_run, runs_at_work
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.packed_blocks import read_partition_files
+from recbench_spark.storage.publish import read_clock
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
 from recbench_spark.storage.scratch import drop_scratch
+from recbench_spark.storage.table_upkeep import explain_lost
 from recbench_spark.storage.uris import is_object_storage
 
 T = TypeVar("T")

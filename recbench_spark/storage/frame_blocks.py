@@ -27,9 +27,13 @@ from recbench_spark.kernels.streams import Batches, chunks
 from recbench_spark.storage.blocks import (
     Blocks,
     Deal,
+    DealtSide,
     PieceRows,
     Rows,
     TaskRows,
+    cut_pieces,
+    flatten_changes,
+    read_sides,
     reduce_rows,
     return_rows,
 )
@@ -44,7 +48,6 @@ from recbench_spark.storage.packed_blocks import (
     read_block_batches,
     select_batches,
 )
-from recbench_spark.storage.sides import DealtSide, cut_pieces, flatten_changes, read_sides
 
 RESULT_SCHEMA = "found BINARY"
 """The pickled result of a task."""

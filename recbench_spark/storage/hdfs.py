@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import fs
 
 from recbench_spark.extras import explain_missing
-from recbench_spark.storage.makers import private_name
-from recbench_spark.storage.process_caches import cache_in_process
+from recbench_spark.storage.makers import cache_in_process, private_name
 from recbench_spark.storage.uris import find_hadoop_settings
 
 if TYPE_CHECKING:

@@ -25,16 +25,14 @@ from recbench_spark.errors import StoreError
 from recbench_spark.storage.hdfs import NameNode
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.object_access import (
-    may_have_credentials,
-    open_filesystem,
-    open_path,
-)
-from recbench_spark.storage.object_errors import (
     CUT_ATTEMPTS,
     ObjectOutput,
     explain_arrow,
     explain_storage,
     is_cut_answer,
+    may_have_credentials,
+    open_filesystem,
+    open_path,
     open_store,
     repeat_if_cut,
     storage_error,

@@ -27,9 +27,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.object_access import open_filesystem, open_path
-from recbench_spark.storage.publish import remove_tree, replace_file
+from recbench_spark.storage.publish import read_clock, remove_tree, replace_file
 from recbench_spark.storage.seals import SEAL, find_damage, read_seal, write_seal
 
 Arrays = dict[str, npt.NDArray[Any]]

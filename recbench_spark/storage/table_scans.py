@@ -6,11 +6,13 @@ listed, opened and refused here. Callers decide what a file must hold, and who r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -19,10 +21,10 @@ import pyarrow.parquet as pq
 from recbench_spark.errors import DataError, FallbackToSpark, StoreError
 from recbench_spark.inputs import find_version
 from recbench_spark.storage.delta_tables import list_features, list_table_files, open_table, read_dataset
-from recbench_spark.storage.local_files import data_files, parquet_error, refuse_case
+from recbench_spark.storage.local_files import data_files, has_delta_log, parquet_error, refuse_case
 from recbench_spark.storage.object_access import open_filesystem
-from recbench_spark.storage.partitions import find_partition
-from recbench_spark.storage.uris import is_remote
+from recbench_spark.storage.objects import holds_files
+from recbench_spark.storage.uris import LOG, is_object_storage, is_remote, join_uri
 
 
 class Piece(NamedTuple):
@@ -221,3 +223,31 @@ def read_row_group(piece: Piece, columns: Sequence[str], most: int) -> Iterator[
         yield from file.iter_batches(most, [piece.number], list(columns), use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{piece.path}: cannot be read: {error}", "has it changed?") from None
+
+
+# ------------------------------------------------------------------------- partitions by path: `embeddings/model_id=ID`
+
+PARTITION = re.compile(r"(.+?)((?:/\w+=[^/=]+)+)/?")
+
+
+class TablePartition(NamedTuple):
+    """TablePartition names the rows of a table that have these values in its partition columns."""
+
+    table: str
+    values: dict[str, str]
+
+
+def find_partition(path: str) -> TablePartition | None:
+    """Return the partition that a path names; None for a path that is no part of a Delta table."""
+    match = PARTITION.fullmatch(path)
+    if match is None or not is_delta_table(match[1]):
+        return None
+    pairs = (folder.split("=") for folder in match[2].strip("/").split("/"))
+    return TablePartition(match[1], {unquote(name): unquote(value) for name, value in pairs})
+
+
+def is_delta_table(place: str) -> bool:
+    """Tell whether a path of this machine, or a URI of object storage, is the folder of a Delta table."""
+    if is_object_storage(place):
+        return holds_files(join_uri(place, LOG))
+    return has_delta_log(place)

@@ -10,9 +10,8 @@ import pyarrow.compute as pc
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import Table, arrow_rows
-from recbench_spark.storage.blocks import Rows
+from recbench_spark.storage.blocks import Rows, gather_tables
 from recbench_spark.storage.delta_files import File, refuse_nulls, write_file
-from recbench_spark.storage.sides import gather_tables
 from recbench_spark.storage.table_sql import has_breach
 
 

@@ -43,7 +43,6 @@ from recbench_spark.storage.object_access import (
     renew_variables,
 )
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
-from recbench_spark.storage.paths import IN_SCRATCH
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.table_folders import (
@@ -56,9 +55,16 @@ from recbench_spark.storage.table_folders import (
     remote_files_in,
     try_create_local,
 )
-from recbench_spark.storage.table_sql import check_version, quote_folder, view_files
-from recbench_spark.storage.table_statements import create_statement
-from recbench_spark.storage.uris import HDFS, LOG, arrow_uri, is_object_storage, read_scheme, trim_uri
+from recbench_spark.storage.table_sql import check_version, create_statement, quote_folder, view_files
+from recbench_spark.storage.uris import (
+    HDFS,
+    IN_SCRATCH,
+    LOG,
+    arrow_uri,
+    is_object_storage,
+    read_scheme,
+    trim_uri,
+)
 
 SMALL_PARTITION_BYTES = 1 << 23
 """Bytes of files of a partition of object storage that the driver hands to Spark."""

@@ -29,8 +29,8 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import list_files
-from recbench_spark.storage.lost_files import forget_files, list_lost_files
 from recbench_spark.storage.objects import remove_object
+from recbench_spark.storage.table_upkeep import forget_files, list_lost_files
 
 DAY = date(2026, 1, 1)
 SPLIT = "abc"

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from recbench_spark.schemas import RANKINGS, arrow_rows
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.blocks import Side, deal_sides
 from recbench_spark.storage.delta_files import write_file
 from recbench_spark.storage.file_tables import TaskFiles
 from recbench_spark.storage.packed_blocks import are_whole, partition_rows, unpack_blocks
-from recbench_spark.storage.sides import Side, deal_sides
 
 WHOLE = st.one_of(
     st.none(),

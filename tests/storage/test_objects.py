@@ -22,7 +22,7 @@ from recbench_spark.storage import delta_files, host_files, object_access, objec
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset
 from recbench_spark.storage.made_folders import TASK_FILES, publish_parts
-from recbench_spark.storage.object_errors import storage_error
+from recbench_spark.storage.object_access import storage_error
 from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
 from recbench_spark.storage.table_folders import create_object_table, has_commit
 from tests.conftest import ROOT
