@@ -314,7 +314,7 @@ def _sum_one(tables: Iterable[pa.Table], sums: Callable[[Iterable[pa.Table]], Re
     yield sums(tables)
 
 
-# ------------------------------------------------------------------------- several sides by user, and changed rows
+# ---------------------------------------- several sides by user, and changed rows
 
 BUFFER_BYTES = 1 << 26
 """Bytes of rows that a task holds while it deals them."""

@@ -1,10 +1,10 @@
 """Settings that reach an object storage, the storage opened by them, and its errors in words.
 
-Arrow, obstore and `deltalake` each look for credentials, address and region in another way. So they are read once, here: from the
-environment, the role of a container (for which the libraries ask), a profile in AWS's own files, or
-Hadoop's configuration; else the libraries ask the machine for its role. `conf/spark/s3.conf` has this order
-for Java. Keys are handed to the libraries and stand in no table, log or message; messages name only the
-place where they were found.
+Arrow, obstore and `deltalake` each look for credentials, address and region in another way. So they are
+read once, here: from the environment, the role of a container (for which the libraries ask), a profile in
+AWS's own files, or Hadoop's configuration; else the libraries ask the machine for its role.
+`conf/spark/s3.conf` has this order for Java. Keys are handed to the libraries and stand in no table, log or
+message; messages name only the place where they were found.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def _open_bucket(root: str, retry_seconds: float, settings: Settings) -> ObjectS
     return bucket
 
 
-# ------------------------------------------------------------------------- errors in words
+# ---------------------------------------- errors in words
 
 
 HINTS = {

@@ -131,7 +131,7 @@ def remove_published(path: Path) -> None:
     remove_tree(doomed)
 
 
-# ------------------------------------------------------------------------- ages by the storage's own clock, since hosts' clocks differ
+# ---------------------------------------- ages by the storage's own clock, since hosts' clocks differ
 
 LEFTOVER_SECONDS = 24 * 3600.0
 """A private file that nobody has written to for this time was left by a killed process."""

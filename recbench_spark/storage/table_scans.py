@@ -225,7 +225,7 @@ def read_row_group(piece: Piece, columns: Sequence[str], most: int) -> Iterator[
         raise DataError(f"{piece.path}: cannot be read: {error}", "has it changed?") from None
 
 
-# ------------------------------------------------------------------------- partitions by path: `embeddings/model_id=ID`
+# ---------------------------------------- partitions by path: `embeddings/model_id=ID`
 
 PARTITION = re.compile(r"(.+?)((?:/\w+=[^/=]+)+)/?")
 

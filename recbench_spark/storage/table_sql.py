@@ -114,7 +114,7 @@ def query_files() -> dict[str, str]:
     return {Path(f.name).stem: f.read_text() for f in sorted(folder.iterdir(), key=lambda f: f.name)}
 
 
-# ------------------------------------------------------------------------- statements that create and migrate
+# ---------------------------------------- statements that create and migrate
 
 SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 """Types that SQL calls otherwise than a log of Delta."""

@@ -237,7 +237,7 @@ def _merge_properties(known: Mapping[str, str | None], table: Table) -> dict[str
     return {**kept, **table_properties(table)}
 
 
-# ------------------------------------------------------------------------- files that the log names and the folder lacks
+# ---------------------------------------- files that the log names and the folder lacks
 
 HINT = "run its night again, which makes lost rows anew, or restore the file from a copy"
 

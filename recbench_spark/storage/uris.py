@@ -242,7 +242,7 @@ def relative_place(place: str, root: str) -> str:
     return place.removeprefix(f"{root}/")
 
 
-# ------------------------------------------------------------------------- stored paths: relative to a root, which can be moved
+# ---------------------------------------- stored paths: relative to a root, which can be moved
 
 IN_SCRATCH = "scratch:"
 """Prefix of a stored path that is relative to scratch; without it a path is relative to the warehouse."""
