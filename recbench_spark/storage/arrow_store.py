@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 from pyarrow.dataset import Dataset
 
-from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage.delta_files import CHECKED_VERSION
@@ -22,12 +21,8 @@ from recbench_spark.storage.delta_tables import count_rows, hold_table
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
-from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.table_folders import (
     check_writable,
-    create_local_table,
-    create_object_table,
-    has_commit,
     is_catalog_schema,
 )
 from recbench_spark.storage.table_sql import check_version
@@ -68,7 +63,6 @@ class ArrowStore(FileTables):
         workers: processes that run tasks.
     """
 
-    in_catalog = False
     wait = 0.1  # an append takes some milliseconds
 
     def __init__(
@@ -91,34 +85,6 @@ class ArrowStore(FileTables):
         if not any_version and self.exists("runs"):
             with hold_table(self.location("runs"), latest=False) as table:
                 check_version(self.root, table.metadata().configuration)
-
-    @property
-    def folder(self) -> Path | None:
-        """The root as a local folder; None: the warehouse is in an object storage."""
-        return None if is_object_storage(self.root) else Path(self.root)
-
-    @property
-    def scratch(self) -> str:
-        """Folder for rows that tasks map."""
-        return self.root if self.folder else str(host_folder())
-
-    @property
-    def engine(self) -> LocalEngine:
-        """Runner of tasks."""
-        return LocalEngine(str(host_folder()), self.workers)
-
-    def location(self, name: str) -> str:
-        """Return the folder or the URI of a table."""
-        return f"{self.root}/{name}"
-
-    def exists(self, name: str) -> bool:
-        """Return whether the table has been created; errors as `Store.exists`."""
-        if name not in self._existing:
-            if not has_commit(self.location(name)):
-                return False
-            if self.folder is None:  # a list is a request; a folder may be restored meanwhile
-                self._existing.add(name)
-        return True
 
     # ------------------------------------------------------------------------------- reading
 
@@ -167,13 +133,3 @@ class ArrowStore(FileTables):
                 return opened.protocol()
         except DeltaError as error:
             raise FallbackToSpark(f"table {name}: {str(error).splitlines()[0]}") from None
-
-    def create(self, *tables: Table) -> None:
-        """Create those tables that do not exist yet, with the first commit that Spark would write."""
-        for table in tables:
-            if self.exists(table.name):
-                continue
-            if self.folder is None:
-                create_object_table(self.location(table.name), table)
-            else:
-                create_local_table(self.folder / table.name, table)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import pyarrow as pa
 from pyarrow.dataset import Dataset
 
+from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import RESULT_TABLES, RUNS, TABLES, Table, arrow_rows
@@ -29,6 +30,8 @@ from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.publish import read_clock
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
 from recbench_spark.storage.scratch import drop_scratch
+from recbench_spark.storage.shared_arrays import host_folder
+from recbench_spark.storage.table_folders import create_local_table, create_object_table, has_commit
 from recbench_spark.storage.table_upkeep import explain_lost
 from recbench_spark.storage.uris import is_object_storage
 
@@ -66,11 +69,14 @@ class FileTables:
         root: folder, URI, or `catalog.schema`.
         in_catalog: true if the root is a `catalog.schema`, where Spark writes.
         wait: seconds before the second attempt at a write.
+        workers: processes that run tasks.
     """
 
     root: str
-    in_catalog: bool
+    in_catalog = False
     wait = 0.4
+    workers = 1
+    _existing: set[str]
 
     @property
     def files_root(self) -> str:
@@ -84,7 +90,7 @@ class FileTables:
     @property
     def engine(self) -> Engine:
         """Runner of tasks."""
-        raise NotImplementedError
+        return LocalEngine(str(host_folder()), self.workers)
 
     @property
     def is_file_storage(self) -> bool:
@@ -94,12 +100,12 @@ class FileTables:
     @property
     def folder(self) -> Path | None:
         """The root as a local folder; None: it is elsewhere."""
-        raise NotImplementedError
+        return None if is_object_storage(self.root) else Path(self.root)
 
     @property
     def scratch(self) -> str:
         """Folder for rows that tasks map."""
-        raise NotImplementedError
+        return self.root if self.folder else str(host_folder())
 
     def require_access(self) -> None:
         """Check that tasks can read what they need. Raises ConfigError, StoreError."""
@@ -110,11 +116,17 @@ class FileTables:
 
     def location(self, name: str) -> str:
         """Return the folder or URI of a table."""
-        raise NotImplementedError
+        return f"{self.root}/{name}"
 
     def create(self, *tables: Table) -> None:
-        """Create those tables that do not exist yet, with comments, layout and constraints."""
-        raise NotImplementedError
+        """Create those tables that do not exist yet, with the first commit that Spark would write."""
+        for table in tables:
+            if self.exists(table.name):
+                continue
+            if self.folder is None:
+                create_object_table(self.location(table.name), table)
+            else:
+                create_local_table(self.folder / table.name, table)
 
     def read_rows(
         self, table: Table, filters: Filters = (), columns: Sequence[str] | None = None
@@ -149,8 +161,18 @@ class FileTables:
         return self.exists(table.name) and value in self.list_values(table, column)
 
     def exists(self, name: str) -> bool:
-        """Return whether the table has been created."""
-        raise NotImplementedError
+        """Return whether the table has been created.
+
+        Raises:
+            StoreError: its folder holds files and its log no commit, for example during a restore; such a
+                table does not count as empty.
+        """
+        if name not in self._existing:
+            if not has_commit(self.location(name)):
+                return False
+            if self.folder is None:  # a list is a request; a folder may be restored meanwhile
+                self._existing.add(name)
+        return True
 
     def rows(
         self, table: Table, filters: Filters = (), columns: Sequence[str] | None = None

@@ -167,8 +167,6 @@ def vacuum_files(place: str, hours: float) -> None:
     Raises:
         ConflictError, StoreError: as `compact_files`.
     """
-    from deltalake import PostCommitHookProperties  # noqa: PLC0415
-
     ahead = max(0.0, time.time() - read_object_clock(place)) / 3600 if is_object_storage(place) else 0.0
     odd = has_odd_name(place)
     with explain_delta_errors("vacuum", place), open_for_write(place) as table:
@@ -177,7 +175,7 @@ def vacuum_files(place: str, hours: float) -> None:
             dry_run=odd,
             enforce_retention_duration=False,  # Delta would require a week, but a night ends within a day
             full=True,
-            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            post_commithook_properties=delta_files.keep_logs(),
         )
     for name in unused if odd else ():
         Path(place, name).unlink(missing_ok=True)
