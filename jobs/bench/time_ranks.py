@@ -65,8 +65,7 @@ def run_own(folder: Path, k: int) -> System:
     from recbench_spark.evaluation.ranking.inputs import ScoredModel
     from recbench_spark.evaluation.ranking.sources import DotSource
     from recbench_spark.nightly.measure_checks import make_metric_plan
-    from recbench_spark.storage.frame_blocks import FrameRows
-    from recbench_spark.storage.shared_rows import share_rows
+    from recbench_spark.storage.frame_blocks import FrameRows, share_rows
 
     store, root, rows = _store_factors(folder)
     n_users = rows.count()

@@ -85,7 +85,7 @@ def open_place(table: Any, scratch: str | None) -> Iterator[RunPlace]:
     else:
         engine = getattr(getattr(table, "rows", None), "engine", None)
     if spark := getattr(engine, "spark", None):
-        from recbench_spark.storage.shared_rows import base_folder  # noqa: PLC0415
+        from recbench_spark.storage.frame_blocks import base_folder  # noqa: PLC0415
 
         yield RunPlace(engine, scratch or base_folder(spark))
         return

@@ -25,7 +25,7 @@ from recbench_spark.engine.sessions import (
 from recbench_spark.engine.versions import collect_arrow, read_setting
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
-from recbench_spark.storage import delta_files, shared_rows
+from recbench_spark.storage import delta_files, frame_blocks
 from recbench_spark.storage.catalogs import (
     find_schema_place,
     is_delta,
@@ -189,8 +189,8 @@ class WarehouseTables(FileTables):
 
     @property
     def scratch(self) -> str:
-        """Folder for rows that workers map (see `shared_rows.base_folder`)."""
-        return shared_rows.base_folder(self.spark, None if self.in_catalog else self.root)
+        """Folder for rows that workers map (see `frame_blocks.base_folder`)."""
+        return frame_blocks.base_folder(self.spark, None if self.in_catalog else self.root)
 
     @property
     def files_root(self) -> str:
@@ -211,7 +211,7 @@ class WarehouseTables(FileTables):
 
     def drop_scratch(self) -> None:
         """Remove the rows that this process shared with tasks, and those of killed jobs."""
-        shared_rows.drop_scratch(self.spark, self.scratch)
+        frame_blocks.drop_scratch(self.spark, self.scratch)
 
     def location(self, name: str) -> str:
         """Return the directory of a table, or its name in the catalog."""

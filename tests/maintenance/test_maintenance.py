@@ -34,7 +34,7 @@ from recbench_spark.schemas import (
     USER_METRICS,
 )
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.shared_rows import SETTING, local_scratch
+from recbench_spark.storage.frame_blocks import SETTING, local_scratch
 from recbench_spark.storage.spark_types import spark_schema, spark_type
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import remove_uncommitted

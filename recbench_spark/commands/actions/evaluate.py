@@ -94,7 +94,7 @@ def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any])
     from recbench_spark.data.identity import identity  # noqa: PLC0415
     from recbench_spark.data.input_rows import open_input  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
-    from recbench_spark.storage.shared_rows import drop_scratch  # noqa: PLC0415
+    from recbench_spark.storage.frame_blocks import drop_scratch  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
     store = Store(get_session(f"recbench-spark evaluate {args.model}"), args.warehouse)
