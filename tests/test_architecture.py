@@ -84,7 +84,7 @@ MODULES_WITHOUT_SPARK = {
     )),
     *(f"storage.{name}" for name in (
         "arrow_store", "blocks", "file_tables", "lease_files", "leases", "makers", "marks",
-        "packed_blocks", "publish", "retries", "scratch",
+        "migration", "packed_blocks", "publish", "retries", "scratch",
         "seals", "shared_arrays", "table_scans", "table_sql", "table_upkeep", "task_files",
     )),
     *(f"tuning.{name}" for name in (

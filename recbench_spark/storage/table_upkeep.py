@@ -1,4 +1,4 @@
-"""Upkeep of tables: compaction, unused and lost files, migration to the present columns and constraints.
+"""Upkeep of tables: compaction, unused and lost files, new columns and constraints.
 
 Spark commits to object storage by a plain write, so it could overwrite the commit of another job. Here
 `deltalake`, or this module, commits by a conditional write, so other jobs may write at the same time.
@@ -12,18 +12,17 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from recbench_spark.errors import FallbackToSpark, StoreError
+from recbench_spark.errors import StoreError
 from recbench_spark.kernels.streams import chunks
-from recbench_spark.schemas import TABLES, Table
+from recbench_spark.schemas import Table
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import (
     CHECKED_VERSION,
@@ -39,7 +38,6 @@ from recbench_spark.storage.delta_tables import (
     open_table,
     read_dataset,
 )
-from recbench_spark.storage.marks import list_others_at_work
 from recbench_spark.storage.object_access import open_filesystem, open_path
 from recbench_spark.storage.objects import (
     measure_files,
@@ -49,10 +47,6 @@ from recbench_spark.storage.objects import (
     stat_visible,
 )
 from recbench_spark.storage.table_sql import (
-    has_breach,
-    migration_statements,
-    name_types,
-    quote_folder,
     table_properties,
 )
 from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, join_uri
@@ -60,8 +54,6 @@ from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, join_
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from recbench_spark.storage.file_tables import FileTables
-    from recbench_spark.storage.warehouse import WarehouseTables
 
 FILE_BYTES = 100 << 20
 """Size up to which a compaction combines files."""
@@ -303,93 +295,3 @@ def explain_lost(place: str) -> Iterator[None]:
         if not lost:
             raise
         raise lost_error(place.rstrip("/").rpartition("/")[2], lost) from None
-
-
-# ------------------------------------------------------------------------- migration
-
-
-def migrate(warehouse: FileTables) -> list[str]:
-    """Give an older warehouse the columns and constraints that it lacks; no row is written again.
-
-    New columns are NULL in old rows. `runs` comes last, since its version is that of the warehouse: a
-    killed migration is started again.
-
-    Returns:
-        The statements that were carried out.
-
-    Raises:
-        StoreError: newer code made the warehouse, or version 0.1; a column cannot be added or has another
-            type, or a run is at work.
-        FallbackToSpark: the warehouse has no Spark, which must change a table; nothing is changed then.
-    """
-    tables = [table for table in TABLES.values() if warehouse.exists(table.name)]
-    tables.sort(key=lambda table: table.name == "runs")
-    # `runs` first: it says which version made the warehouse.
-    todo = {one.name: lines for one in tables[::-1] if (lines := _migration_statements(warehouse, one))}
-    if todo:
-        _refuse_beside_runs(warehouse)
-    done = []
-    for table in (table for table in tables if table.name in todo):
-        if warehouse.keeps_files(table):
-            done += warehouse.retry(f"migrate {table.name}", partial(_change_table, warehouse, table))
-            continue
-        for statement in todo[table.name]:
-            run = partial(_require_spark(warehouse, table).spark.sql, statement)
-            warehouse.retry(f"migrate {table.name}", run)
-            done.append(statement)
-    return done
-
-
-def _require_spark(warehouse: FileTables, table: Table) -> WarehouseTables:
-    """Return a warehouse with a session. Raises FallbackToSpark."""
-    if not hasattr(warehouse, "spark"):
-        raise FallbackToSpark(f"table {table.name} of the warehouse is changed by Spark alone")
-    return cast("WarehouseTables", warehouse)
-
-
-def _change_table(warehouse: FileTables, table: Table) -> list[str]:
-    """Carry out the statements of a table by one conditional write, after a look at its rows.
-
-    Returns:
-        The statements; none where another migration was first.
-
-    Raises:
-        ConflictError: another job has committed meanwhile; try again.
-        StoreError: a row breaks a constraint; the storage does not answer, or refuses.
-    """
-    place = warehouse.location(table.name)
-    version = open_table(place).version()
-    statements = _migration_statements(warehouse, table)
-    if not statements:
-        return []
-    for name, condition in table.constraints.items():
-        if has_breach(read_dataset(place, version), table, condition):
-            message = f"{place} cannot be migrated: a row breaks the constraint {name}: {condition}"
-            raise StoreError(message, "remove these rows, and run --migrate again")
-    change_table(place, table, version)
-    return statements
-
-
-def _refuse_beside_runs(warehouse: FileTables) -> None:
-    """Refuse to change tables while a run writes to them: its later appends may break a new constraint.
-
-    Raises:
-        StoreError: a run is at work.
-    """
-    others = list_others_at_work(warehouse.folder) if warehouse.folder else []
-    if others:
-        message = f"{warehouse.root} cannot be migrated while a run is at work: {', '.join(others)}"
-        raise StoreError(message, "wait until it has ended, or end it, and run --migrate again")
-
-
-def _migration_statements(warehouse: FileTables, table: Table) -> list[str]:
-    place = warehouse.location(table.name)
-    if warehouse.keeps_files(table):
-        opened = open_table(place)
-        known, properties = opened.schema().to_json(), opened.metadata().configuration
-        identifier = quote_folder(place)
-    else:
-        by_spark = _require_spark(warehouse, table)
-        known, properties = by_spark.read(table).schema.json(), by_spark.properties(table.name)
-        identifier = by_spark.identifier(table.name)
-    return migration_statements(table, name_types(json.loads(known)["fields"]), properties, identifier)

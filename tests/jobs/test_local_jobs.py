@@ -18,9 +18,9 @@ from recbench_spark.nightly.runners import choose_job_runner, count_no_log
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, FITS, OLDEST_SCHEMA, RUNS, SUBMISSIONS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import open_table
+from recbench_spark.storage.migration import migrate
 from recbench_spark.storage.table_folders import create_local_table
 from recbench_spark.storage.table_sql import VERSION_PROPERTY, table_properties
-from recbench_spark.storage.table_upkeep import migrate
 from tests.nights import TINY
 from tests.tuning.test_fold_fits import MODELS, TASK, write_log
 

@@ -35,11 +35,12 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.frame_blocks import SETTING, local_scratch
+from recbench_spark.storage.migration import migrate
 from recbench_spark.storage.spark_types import spark_schema, spark_type
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import remove_uncommitted
 from recbench_spark.storage.table_sql import VERSION_PROPERTY
-from recbench_spark.storage.table_upkeep import change_table, migrate
+from recbench_spark.storage.table_upkeep import change_table
 from tests.nights import models, run, small
 
 DAYS = [date(2026, 1, day) for day in (1, 2, 3)]

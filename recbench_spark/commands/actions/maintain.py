@@ -22,7 +22,7 @@ from recbench_spark.nightly.night import yesterday_stamp
 from recbench_spark.nightly.runners import choose_job_runner, count_no_log
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TABLES
-from recbench_spark.storage.table_upkeep import migrate as migrate_tables
+from recbench_spark.storage.migration import migrate as migrate_tables
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
