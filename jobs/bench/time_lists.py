@@ -79,7 +79,7 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
         return run_id
 
     def read(run_id: str) -> Values:
-        overall = store.read_run(TABLE.name, run_id).where("k IS NOT NULL")
+        overall = store.read(TABLE).where(f"run_id = '{run_id}' AND k IS NOT NULL")
         return _rename_metrics((row.metric, row.k, row.value) for row in overall.collect())
 
     return time_second_pass(run, __version__, read)

@@ -103,7 +103,7 @@ def _write_metrics(store: Any, plan: Any, run_id: str) -> None:
     from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS
     from recbench_spark.storage.frame_blocks import reduce_frame
 
-    rankings = store.read_run("rankings", run_id)
+    rankings = store.read_partition(schemas.RANKINGS, "run_id", run_id)
     work = partial(map_user_values, plan, None)
     values = rankings.select(*RANKING_COLUMNS, "top_items").mapInArrow(work, to_ddl(USER_VALUES))
     store.append(values.withColumn("run_id", F.lit(run_id)), schemas.USER_METRICS)

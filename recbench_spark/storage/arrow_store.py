@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pyarrow as pa
 from pyarrow.dataset import Dataset
 
 from recbench_spark.errors import FallbackToSpark
@@ -95,10 +94,6 @@ class ArrowStore(FileTables):
 
     def _open_existing(self, name: str) -> Dataset | None:
         return self.dataset(TABLES[name]) if self.exists(name) else None
-
-    def read_run(self, name: str, run_id: str) -> pa.Table:
-        """Read the rows of one run in a result table."""
-        return self.read_rows(TABLES[name], [("run_id", "=", run_id)])
 
     def count_rows(self, table: Table, column: str, value: str) -> int:
         """Return the number of rows of a partition: from the log alone if its files have statistics."""

@@ -147,6 +147,10 @@ class FileTables:
         with explain_lost(self.location(table.name)):
             return delta_files.select_rows(self.dataset(table), filters, columns)
 
+    def read_run(self, name: str, run_id: str) -> pa.Table:
+        """Read the rows of one run in a result table, as `read_rows`."""
+        return self.read_rows(TABLES[name], [("run_id", "=", run_id)])
+
     def dataset(self, table: Table) -> Dataset:
         """Open a table that exists, without reading rows yet; errors as `read_rows`."""
         from deltalake.exceptions import DeltaError  # noqa: PLC0415

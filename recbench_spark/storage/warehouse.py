@@ -33,7 +33,7 @@ from recbench_spark.storage.catalogs import (
     register_table,
     require_address,
 )
-from recbench_spark.storage.delta_tables import count_rows, hold_table, measure_table_files
+from recbench_spark.storage.delta_tables import count_rows, hold_table
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.object_access import (
@@ -65,15 +65,6 @@ from recbench_spark.storage.uris import (
     read_scheme,
     trim_uri,
 )
-
-SMALL_PARTITION_BYTES = 1 << 23
-"""Bytes of files of a partition of object storage that the driver hands to Spark."""
-
-SMALL_PARTITIONS = 8
-"""Partitions of which the driver keeps the rows."""
-
-MOST_GROWTH = 4
-"""Largest ratio of a kept partition in memory to SMALL_PARTITION_BYTES, for files that are packed well."""
 
 
 def hadoop_uri(spark: SparkSession, uri: str) -> str:
@@ -166,7 +157,6 @@ class WarehouseTables(FileTables):
             _check_storage(spark, self.root, read_only)
         self._existing: set[str] = set()
         self._registered: set[str] = set()
-        self._small_partitions: dict[tuple[str, ...], DataFrame] = {}
         if self.folder is not None and not read_only:
             check_writable(self.folder)
         if not any_version:
@@ -291,46 +281,8 @@ class WarehouseTables(FileTables):
         return self.spark.read.format("delta").load(self.location(table.name))
 
     def read_partition(self, table: Table, column: str, value: str) -> DataFrame:
-        """Return the rows that have a value in a partition column.
-
-        Of object storage the driver reads them where they are few: a reader of Delta in Java would ask for
-        the log, and for each file, several times.
-        """
-        rows = self._read_small_partition(table, column, value)
-        if rows is None:
-            return self.read(table).where(F.col(column) == value)
-        self._renew_access()
-        return rows
-
-    def _read_small_partition(self, table: Table, column: str, value: str) -> DataFrame | None:
-        """Return a partition whose files the driver reads; None where it is none, or too large.
-
-        Files never change, so a partition with the same files is read once.
-        """
-        if not is_object_storage(self.root) or column not in table.partition_by:
-            return None
-        require_jars(self.spark, self.root)
-        if not self.exists(table.name) or not self._uses_deltalake(table):
-            return None
-        place = self.location(table.name)
-        with hold_table(place) as opened:
-            files = measure_table_files(opened, place, {column: value})
-            if not files or sum(files.values()) > SMALL_PARTITION_BYTES:
-                return None
-            key = (table.name, value, *files)
-            if key in self._small_partitions:
-                return self._small_partitions[key]
-            rows = delta_files.read_rows(place, [(column, "=", value)], version=opened.version())
-        if rows.nbytes > MOST_GROWTH * SMALL_PARTITION_BYTES:
-            return None
-        return self._hand_to_spark(key, rows.select(table.names), table)
-
-    def _hand_to_spark(self, key: tuple[str, ...], rows: pa.Table, table: Table) -> DataFrame:
-        """Return the rows of a partition as a frame, and keep it in place of the oldest one."""
-        while len(self._small_partitions) >= SMALL_PARTITIONS:
-            self._small_partitions.pop(next(iter(self._small_partitions)), None)  # or a thread was faster
-        self._small_partitions[key] = self.spark.createDataFrame(rows, spark_schema(table))
-        return self._small_partitions[key]
+        """Return the rows that have a value in a column."""
+        return self.read(table).where(F.col(column) == value)
 
     def _open_frame(self, table: Table, values: Mapping[str, Sequence[str]], most: int) -> FrameRows:
         rows = self.read(table)
@@ -342,10 +294,6 @@ class WarehouseTables(FileTables):
         """Return the rows of a result table whose run has succeeded."""
         succeeded = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
         return self.read(table).join(F.broadcast(succeeded), "run_id", "left_semi")
-
-    def read_run(self, name: str, run_id: str) -> DataFrame:
-        """Return the rows of one run in a result table."""
-        return self.read_partition(TABLES[name], "run_id", run_id)
 
     def read_rows(
         self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
