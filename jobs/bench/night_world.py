@@ -155,7 +155,7 @@ def store_split(store: AnyStore, night_benchmark: Benchmark, world: NightWorld) 
     """Store user blocks and items as the split of the night, as if they came from a log."""
     split_id = open_night(store, night_benchmark, FIRST_NIGHT).split_id
     for start in range(0, len(world.truth_un), USERS_PER_FILE):
-        store.append_rows(_make_blocks(world, split_id, start), schemas.USER_BLOCKS)
+        store.append(_make_blocks(world, split_id, start), schemas.USER_BLOCKS)
     n = world.n_items
     columns = {
         "split_id": pa.repeat(split_id, n),
@@ -164,9 +164,9 @@ def store_split(store: AnyStore, night_benchmark: Benchmark, world: NightWorld) 
         "n_train": pa.repeat(1, n),
         "popularity": pa.repeat("head", n),
     }
-    store.append_rows(pa.table(columns), schemas.ITEMS)
+    store.append(pa.table(columns), schemas.ITEMS)
     facts = {"split_id": split_id, "fact": "rows", "value": 1.0}
-    store.append_rows([{**facts, "part": part} for part in ("train", "test")], schemas.MANIFESTS)
+    store.append([{**facts, "part": part} for part in ("train", "test")], schemas.MANIFESTS)
 
 
 def _make_blocks(world: NightWorld, split_id: str, start: int) -> pa.Table:

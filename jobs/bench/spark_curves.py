@@ -61,7 +61,6 @@ from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.frame_blocks import FrameBlocks, FrameRows
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
-from recbench_spark.storage.shared_rows import input_files, load_parquet
 from recbench_spark.storage.spark_types import spark_columns
 
 FOLD_INS: dict[str, FoldInSettings] = {
@@ -135,8 +134,7 @@ def store_world(folder: Path, vectors_id: Floats32, users: CurveUsers, request: 
     }
     pq.write_table(pa.table(rows), folder / "splits.parquet", row_group_size=1 << 19)
     spark = get_session("recbench-spark bench curves")
-    written = load_parquet(spark, str(folder / "items.parquet"))
-    source = DotSource(SharedRows(uuid.uuid4().hex, input_files(written)), n_items, dims)
+    source = DotSource(SharedRows(uuid.uuid4().hex, (str(folder / "items.parquet"),)), n_items, dims)
     plan = CurvePlan(request, {"ndcg": "bench"})
     return SparkWorld(spark, folder, source, plan, SparkEngine(spark).count_tasks(len(users.items_p)))
 

@@ -75,11 +75,11 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     def run() -> str:
         run_id, users = next(run_ids), spark.read.parquet(stored).drop("history", "masked")
         rows = reduce_frame({"ranks": replace(ranked, needs=tuple(users.columns))}, users)["ranks"]
-        store.append_rows(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), TABLE)
+        store.append(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), TABLE)
         return run_id
 
     def read(run_id: str) -> Values:
-        overall = store.read_run(TABLE.name, run_id).where("k IS NOT NULL")
+        overall = store.read(TABLE).where(f"run_id = '{run_id}' AND k IS NOT NULL")
         return _rename_metrics((row.metric, row.k, row.value) for row in overall.collect())
 
     return time_second_pass(run, __version__, read)

@@ -65,8 +65,7 @@ def run_own(folder: Path, k: int) -> System:
     from recbench_spark.evaluation.ranking.inputs import ScoredModel
     from recbench_spark.evaluation.ranking.sources import DotSource
     from recbench_spark.nightly.measure_checks import make_metric_plan
-    from recbench_spark.storage.frame_blocks import FrameRows
-    from recbench_spark.storage.shared_rows import share_rows
+    from recbench_spark.storage.frame_blocks import FrameRows, share_rows
 
     store, root, rows = _store_factors(folder)
     n_users = rows.count()
@@ -104,12 +103,12 @@ def _write_metrics(store: Any, plan: Any, run_id: str) -> None:
     from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS
     from recbench_spark.storage.frame_blocks import reduce_frame
 
-    rankings = store.read_run("rankings", run_id)
+    rankings = store.read_partition(schemas.RANKINGS, "run_id", run_id)
     work = partial(map_user_values, plan, None)
     values = rankings.select(*RANKING_COLUMNS, "top_items").mapInArrow(work, to_ddl(USER_VALUES))
     store.append(values.withColumn("run_id", F.lit(run_id)), schemas.USER_METRICS)
     rows = reduce_frame(make_measures(plan, None), rankings)["ranks"]
-    store.append_rows(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), schemas.METRICS)
+    store.append(rows.append_column("run_id", pa.repeat(run_id, rows.num_rows)), schemas.METRICS)
 
 
 BLOCK = (

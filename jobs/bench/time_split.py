@@ -46,7 +46,7 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
     def audit() -> None:
         rows = open_labelled(store, "timed")
         facts = build_manifest(rows, LogRows(1), split.model_dump_json(), store.engine).facts
-        store.append_rows([{"split_id": "timed", **fact._asdict()} for fact in facts], MANIFESTS, "timed")
+        store.append([{"split_id": "timed", **fact._asdict()} for fact in facts], MANIFESTS, "timed")
 
     session, store = time_call(open_store)
     timing = time_run(lambda: write_labelled_log(store, dataset, split, "timed"), session)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from recbench_spark import cli
-from recbench_spark.commands.actions.benchmark import select_models, write_log
+from recbench_spark.commands.actions.benchmark import select_models
 from recbench_spark.config import ModelConfig, load_benchmark
 from recbench_spark.config.models import make_model
 from recbench_spark.errors import FAILED, OK, ConfigError
@@ -93,7 +93,7 @@ def main(args: argparse.Namespace) -> int:
     ]
     journal = Journal()
     store = Store(get_session(f"recbench-spark figure {benchmark.name}"), args.warehouse)
-    write_log(store, journal, None, f"{benchmark.name}-figures")
+    journal.write_log(store, f"{benchmark.name}-figures")
     fits = FitPlanner(store, benchmark, open_folded_log(store, benchmark, journal), args.threads, "figure")
     rows = run_plan(store, fits.plan(make_tasks(fits, models, args.dims, args.vary)), journal)
     done = pd.DataFrame([row for row in rows if row["status"] == "succeeded"])

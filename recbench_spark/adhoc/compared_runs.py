@@ -194,7 +194,7 @@ def read_warehouse(models: Any, root: str, suite: str | None) -> tuple[list[Mode
     rows = choose_runs(store, texts, suite)
     runs = []
     for name, row in rows.items():
-        values = to_arrow(store.read_run("user_metrics", row["run_id"]))
+        values = store.read_run("user_metrics", row["run_id"])
         values = values.filter(pc.equal(values.column("estimator"), HOLDOUT)).select(COLUMNS)
         if not values.num_rows:
             hint = "a night needs 'user_metrics: true' in the section evaluation of its benchmark file"

@@ -74,10 +74,9 @@ from recbench_spark.kernels.ids import IdOverlap
 from recbench_spark.kernels.ranking.scorers import NUMPY_TILES
 from recbench_spark.protocol.popularity import class_bounds
 from recbench_spark.schemas import IDS
-from recbench_spark.storage.blocks import TaskRows, return_rows
+from recbench_spark.storage.blocks import ChangedRows, TaskRows, return_rows
 from recbench_spark.storage.scratch import share_results
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.sides import ChangedRows
 
 CATALOGUE = ("listed", "train", "truth")
 """Columns of `SIDES` whose items are the catalogue."""

@@ -40,8 +40,15 @@ from recbench_spark.errors import DataError
 from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.schemas import IDS
 from recbench_spark.storage import shared_arrays
-from recbench_spark.storage.blocks import Blocks, Engine, TaskRows, return_rows
-from recbench_spark.storage.sides import ChangedRows, Side, deal_sides
+from recbench_spark.storage.blocks import (
+    Blocks,
+    ChangedRows,
+    Engine,
+    Side,
+    TaskRows,
+    deal_sides,
+    return_rows,
+)
 
 # ------------------------------------------------------------------------------------------ places
 
@@ -78,7 +85,7 @@ def open_place(table: Any, scratch: str | None) -> Iterator[RunPlace]:
     else:
         engine = getattr(getattr(table, "rows", None), "engine", None)
     if spark := getattr(engine, "spark", None):
-        from recbench_spark.storage.shared_rows import base_folder  # noqa: PLC0415
+        from recbench_spark.storage.frame_blocks import base_folder  # noqa: PLC0415
 
         yield RunPlace(engine, scratch or base_folder(spark))
         return

@@ -44,9 +44,8 @@ from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import hash_longs, start
 from recbench_spark.schemas import IDS, require_names
-from recbench_spark.storage.blocks import TaskRows, return_rows
+from recbench_spark.storage.blocks import ChangedRows, TaskRows, return_rows
 from recbench_spark.storage.packed_blocks import Block
-from recbench_spark.storage.sides import ChangedRows
 
 VALUES = {"prediction": "double", "outcome": "double"}
 LABEL = "label"

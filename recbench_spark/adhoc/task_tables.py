@@ -39,9 +39,9 @@ from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.protocol.popularity import label_popularity
 from recbench_spark.schemas import IDS
+from recbench_spark.storage.blocks import Sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.shared_arrays import bound_lists
-from recbench_spark.storage.sides import Sides
 
 LISTED, TRAIN, TRUTH, CANDIDATES, ITEM_VECTORS, FEATURES = range(6)
 """Tables: lists or scores, or vectors of users; training; truth; given candidates; vectors of items."""

@@ -38,7 +38,7 @@ from recbench_spark.storage.local_files import (
     read_head,
     separator,
 )
-from recbench_spark.storage.partitions import find_partition
+from recbench_spark.storage.table_scans import find_partition
 
 MAX_CHECKED_TIMES = 100_000
 """Most times of a log that are checked."""

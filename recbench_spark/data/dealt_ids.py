@@ -15,9 +15,8 @@ from recbench_spark.data.arrow_rows import distinct_ids
 from recbench_spark.data.input_rules import report_common_ids
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, IdArray, IdOverlap, respell
-from recbench_spark.storage.blocks import Engine, Rows, TaskRows
+from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, Side, Sides, TaskRows, deal_sides
 from recbench_spark.storage.packed_blocks import Block, Change, partition_rows, unpack_blocks
-from recbench_spark.storage.sides import ChangedRows, Side, Sides, deal_sides
 
 EXAMPLES = 3
 """Ids of each side that messages show."""

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.inputs import Options, time_travel_options
 from recbench_spark.storage.delta_tables import MAPPING, list_features, open_table
-from recbench_spark.storage.partitions import find_partition
+from recbench_spark.storage.table_scans import find_partition
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

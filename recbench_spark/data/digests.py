@@ -31,9 +31,8 @@ from typing import NamedTuple
 from recbench_spark.data.text_layouts import LAYOUTS
 from recbench_spark.errors import DataError
 from recbench_spark.inputs import change_error
-from recbench_spark.storage.ages import read_clock_ns
 from recbench_spark.storage.objects import open_input
-from recbench_spark.storage.publish import replace_text
+from recbench_spark.storage.publish import read_clock_ns, replace_text
 from recbench_spark.storage.shared_arrays import is_private
 from recbench_spark.storage.uris import is_hidden
 

@@ -38,8 +38,8 @@ from recbench_spark.engine.sessions import is_connect, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
 from recbench_spark.storage.catalogs import find_table, is_delta
-from recbench_spark.storage.partitions import find_partition, is_delta_table
 from recbench_spark.storage.shared_arrays import escape_path
+from recbench_spark.storage.table_scans import find_partition, is_delta_table
 from recbench_spark.storage.uris import is_object_storage
 
 DRIVER_BYTES = 1 << 28

@@ -40,9 +40,8 @@ from recbench_spark.engine.versions import arrow_schema, is_frame
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.ids import WrongIds, find_wrong_ids
 from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
-from recbench_spark.storage.blocks import Engine, PieceRows, Rows, StoredRows
+from recbench_spark.storage.blocks import ChangedRows, Engine, PieceRows, Rows, StoredRows
 from recbench_spark.storage.local_files import refuse_misspelt, require_columns
-from recbench_spark.storage.sides import ChangedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -34,10 +34,17 @@ from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.placeholders import log_end_micros
 from recbench_spark.schemas import IDS, INTERACTIONS
-from recbench_spark.storage.blocks import Engine, OpenPieces, PieceRows, Rows, StoredRows, TaskRows
+from recbench_spark.storage.blocks import (
+    ChangedRows,
+    Engine,
+    OpenPieces,
+    PieceRows,
+    Rows,
+    StoredRows,
+    TaskRows,
+)
 from recbench_spark.storage.local_files import describe_undecoded, refuse_misspelt, require_columns
 from recbench_spark.storage.packed_blocks import Change
-from recbench_spark.storage.sides import ChangedRows
 
 REJECT_COLUMNS = ("file", "line", "reason")
 

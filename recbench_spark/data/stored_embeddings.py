@@ -7,7 +7,7 @@ from contextlib import suppress
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.schemas import EMBEDDINGS
 from recbench_spark.storage.delta_tables import hold_table
-from recbench_spark.storage.partitions import is_delta_table
+from recbench_spark.storage.table_scans import is_delta_table
 from recbench_spark.storage.uris import is_remote, join_uri, place_side
 
 SHOWN = 5

@@ -56,9 +56,10 @@ from recbench_spark.storage.local_files import (
 )
 from recbench_spark.storage.objects import stat_visible
 from recbench_spark.storage.packed_blocks import Change
-from recbench_spark.storage.partitions import find_partition, is_delta_table
 from recbench_spark.storage.table_scans import (
     Piece,
+    find_partition,
+    is_delta_table,
     list_row_groups,
     open_delta,
     read_footers,

@@ -44,10 +44,9 @@ from recbench_spark.schemas import MANIFESTS
 from recbench_spark.storage.block_arrays import has_parts, read_parts
 from recbench_spark.storage.made_folders import hold_private_folder
 from recbench_spark.storage.objects import list_folders
-from recbench_spark.storage.paths import resolve_path
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
-from recbench_spark.storage.uris import join_uri
+from recbench_spark.storage.uris import join_uri, resolve_path
 
 
 def read_model_night(store: Store, model_id: str) -> tuple[GraphNight, Note]:

@@ -20,8 +20,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph import costs
 from recbench_spark.storage.block_arrays import part_place, read_parts
 from recbench_spark.storage.host_files import LIMIT_VARIABLE
-from recbench_spark.storage.object_access import open_filesystem
-from recbench_spark.storage.object_errors import explain_storage
+from recbench_spark.storage.object_access import explain_storage, open_filesystem
 from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.transfer_sizes import CHUNK_BYTES
 

@@ -90,7 +90,7 @@ def _record_pass(
     """Write the row of a pass in `graph_runs` and its number of projected vectors, once."""
     name, step = prepared.model.model_id, planned[run.layer, run.kind].step
     once = f"/{run.layer}/{run.kind}/{len(prepared.graph.blocks)}"
-    store.append_rows([_run_row(prepared, run, planned, cores)], GRAPH_RUNS, once=f"{name}{once}")
+    store.append([_run_row(prepared, run, planned, cores)], GRAPH_RUNS, once=f"{name}{once}")
     if step.projects or (run.kind == "layer" and step.module.project is None):
         counts = {f"vectors_projected_in_layer_{run.layer}": run.projected}
         write_graph_checks(store, name, counts, once)

@@ -34,7 +34,6 @@ from recbench_spark.schemas import (
 from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
 from recbench_spark.storage.objects import list_folders, write_bytes
-from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.publish import remove_published
 from recbench_spark.storage.seals import (
     Entry,
@@ -45,7 +44,7 @@ from recbench_spark.storage.seals import (
     write_entries,
 )
 from recbench_spark.storage.store import Store
-from recbench_spark.storage.uris import absolute_place, is_remote, join_uri
+from recbench_spark.storage.uris import absolute_place, is_remote, join_uri, shorten_path
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -319,7 +318,7 @@ def _append_graph(store: Store, source: GraphSource, graph: Graph, edges: str) -
         "seconds": graph.seconds,
         "laid_out_at": datetime.now(UTC),
     }
-    store.append_rows([row], GRAPHS, once=graph.graph_id)
+    store.append([row], GRAPHS, once=graph.graph_id)
     write_graph_checks(store, graph.graph_id, graph.checks)
 
 
@@ -352,7 +351,7 @@ def write_graph_checks(store: Store, name: str, counts: Mapping[str, int], of: s
         }
         for what, count in counts.items()
     ]
-    store.append_rows(rows, CHECKS, once=f"graph/{name}{of}")
+    store.append(rows, CHECKS, once=f"graph/{name}{of}")
 
 
 def _append_nodes(store: Store, graph: Graph) -> None:

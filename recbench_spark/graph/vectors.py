@@ -21,8 +21,7 @@ from recbench_spark.errors import StoreError
 from recbench_spark.graph.folders import NodeBlock, make_file_place
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.delta_tables import list_files
-from recbench_spark.storage.object_access import open_filesystem
-from recbench_spark.storage.object_errors import storage_error
+from recbench_spark.storage.object_access import open_filesystem, storage_error
 from recbench_spark.storage.objects import open_output
 from recbench_spark.storage.uris import is_remote
 

@@ -18,7 +18,6 @@ from recbench_spark.schemas import SPLITS
 from recbench_spark.simulation.log_layout import LAYOUTS
 from recbench_spark.simulation.log_layout import MANIFEST as LAYOUT_MANIFEST
 from recbench_spark.simulation.part_files import FACTS
-from recbench_spark.storage.ages import newest_time, read_clock, remove_leftovers
 from recbench_spark.storage.host_files import PRIVATE_FOLDER
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
 from recbench_spark.storage.made_folders import CURRENT
@@ -30,8 +29,7 @@ from recbench_spark.storage.objects import (
     remove_objects,
     stat_objects,
 )
-from recbench_spark.storage.publish import remove_published
-from recbench_spark.storage.published_rows import POINTER
+from recbench_spark.storage.publish import newest_time, read_clock, remove_leftovers, remove_published
 from recbench_spark.storage.uris import arrow_uri, join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 
@@ -249,7 +247,7 @@ def remove_private_objects(root: str, in_use: float) -> int:
     """Remove the private folders of object storage that nothing names; return their number.
 
     Killed runs left them, and runs that came second. A folder that counts is named by `current.txt`
-    (`made_folders`) or by `published` (`shared_rows`) beside it.
+    (`made_folders`) beside it.
 
     Args:
         root: URI of `fit_files` or `graph_files`.
@@ -262,13 +260,12 @@ def remove_private_objects(root: str, in_use: float) -> int:
         if folder and PRIVATE_FOLDER.fullmatch(name):
             newest[folder, name] = max(newest.get((folder, name), 0.0), entry.written)
     old = [(join_uri(root, folder), name) for (folder, name), time in newest.items() if time <= in_use]
-    unnamed = [join_uri(target, name) for target, name in old if name not in _read_named_folders(target)]
+    unnamed = [join_uri(target, name) for target, name in old if _read_named_folder(target) != name]
     for place in unnamed:
         remove_objects(place)
     return len(unnamed)
 
 
-def _read_named_folders(target: str) -> set[str]:
-    """Return the names of the private folders of a place that count."""
-    names = (read_bytes(join_uri(target, pointer)) for pointer in (CURRENT, POINTER))
-    return {name.decode() for name in names if name}
+def _read_named_folder(target: str) -> str:
+    """Return the name of the private folder of a place that counts; empty: none."""
+    return (read_bytes(join_uri(target, CURRENT)) or b"").decode()

@@ -31,6 +31,7 @@ from recbench_spark.nightly.run_rows import NightMeasures, RunRows, list_additio
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RANKINGS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.file_tables import TaskFiles
 from recbench_spark.storage.objects import measure_files
 from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.training.model_adapter import make_adapter
@@ -153,7 +154,7 @@ class RankedGroup:
         rankings = [file for _, result in self.ranked for file in result.rankings]
         values = [file for _, result in self.ranked for file in result.values]
         return [
-            Addition(table, name, files=files, folder=folder)
+            Addition(table, name, TaskFiles(files, folder))
             for table, files, folder in zip(
                 (RANKINGS, USER_METRICS), (rankings, values), self.folders, strict=True
             )

@@ -14,8 +14,9 @@ from recbench_spark.evaluation.ranking.negatives import draw_candidates
 from recbench_spark.nightly.commits import Addition
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.schemas import CANDIDATES
-from recbench_spark.storage.delta_files import File, write_file
-from recbench_spark.storage.sides import ChangedRows, gather_tables
+from recbench_spark.storage.blocks import ChangedRows
+from recbench_spark.storage.file_tables import TaskFiles
+from recbench_spark.storage.task_files import write_rows
 
 COLUMNS = tuple(name for name in CANDIDATES.names if name != "split_id")
 
@@ -62,9 +63,8 @@ def _draw_part(night: BenchmarkNight, part: str, name: str) -> Addition:
     drawn = draw_candidates(night.select_users(), night.data.known_items.rows, night.n_items, mode, draw)
     named = ChangedRows(drawn, drawn.names, partial(_name_draw, part=part, name=name), COLUMNS)
     folder = night.store.choose_folder(CANDIDATES)
-    write = partial(_write_rows, folder=folder, split_id=night.split_id)
-    files = [file for written in named.each(COLUMNS, write) for file in written]
-    return Addition(CANDIDATES, f"{night.split_id}/{part}/{name}", files=files, folder=folder)
+    files = write_rows(named, COLUMNS, folder, {"split_id": night.split_id})
+    return Addition(CANDIDATES, f"{night.split_id}/{part}/{name}", TaskFiles(files, folder))
 
 
 # ------------------------------------------------------------------------------- what tasks do
@@ -81,7 +81,3 @@ def _choose_draw(rows: pa.Table, name: str) -> pa.Table:
 def _name_draw(drawn: pa.Table, part: str, name: str) -> pa.Table:
     rows = drawn.filter(pc.equal(drawn.column("part"), part))
     return rows.append_column("draw", pa.repeat(pa.scalar(name), len(rows)))
-
-
-def _write_rows(tables: Iterable[pa.Table], folder: str, split_id: str) -> list[File]:
-    return [write_file(rows, folder, {"split_id": split_id}, COLUMNS) for rows in gather_tables(tables)]

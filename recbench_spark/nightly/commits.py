@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from recbench_spark.checks import Check
 from recbench_spark.schemas import CHECKS, Table
 from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.delta_files import File
-from recbench_spark.storage.file_tables import Part
+from recbench_spark.storage.file_tables import TaskParts
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
@@ -21,24 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Addition:
-    """Rows for one table: one of `rows`, `parts` and `files`.
-
-    Attributes:
-        table: the table.
-        once: name of the append, which a second one with this name does not repeat; empty: a new one.
-        rows: rows that the driver holds.
-        named_by: column in which `rows` carry `once`: they are appended again where somebody deleted them.
-        parts: rows that tasks compute and write when they are committed, with their partitions.
-        files, folder: files that tasks have written to a folder (`choose_folder`).
-    """
+    """Rows for one table; attributes as the arguments of `FileTables.append`."""
 
     table: Table
     once: str = ""
-    rows: pa.Table | Sequence[Mapping[str, Any]] = ()
+    rows: Any = ()
     named_by: str = ""
-    parts: Sequence[Part] = ()
-    files: Sequence[File] = ()
-    folder: str = ""
 
 
 def commit(store: AnyStore, *additions: Addition) -> list[File]:
@@ -56,22 +42,13 @@ def commit_together(store: AnyStore, *additions: Addition) -> None:
 
 
 def _append(store: AnyStore, addition: Addition) -> list[File]:
-    table, once = addition.table, addition.once
-    if addition.parts:
-        return store.append_parts(addition.parts, table, once)
-    if addition.folder:
-        store.commit_files(addition.files, table, once, addition.folder)
-    elif addition.named_by:
-        store.append_named(addition.rows, table, addition.named_by, once)
-    else:
-        store.append_rows(addition.rows, table, once)
-    return []
+    return store.append(addition.rows, addition.table, addition.once, addition.named_by)
 
 
 def add_blocks(table: Table, name: str, blocks: TaskRows) -> Addition:
     """Return the results of tasks as an addition of the table's partition `name`."""
     (column,) = table.partition_by
-    return Addition(table, name, parts=[(blocks, {column: name})])
+    return Addition(table, name, TaskParts([(blocks, {column: name})]))
 
 
 def add_checks(run_id: str, checks: Sequence[Check]) -> Addition:

@@ -36,9 +36,8 @@ from recbench_spark.evaluation.result import PART, Result, ShownTable
 from recbench_spark.kernels.estimators.exposure import EstimatorSettings
 from recbench_spark.kernels.sums import Sums
 from recbench_spark.schemas import IDS, require_names
-from recbench_spark.storage.blocks import Engine, StoredRows
+from recbench_spark.storage.blocks import ChangedRows, Engine, Side, Sides, StoredRows, deal_sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
-from recbench_spark.storage.sides import ChangedRows, Side, Sides, deal_sides
 
 DOUBLE, TEXTS = "double", (*IDS, "position")
 """Type of values, and the columns that are joined as text."""

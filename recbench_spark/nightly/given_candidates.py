@@ -13,11 +13,10 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.schemas import IDS
-from recbench_spark.storage.blocks import PieceRows, Rows
+from recbench_spark.storage.blocks import PieceRows, Rows, Side, Sides, deal_sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.scratch import keep_results
 from recbench_spark.storage.shared_arrays import bound_lists
-from recbench_spark.storage.sides import Side, Sides, deal_sides
 from recbench_spark.training.external_models import check_known_ids
 
 

@@ -37,6 +37,7 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage.blocks import reduce_rows
+from recbench_spark.storage.file_tables import TaskParts
 from recbench_spark.training.model_adapter import make_adapter
 
 CURVE_TABLES: tuple[tuple[Table, pa.Schema, Measurement], ...] = (
@@ -90,5 +91,5 @@ def summarise_curves(night: BenchmarkNight, run_ids: Sequence[str]) -> list[Addi
     return [
         Addition(LEARNING_CURVES, rows=means.filter(is_point)),
         Addition(METRICS, rows=overall.append_column("estimator", estimators)),
-        Addition(USER_METRICS, digest("curves", *run_ids, length=32), parts=averaged),
+        Addition(USER_METRICS, digest("curves", *run_ids, length=32), TaskParts(averaged)),
     ]

@@ -29,10 +29,10 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.arrow_store import Filters
-from recbench_spark.storage.lost_files import LostFile, list_lost_files
+from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.table_folders import is_catalog_schema
+from recbench_spark.storage.table_upkeep import LostFile, list_lost_files
 
 OWNERS = ("split_id", "model_id", "graph_id", "neighbourhood_id", "nearest_id")
 """Partition columns whose values are a split's name, or begin with it."""

@@ -13,8 +13,8 @@ from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.nightly.split import choose_identity, drop_splits
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
-from recbench_spark.storage.lost_files import forget_files
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
+from recbench_spark.storage.table_upkeep import forget_files
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore

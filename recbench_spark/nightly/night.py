@@ -52,12 +52,11 @@ from recbench_spark.protocol.manifests import check_suspects
 from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.arrow_store import require_session
-from recbench_spark.storage.blocks import count_table_rows
+from recbench_spark.storage.blocks import ChangedRows, count_table_rows
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import MARKS_FOLDER
 from recbench_spark.storage.packed_blocks import Change
-from recbench_spark.storage.sides import ChangedRows
 from recbench_spark.training.external_models import open_features
 from recbench_spark.training.model_adapter import SplitData, make_adapter
 

@@ -22,7 +22,8 @@ from recbench_spark.errors import FAILED, GATE, OK, REGRESSION, RecbenchError
 from recbench_spark.nightly import run_keys
 from recbench_spark.nightly.lost_rows import find_lost_rows
 from recbench_spark.schemas import CHANGES, COMPARISONS, CURVE_CROSSINGS, FLIPS, PARADOXES, RUNS, Table
-from recbench_spark.storage.arrow_store import ArrowStore, Filters, needs_no_java
+from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
+from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import measure_files, read_bytes
 from recbench_spark.storage.table_folders import is_catalog_schema

@@ -26,10 +26,10 @@ from recbench_spark.schemas import (
     RATING_PROPENSITIES,
     Table,
 )
-from recbench_spark.storage.blocks import Rows, TaskRows, count_table_rows
+from recbench_spark.storage.blocks import ChangedRows, Rows, TaskRows, count_table_rows
+from recbench_spark.storage.file_tables import TaskParts
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
-from recbench_spark.storage.sides import ChangedRows
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
@@ -71,8 +71,8 @@ def write_propensities(
 def _append_tasks(exposed: ExposureLog, table: Table, rows: TaskRows, name: str) -> None:
     """Append what tasks compute, with the name of the method."""
     named = rows.then(partial(_add_method, change=rows.change, name=name), (*rows.names, "method"))
-    parts = [(named, {"split_id": exposed.split_id})]
-    commit(exposed.store, Addition(table, f"{exposed.split_id}/{name}", parts=parts))
+    parts = TaskParts([(named, {"split_id": exposed.split_id})])
+    commit(exposed.store, Addition(table, f"{exposed.split_id}/{name}", parts))
 
 
 def _add_method(rows: Any, change: Change, name: str) -> pa.Table:

@@ -26,6 +26,7 @@ from recbench_spark.nightly.night import BenchmarkNight, check_night_gates
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, USER_METRICS
 from recbench_spark.storage.blocks import PieceRows, return_rows
+from recbench_spark.storage.file_tables import TaskParts
 from recbench_spark.storage.scratch import keep_results
 from recbench_spark.training.model_adapter import make_adapter
 
@@ -55,8 +56,8 @@ def predict_model(
             if settings.user_metrics:
                 measure = partial(_measure_users, metrics=("mse", *settings.metrics))
                 values = predicted.open(PREDICTED_NAMES, measure, tuple(USER_VALUES.names))
-                parts = [(values, {"run_id": run_id})]
-                additions.append(Addition(USER_METRICS, f"{run_id}/{part}", parts=parts))
+                parts = TaskParts([(values, {"run_id": run_id})])
+                additions.append(Addition(USER_METRICS, f"{run_id}/{part}", parts))
     return checks, [*additions, add_checks(run_id, checks)]
 
 

@@ -41,8 +41,7 @@ from recbench_spark.nightly.standalone_runs import (
 )
 from recbench_spark.runtime.journal import write_json
 from recbench_spark.schemas import METRICS, RUNS
-from recbench_spark.storage.paths import shorten_path
-from recbench_spark.storage.uris import join_uri
+from recbench_spark.storage.uris import join_uri, shorten_path
 from recbench_spark.training.fits.tasks import FIT_FILES
 
 if TYPE_CHECKING:

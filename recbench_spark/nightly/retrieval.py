@@ -33,8 +33,8 @@ from recbench_spark.nightly.commits import Addition
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RETRIEVAL_RUNS
+from recbench_spark.storage.blocks import Side, Sides, deal_sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
-from recbench_spark.storage.sides import Side, Sides, deal_sides
 from recbench_spark.training.retrieved import RetrievedScorer, RetrievedSource
 
 CUTOFFS = (10, 100)

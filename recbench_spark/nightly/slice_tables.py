@@ -14,9 +14,9 @@ from recbench_spark.config import Slice
 from recbench_spark.data.input_rows import check_input, count_distinct, open_input
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.protocol.user_blocks import TABLE_LABELS, SliceLabel
+from recbench_spark.storage.blocks import ChangedRows
 from recbench_spark.storage.scratch import keep_rows
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.sides import ChangedRows
 
 if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore

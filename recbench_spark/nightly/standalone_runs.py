@@ -14,12 +14,11 @@ import pyarrow as pa
 from recbench_spark import __version__, revisions
 from recbench_spark.checks import Check
 from recbench_spark.config import digest
-from recbench_spark.engine.versions import is_frame
 from recbench_spark.evaluation.result import Result, to_arrow
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly import code_provenance
-from recbench_spark.nightly.commits import Addition, add_checks, check_rows, commit
-from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, REJECTS, REPLAYS, RUNS, USER_METRICS, Table
+from recbench_spark.nightly.commits import Addition, add_checks, check_rows, commit, commit_together
+from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, REJECTS, REPLAYS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 
 if TYPE_CHECKING:
@@ -37,21 +36,14 @@ def publish_standalone(store: AnyStore, result: Result, run: dict[str, Any]) -> 
     frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
     if result.rankings is not None:
         frames.append((result.rankings, RANKINGS))
-    _append(store, [(_add_run_id(rows, run_id), table) for rows, table in frames])
+    store.create(*(table for _, table in frames))
+    commit_together(store, *(Addition(table, rows=_add_run_id(rows, run_id)) for rows, table in frames))
     row = _standalone_row(run, result.truth, result.checks, (run["model_kind"],))
     require_unchanged()  # inputs may be read during the writes; the row of `runs` makes them visible
     runs = Addition(RUNS, rows=[make_run_row(row, run_id, run["started_at"])])
     commit(store, add_checks(run_id, checks), runs)
     store.end_runs()
     return run_id
-
-
-def _append(store: AnyStore, tables: Sequence[tuple[Any, Table]]) -> None:
-    if not isinstance(store, ArrowStore) and is_frame(tables[0][0]):
-        store.append_all(tables)
-        return
-    store.create(*(table for _, table in tables))
-    commit(store, *(Addition(table, rows=rows) for rows, table in tables))
 
 
 def publish_replays(

@@ -31,8 +31,8 @@ from recbench_spark.nightly.commits import Addition, add_blocks
 from recbench_spark.nightly.night import BenchmarkNight, find_newest_runs
 from recbench_spark.nightly.run_keys import choose_curve_cutoff, list_switched_models
 from recbench_spark.schemas import CURVE_VALUES, LEARNING_CURVES
+from recbench_spark.storage.blocks import Side, Sides, deal_sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
-from recbench_spark.storage.sides import Side, Sides, deal_sides
 
 VALID = "valid"
 

@@ -34,10 +34,18 @@ from recbench_spark.kernels.estimators.shown_cells import (
 )
 from recbench_spark.kernels.hashed_ids import flatten_texts, hash_ids
 from recbench_spark.kernels.sums import Sums, exact_sums
-from recbench_spark.storage.blocks import Engine, PieceRows, Rows, TaskRows
+from recbench_spark.storage.blocks import (
+    ChangedRows,
+    Engine,
+    PieceRows,
+    Rows,
+    Side,
+    Sides,
+    TaskRows,
+    deal_sides,
+)
 from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.sides import ChangedRows, Side, Sides, deal_sides
 
 STEP = 2.0**-12
 """Step to which the users' part of the log-odds is rounded: an error of at most 0.013 % of a propensity."""

@@ -21,9 +21,8 @@ from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import power_law, propensities
 from recbench_spark.kernels.estimators.power_law import PowerLaw
-from recbench_spark.storage.blocks import Engine, Rows, TaskRows
+from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, Side, Sides, TaskRows, deal_sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
-from recbench_spark.storage.sides import ChangedRows, Side, Sides, deal_sides
 
 COUNTS = ("user_id", "n")
 """Columns of counts of ids; rows are dealt to tasks by the first one, which may hold items."""

@@ -23,6 +23,7 @@ from recbench_spark.protocol.pairs import PAIR_COLUMNS, DuplicateRule, find_doub
 from recbench_spark.protocol.windows import find_instants
 from recbench_spark.schemas import INTERACTIONS
 from recbench_spark.storage.blocks import (
+    ChangedRows,
     Engine,
     PieceRows,
     Rows,
@@ -32,7 +33,6 @@ from recbench_spark.storage.blocks import (
     return_rows,
 )
 from recbench_spark.storage.scratch import keep_results
-from recbench_spark.storage.sides import ChangedRows
 
 ROWS_PER_READER = 1 << 23
 """Rows that a task reads and partitions at most: the work that is repeated where a task fails."""

@@ -17,10 +17,10 @@ import pyarrow as pa
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, StoreError, nearest
 from recbench_spark.schemas import METRICS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.lost_files import HINT as LOST_HINT
-from recbench_spark.storage.lost_files import list_lost_files, lost_error
 from recbench_spark.storage.table_folders import is_catalog_schema
 from recbench_spark.storage.table_sql import view_files
+from recbench_spark.storage.table_upkeep import HINT as LOST_HINT
+from recbench_spark.storage.table_upkeep import list_lost_files, lost_error
 
 if TYPE_CHECKING:
     import duckdb

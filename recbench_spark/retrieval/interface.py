@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from recbench_spark.kernels.arrays import Floats32, Ints
 from recbench_spark.kernels.retrieval.candidates import ItemSets
-from recbench_spark.storage.shared_arrays import LIST_FILE
+from recbench_spark.storage.seals import SEAL
 
 
 class IndexedItems(NamedTuple):
@@ -51,5 +51,5 @@ class IndexBuilder(Protocol):
 
 def count_bytes(folder: Path) -> int:
     """Return the bytes of an index's files, without the list that a host keeps of its files."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LIST_FILE)
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != SEAL)
     return sum(path.stat().st_size for path in files)

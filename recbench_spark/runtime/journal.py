@@ -20,6 +20,7 @@ from recbench_spark.storage.uris import is_object_storage, is_remote, join_uri
 
 if TYPE_CHECKING:
     from recbench_spark.runtime.terminal_bar import TerminalBar
+    from recbench_spark.storage.file_tables import FileTables
 
 
 class Journal:
@@ -70,6 +71,13 @@ class Journal:
         """
         own = f"-{uuid.uuid4().hex[:12]}" if is_remote(root) else ""
         self.write_to(join_uri(root, "logs", f"{name}{own}.jsonl"))
+
+    def write_log(self, store: FileTables, name: str, path: str | None = None) -> None:
+        """Write JSON lines to `path`, or else beside the tables of a warehouse that holds files."""
+        if path:
+            self.write_to(path)
+        elif store.is_file_storage:
+            self.write_beside(store.root, name)
 
     def close(self) -> None:
         """Write the lines that object storage does not have yet, and go on without a log."""

@@ -7,29 +7,21 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pyarrow as pa
 from pyarrow.dataset import Dataset
-from pyarrow.parquet import filters_to_expression
 
-from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.schemas import TABLES, Table, arrow_rows
+from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage.delta_files import CHECKED_VERSION
-from recbench_spark.storage.delta_tables import count_rows, hold_table, read_dataset
+from recbench_spark.storage.delta_tables import count_rows, hold_table
 from recbench_spark.storage.file_tables import FileTables
-from recbench_spark.storage.lost_files import explain_lost
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
-from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.table_folders import (
     check_writable,
-    create_local_table,
-    create_object_table,
-    has_commit,
     is_catalog_schema,
 )
 from recbench_spark.storage.table_sql import check_version
@@ -39,9 +31,6 @@ if TYPE_CHECKING:
     from recbench_spark.storage.store import Store
 
     AnyStore: TypeAlias = "ArrowStore | Store"
-
-Filters = Sequence[tuple[str, str, Any]]
-"""Triples (column, operator, value) that must all hold, as the readers of Parquet take them."""
 
 
 def is_local_folder(root: str) -> bool:
@@ -73,7 +62,6 @@ class ArrowStore(FileTables):
         workers: processes that run tasks.
     """
 
-    in_catalog = False
     wait = 0.1  # an append takes some milliseconds
 
     def __init__(
@@ -97,60 +85,7 @@ class ArrowStore(FileTables):
             with hold_table(self.location("runs"), latest=False) as table:
                 check_version(self.root, table.metadata().configuration)
 
-    @property
-    def folder(self) -> Path | None:
-        """The root as a local folder; None: the warehouse is in an object storage."""
-        return None if is_object_storage(self.root) else Path(self.root)
-
-    @property
-    def scratch(self) -> str:
-        """Folder for rows that tasks map."""
-        return self.root if self.folder else str(host_folder())
-
-    @property
-    def engine(self) -> LocalEngine:
-        """Runner of tasks."""
-        return LocalEngine(str(host_folder()), self.workers)
-
-    def location(self, name: str) -> str:
-        """Return the folder or the URI of a table."""
-        return f"{self.root}/{name}"
-
-    def exists(self, name: str) -> bool:
-        """Return whether the table has been created; errors as `Store.exists`."""
-        if name not in self._existing:
-            if not has_commit(self.location(name)):
-                return False
-            if self.folder is None:  # a list is a request; a folder may be restored meanwhile
-                self._existing.add(name)
-        return True
-
     # ------------------------------------------------------------------------------- reading
-
-    def read_rows(
-        self, table: Table, filters: Filters = (), columns: Iterable[str] | None = None
-    ) -> pa.Table:
-        """Read the rows of a table that fulfil all filters; none if the table does not exist yet.
-
-        Raises:
-            FallbackToSpark: the table has features that `deltalake` does not know.
-            StoreError: a file of the table is lost.
-        """
-        names = None if columns is None else list(columns)
-        if not self.exists(table.name):
-            return table.arrow_schema.empty_table().select(names or table.names)
-        condition = filters_to_expression([list(filters)]) if filters else None
-        with explain_lost(self.location(table.name)):
-            return self.dataset(table).to_table(columns=names, filter=condition)
-
-    def dataset(self, table: Table) -> Dataset:
-        """Open a table that exists, without reading rows yet; errors as `read_rows`."""
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415
-
-        try:
-            return read_dataset(self.location(table.name))
-        except (DeltaError, ValueError) as error:
-            raise FallbackToSpark(f"table {table.name}: {str(error).splitlines()[0]}") from None
 
     def open_datasets(self, names: Iterable[str]) -> dict[str, Dataset | None]:
         """Open tables by name, as `dataset`, side by side; None for one that does not exist."""
@@ -160,10 +95,6 @@ class ArrowStore(FileTables):
     def _open_existing(self, name: str) -> Dataset | None:
         return self.dataset(TABLES[name]) if self.exists(name) else None
 
-    def read_run(self, name: str, run_id: str) -> pa.Table:
-        """Read the rows of one run in a result table."""
-        return self.read_rows(TABLES[name], [("run_id", "=", run_id)])
-
     def count_rows(self, table: Table, column: str, value: str) -> int:
         """Return the number of rows of a partition: from the log alone if its files have statistics."""
         if not self.exists(table.name):
@@ -172,10 +103,6 @@ class ArrowStore(FileTables):
         return (
             self.read_rows(table, [(column, "=", value)], [column]).num_rows if counted is None else counted
         )
-
-    def has(self, table: Table, column: str, value: str) -> bool:
-        """Return whether any row has this value."""
-        return self.exists(table.name) and value in self.list_values(table, column)
 
     # ------------------------------------------------------------------------------- writing
 
@@ -201,22 +128,3 @@ class ArrowStore(FileTables):
                 return opened.protocol()
         except DeltaError as error:
             raise FallbackToSpark(f"table {name}: {str(error).splitlines()[0]}") from None
-
-    def append(self, rows: pa.Table, table: Table, once: str = "") -> None:
-        """Append rows; the table is created if it does not exist yet. `once`: as `Store.append`.
-
-        Raises:
-            StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
-        """
-        self.create(table)
-        self._write_rows(arrow_rows(rows, table), table, once)
-
-    def create(self, *tables: Table) -> None:
-        """Create those tables that do not exist yet, with the first commit that Spark would write."""
-        for table in tables:
-            if self.exists(table.name):
-                continue
-            if self.folder is None:
-                create_object_table(self.location(table.name), table)
-            else:
-                create_local_table(self.folder / table.name, table)

@@ -19,12 +19,11 @@ from recbench_spark.errors import StoreError
 from recbench_spark.inputs import normalise_path
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage.object_access import HADOOP_ADDRESS, read_access
-from recbench_spark.storage.partitions import find_partition, is_delta_table
-from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.table_folders import may_have_folder
+from recbench_spark.storage.table_scans import find_partition, is_delta_table
 from recbench_spark.storage.table_sql import quote_text
-from recbench_spark.storage.uris import arrow_uri, is_object_storage
+from recbench_spark.storage.uris import arrow_uri, decode_uri, is_object_storage
 
 HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
 

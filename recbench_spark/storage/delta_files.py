@@ -33,13 +33,14 @@ from recbench_spark.storage.delta_tables import (
     open_for_write,
     read_dataset,
 )
-from recbench_spark.storage.object_errors import is_cut_answer, storage_error
+from recbench_spark.storage.object_access import is_cut_answer, storage_error
 from recbench_spark.storage.objects import measure_files, open_output
 from recbench_spark.storage.packed_blocks import name_whole
 from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
+    from pyarrow.dataset import Dataset
 
     from recbench_spark.storage.blocks import TaskRows
 
@@ -67,13 +68,7 @@ class File(NamedTuple):
 
 def can_commit(folder: str) -> bool:
     """Return whether this module may add files to a table."""
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
-
-    try:
-        with hold_table(folder, latest=False) as table:
-            return bool(table.protocol().min_writer_version <= WRITER_VERSION)
-    except DeltaError:  # a feature that this library does not know
-        return False
+    return can_append(folder, WRITER_VERSION)
 
 
 def is_committed(folder: str, once: str) -> bool:
@@ -174,7 +169,7 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
         CommitFailedError: an append of one of the names has been committed since then; `deltalake` compares
             names.
     """
-    from deltalake import CommitProperties, PostCommitHookProperties  # noqa: PLC0415
+    from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import AddAction, RemoveAction, Transaction  # noqa: PLC0415
 
     now = int(time.time() * 1000)
@@ -188,9 +183,15 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
         table.schema(),
         list(files[0].partition or partition) if files else list(partition),
         commit_properties=CommitProperties(app_transactions=[Transaction(name, 1) for name in names]),
-        # Spark removes old logs, as the table's properties say.
-        post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+        post_commithook_properties=keep_logs(),
     )
+
+
+def keep_logs() -> Any:
+    """Return properties of a commit that leave old logs to Spark, as the table's properties say."""
+    from deltalake import PostCommitHookProperties  # noqa: PLC0415
+
+    return PostCommitHookProperties(cleanup_expired_logs=False)
 
 
 COMMITS_A_CHECKPOINT = 20
@@ -247,14 +248,14 @@ Filters = Sequence[tuple[str, str, Any]]
 """Triples (column, operator, value) that must all hold, as the readers of Parquet take them."""
 
 
-def can_append(folder: str) -> bool:
-    """Return whether `append_rows` may write to a table."""
+def can_append(folder: str, version: int = CHECKED_VERSION) -> bool:
+    """Return whether `append_rows` may write to a table, by the highest writer version."""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
         with hold_table(folder, latest=False) as table:
-            return bool(table.protocol().min_writer_version <= CHECKED_VERSION)
-    except DeltaError:
+            return bool(table.protocol().min_writer_version <= version)
+    except DeltaError:  # a feature that this library does not know
         return False
 
 
@@ -272,7 +273,6 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
         if find_append(table, folder, once) is not None:
             return False
         _write_rows(table, folder, rows, CommitProperties(app_transactions=[Transaction(once, 1)]))
-        _sum_up_log(table, folder)
     return True
 
 
@@ -294,18 +294,15 @@ def _write_rows(
     predicate: str | None = None,
 ) -> None:
     """Append rows; with a predicate of SQL, replace the rows that fulfil it."""
-    from deltalake import PostCommitHookProperties, write_deltalake  # noqa: PLC0415
+    from deltalake import write_deltalake  # noqa: PLC0415
 
     refuse_nulls(folder, rows)
-    hooks = PostCommitHookProperties(cleanup_expired_logs=False)
-    write = partial(
-        write_deltalake, table, rows, commit_properties=properties, post_commithook_properties=hooks
-    )
+    mode: Any = {"mode": "overwrite", "predicate": predicate} if predicate else {"mode": "append"}
     with explain_delta_errors("write", folder):
-        if predicate is None:
-            write(mode="append")
-        else:
-            write(mode="overwrite", predicate=predicate)
+        write_deltalake(
+            table, rows, commit_properties=properties, post_commithook_properties=keep_logs(), **mode
+        )
+    _sum_up_log(table, folder)
 
 
 @contextmanager
@@ -377,7 +374,6 @@ def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since
         fresh = [n for n, row_key in enumerate(_row_keys(rows, key)) if row_key not in existing]
         if fresh:
             _write_rows(table, folder, rows.take(fresh), _next_commit(table, folder, "missing rows"))
-            _sum_up_log(table, folder)
     return len(fresh)
 
 
@@ -409,7 +405,6 @@ def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
     with _hold_version(folder) as table:
         properties = _next_commit(table, folder, f"{column}={value}")
         _write_rows(table, folder, rows, properties, f"{column} = {_quote_value(value)}")
-        _sum_up_log(table, folder)
 
 
 def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
@@ -417,10 +412,7 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
 
     Files of which all rows go are only named in the log; others are written again here, in streams.
     """
-    from deltalake import PostCommitHookProperties  # noqa: PLC0415
-
     predicate = f"{column} IN ({', '.join(map(_quote_value, values))})"
-    hooks = PostCommitHookProperties(cleanup_expired_logs=False)
     with _hold_version(folder) as table, explain_delta_errors("delete from", folder):
         properties, schema = (
             _next_commit(table, folder, f"delete {column}"),
@@ -430,16 +422,14 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
             # `delete` would write texts of a type that Arrow's filters do not know.
             _write_rows(table, folder, schema.empty_table(), properties, predicate)
         else:
-            table.delete(predicate, commit_properties=properties, post_commithook_properties=hooks)
-        _sum_up_log(table, folder)
+            table.delete(predicate, commit_properties=properties, post_commithook_properties=keep_logs())
+            _sum_up_log(table, folder)
 
 
 def remove_files(folder: str, lost: Set[str]) -> None:
     """Remove data files from the log, in one version, without reading them; errors as `append_missing`."""
-    from deltalake import PostCommitHookProperties  # noqa: PLC0415
     from deltalake.transaction import AddAction, RemoveAction  # noqa: PLC0415
 
-    hooks = PostCommitHookProperties(cleanup_expired_logs=False)
     with _hold_version(folder) as table, explain_delta_errors("write", folder):
         columns, now = list(table.metadata().partition_columns), int(time.time() * 1000)
         removed: list[AddAction | RemoveAction] = []
@@ -449,7 +439,7 @@ def remove_files(folder: str, lost: Set[str]) -> None:
                 removed.append(RemoveAction(known["path"], True, now, known["size_bytes"], values))
         if removed:
             table.create_write_transaction(
-                removed, "append", table.schema(), columns, post_commithook_properties=hooks
+                removed, "append", table.schema(), columns, post_commithook_properties=keep_logs()
             )
 
 
@@ -471,14 +461,16 @@ def read_rows(
     version: int | None = None,
 ) -> pa.Table:
     """Read the rows of a table that fulfil all filters into memory; they must be few."""
-    names = None if columns is None else list(columns)
-    if any(
-        operator == "in" and not value for _, operator, value in filters
-    ):  # Arrow finds no type for an empty list
-        no_rows = read_dataset(folder, version).schema.empty_table()
-        return no_rows if names is None else no_rows.select(names)
+    return select_rows(read_dataset(folder, version), filters, columns)
+
+
+def select_rows(rows: Dataset, filters: Filters = (), columns: Iterable[str] | None = None) -> pa.Table:
+    """Read rows that fulfil all filters into memory."""
+    names = rows.schema.names if columns is None else list(columns)
+    if any(operator == "in" and not value for _, operator, value in filters):
+        return rows.schema.empty_table().select(names)  # Arrow finds no type for an empty list
     condition = filters_to_expression([list(filters)]) if filters else None
-    return read_dataset(folder, version).to_table(columns=names, filter=condition)
+    return rows.to_table(columns=names, filter=condition)
 
 
 def partition_values(folder: str, column: str) -> list[str]:

@@ -15,7 +15,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,15 +28,13 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from recbench_spark.errors import FallbackToSpark, StoreError
-from recbench_spark.storage.object_access import delta_options
-from recbench_spark.storage.object_errors import repeat_if_cut, storage_error
+from recbench_spark.storage.object_access import delta_options, repeat_if_cut, storage_error
 from recbench_spark.storage.objects import LISTED_AT_ONCE, list_behind, stat_in_turn
-from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, publish_file
-from recbench_spark.storage.small_files import open_small_files
 from recbench_spark.storage.uris import (
     LOG,
     arrow_uri,
+    decode_uri,
     is_hdfs,
     is_object_storage,
     is_remote,
@@ -403,3 +402,49 @@ def _remove_in_owner(folder: Path, owner: int) -> None:
     """Remove a private folder, but only in the process that made it, not in a fork."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+# ------------------------------------------------- small files, fetched whole once a process and kept
+
+FILE_BYTES = 1 << 21
+"""Size of a file up to which it is kept; larger ones are read in parts, by column."""
+
+KEPT_BYTES = 1 << 26
+"""Bytes of all files that are kept; those that were used longest ago go first."""
+
+_contents: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+_contents_lock = threading.Lock()
+
+
+def open_small_files(table: DeltaTable, place: str) -> fs.FileSystem:
+    """Return the file system of an open table of object storage, for `to_pyarrow_dataset`."""
+    from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415
+
+    sizes = table._table.get_add_file_sizes()
+    handler: Any = DeltaStorageHandler.from_table(table._table, delta_options(place), sizes)
+    # Arrow asks the handler for this function by its name.
+    handler.open_input_file = partial(_open_file, handler.open_input_file, sizes, place)
+    return fs.PyFileSystem(handler)
+
+
+def _open_file(fetch: Callable[[str], Any], sizes: Mapping[str, int], place: str, path: str) -> Any:
+    """Open a file; a small one is fetched whole, unless it is there already."""
+    if sizes.get(path, FILE_BYTES + 1) > FILE_BYTES:
+        return fetch(path)
+    key = (place, path)
+    with _contents_lock:
+        content = _contents.get(key)
+        if content is not None:
+            _contents.move_to_end(key)
+    if content is None:
+        content = fetch(path).read()
+        _keep_content(key, content)
+    return pa.BufferReader(content)
+
+
+def _keep_content(key: tuple[str, str], content: bytes) -> None:
+    with _contents_lock:
+        _contents[key] = content
+        held = sum(map(len, _contents.values()))
+        while held > KEPT_BYTES:
+            held -= len(_contents.popitem(last=False)[1])

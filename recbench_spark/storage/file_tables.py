@@ -7,26 +7,32 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
+from pyarrow.dataset import Dataset
 
+from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import RESULT_TABLES, RUNS, TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files, table_upkeep
-from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
-from recbench_spark.storage.delta_files import Filters, Since
-from recbench_spark.storage.delta_tables import has_odd_name, list_file_sizes
+from recbench_spark.storage.delta_files import File, Filters, Since
+from recbench_spark.storage.delta_tables import list_file_sizes, read_dataset
 from recbench_spark.storage.marks import count_hours_to_keep, end_runs, note_run, runs_at_work
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.packed_blocks import read_partition_files
+from recbench_spark.storage.publish import read_clock
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
 from recbench_spark.storage.scratch import drop_scratch
+from recbench_spark.storage.shared_arrays import host_folder
+from recbench_spark.storage.table_folders import create_local_table, create_object_table, has_commit
+from recbench_spark.storage.table_upkeep import explain_lost
 from recbench_spark.storage.uris import is_object_storage
 
 T = TypeVar("T")
@@ -37,8 +43,20 @@ MAX_DELETIONS = 10
 RUN_ID_START = re.compile(r"\d{8}T")
 """Start of a run id: its day. Checks of graphs and models have other names."""
 
-Part = tuple[TaskRows, Mapping[str, str]]
-"""Results of tasks, and their partition of a table."""
+
+@dataclass(frozen=True)
+class TaskParts:
+    """Rows that tasks compute and write when they are appended, each with their partition of the table."""
+
+    parts: Sequence[tuple[TaskRows, Mapping[str, str]]]
+
+
+class TaskFiles(NamedTuple):
+    """Files that tasks have written to a folder (`FileTables.choose_folder`)."""
+
+    files: Sequence[File]
+    folder: str
+
 
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
@@ -51,11 +69,14 @@ class FileTables:
         root: folder, URI, or `catalog.schema`.
         in_catalog: true if the root is a `catalog.schema`, where Spark writes.
         wait: seconds before the second attempt at a write.
+        workers: processes that run tasks.
     """
 
     root: str
-    in_catalog: bool
+    in_catalog = False
     wait = 0.4
+    workers = 1
+    _existing: set[str]
 
     @property
     def files_root(self) -> str:
@@ -69,7 +90,7 @@ class FileTables:
     @property
     def engine(self) -> Engine:
         """Runner of tasks."""
-        raise NotImplementedError
+        return LocalEngine(str(host_folder()), self.workers)
 
     @property
     def is_file_storage(self) -> bool:
@@ -79,12 +100,12 @@ class FileTables:
     @property
     def folder(self) -> Path | None:
         """The root as a local folder; None: it is elsewhere."""
-        raise NotImplementedError
+        return None if is_object_storage(self.root) else Path(self.root)
 
     @property
     def scratch(self) -> str:
         """Folder for rows that tasks map."""
-        raise NotImplementedError
+        return self.root if self.folder else str(host_folder())
 
     def require_access(self) -> None:
         """Check that tasks can read what they need. Raises ConfigError, StoreError."""
@@ -95,25 +116,67 @@ class FileTables:
 
     def location(self, name: str) -> str:
         """Return the folder or URI of a table."""
-        raise NotImplementedError
+        return f"{self.root}/{name}"
 
     def create(self, *tables: Table) -> None:
-        """Create those tables that do not exist yet, with comments, layout and constraints."""
-        raise NotImplementedError
+        """Create those tables that do not exist yet, with the first commit that Spark would write."""
+        for table in tables:
+            if self.exists(table.name):
+                continue
+            if self.folder is None:
+                create_object_table(self.location(table.name), table)
+            else:
+                create_local_table(self.folder / table.name, table)
 
     def read_rows(
         self, table: Table, filters: Filters = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return rows that fulfil all filters; few, since the driver holds them."""
-        raise NotImplementedError
+        """Return rows that fulfil all filters; few, since the driver holds them. No table has no rows.
+
+        Args:
+            table: a table of small rows.
+            filters: (column, operator, value), the operator one of =, !=, <, <=, >, >=, in.
+            columns: the wanted columns; None: all.
+
+        Raises:
+            FallbackToSpark: the table has features that `deltalake` does not know.
+            StoreError: a file of the table is lost.
+        """
+        if not self.exists(table.name):
+            return table.arrow_schema.empty_table().select(columns or table.names)
+        with explain_lost(self.location(table.name)):
+            return delta_files.select_rows(self.dataset(table), filters, columns)
+
+    def read_run(self, name: str, run_id: str) -> pa.Table:
+        """Read the rows of one run in a result table, as `read_rows`."""
+        return self.read_rows(TABLES[name], [("run_id", "=", run_id)])
+
+    def dataset(self, table: Table) -> Dataset:
+        """Open a table that exists, without reading rows yet; errors as `read_rows`."""
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+        try:
+            return read_dataset(self.location(table.name))
+        except (DeltaError, ValueError) as error:
+            raise FallbackToSpark(f"table {table.name}: {str(error).splitlines()[0]}") from None
 
     def has(self, table: Table, column: str, value: str) -> bool:
         """Return whether any row has this value."""
-        raise NotImplementedError
+        return self.exists(table.name) and value in self.list_values(table, column)
 
     def exists(self, name: str) -> bool:
-        """Return whether the table has been created."""
-        raise NotImplementedError
+        """Return whether the table has been created.
+
+        Raises:
+            StoreError: its folder holds files and its log no commit, for example during a restore; such a
+                table does not count as empty.
+        """
+        if name not in self._existing:
+            if not has_commit(self.location(name)):
+                return False
+            if self.folder is None:  # a list is a request; a folder may be restored meanwhile
+                self._existing.add(name)
+        return True
 
     def rows(
         self, table: Table, filters: Filters = (), columns: Sequence[str] | None = None
@@ -128,36 +191,39 @@ class FileTables:
 
     # ------------------------------------------------------------------------------- small rows
 
-    def append_rows(
-        self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, once: str = ""
-    ) -> None:
-        """Append rows that the driver holds; with `once`, a second append under the same name does nothing.
+    def append(self, rows: Any, table: Table, once: str = "", named_by: str = "") -> list[File]:
+        """Append rows in one version; a second append under the same name does nothing.
+
+        Appends never conflict with one another. A repeated attempt has the same name.
 
         Args:
-            rows: column -> value, or an Arrow table; missing columns are NULL.
-            table: a table of small rows, such as `runs`, `metrics`, `checks`.
+            rows: rows that the driver holds (column -> value, or an Arrow table; missing columns are NULL),
+                `TaskParts`, or `TaskFiles`.
+            table: the table; it is created if it does not exist yet.
             once: name of the append; empty: a new one.
+            named_by: column in which rows of the driver carry `once`. They are appended again where
+                somebody deleted them: the log remembers the name, so they get the next one.
+
+        Returns:
+            The files that tasks wrote now, with what their tasks noted.
 
         Raises:
             StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
+            FallbackToSpark: as `choose_folder`.
         """
-        arrow_table = arrow_rows(rows, table)
-        if arrow_table.num_rows:
+        if isinstance(rows, TaskFiles):
+            self._commit_files(rows, table, once)
+            return []
+        if isinstance(rows, TaskParts):
+            return self._append_parts(rows, table, once)
+        new = arrow_rows(rows, table)
+        if new.num_rows:
             self.create(table)
-            self._append_arrow(arrow_table, table, once)
-
-    def append_named(
-        self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, column: str, name: str
-    ) -> None:
-        """Append rows that carry `name` in `column`, unless such rows exist.
-
-        The table's log remembers the name of an append whose rows somebody deleted, and would not accept
-        them again under this name. They are appended under the next one.
-        """
-        for n in range(MAX_DELETIONS):
-            self.append_rows(rows, table, once=f"{name}-{n}" if n else name)
-            if not len(rows) or self.has(table, column, name):
-                return
+        for n in range(MAX_DELETIONS if new.num_rows else 0):
+            self._append_arrow(new, table, f"{once}-{n}" if n else once or uuid.uuid4().hex)
+            if not named_by or self.has(table, named_by, once):
+                break
+        return []
 
     def append_missing(
         self, rows: Sequence[Mapping[str, Any]], table: Table, key: Sequence[str], since: Since = None
@@ -207,13 +273,8 @@ class FileTables:
         Files that were written since the start of the oldest run at work stay. Delta compares times of
         files with this host's clock, so the difference is added where it is ahead of the storage's clock.
         On object storage no mark says since when a run is at work: `hours` must be longer than a night.
-
-        Raises:
-            FallbackToSpark: the name of the folder is one that `deltalake` does not take.
         """
         place = self._open_files(name)
-        if has_odd_name(place):
-            raise FallbackToSpark(f"{place} has a name that `deltalake` does not take")
         kept = hours if self.folder is None else count_hours_to_keep(self.folder, hours)
         self.retry(f"vacuum {name}", partial(table_upkeep.vacuum_files, place, kept))
 
@@ -228,7 +289,7 @@ class FileTables:
         return self._uses_deltalake(table)
 
     def _append_arrow(self, rows: pa.Table, table: Table, once: str) -> None:
-        self._write_rows(rows, table, once)
+        self._commit(table, partial(delta_files.append_rows, rows=rows, once=f"{table.name}/{once}"))
 
     def _append_missing(self, rows: pa.Table, table: Table, key: Sequence[str], since: Since) -> None:
         delta_files.append_missing(self.location(table.name), rows, key, since)
@@ -245,7 +306,7 @@ class FileTables:
         map_together(self.root, lambda action: action(), actions)
 
     def choose_folder(self, table: Table) -> str:
-        """Create a table, and return the folder in which tasks write files for `commit_files`.
+        """Create a table, and return the folder in which tasks write files for `append`.
 
         Raises:
             FallbackToSpark: Spark must write the table, and this warehouse has none.
@@ -336,46 +397,32 @@ class FileTables:
     def _open_frame(self, table: Table, values: Mapping[str, Sequence[str]], most: int) -> StoredRows:
         raise FallbackToSpark(f"table {table.name} of the warehouse")
 
-    def commit_files(self, files: Sequence[delta_files.File], table: Table, once: str, folder: str) -> None:
-        """Append files that tasks wrote to a folder (`choose_folder`), once per name, in one version."""
+    def _commit_files(self, written: TaskFiles, table: Table, once: str) -> None:
+        files, folder = written
         if not files:
             return
         delta_files.require_visible(folder, files)
         if folder != self.location(table.name):
-            self._append_spare(files, table, once, folder)
+            self._append_spare(written, table, once)
             return
         names = dict.fromkeys(table.partition_by, "")
         commit = partial(delta_files.commit, files=files, partition=names, once=f"{table.name}/{once}")
         self._commit(table, commit)
 
-    def _append_spare(
-        self, files: Sequence[delta_files.File], table: Table, once: str, folder: str
-    ) -> None:
+    def _append_spare(self, written: TaskFiles, table: Table, once: str) -> None:
         raise NotImplementedError
 
-    def append_parts(self, parts: Sequence[Part], table: Table, once: str) -> list[delta_files.File]:
-        """Append the results of tasks to partitions of a table, in one version; a second call does nothing.
-
-        It returns the files that tasks wrote now, with what their tasks noted.
-
-        Raises:
-            FallbackToSpark: as `choose_folder`.
-        """
+    def _append_parts(self, rows: TaskParts, table: Table, once: str) -> list[File]:
         folder = self.choose_folder(table)
         if folder == self.location(table.name) and delta_files.is_committed(folder, f"{table.name}/{once}"):
             return []
         files = [
             file
-            for blocks, partition in parts
+            for blocks, partition in rows.parts
             for file in delta_files.write_files(blocks, folder, partition)
         ]
-        self.commit_files(files, table, once, folder)
+        self._commit_files(TaskFiles(files, folder), table, once)
         return files
-
-    def _write_rows(self, rows: pa.Table, table: Table, once: str = "") -> None:
-        """Append rows that the driver holds. A repeated attempt has the same name, and appends once."""
-        name = f"{table.name}/{once or uuid.uuid4().hex}"
-        self._commit(table, partial(delta_files.append_rows, rows=rows, once=name))
 
     def _commit(self, table: Table, write: Any) -> None:
         self.retry(f"write {table.name}", partial(write, self.location(table.name)))

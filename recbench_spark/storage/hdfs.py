@@ -4,7 +4,7 @@ HDFS has folders and a rename that fails where a name is in use. A file is writt
 beside its own and then renamed: it appears whole or not at all, and of several writers of a new name one
 succeeds. Folders are made where a file needs them, and a folder without files may stay.
 
-The functions have the names and the arguments of obstore's. `hdfs-native`, a client without Java, moves the
+The methods have the names and the arguments of obstore's. `hdfs-native`, a client without Java, moves the
 bytes. It reads the configuration below HADOOP_CONF_DIR, where names of name services stand.
 """
 
@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import fs
 
 from recbench_spark.extras import explain_missing
-from recbench_spark.storage.makers import private_name
-from recbench_spark.storage.process_caches import cache_in_process
+from recbench_spark.storage.makers import cache_in_process, private_name
 from recbench_spark.storage.uris import find_hadoop_settings
 
 if TYPE_CHECKING:
@@ -47,6 +46,107 @@ class NameNode:
 
     root: str
     client: Client
+
+    def put(
+        self, key: str, content: bytes, *, mode: str = "overwrite", use_multipart: bool = False
+    ) -> None:
+        """Write a file whole; mode `create` fails where the name is in use.
+
+        Raises:
+            AlreadyExistsError: obstore's error for a name in use.
+        """
+        from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415
+
+        del use_multipart  # HDFS cuts files into blocks itself
+        writer = self.open_writer(key, overwrite=mode != "create")
+        try:
+            with writer:
+                writer.write(content)
+        except FileExistsError:
+            raise AlreadyExistsError(f"{self.root}/{key} is in use") from None
+
+    def open_writer(self, key: str, *, overwrite: bool = True) -> _HdfsWriter:
+        """Open a new file, which gets its name when it is closed."""
+        return _HdfsWriter(self.client, key, overwrite)
+
+    def head(self, key: str) -> Entry:
+        """Describe a file. Raises FileNotFoundError where there is none, or a folder."""
+        with explain_hdfs():
+            status = self.client.get_file_info(f"/{key}")
+        if status.isdir:
+            raise FileNotFoundError(key)
+        return _describe(key, status)
+
+    def copy(self, key: str, target: str) -> None:
+        """Copy a file through this process; a file of the target's name is replaced."""
+        with explain_hdfs(), self.open_writer(target) as writer:
+            source = self.client.read(f"/{key}")
+            while chunk := source.read(COPY_BYTES):
+                writer.write(chunk)
+
+    def delete(self, keys: str | Sequence[str]) -> None:
+        """Delete files, which need not exist. Their folder stays."""
+        for key in [keys] if isinstance(keys, str) else keys:
+            with suppress(FileNotFoundError), explain_hdfs():
+                self.client.delete(f"/{key}", False)
+
+    def delete_folder(self, key: str) -> None:
+        """Delete a file, or a folder with all that it holds; it need not exist."""
+        with suppress(FileNotFoundError), explain_hdfs():
+            self.client.delete(f"/{key}", True)
+
+    def list_with_delimiter(self, prefix: str | None = None) -> dict[str, Any]:
+        """List what is directly in a folder: names of folders as `common_prefixes`, files as `objects`."""
+        entries = self._list_folder(prefix or "")
+        return {
+            "common_prefixes": [name for name, status in entries if status.isdir],
+            "objects": [_describe(name, status) for name, status in entries if not status.isdir],
+        }
+
+    def list(
+        self, prefix: str | None = None, *, offset: str | None = None, chunk_size: int = 1000
+    ) -> Iterator[Sequence[Entry]]:
+        """Yield the files below a folder in the order of their names, in lists; hidden drafts are left out.
+
+        Args:
+            prefix: the folder; None: all.
+            offset: only names behind this one.
+            chunk_size: longest list.
+        """
+        entries = (entry for entry in self._walk(prefix or "") if offset is None or entry["path"] > offset)
+        while chunk := tuple(islice(entries, chunk_size)):
+            yield chunk
+
+    def list_drafts(self, folder: str) -> Iterator[Entry]:
+        """Yield the hidden drafts below a folder, of living writers and of killed ones."""
+        return self._walk(folder, drafts=True)
+
+    def _walk(self, folder: str, *, drafts: bool = False) -> Iterator[Entry]:
+        """Yield the files below a folder as an object storage orders them. One folder a level is held."""
+        for name, status in self._list_folder(folder, drafts=drafts):
+            if status.isdir:
+                yield from self._walk(name, drafts=drafts)
+            else:
+                yield _describe(name, status)
+
+    def _list_folder(self, folder: str, *, drafts: bool = False) -> Sequence[tuple[str, FileStatus]]:
+        """Return the names and the states of what is directly in a folder; of none or of a file, nothing.
+
+        A slash counts as a part of a folder's name, as in an object storage. `drafts`: of files only the
+        hidden drafts, else all others.
+        """
+        try:
+            with explain_hdfs():
+                entries = [*self.client.list_status(f"/{folder}", False)]
+        except FileNotFoundError:
+            return ()
+        keys = [(_key(status.path), status) for status in entries]
+        below = [
+            (key, status)
+            for key, status in keys
+            if key != folder and (status.isdir or _is_draft(key) == drafts)
+        ]
+        return sorted(below, key=lambda pair: pair[0] + "/" * pair[1].isdir)
 
 
 def open_name_node(root: str, retry_seconds: float) -> NameNode:
@@ -132,41 +232,11 @@ def _shorten(text: str) -> str:
     return f"{answer[1]}: {answer[2]}" if answer else text
 
 
-# ------------------------------------------------------------------------------------ one file
-
-
-def put(
-    store: NameNode, key: str, content: bytes, *, mode: str = "overwrite", use_multipart: bool = False
-) -> None:
-    """Write a file whole; mode `create` fails where the name is in use.
-
-    Raises:
-        AlreadyExistsError: obstore's error for a name in use.
-    """
-    from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415
-
-    del use_multipart  # HDFS cuts files into blocks itself
-    writer = open_writer(store, key, overwrite=mode != "create")
-    try:
-        with writer:
-            writer.write(content)
-    except FileExistsError:
-        raise AlreadyExistsError(f"{store.root}/{key} is in use") from None
-
-
-def open_writer(
-    store: NameNode, key: str, *, overwrite: bool = True, buffer_size: int = 0, max_concurrency: int = 0
-) -> _HdfsWriter:
-    """Open a new file, which gets its name when it is closed."""
-    del buffer_size, max_concurrency  # the client has its own
-    return _HdfsWriter(store, key, overwrite)
-
-
 class _HdfsWriter:
     """_HdfsWriter writes a file under a private name, and renames it at the end."""
 
-    def __init__(self, store: NameNode, key: str, overwrite: bool) -> None:
-        self.client, self.target, self.overwrite = store.client, f"/{key}", overwrite
+    def __init__(self, client: Client, key: str, overwrite: bool) -> None:
+        self.client, self.target, self.overwrite = client, f"/{key}", overwrite
         parent, _, name = self.target.rpartition("/")
         self.path = f"{parent}/{private_name(name)}"
         with explain_hdfs():
@@ -217,101 +287,9 @@ class _HdfsWriter:
             self.client.delete(self.path, False)
 
 
-def head(store: NameNode, key: str) -> Entry:
-    """Describe a file. Raises FileNotFoundError where there is none, or a folder."""
-    with explain_hdfs():
-        status = store.client.get_file_info(f"/{key}")
-    if status.isdir:
-        raise FileNotFoundError(key)
-    return _describe(key, status)
-
-
 def _describe(key: str, status: FileStatus) -> Entry:
     written = datetime.fromtimestamp(status.modification_time / 1000, UTC)
     return {"path": key, "size": status.length, "last_modified": written, "e_tag": None, "version": None}
-
-
-def copy(store: NameNode, key: str, target: str) -> None:
-    """Copy a file through this process; a file of the target's name is replaced."""
-    with explain_hdfs(), open_writer(store, target) as writer:
-        source = store.client.read(f"/{key}")
-        while chunk := source.read(COPY_BYTES):
-            writer.write(chunk)
-
-
-# ------------------------------------------------------------------------------------ many files
-
-
-def delete(store: NameNode, keys: str | Sequence[str]) -> None:
-    """Delete files, which need not exist. Their folder stays."""
-    for key in [keys] if isinstance(keys, str) else keys:
-        with suppress(FileNotFoundError), explain_hdfs():
-            store.client.delete(f"/{key}", False)
-
-
-def delete_folder(store: NameNode, key: str) -> None:
-    """Delete a file, or a folder with all that it holds; it need not exist."""
-    with suppress(FileNotFoundError), explain_hdfs():
-        store.client.delete(f"/{key}", True)
-
-
-def list_with_delimiter(store: NameNode, prefix: str | None = None) -> dict[str, Any]:
-    """List what is directly below a folder: names of folders as `common_prefixes`, files as `objects`."""
-    entries = _list_folder(store, prefix or "")
-    return {
-        "common_prefixes": [name for name, status in entries if status.isdir],
-        "objects": [_describe(name, status) for name, status in entries if not status.isdir],
-    }
-
-
-def list(
-    store: NameNode, prefix: str | None = None, *, offset: str | None = None, chunk_size: int = 1000
-) -> Iterator[Sequence[Entry]]:
-    """Yield the files below a folder in the order of their names, in lists; hidden drafts are left out.
-
-    Args:
-        store: the HDFS.
-        prefix: the folder; None: all.
-        offset: only names behind this one.
-        chunk_size: longest list.
-    """
-    entries = (entry for entry in _walk(store, prefix or "") if offset is None or entry["path"] > offset)
-    while chunk := tuple(islice(entries, chunk_size)):
-        yield chunk
-
-
-def list_drafts(store: NameNode, folder: str) -> Iterator[Entry]:
-    """Yield the hidden drafts below a folder, of living writers and of killed ones."""
-    return _walk(store, folder, drafts=True)
-
-
-def _walk(store: NameNode, folder: str, *, drafts: bool = False) -> Iterator[Entry]:
-    """Yield the files below a folder as an object storage orders them. One folder a level is held."""
-    for name, status in _list_folder(store, folder, drafts=drafts):
-        if status.isdir:
-            yield from _walk(store, name, drafts=drafts)
-        else:
-            yield _describe(name, status)
-
-
-def _list_folder(store: NameNode, folder: str, *, drafts: bool = False) -> Sequence[tuple[str, FileStatus]]:
-    """Return the names and the states of what is directly in a folder; of none or of a file, nothing.
-
-    A slash counts as a part of a folder's name, as in an object storage. `drafts`: of files only the hidden
-    drafts, else all others.
-    """
-    try:
-        with explain_hdfs():
-            entries = [*store.client.list_status(f"/{folder}", False)]
-    except FileNotFoundError:
-        return ()
-    keys = [(_key(status.path), status) for status in entries]
-    below = [
-        (key, status)
-        for key, status in keys
-        if key != folder and (status.isdir or _is_draft(key) == drafts)
-    ]
-    return sorted(below, key=lambda pair: pair[0] + "/" * pair[1].isdir)
 
 
 def _key(path: str) -> str:

@@ -22,12 +22,10 @@ from typing import BinaryIO
 import xxhash
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.ages import remove_leftovers
 from recbench_spark.storage.makers import private_name
-from recbench_spark.storage.object_access import open_filesystem
-from recbench_spark.storage.object_errors import explain_storage
+from recbench_spark.storage.object_access import explain_storage, open_filesystem
 from recbench_spark.storage.objects import open_output
-from recbench_spark.storage.publish import local_path
+from recbench_spark.storage.publish import local_path, remove_leftovers
 from recbench_spark.storage.shared_arrays import host_folder, lock_file
 from recbench_spark.storage.uris import is_remote
 from recbench_spark.transfer_sizes import CHUNK_BYTES

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-from recbench_spark.storage.ages import age_seconds
 from recbench_spark.storage.objects import (
     list_objects,
     put_if_absent,
@@ -18,7 +17,7 @@ from recbench_spark.storage.objects import (
     stat_objects,
     write_bytes,
 )
-from recbench_spark.storage.publish import remove_tree, rename_folder
+from recbench_spark.storage.publish import age_seconds, remove_tree, rename_folder
 from recbench_spark.storage.uris import is_object_storage, join_uri
 
 NOBODY = b"{}"

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import require_names
-from recbench_spark.storage.object_access import open_filesystem
-from recbench_spark.storage.object_errors import explain_arrow
+from recbench_spark.storage.object_access import explain_arrow, open_filesystem
 from recbench_spark.storage.text_forms import BLANKS, TO_UTF8
 from recbench_spark.storage.uris import LOG, is_hidden, is_remote
 

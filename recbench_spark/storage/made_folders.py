@@ -17,10 +17,12 @@ from pathlib import Path
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.block_arrays import remove_parts
+from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.delta_files import write_files
 from recbench_spark.storage.host_files import copy_file_to_object, copy_object_to_file, suggest_removal
 from recbench_spark.storage.leases import Lease, Report, hold_lease, print_line
 from recbench_spark.storage.makers import private_name
-from recbench_spark.storage.objects import put_if_absent, read_bytes
+from recbench_spark.storage.objects import copy_object, put_if_absent, read_bytes, write_bytes
 from recbench_spark.storage.publish import remove_tree
 from recbench_spark.storage.seals import SEAL, find_damage, read_seal
 from recbench_spark.storage.uris import is_remote, join_uri
@@ -107,6 +109,53 @@ def _make_remote_folder(target: str, is_done: Callable[[], bool]) -> Iterator[Fo
     finally:
         if find_folder(target) != work.work:  # it was not published
             remove_parts(work.work)
+
+
+SUCCESS = "_SUCCESS"
+"""File that is written last, where a folder has no other such file; its name is that of Spark."""
+
+TASK_FILES = "_tasks"
+"""Folder for the files of tasks below a folder that is read whole: readers skip names that begin so."""
+
+
+def write_once(target: str, write: Callable[[str], object], mark: str = SUCCESS) -> str:
+    """Write a folder once among all runs; return the folder that holds its content.
+
+    Args:
+        target: path or URI of the folder.
+        write: writes files into the folder that it gets.
+        mark: name of the file that `write` writes last.
+    """
+
+    def is_done() -> bool:
+        folder = find_folder(target)
+        return folder is not None and read_bytes(join_uri(folder, mark)) is not None
+
+    with make_folder(target, is_done) as work:
+        if work is not None:
+            work.clear()
+            write(work.work)
+            work.publish()
+    return find_folder(target) or target
+
+
+def write_folder(results: TaskRows, folder: str) -> None:
+    """Let tasks write their results as the only Parquet files of a new folder."""
+    place = join_uri(folder, TASK_FILES)
+    publish_parts([join_uri(place, file.path) for file in write_files(results, place, {})], folder)
+    write_bytes(join_uri(folder, SUCCESS), b"")
+
+
+def publish_parts(files: Sequence[str], folder: str) -> None:
+    """Bring the files that tasks have returned from TASK_FILES to the folder itself, within the storage.
+
+    Files of attempts that were given up do not count. A copy is one request, of at most 5 GB in S3.
+    """
+    remote = is_remote(folder)
+    for number, file in enumerate(files):
+        target = join_uri(folder, f"part-{number:05}.parquet")
+        copy_object(file, target) if remote else Path(file).rename(target)
+    remove_parts(join_uri(folder, TASK_FILES))
 
 
 def fill_folder(target: str, folder: Path, build: Callable[[Path], object]) -> None:

@@ -1,8 +1,11 @@
-"""Identity of a running process: the names of its files, and the proof that it is alive or has ended.
+"""Identity of a running process, its files and caches, and the proof that it is alive or has ended.
 
 A process number alone identifies nothing: two containers or hosts on one disk have the same numbers, and a
 number is used again after a process has ended. So a maker is the machine's start (its boot id), the
 namespace of its process numbers, the number, and the moment at which the process began.
+
+Connections and threads do not survive a fork, so a child computes kept results again. What it has got from
+its parent stays where it is: to close it would end connections that the parent still uses.
 """
 
 from __future__ import annotations
@@ -10,11 +13,38 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from recbench_spark.storage.process_caches import cache_in_process
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def cache_in_process(size: int | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Keep the results of a function as `functools.lru_cache` does, of each process its own.
+
+    Args:
+        size: most results that are kept; None: all.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        def compute(process: int, *args: P.args, **settings: P.kwargs) -> R:
+            del process  # part of the key
+            return function(*args, **settings)
+
+        keep: Any = lru_cache(maxsize=size)(compute)
+
+        @wraps(function)
+        def call(*args: P.args, **settings: P.kwargs) -> R:
+            result: R = keep(os.getpid(), *args, **settings)
+            return result
+
+        return call
+
+    return decorate
 
 
 @dataclass(frozen=True)

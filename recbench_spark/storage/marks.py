@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.leases import TOUCH_SECONDS, is_dead, list_held
 from recbench_spark.storage.makers import private_name, this_maker
+from recbench_spark.storage.publish import read_clock
 
 MARKS_FOLDER = "_at_work"
 """Folder of a warehouse for marks. Spark and Arrow skip names that begin like this."""

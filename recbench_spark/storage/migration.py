@@ -10,8 +10,7 @@ from recbench_spark.errors import FallbackToSpark, StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage.delta_tables import open_table, read_dataset
 from recbench_spark.storage.marks import list_others_at_work
-from recbench_spark.storage.table_sql import quote_folder
-from recbench_spark.storage.table_statements import migration_statements, name_types
+from recbench_spark.storage.table_sql import has_breach, migration_statements, name_types, quote_folder
 from recbench_spark.storage.table_upkeep import change_table
 
 if TYPE_CHECKING:
@@ -74,24 +73,11 @@ def _change_table(warehouse: FileTables, table: Table) -> list[str]:
     if not statements:
         return []
     for name, condition in table.constraints.items():
-        if _has_breach(place, version, table, condition):
+        if has_breach(read_dataset(place, version), table, condition):
             message = f"{place} cannot be migrated: a row breaks the constraint {name}: {condition}"
             raise StoreError(message, "remove these rows, and run --migrate again")
     change_table(place, table, version)
     return statements
-
-
-def _has_breach(place: str, version: int, table: Table, condition: str) -> bool:
-    """Return whether a row of a table breaks a condition; columns that it lacks are NULL."""
-    import duckdb  # noqa: PLC0415
-
-    rows = read_dataset(place, version)
-    missing = [f", NULL AS {name}" for name in table.names if name not in rows.schema.names]
-    with duckdb.connect() as database:
-        database.register("rows", rows)
-        whole = f"(SELECT *{''.join(missing)} FROM rows)"
-        sql = f"SELECT 1 FROM {whole} WHERE NOT coalesce(({condition}), false) LIMIT 1"
-        return bool(database.execute(sql).fetchall())
 
 
 def _refuse_beside_runs(warehouse: FileTables) -> None:

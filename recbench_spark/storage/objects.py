@@ -22,25 +22,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage import hdfs
 from recbench_spark.storage.hdfs import NameNode
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.object_access import (
-    choose_library,
-    may_have_credentials,
-    open_bucket,
-    open_filesystem,
-    open_path,
-)
-from recbench_spark.storage.object_errors import (
     CUT_ATTEMPTS,
+    ObjectOutput,
     explain_arrow,
     explain_storage,
     is_cut_answer,
+    may_have_credentials,
+    open_filesystem,
+    open_path,
+    open_store,
     repeat_if_cut,
     storage_error,
 )
-from recbench_spark.storage.object_outputs import ObjectOutput
 from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
 from recbench_spark.storage.uris import (
     arrow_uri,
@@ -55,7 +51,6 @@ from recbench_spark.storage.uris import (
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-    from obstore.store import ObjectStore
 
 LISTED_AT_ONCE = 1000
 """Objects of one listing, as many as S3 lists by a request."""
@@ -130,11 +125,9 @@ def put_if_absent(place: str, content: bytes) -> bool:
         )
     from obstore.exceptions import AlreadyExistsError, PreconditionError  # noqa: PLC0415
 
-    bucket = split_bucket(place)
-    with explain_storage(place):
+    with open_store(place) as (store, key):
         try:
-            store = open_bucket(bucket.root)
-            choose_library(store).put(store, bucket.key, content, mode="create", use_multipart=False)
+            store.put(key, content, mode="create", use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             return False
     return True
@@ -148,13 +141,12 @@ def list_objects(place: str) -> Iterator[str]:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    bucket = split_bucket(place)
-    with explain_storage(place):
-        for entry in _list_entries(open_bucket(bucket.root), bucket.key):
-            yield entry["path"].removeprefix(f"{bucket.key}/")
+    with open_store(place) as (store, key):
+        for entry in _list_entries(store, key):
+            yield entry["path"].removeprefix(f"{key}/")
 
 
-def _list_entries(store: ObjectStore, key: str) -> Iterator[ObjectMeta]:
+def _list_entries(store: Any, key: str) -> Iterator[ObjectMeta]:
     """Yield the objects below a key, without marks of folders.
 
     After an answer that was cut the listing goes on behind the last object.
@@ -175,18 +167,17 @@ def _list_entries(store: ObjectStore, key: str) -> Iterator[ObjectMeta]:
             return
 
 
-def _list_after(store: ObjectStore, key: str, last: str | None) -> Iterator[ObjectMeta]:
+def _list_after(store: Any, key: str, last: str | None) -> Iterator[ObjectMeta]:
     """Yield the objects below a key whose names come after one, without marks of folders.
 
     A console of S3 and Hadoop mark a folder by an object without bytes whose name ends in a slash.
     obstore lists it without the slash, and finds no object of that name.
     """
-    library = choose_library(store)
-    for chunk in library.list(store, key or None, offset=last, chunk_size=LISTED_AT_ONCE):
+    for chunk in store.list(key or None, offset=last, chunk_size=LISTED_AT_ONCE):
         for entry in chunk:
             if not entry["size"]:
                 try:
-                    library.head(store, entry["path"])
+                    store.head(entry["path"])
                 except FileNotFoundError:
                     continue
             yield entry
@@ -223,15 +214,13 @@ def stat_objects(place: str) -> Iterator[StoredObject]:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    bucket = split_bucket(place)
-    with explain_storage(place):
-        store = open_bucket(bucket.root)
-        if bucket.key:
+    with open_store(place) as (store, key):
+        if key:
             with suppress(FileNotFoundError):
-                yield _describe_object("", choose_library(store).head(store, bucket.key))
+                yield _describe_object("", store.head(key))
                 return
-        for entry in _list_entries(store, bucket.key):
-            yield _describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry)
+        for entry in _list_entries(store, key):
+            yield _describe_object(entry["path"].removeprefix(f"{key}/"), entry)
 
 
 def stat_visible(place: str) -> dict[str, StoredObject]:
@@ -250,14 +239,12 @@ def list_behind(place: str, name: str) -> list[StoredObject]:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    bucket = split_bucket(place)
-    with explain_storage(place):
-        store = open_bucket(bucket.root)
-        library, first = choose_library(store), join_uri(bucket.key, name)
+    with open_store(place) as (store, key):
+        first = join_uri(key, name)
         page: Sequence[ObjectMeta] = repeat_if_cut(
-            lambda: next(iter(library.list(store, bucket.key, offset=first, chunk_size=LISTED_AT_ONCE)), [])
+            lambda: next(iter(store.list(key, offset=first, chunk_size=LISTED_AT_ONCE)), [])
         )
-    return [_describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry) for entry in page]
+    return [_describe_object(entry["path"].removeprefix(f"{key}/"), entry) for entry in page]
 
 
 def stat_in_turn(place: str, names: Iterable[str]) -> list[StoredObject]:
@@ -269,12 +256,9 @@ def stat_in_turn(place: str, names: Iterable[str]) -> list[StoredObject]:
         StoreError: the storage does not answer, or refuses.
     """
     present: list[StoredObject] = []
-    bucket = split_bucket(place)
-    with explain_storage(place):
-        store = open_bucket(bucket.root)
-        library = choose_library(store)
+    with open_store(place) as (store, key):
         for name in names:
-            ask = partial(library.head, store, join_uri(bucket.key, name))
+            ask = partial(store.head, join_uri(key, name))
             try:
                 present.append(_describe_object(name, repeat_if_cut(ask)))
             except FileNotFoundError:
@@ -286,15 +270,12 @@ def list_drafts(place: str) -> Iterator[StoredObject]:
     """Yield the files below a place that are being written under a private name, or were left by killed
     writers; only HDFS has them. Raises StoreError as `list_objects`.
     """
-    bucket = split_bucket(place)
-    with explain_storage(place):
-        store = open_bucket(bucket.root)
-        drafts: Any = hdfs.list_drafts(store, bucket.key) if isinstance(store, NameNode) else ()
-        for entry in drafts:
-            yield _describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry)
+    with open_store(place) as (store, key):
+        for entry in store.list_drafts(key) if isinstance(store, NameNode) else ():
+            yield _describe_object(entry["path"].removeprefix(f"{key}/"), entry)
 
 
-def _describe_object(name: str, entry: ObjectMeta) -> StoredObject:
+def _describe_object(name: str, entry: Any) -> StoredObject:
     tags = [entry["e_tag"], entry["version"]]
     tag = json.dumps(tags) if tags[0] else entry["last_modified"].isoformat()
     return StoredObject(name, entry["size"], tag, entry["last_modified"].timestamp())
@@ -308,11 +289,8 @@ def list_folders(place: str) -> list[str]:
     if not is_remote(place):
         folder = local_path(place)
         return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-    bucket = split_bucket(place)
-    with explain_storage(place):
-        store = open_bucket(bucket.root)
-        library = choose_library(store)
-        listed = repeat_if_cut(lambda: library.list_with_delimiter(store, bucket.key or None))
+    with open_store(place) as (store, key):
+        listed = repeat_if_cut(lambda: store.list_with_delimiter(key or None))
     return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in listed["common_prefixes"])
 
 
@@ -322,37 +300,29 @@ def copy_object(place: str, target: str) -> None:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    source = split_bucket(place)
-    with explain_storage(place):
-        store = open_bucket(source.root)
-        choose_library(store).copy(store, source.key, split_bucket(target).key)
+    with open_store(place) as (store, key):
+        store.copy(key, split_bucket(target).key)
 
 
 def remove_object(place: str) -> None:
     """Remove an object of an object storage; it need not exist. Raises StoreError as `list_objects`."""
-    bucket = split_bucket(place)
-    with explain_storage(place):
-        store = open_bucket(bucket.root)
-        choose_library(store).delete(store, bucket.key)
+    with open_store(place) as (store, key):
+        store.delete(key)
 
 
 def remove_objects(place: str) -> None:
     """Remove all objects below a place, a thousand by a request. Raises StoreError as `list_objects`."""
-    bucket = split_bucket(place)
-    with explain_storage(place):
-        store = open_bucket(bucket.root)
-        repeat_if_cut(partial(_remove_listed, store, bucket.key))
+    with open_store(place) as (store, key):
+        repeat_if_cut(partial(_remove_listed, store, key))
 
 
-def _remove_listed(store: ObjectStore, key: str) -> None:
+def _remove_listed(store: Any, key: str) -> None:
     """Remove all objects below a key, a thousand by a request; of HDFS the folder, by one."""
     if isinstance(store, NameNode):
-        hdfs.delete_folder(store, key)
+        store.delete_folder(key)
         return
-    import obstore  # noqa: PLC0415
-
-    for chunk in obstore.list(store, key or None, chunk_size=LISTED_AT_ONCE):
-        obstore.delete(store, [entry["path"] for entry in chunk])
+    for chunk in store.list(key or None, chunk_size=LISTED_AT_ONCE):
+        store.delete([entry["path"] for entry in chunk])
 
 
 @contextmanager
@@ -373,8 +343,14 @@ def open_output(place: str) -> Iterator[pa.NativeFile]:
             yield stream
         return
     if is_object_storage(place):
-        with ObjectOutput(place) as output:
+        output = ObjectOutput(place)
+        try:
             yield pa.PythonFile(output, mode="w")
+        except BaseException as error:
+            output.writer.__exit__(type(error), error, error.__traceback__)
+            raise
+        with explain_storage(place):
+            output.writer.close()
         return
     system, name = open_filesystem(place)
     system.create_dir(str(Path(name).parent), recursive=True)
@@ -440,11 +416,9 @@ def read_object_clock(place: str) -> float:
         StoreError: the storage does not answer, or refuses.
     """
     probe = join_uri(arrow_uri(place), private_name("clock"))
-    bucket = split_bucket(probe)
     put_if_absent(probe, b"")
-    with explain_storage(place):
-        store = open_bucket(bucket.root)
-        last_modified: datetime = choose_library(store).head(store, bucket.key)["last_modified"]
+    with open_store(probe) as (store, key):
+        last_modified: datetime = store.head(key)["last_modified"]
     remove_object(probe)
     return last_modified.timestamp()
 
@@ -461,12 +435,11 @@ def require_storage(place: str) -> None:
     """
     if not is_object_storage(place):
         return
-    bucket = split_bucket(place)
+    split_bucket(place)
     if not may_have_credentials(place):
         raise storage_error(place, "no credentials")
-    with explain_storage(place):
-        store = open_bucket(bucket.root, retry_seconds=PROBE_SECONDS)
-        next(iter(choose_library(store).list(store, bucket.key or None, chunk_size=1)), None)
+    with open_store(place, PROBE_SECONDS) as (store, key):
+        next(iter(store.list(key or None, chunk_size=1)), None)
 
 
 @lru_cache(maxsize=64)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.blocks import Engine, PieceRows, Rows, TaskRows
-from recbench_spark.storage.delta_files import File, write_file, write_files
+from recbench_spark.storage.delta_files import write_files
 from recbench_spark.storage.marks import keep_fresh
 from recbench_spark.storage.objects import remove_objects, write_table
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.shared_arrays import SharedRows, remove_old
-from recbench_spark.storage.sides import gather_tables
+from recbench_spark.storage.task_files import write_rows
 from recbench_spark.storage.uris import join_uri
 
 SCRATCH = f"_scratch/{uuid.uuid4().hex}"
@@ -52,16 +51,17 @@ def keep_results(base: str, results: TaskRows, engine: Engine) -> PieceRows:
     return PieceRows(engine, [(file, {}) for file in files], read_partition_files)
 
 
+def share_rows(base: str, rows: Rows, names: Sequence[str]) -> SharedRows:
+    """Let tasks write rows to a new folder under a base that all workers can read, without a shuffle."""
+    folder = scratch_folder(base)
+    files = [join_uri(folder, file.path) for file in write_rows(rows, names, folder)]
+    return SharedRows(folder.rsplit("/", 1)[1], tuple(files))
+
+
 def keep_rows(base: str, rows: Rows, names: Sequence[str], engine: Engine) -> PieceRows:
     """Return rows as tasks have written them to files, computed once, without a shuffle."""
-    folder = scratch_folder(base)
-    written = rows.each(names, partial(_write_tables, folder=folder, names=tuple(names)))
-    files = [join_uri(folder, file.path) for task in written for file in task]
+    files = share_rows(base, rows, names).files
     return PieceRows(engine, [(file, {}) for file in files], read_partition_files)
-
-
-def _write_tables(tables: Iterable[pa.Table], folder: str, names: Sequence[str]) -> list[File]:
-    return [write_file(rows, folder, {}, names) for rows in gather_tables(tables)]
 
 
 def drop_scratch(base: str) -> None:

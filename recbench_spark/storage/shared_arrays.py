@@ -9,10 +9,8 @@ cache.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
-import shutil
 import stat
 import tempfile
 from collections import OrderedDict
@@ -28,11 +26,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from recbench_spark.errors import DataError
-from recbench_spark.storage.ages import read_clock
+from recbench_spark.errors import DataError, StoreError
 from recbench_spark.storage.object_access import open_filesystem, open_path
-from recbench_spark.storage.publish import replace_file
-from recbench_spark.storage.seals import digest_file
+from recbench_spark.storage.publish import read_clock, remove_tree, replace_file
+from recbench_spark.storage.seals import SEAL, find_damage, read_seal, write_seal
 
 Arrays = dict[str, npt.NDArray[Any]]
 Builder = Callable[[ds.Dataset, Path], None]
@@ -82,11 +79,11 @@ class SharedRows:
         place = host / self.key
         with lock_file(host / f"{self.key}.lock"):
             if not is_whole(place):
-                _remove_path(place)
+                remove_tree(place)
                 remove_old(host)
                 partial = Path(tempfile.mkdtemp(prefix=f"{self.key}.", dir=host))
                 build(self.dataset(), partial)
-                write_list(partial)
+                write_seal(partial)
                 partial.rename(place)
                 if not is_whole(place, digests=True):
                     raise DataError(
@@ -151,55 +148,32 @@ def is_private(folder: Path) -> bool:
 def remove_arrays(key: str) -> None:
     """Remove the arrays of a name from this host; other hosts remove them after a day."""
     _open_folders.pop(key, None)
-    _remove_path(host_folder() / key)
+    remove_tree(host_folder() / key)
     (host_folder() / f"{key}.lock").unlink(missing_ok=True)
-
-
-def _remove_path(place: Path) -> None:
-    """Remove a file, or a folder with its content; of a link only the link."""
-    if place.is_symlink() or place.is_file():
-        place.unlink(missing_ok=True)
-    else:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 # ------------------------------------------------------------------------- what is in a folder
 
-LIST_FILE = "files.json"
-"""Name of the file with name, bytes and digest of each array, written when all of them exist."""
-
-
-def write_list(folder: Path) -> None:
-    """Write the list of the files from their bytes, which are still in the page cache."""
-    listed = {file.name: [file.stat().st_size, digest_file(file)] for file in _list_files(folder)}
-    (folder / LIST_FILE).write_text(json.dumps(listed), encoding="utf-8")
-
-
-def _list_files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.name != LIST_FILE)
-
 
 def is_whole(folder: Path, digests: bool = False) -> bool:
-    """Return whether the files of a folder are complete and unchanged, and files of this user.
+    """Return whether the files of a folder are those of its seal, and files of this user.
 
     Args:
         folder: folder of the arrays.
         digests: compare all bytes, not only their number.
     """
     try:
-        listed = dict(json.loads((folder / LIST_FILE).read_text(encoding="utf-8")))
-        sizes = {file.name: _own_file_size(file) for file in (folder / LIST_FILE, *_list_files(folder))}
-        expected = {name: size for name, (size, _) in listed.items()}
-        whole = is_private(folder) and sizes.pop(LIST_FILE) >= 0 and sizes == expected
-        return whole and not (digests and any(digest_file(folder / n) != d for n, (_, d) in listed.items()))
-    except (OSError, TypeError, ValueError):
+        sealed, files = {*read_seal(folder), SEAL}, [*folder.iterdir()]
+        own = is_private(folder) and all(map(_is_own_file, files))
+        return own and {file.name for file in files} == sealed and not find_damage(folder, digests=digests)
+    except (OSError, StoreError):
         return False
 
 
-def _own_file_size(file: Path) -> int:
-    """Return the bytes of a file of this user; -1 for a link or another user's file."""
+def _is_own_file(file: Path) -> bool:
+    """Return whether a path is a file of this user, and no link."""
     status = file.lstat()
-    return status.st_size if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() else -1
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
 
 
 # ------------------------------------------------------------------------------------ arrays
@@ -279,4 +253,4 @@ def remove_old(folder: Path) -> None:
     for entry in folder.iterdir():
         with suppress(FileNotFoundError):  # another process was there first
             if now - entry.lstat().st_mtime > KEEP_SECONDS:
-                _remove_path(entry)
+                remove_tree(entry)

@@ -10,26 +10,26 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
-from recbench_spark.engine.versions import change_setting, make_frame
+from recbench_spark.engine.measures import PIECE_ROWS
+from recbench_spark.engine.versions import change_setting, is_frame, make_frame
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.blocks import PieceRows
-from recbench_spark.storage.delta_tables import has_odd_name
-from recbench_spark.storage.frame_blocks import open_frame
-from recbench_spark.storage.frame_files import write_frame
+from recbench_spark.storage.delta_files import File
+from recbench_spark.storage.file_tables import TaskFiles
+from recbench_spark.storage.frame_blocks import FrameRows, open_frame
 from recbench_spark.storage.marks import count_hours_to_keep
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.spark_types import conform, spark_schema
 from recbench_spark.storage.table_sql import equality_condition, quote_text, timestamp_literal
+from recbench_spark.storage.task_files import write_table_rows
 from recbench_spark.storage.uris import is_object_storage, join_uri
 from recbench_spark.storage.warehouse import WarehouseTables
 
@@ -39,53 +39,39 @@ T = TypeVar("T")
 class Store(WarehouseTables):
     """Tables by name under one root; everything in a warehouse is written through this class."""
 
-    def append(self, frame: DataFrame, table: Table, once: str = "") -> None:
-        """Append rows; with `once`, a second append under the same name does nothing.
+    def append(self, rows: Any, table: Table, once: str = "", named_by: str = "") -> list[File]:
+        """Append rows as `FileTables.append`, which may be a frame of Spark, too.
 
-        Appends never conflict with one another. A conflict with the creation of the table, or with another
-        writer of the same `once`, is tried again; Delta then skips rows that exist.
+        Tasks write its rows where the driver commits. Where Spark does, Delta skips a version that is not
+        above the last one of a name.
         """
+        if not is_frame(rows):
+            return super().append(rows, table, once, named_by)
         self.create(table)
-        # Each append has a name, so that one whose answer was lost is not repeated. Delta skips a version
-        # that is not above the last version of a name.
-        once = once or uuid.uuid4().hex
-        if is_object_storage(self.root):
-            self._append_files(frame, table, once)
-            return
-        writer = conform(frame, table).write.format("delta").mode("append")
+        frame, once, name = conform(rows, table), once or uuid.uuid4().hex, self.location(table.name)
+        if is_object_storage(self.root) or (self.folder and delta_files.can_commit(name)):
+            if not delta_files.is_committed(name, f"{table.name}/{once}"):
+                files = write_table_rows(FrameRows(frame, PIECE_ROWS), table, name)
+                super().append(TaskFiles(files, name), table, once)
+            return []
+        writer = frame.write.format("delta").mode("append")
         writer = writer.option("txnAppId", f"{table.name}/{once}").option("txnVersion", "1")
-        name = self.location(table.name)
         save = writer.saveAsTable if self.in_catalog else writer.save
-        retry_conflicts(f"write {table.name}", lambda: save(name))
-
-    def _append_files(self, frame: DataFrame, table: Table, once: str) -> None:
-        """Append rows that tasks write as files (`frame_files`), by one conditional write of the driver."""
-        place, name = self.location(table.name), f"{table.name}/{once}"
-        if not delta_files.is_committed(place, name):
-            files = write_frame(conform(frame, table), place, table)
-            commit = partial(delta_files.commit, place, files, {}, name)
-            retry_conflicts(f"write {table.name}", commit)
+        self.retry(f"write {table.name}", lambda: save(name))
+        return []
 
     def _open_spare_folder(self, table: Table) -> str:
         return scratch_folder(self.scratch)
 
-    def _append_spare(
-        self, files: Sequence[delta_files.File], table: Table, once: str, folder: str
-    ) -> None:
+    def _append_spare(self, written: TaskFiles, table: Table, once: str) -> None:
         """Let Spark append files that tasks wrote beside a table, since its catalog or rules need Spark."""
-        pieces = [(join_uri(folder, file.path), file.partition or {}) for file in files]
+        pieces = [(join_uri(written.folder, file.path), file.partition or {}) for file in written.files]
         rows = PieceRows(self.engine, pieces, partial(read_partition_files, schema=table.arrow_schema))
         self.append(open_frame(self.spark, rows, spark_schema(table)), table, once)
 
-    def append_all(self, frames: Sequence[tuple[DataFrame, Table]]) -> None:
-        """Append to several tables at once: the driver plans one while executors work on another."""
-        self.create(*{table.name: table for _, table in frames}.values())
-        with ThreadPoolExecutor(max_workers=4) as pool:
-            list(pool.map(lambda pair: self.append(*pair), frames))
-
     def _append_arrow(self, rows: pa.Table, table: Table, once: str) -> None:
         if self._uses_deltalake(table):
-            self._write_rows(rows, table, once)
+            super()._append_arrow(rows, table, once)
         else:
             self.append(make_frame(self.spark, rows), table, once)
 
@@ -142,7 +128,7 @@ class Store(WarehouseTables):
 
     def vacuum(self, name: str, hours: int) -> None:
         """Remove files that no version of the last hours uses, as `FileTables.vacuum`."""
-        if self._keeps_files(name) and not has_odd_name(self.location(name)):
+        if self._keeps_files(name):
             super().vacuum(name, hours)
             return
         kept = hours if self.folder is None else count_hours_to_keep(self.folder, hours)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import Table
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.ages import age_seconds
 from recbench_spark.storage.objects import list_objects, put_if_absent, require_conditional_writes
-from recbench_spark.storage.publish import NO_LINKS
+from recbench_spark.storage.publish import NO_LINKS, age_seconds
 from recbench_spark.storage.table_sql import table_properties
 from recbench_spark.storage.uris import LOG, is_object_storage, join_uri
 

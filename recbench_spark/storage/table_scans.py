@@ -6,11 +6,13 @@ listed, opened and refused here. Callers decide what a file must hold, and who r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -18,11 +20,11 @@ import pyarrow.parquet as pq
 
 from recbench_spark.errors import DataError, FallbackToSpark, StoreError
 from recbench_spark.inputs import find_version
+from recbench_spark.storage import objects
 from recbench_spark.storage.delta_tables import list_features, list_table_files, open_table, read_dataset
-from recbench_spark.storage.local_files import data_files, parquet_error, refuse_case
-from recbench_spark.storage.object_access import open_filesystem
-from recbench_spark.storage.partitions import find_partition
-from recbench_spark.storage.uris import is_remote
+from recbench_spark.storage.local_files import data_files, has_delta_log, parquet_error, refuse_case
+from recbench_spark.storage.objects import holds_files
+from recbench_spark.storage.uris import LOG, is_object_storage, join_uri
 
 
 class Piece(NamedTuple):
@@ -164,18 +166,10 @@ def read_footers(files: Sequence[str], where: str) -> list[pq.FileMetaData]:
 
 def _read_footer(file: str, where: str) -> pq.FileMetaData:
     try:
-        with _open_parquet_file(file) as opened:
+        with objects.open_parquet(file, **CHECKED) as opened:
             return opened.metadata
     except (pa.ArrowException, OSError) as error:
         raise parquet_error(where, file, error) from None
-
-
-def _open_parquet_file(file: str) -> pq.ParquetFile:
-    """Open a Parquet file: mapped from a disk of this machine, or read from an object storage."""
-    if not is_remote(file):
-        return pq.ParquetFile(file, memory_map=True, **CHECKED)
-    system, path = open_filesystem(file)
-    return pq.ParquetFile(path, filesystem=system, **CHECKED)
 
 
 CHECKED: dict[str, Any] = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
@@ -214,10 +208,38 @@ def read_row_group(piece: Piece, columns: Sequence[str], most: int) -> Iterator[
         DataError: the file cannot be read, or is not the one whose footer was read.
     """
     try:
-        file = _open_parquet_file(piece.path)
+        file = objects.open_parquet(piece.path, **CHECKED)
         groups = file.metadata
         if piece.number >= groups.num_row_groups or groups.row_group(piece.number).num_rows != piece.rows:
             raise DataError(f"{piece.path} has changed since its footer was read", "run again")
         yield from file.iter_batches(most, [piece.number], list(columns), use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{piece.path}: cannot be read: {error}", "has it changed?") from None
+
+
+# ---------------------------------------- partitions by path: `embeddings/model_id=ID`
+
+PARTITION = re.compile(r"(.+?)((?:/\w+=[^/=]+)+)/?")
+
+
+class TablePartition(NamedTuple):
+    """TablePartition names the rows of a table that have these values in its partition columns."""
+
+    table: str
+    values: dict[str, str]
+
+
+def find_partition(path: str) -> TablePartition | None:
+    """Return the partition that a path names; None for a path that is no part of a Delta table."""
+    match = PARTITION.fullmatch(path)
+    if match is None or not is_delta_table(match[1]):
+        return None
+    pairs = (folder.split("=") for folder in match[2].strip("/").split("/"))
+    return TablePartition(match[1], {unquote(name): unquote(value) for name, value in pairs})
+
+
+def is_delta_table(place: str) -> bool:
+    """Tell whether a path of this machine, or a URI of object storage, is the folder of a Delta table."""
+    if is_object_storage(place):
+        return holds_files(join_uri(place, LOG))
+    return has_delta_log(place)

@@ -1,4 +1,4 @@
-"""Upkeep of tables: compaction, removal of unused files, new columns and constraints.
+"""Upkeep of tables: compaction, unused and lost files, new columns and constraints.
 
 Spark commits to object storage by a plain write, so it could overwrite the commit of another job. Here
 `deltalake`, or this module, commits by a conditional write, so other jobs may write at the same time.
@@ -10,30 +10,50 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from recbench_spark.errors import StoreError
 from recbench_spark.kernels.streams import chunks
 from recbench_spark.schemas import Table
+from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import (
     CHECKED_VERSION,
     ConflictError,
     File,
     explain_delta_errors,
 )
-from recbench_spark.storage.delta_tables import list_stored_files, open_table, read_dataset
+from recbench_spark.storage.delta_tables import (
+    has_odd_name,
+    hold_table,
+    list_stored_files,
+    open_for_write,
+    open_table,
+    read_dataset,
+)
 from recbench_spark.storage.object_access import open_filesystem, open_path
-from recbench_spark.storage.objects import open_output, put_if_absent, read_object_clock
-from recbench_spark.storage.table_sql import table_properties
-from recbench_spark.storage.uris import LOG, is_object_storage, join_uri
+from recbench_spark.storage.objects import (
+    measure_files,
+    open_output,
+    put_if_absent,
+    read_object_clock,
+    stat_visible,
+)
+from recbench_spark.storage.table_sql import (
+    table_properties,
+)
+from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, join_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
 
 FILE_BYTES = 100 << 20
 """Size up to which a compaction combines files."""
@@ -134,27 +154,23 @@ def vacuum_files(place: str, hours: float) -> None:
     """Remove files that no version of the last hours uses, also those of killed writers.
 
     `deltalake` compares the times of objects with this host's clock, so the difference is added where that
-    is ahead of the storage's clock.
+    is ahead of the storage's clock. In a folder with an odd name it lists them behind links.
 
     Raises:
         ConflictError, StoreError: as `compact_files`.
     """
     ahead = max(0.0, time.time() - read_object_clock(place)) / 3600 if is_object_storage(place) else 0.0
-    with explain_delta_errors("vacuum", place):
-        open_table(place).vacuum(
+    odd = has_odd_name(place)
+    with explain_delta_errors("vacuum", place), open_for_write(place) as table:
+        unused = table.vacuum(
             math.ceil(hours + ahead),
-            dry_run=False,
+            dry_run=odd,
             enforce_retention_duration=False,  # Delta would require a week, but a night ends within a day
             full=True,
-            post_commithook_properties=_hooks(),
+            post_commithook_properties=delta_files.keep_logs(),
         )
-
-
-def _hooks() -> Any:
-    """Return properties of a commit that leave old logs to the table's own rule."""
-    from deltalake import PostCommitHookProperties  # noqa: PLC0415
-
-    return PostCommitHookProperties(cleanup_expired_logs=False)
+    for name in unused if odd else ():
+        Path(place, name).unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------- columns and constraints
@@ -209,3 +225,73 @@ def _merge_properties(known: Mapping[str, str | None], table: Table) -> dict[str
     """Return the properties of a table with those of its present schema."""
     kept = {key: value for key, value in known.items() if value is not None}
     return {**kept, **table_properties(table)}
+
+
+# ---------------------------------------- files that the log names and the folder lacks
+
+HINT = "run its night again, which makes lost rows anew, or restore the file from a copy"
+
+
+class LostFile(NamedTuple):
+    """A lost file of a table: its path or URI, and the value of its partition (empty: it has none)."""
+
+    path: str
+    owner: str
+
+
+def list_lost_files(
+    place: str, column: str = "", is_owner: Callable[[str], bool] | None = None
+) -> list[LostFile]:
+    """List the lost files of a table that exists, in the log's order.
+
+    Args:
+        place: folder or URI of the table.
+        column: a partition column; empty: files of all partitions.
+        is_owner: which values of that column count; None: all.
+
+    Raises:
+        DeltaError, StoreError: as `delta_tables.open_table`.
+    """
+    place = arrow_uri(place) if is_object_storage(place) else place
+    with hold_table(place) as table:
+        stored = list_stored_files(table, place)
+    owners = {path: known[f"partition.{column}"] if column else "" for path, known in stored.items()}
+    files = [path for path in stored if is_owner is None or is_owner(owners[path])]
+    sizes = zip(files, _measure(place, files), strict=True)
+    return [LostFile(path, owners[path]) for path, size in sizes if size != stored[path]["size_bytes"]]
+
+
+def _measure(place: str, files: Sequence[str]) -> list[int | None]:
+    """Return the bytes of each file; of object storage by one listing of the table."""
+    if not files or not is_object_storage(place):
+        return measure_files(files)
+    listed = {uri: one.size for uri, one in stat_visible(place).items()}
+    return [listed.get(file) for file in files]
+
+
+def forget_files(place: str, files: Sequence[str]) -> None:
+    """Remove lost files from the log of a table, in one version; its other rows stay.
+
+    Raises:
+        ConflictError, StoreError: as `delta_files.delete_rows`.
+    """
+    place = arrow_uri(place) if is_object_storage(place) else place
+    delta_files.remove_files(place, frozenset(files))
+
+
+def lost_error(name: str, files: Sequence[str]) -> StoreError:
+    """Return the error that names a table and its first lost file."""
+    more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+    return StoreError(f"table {name} lacks files that its log names: {files[0]}{more}", HINT)
+
+
+@contextmanager
+def explain_lost(place: str) -> Iterator[None]:
+    """Name the table where a file of it is missing while it is read. Raises StoreError."""
+    try:
+        yield
+    except FileNotFoundError:
+        lost = [one.path for one in list_lost_files(place)]
+        if not lost:
+            raise
+        raise lost_error(place.rstrip("/").rpartition("/")[2], lost) from None

@@ -25,7 +25,7 @@ from recbench_spark.engine.sessions import (
 from recbench_spark.engine.versions import collect_arrow, read_setting
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
-from recbench_spark.storage import delta_files, shared_rows
+from recbench_spark.storage import delta_files, frame_blocks
 from recbench_spark.storage.catalogs import (
     find_schema_place,
     is_delta,
@@ -33,10 +33,9 @@ from recbench_spark.storage.catalogs import (
     register_table,
     require_address,
 )
-from recbench_spark.storage.delta_tables import count_rows, hold_table, measure_table_files
+from recbench_spark.storage.delta_tables import count_rows, hold_table
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.frame_blocks import FrameRows
-from recbench_spark.storage.lost_files import explain_lost
 from recbench_spark.storage.object_access import (
     HADOOP_ADDRESS,
     adopt_hadoop,
@@ -44,7 +43,6 @@ from recbench_spark.storage.object_access import (
     renew_variables,
 )
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
-from recbench_spark.storage.paths import IN_SCRATCH
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.table_folders import (
@@ -57,18 +55,16 @@ from recbench_spark.storage.table_folders import (
     remote_files_in,
     try_create_local,
 )
-from recbench_spark.storage.table_sql import check_version, quote_folder, view_files
-from recbench_spark.storage.table_statements import create_statement
-from recbench_spark.storage.uris import HDFS, LOG, arrow_uri, is_object_storage, read_scheme, trim_uri
-
-SMALL_PARTITION_BYTES = 1 << 23
-"""Bytes of files of a partition of object storage that the driver hands to Spark."""
-
-SMALL_PARTITIONS = 8
-"""Partitions of which the driver keeps the rows."""
-
-MOST_GROWTH = 4
-"""Largest ratio of a kept partition in memory to SMALL_PARTITION_BYTES, for files that are packed well."""
+from recbench_spark.storage.table_sql import check_version, create_statement, quote_folder, view_files
+from recbench_spark.storage.uris import (
+    HDFS,
+    IN_SCRATCH,
+    LOG,
+    arrow_uri,
+    is_object_storage,
+    read_scheme,
+    trim_uri,
+)
 
 
 def hadoop_uri(spark: SparkSession, uri: str) -> str:
@@ -161,7 +157,6 @@ class WarehouseTables(FileTables):
             _check_storage(spark, self.root, read_only)
         self._existing: set[str] = set()
         self._registered: set[str] = set()
-        self._small_partitions: dict[tuple[str, ...], DataFrame] = {}
         if self.folder is not None and not read_only:
             check_writable(self.folder)
         if not any_version:
@@ -184,8 +179,8 @@ class WarehouseTables(FileTables):
 
     @property
     def scratch(self) -> str:
-        """Folder for rows that workers map (see `shared_rows.base_folder`)."""
-        return shared_rows.base_folder(self.spark, None if self.in_catalog else self.root)
+        """Folder for rows that workers map (see `frame_blocks.base_folder`)."""
+        return frame_blocks.base_folder(self.spark, None if self.in_catalog else self.root)
 
     @property
     def files_root(self) -> str:
@@ -206,7 +201,7 @@ class WarehouseTables(FileTables):
 
     def drop_scratch(self) -> None:
         """Remove the rows that this process shared with tasks, and those of killed jobs."""
-        shared_rows.drop_scratch(self.spark, self.scratch)
+        frame_blocks.drop_scratch(self.spark, self.scratch)
 
     def location(self, name: str) -> str:
         """Return the directory of a table, or its name in the catalog."""
@@ -286,46 +281,8 @@ class WarehouseTables(FileTables):
         return self.spark.read.format("delta").load(self.location(table.name))
 
     def read_partition(self, table: Table, column: str, value: str) -> DataFrame:
-        """Return the rows that have a value in a partition column.
-
-        Of object storage the driver reads them where they are few: a reader of Delta in Java would ask for
-        the log, and for each file, several times.
-        """
-        rows = self._read_small_partition(table, column, value)
-        if rows is None:
-            return self.read(table).where(F.col(column) == value)
-        self._renew_access()
-        return rows
-
-    def _read_small_partition(self, table: Table, column: str, value: str) -> DataFrame | None:
-        """Return a partition whose files the driver reads; None where it is none, or too large.
-
-        Files never change, so a partition with the same files is read once.
-        """
-        if not is_object_storage(self.root) or column not in table.partition_by:
-            return None
-        require_jars(self.spark, self.root)
-        if not self.exists(table.name) or not self._uses_deltalake(table):
-            return None
-        place = self.location(table.name)
-        with hold_table(place) as opened:
-            files = measure_table_files(opened, place, {column: value})
-            if not files or sum(files.values()) > SMALL_PARTITION_BYTES:
-                return None
-            key = (table.name, value, *files)
-            if key in self._small_partitions:
-                return self._small_partitions[key]
-            rows = delta_files.read_rows(place, [(column, "=", value)], version=opened.version())
-        if rows.nbytes > MOST_GROWTH * SMALL_PARTITION_BYTES:
-            return None
-        return self._hand_to_spark(key, rows.select(table.names), table)
-
-    def _hand_to_spark(self, key: tuple[str, ...], rows: pa.Table, table: Table) -> DataFrame:
-        """Return the rows of a partition as a frame, and keep it in place of the oldest one."""
-        while len(self._small_partitions) >= SMALL_PARTITIONS:
-            self._small_partitions.pop(next(iter(self._small_partitions)), None)  # or a thread was faster
-        self._small_partitions[key] = self.spark.createDataFrame(rows, spark_schema(table))
-        return self._small_partitions[key]
+        """Return the rows that have a value in a column."""
+        return self.read(table).where(F.col(column) == value)
 
     def _open_frame(self, table: Table, values: Mapping[str, Sequence[str]], most: int) -> FrameRows:
         rows = self.read(table)
@@ -338,25 +295,12 @@ class WarehouseTables(FileTables):
         succeeded = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
         return self.read(table).join(F.broadcast(succeeded), "run_id", "left_semi")
 
-    def read_run(self, name: str, run_id: str) -> DataFrame:
-        """Return the rows of one run in a result table."""
-        return self.read_partition(TABLES[name], "run_id", run_id)
-
     def read_rows(
         self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return rows that fulfil all filters; few, since the driver holds them. No Spark job if possible.
-
-        Args:
-            table: a table of small rows.
-            filters: (column, operator, value), the operator one of =, !=, <, <=, >, >=, in.
-            columns: the wanted columns; None: all.
-        """
-        if not self.exists(table.name):
-            return table.arrow_schema.empty_table().select(columns or table.names)
-        if self._uses_deltalake(table):
-            with explain_lost(self.location(table.name)):
-                return delta_files.read_rows(self.location(table.name), filters, columns)
+        """Return rows as `FileTables.read_rows`; no Spark job if possible."""
+        if not self.exists(table.name) or self._uses_deltalake(table):
+            return super().read_rows(table, filters, columns)
         frame = self.read(table)
         for column, operator, value in filters:
             frame = frame.where(filter_condition(column, operator, value))
@@ -374,10 +318,8 @@ class WarehouseTables(FileTables):
 
     def has(self, table: Table, column: str, value: str) -> bool:
         """Return whether any row has this value."""
-        if not self.exists(table.name):
-            return False
-        if self._uses_deltalake(table):
-            return value in self.list_values(table, column)
+        if not self.exists(table.name) or self._uses_deltalake(table):
+            return super().has(table, column, value)
         return not self.read(table).where(F.col(column) == value).limit(1).isEmpty()
 
     def list_values(self, table: Table, column: str) -> set[str]:

@@ -37,11 +37,10 @@ from recbench_spark.evaluation.ranking_counts import (
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
 from recbench_spark.schemas import IDS, USER_BLOCKS, require_names
-from recbench_spark.storage.blocks import Engine, Rows
+from recbench_spark.storage.blocks import Engine, Rows, Side, Sides, deal_sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.scratch import keep_rows
 from recbench_spark.storage.shared_arrays import flatten_lists
-from recbench_spark.storage.sides import Side, Sides, deal_sides
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 Settings = TypeVar("Settings", ListsModel, ScoresModel)

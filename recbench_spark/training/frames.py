@@ -15,8 +15,7 @@ from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.schemas import Table
-from recbench_spark.storage.frame_blocks import FrameRows
-from recbench_spark.storage.shared_rows import share_rows
+from recbench_spark.storage.frame_blocks import FrameRows, share_rows
 from recbench_spark.storage.store import Store
 
 Frame: TypeAlias = DataFrame

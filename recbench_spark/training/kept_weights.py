@@ -7,8 +7,8 @@ from pathlib import Path
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.host_files import copy_file_to_object
+from recbench_spark.storage.makers import cache_in_process
 from recbench_spark.storage.objects import stat_objects
-from recbench_spark.storage.process_caches import cache_in_process
 from recbench_spark.storage.publish import local_path, remove_tree
 from recbench_spark.storage.seals import find_damage, read_seal, write_seal
 from recbench_spark.storage.uris import is_remote, join_uri

@@ -29,7 +29,7 @@ from recbench_spark.models.rating.interface import Scale
 from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, SIMILARITIES
 from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, rename_results, return_rows
-from recbench_spark.storage.file_tables import Part
+from recbench_spark.storage.file_tables import TaskParts
 from recbench_spark.storage.scratch import keep_results
 from recbench_spark.training import given_rows
 from recbench_spark.training.registry import import_adapter
@@ -121,7 +121,7 @@ class ModelAdapter(Generic[Settings]):
             named = trained.explanations.append_column(
                 "model_id", pa.repeat(key, len(trained.explanations))
             )
-            data.store.append_rows(named, EXPLANATIONS, once=key)
+            data.store.append(named, EXPLANATIONS, once=key)
         vectors = {"user": trained.users, "item": trained.items}
         sides = {side: rows for side, rows in vectors.items() if rows is not None}
         near = {"": trained.similarities} if trained.similarities is not None else {}
@@ -130,7 +130,7 @@ class ModelAdapter(Generic[Settings]):
                 data.frames.append_frames(data.store, table, parts, key)
             elif parts:
                 named = [_name_part(rows, side, key) for side, rows in parts.items()]
-                data.store.append_parts(named, table, once=key)
+                data.store.append(TaskParts(named), table, once=key)
 
     def is_saved(self, data: SplitData) -> bool:
         """Return true if the model was trained on this split before; calls `saved`, the older name."""
@@ -304,7 +304,7 @@ def make_adapter(settings: ModelConfig) -> ModelAdapter[ModelConfig]:
     return cast("ModelAdapter[ModelConfig]", import_adapter(settings)(settings))
 
 
-def _name_part(rows: Side, side: str, key: str) -> Part:
+def _name_part(rows: Side, side: str, key: str) -> tuple[TaskRows, dict[str, str]]:
     """Return rows of a fit as a part of a table of trained models."""
     partition = {"model_id": key} | ({"side": side} if side else {})
     if isinstance(rows, PieceRows):

@@ -33,10 +33,9 @@ from recbench_spark.errors import ConfigError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import FitResult, Report, Shard, Task, fit, read_checkpoint
 from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.settings import FittedModel
-from recbench_spark.storage.ages import remove_leftovers
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.makers import private_name
-from recbench_spark.storage.publish import private_path
+from recbench_spark.storage.publish import private_path, remove_leftovers
 from recbench_spark.training.processes import FailureNote, Job, ProcessEnd, parse_result, run_processes
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ def record_decision(
     store: AnyStore, entry_id: str, board: str, decision: str, reason: str, *, who: str
 ) -> None:
     """Append a decision on a row of a board."""
-    store.append_rows([_decision_row(entry_id, board, decision, reason, who)], BOARD_DECISIONS)
+    store.append([_decision_row(entry_id, board, decision, reason, who)], BOARD_DECISIONS)
 
 
 def hold_back(store: AnyStore, entry_id: str, board: str, reason: str) -> None:

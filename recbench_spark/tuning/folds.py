@@ -19,9 +19,9 @@ from recbench_spark.protocol.pairs import read_fold_part
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.blocks import PieceRows, TaskRows
 from recbench_spark.storage.delta_files import File, write_files
+from recbench_spark.storage.made_folders import write_once
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.packed_blocks import read_partition_files, select_columns
-from recbench_spark.storage.published_rows import publish_rows
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.fits.logs import COLUMNS, SharedRatingLog, collect_facts, find_scale
 
@@ -83,7 +83,7 @@ def open_folded_log(store: AnyStore, benchmark: Benchmark, journal: Journal) -> 
         ) as counts:
             counts["rows"] = _write_log(store, whole, folder, folded, journal)
 
-    folder_path = publish_rows(f"{store.files_root}/fit_files/logs/{log_id}", write, FACTS_FILE)
+    folder_path = write_once(f"{store.files_root}/fit_files/logs/{log_id}", write, FACTS_FILE)
     files = _make_log_files(benchmark, log_id, folder_path, _read_facts(folder_path))
     folds = tuple(range(split.folds)) if folded else ()
     log = FoldedLog(log_id, files, folds, benchmark.dataset.name, _describe_protocol(benchmark))

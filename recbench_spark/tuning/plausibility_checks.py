@@ -31,8 +31,7 @@ from recbench_spark.leaderboard.plausibility import (
 from recbench_spark.leaderboard.published import load_published_boards
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.schemas import CHECKS
-from recbench_spark.storage.blocks import Rows
-from recbench_spark.storage.sides import ChangedRows
+from recbench_spark.storage.blocks import ChangedRows, Rows
 from recbench_spark.tuning.board_update import (
     board_name,
     collect_nightly_entries,

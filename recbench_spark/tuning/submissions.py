@@ -428,7 +428,7 @@ def _count_look(
         by_part.get("quiz"), by_part.get("test", entry.value), now, entry.entry_id,
         "; ".join(notes) or None,
     )  # fmt: skip
-    store.append_rows([dict(zip(SUBMISSIONS.names, row, strict=True))], SUBMISSIONS)
+    store.append([dict(zip(SUBMISSIONS.names, row, strict=True))], SUBMISSIONS)
 
 
 def make_facts(benchmark: Benchmark, log: FoldedLog, row: Row, who: str) -> dict[str, Any]:

@@ -37,9 +37,9 @@ from recbench_spark.nightly.split import prepare_split
 from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, SPLITS
+from recbench_spark.storage.blocks import ChangedRows
+from recbench_spark.storage.made_folders import write_folder, write_once
 from recbench_spark.storage.packed_blocks import decode_dictionaries
-from recbench_spark.storage.published_rows import publish_rows, write_folder
-from recbench_spark.storage.sides import ChangedRows
 from recbench_spark.training.fits.tasks import FitTask, name_settings
 from recbench_spark.tuning.credit import compute_credited_log_id, model_settings
 from recbench_spark.tuning.fold_fits import FitPlanner, ValidationDraw, run_plan
@@ -154,7 +154,7 @@ def write_training_log(night: BenchmarkNight, journal: Journal) -> str:
         write_folder(dealt.then(_sort_rows, names), folder)
 
     name = "train-times" if has_times and not by_time else "train"
-    return publish_rows(f"{store.files_root}/fit_files/logs/{split_id}-{name}", write)
+    return write_once(f"{store.files_root}/fit_files/logs/{split_id}-{name}", write)
 
 
 def _keep_training(rows: pa.Table) -> pa.Table:

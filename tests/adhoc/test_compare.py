@@ -480,10 +480,10 @@ def publish(store: ArrowStore, *runs: Published) -> None:
         }
         facts |= {"split_id": run.split, "source": "own", "dataset": "small"}
         facts |= {"finished_at": datetime(2026, 1, run.day, tzinfo=UTC)}
-        store.append_rows([{name: facts.get(name) for name in RUNS.names}], RUNS)
+        store.append([{name: facts.get(name) for name in RUNS.names}], RUNS)
         values = {"run_id": run_id, "user_id": "u", "part": run.part, "metric": "ndcg", "n_relevant": 1}
         values |= {"definition": run.definition, "estimator": "holdout", "ks": [5], "values": [0.5]}
-        store.append_rows([values], USER_METRICS)
+        store.append([values], USER_METRICS)
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,9 @@ from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.kernels.streams import serialize_table
-from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.blocks import ChangedRows, PieceRows
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.sides import ChangedRows
 from tests.evaluation.test_batches import DIMS, ITEMS, PLAN, USERS, share_rows, users
 
 REQUEST = RankingRequest(PLAN.definition)

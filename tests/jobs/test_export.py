@@ -45,10 +45,10 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> str:
     for n, day in enumerate((date(2026, 1, 1), date(2026, 1, 2))):
         for m, model in enumerate(("als", "it's")):
             run = {"run_id": f"{model}-{n}", "model": model, "logical_date": day, "run_key": f"{model}{n}"}
-            store.append_rows([make_row(METRICS, value=0.1 * (m + n), **run)], METRICS)
-            store.append_rows([make_row(CHECKS, check="rows", **run)], CHECKS)
-            store.append_rows([make_row(RUNS, model_kind="als", **run)], RUNS)
-    store.append_rows(
+            store.append([make_row(METRICS, value=0.1 * (m + n), **run)], METRICS)
+            store.append([make_row(CHECKS, check="rows", **run)], CHECKS)
+            store.append([make_row(RUNS, model_kind="als", **run)], RUNS)
+    store.append(
         [make_row(METRICS, run_id="als-1", slice_key="popularity", slice_value="head", value=0.2)], METRICS
     )
     sides: dict[str, Any] = {"run_id": "als-1", "model": "als", "logical_date": date(2026, 1, 2)}
@@ -58,7 +58,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> str:
         make_row(COMPARISONS, comparison_id="c1", with_baseline=True, compared_at=NOW, **sides, **pair),
         make_row(COMPARISONS, comparison_id="c2", regressed=True, compared_at=NOW, **sides, **fall),
     ]
-    store.append_rows(differences, COMPARISONS)
+    store.append(differences, COMPARISONS)
     return str(root)
 
 

@@ -301,11 +301,11 @@ def test_a_job_announces_a_cold_cache_as_a_user_sees_it(files: Path, tmp_path: P
 
 def test_tables_are_made_as_spark_makes_them(tmp_path: Path) -> None:
     store = ArrowStore(str(tmp_path))
-    store.append_rows([{"run_id": "a", "check": "c", "severity": "info", "passed": True}], CHECKS)
+    store.append([{"run_id": "a", "check": "c", "severity": "info", "passed": True}], CHECKS)
     with pytest.raises(StoreError, match="checks"):
-        store.append_rows([{"run_id": "a", "check": "c", "severity": "bad", "passed": True}], CHECKS)
+        store.append([{"run_id": "a", "check": "c", "severity": "bad", "passed": True}], CHECKS)
     with pytest.raises(StoreError, match="checks: column 'run_id' holds NULL"):
-        store.append_rows([{"run_id": None, "check": "c", "severity": "info", "passed": True}], CHECKS)
+        store.append([{"run_id": None, "check": "c", "severity": "info", "passed": True}], CHECKS)
     assert [row["run_id"] for row in store.rows(CHECKS)] == ["a"]
     assert store.rows(CHECKS, [("run_id", "=", "b")]) == [] and store.read_rows(METRICS).num_rows == 0
     store.create(CHECKS)
@@ -315,7 +315,7 @@ def test_tables_are_made_as_spark_makes_them(tmp_path: Path) -> None:
 def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     def write(n: int) -> None:
         rows = [{"run_id": f"r{n}", "check": "c", "severity": "info", "passed": True}]
-        ArrowStore(str(tmp_path)).append_rows(rows, CHECKS)
+        ArrowStore(str(tmp_path)).append(rows, CHECKS)
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(12)]
     for thread in threads:

@@ -114,7 +114,7 @@ def test_an_older_folder_is_migrated_without_spark(tmp_path: Path, capsys) -> No
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("recbench_spark.storage.table_sql.SCHEMA_VERSION", OLDEST_SCHEMA)
             create_local_table(place / "runs", older)
-        ArrowStore(str(place), any_version=True).append_rows([{**row, "status": status}], older)
+        ArrowStore(str(place), any_version=True).append([{**row, "status": status}], older)
     with pytest.raises(StoreError, match="--migrate"):
         ArrowStore(str(tmp_path / "good"))
     assert run_job(maintain, "--warehouse", tmp_path / "good", "--migrate", "--engine", "local") == 0

@@ -168,14 +168,14 @@ def test_rejected_rows_are_kept(tmp_path) -> None:
 
 def test_a_killed_run_leaves_nothing_visible_and_runs_again(tmp_path, monkeypatch) -> None:
     config, warehouse = write_file(tmp_path), tmp_path / "wh"
-    append = ArrowStore.append_rows
+    append = ArrowStore.append
 
-    def die_at_runs(store: ArrowStore, rows: Any, table: Any, once: str = "") -> None:
+    def die_at_runs(store: ArrowStore, rows: Any, table: Any, *names: str) -> None:
         if table is RUNS:
             raise KeyboardInterrupt
-        append(store, rows, table, once)
+        append(store, rows, table, *names)
 
-    monkeypatch.setattr(ArrowStore, "append_rows", die_at_runs)
+    monkeypatch.setattr(ArrowStore, "append", die_at_runs)
     with pytest.raises(KeyboardInterrupt):
         run(config, warehouse)
     monkeypatch.undo()

@@ -18,7 +18,7 @@ from recbench_spark.config.base import parse
 from recbench_spark.config.models import EmbeddingsModel
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import ConfigError
-from recbench_spark.storage.partitions import find_partition
+from recbench_spark.storage.table_scans import find_partition
 
 DIMS = 4
 

@@ -94,19 +94,6 @@ def test_files_of_graphs_go_with_their_split_or_when_nobody_uses_them(
     assert set(list_objects(root)) == kept - {"eee-4/fedcba9876543210fedcba9876543210/src/0.npy"}
 
 
-def test_published_rows_of_a_log_are_no_remains(s3_server: S3Server, bucket: str) -> None:
-    """Logs of tune and benchmark lie in a private folder that the object `published` names."""
-    one, other = "12345678901234567890123456789012", "a" * 32
-    days_ago = {
-        "logs/x/published": 40,
-        f"logs/x/{one}/part-0.parquet": 40,
-        f"logs/x/{other}/part-0.parquet": 40,
-    }
-    root = write_at(s3_server, bucket, "w/fit_files", days_ago, one.encode())
-    assert remove_private_objects(root, time.time() - 86400) == 1
-    assert set(list_objects(root)) == {"logs/x/published", f"logs/x/{one}/part-0.parquet"}
-
-
 def test_a_graph_in_use_is_marked(bucket: str) -> None:
     mark_used(f"{bucket}/graph_files/g-4/12345678901234567890123456789012/graph.json")
     assert list(list_objects(f"{bucket}/graph_files")) == ["g-4/12345678901234567890123456789012/used.txt"]

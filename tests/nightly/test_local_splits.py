@@ -26,6 +26,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import SPLITS as TABLE
 from recbench_spark.schemas import USER_BLOCKS
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.file_tables import TaskParts
 from recbench_spark.storage.store import Store
 from tools.compare_warehouses import main as compare
 
@@ -226,4 +227,4 @@ def test_tasks_add_no_rows_beside_rules_of_a_team(tmp_path: Path) -> None:
     table = DeltaTable(store.location(TABLE.name))
     table.alter.add_constraint({"rated": "rating >= 0"})
     with pytest.raises(FallbackToSpark, match="table splits of the warehouse has rules"):
-        store.append_parts([], TABLE, "once")
+        store.append(TaskParts([]), TABLE, "once")

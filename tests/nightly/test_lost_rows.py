@@ -29,8 +29,8 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import list_files
-from recbench_spark.storage.lost_files import forget_files, list_lost_files
 from recbench_spark.storage.objects import remove_object
+from recbench_spark.storage.table_upkeep import forget_files, list_lost_files
 
 DAY = date(2026, 1, 1)
 SPLIT = "abc"
@@ -62,9 +62,9 @@ def write_night(root: str) -> ArrowStore:
         facts |= {"status": "succeeded", "split_id": SPLIT, "severity": "info", "source": "own"}
         for table in (METRICS, CHECKS, USER_METRICS, RUNS):
             known = {name: value for name, value in facts.items() if name in table.names}
-            store.append_rows([make_row(table, known)], table)
+            store.append([make_row(table, known)], table)
     for table in (SPLITS, ITEMS, USER_BLOCKS, MANIFESTS):
-        store.append_rows([make_row(table, {"split_id": SPLIT})], table)
+        store.append([make_row(table, {"split_id": SPLIT})], table)
     return store
 
 

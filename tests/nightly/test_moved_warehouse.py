@@ -66,7 +66,7 @@ def name_old_paths(store: ArrowStore, old: Path) -> None:
     """Make rows and files say what older versions wrote: absolute paths of the old place."""
     rows = [{**row, "files": row["files"] and f"{old}/{row['files']}"} for row in store.rows(FITS)]
     store.delete("fits", "purpose", ["benchmark", "search"])
-    store.append_rows(rows, FITS)
+    store.append(rows, FITS)
     for file in Path(store.root).glob("fit_files/*/fit.json"):
         facts = json.loads(file.read_text())
         facts["files"] = f"{old}/fit_files/{file.parent.name}"

@@ -49,9 +49,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ArrowStore:
         (SPLIT, f"u{n % 4 + 1}", "abcde"[n % 5], 5.0 if n < 2 else 1.0, None, "open_loop", None)
         for n in range(10)
     ]
-    made.append_rows([dict(zip(SPLITS.names, row, strict=True)) for row in rows], SPLITS)
+    made.append([dict(zip(SPLITS.names, row, strict=True)) for row in rows], SPLITS)
     items = [(SPLIT, item, n, 0, "tail", None) for n, item in enumerate("abcde")]
-    made.append_rows([dict(zip(ITEMS.names, row, strict=True)) for row in items], ITEMS)
+    made.append([dict(zip(ITEMS.names, row, strict=True)) for row in items], ITEMS)
     return made
 
 

@@ -18,7 +18,7 @@ def test_rows_without_spark_have_the_types_of_its_frames(tmp_path: Path) -> None
     store, names = ArrowStore(str(tmp_path / "w")), ("it's", "b")
     night = {"logical_date": date(2026, 1, 2), "status": "succeeded", "attempt": 1, "model": "m",
              "source": "own"}  # fmt: skip
-    store.append_rows([{**night, "run_id": name, "run_key": name, "suite": "s"} for name in names], RUNS)
+    store.append([{**night, "run_id": name, "run_key": name, "suite": "s"} for name in names], RUNS)
     ask = make_query_runner(store)
     rows = ask(f"SELECT run_id, logical_date FROM runs WHERE run_id IN ({list_texts(names[:1])})")
     assert rows.to_numpy().tolist() == [["it's", date(2026, 1, 2)]]

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from recbench_spark.schemas import RANKINGS, arrow_rows
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.blocks import Side, deal_sides
 from recbench_spark.storage.delta_files import write_file
+from recbench_spark.storage.file_tables import TaskFiles
 from recbench_spark.storage.packed_blocks import are_whole, partition_rows, unpack_blocks
-from recbench_spark.storage.sides import Side, deal_sides
 
 WHOLE = st.one_of(
     st.none(),
@@ -72,14 +73,14 @@ def test_files_of_all_writers_and_ages_meet_in_one_shuffle(tmp_path: Path) -> No
     lists = {key: [] for key in ("item_ids", "relevance", "above", "tied", "before")}
     row = {"part": "test", "user_id": "u", "user_key": 1, "length": 5, **lists}
     table = arrow_rows([{**row, "run_id": "r1"}], RANKINGS)
-    store.append_rows(table, RANKINGS)
+    store.append(table, RANKINGS)
     folder, own = store.location(RANKINGS.name), [name for name in RANKINGS.names if name != "run_id"]
     old = [name for name in own if name != "drawn"]
     files = [
         write_file(table.drop_columns(["run_id"]), folder, {"run_id": run_id}, columns)
         for run_id, columns in (("r2", own), ("r3", old))
     ]
-    store.commit_files(files, RANKINGS, "tasks", folder)
+    store.append(TaskFiles(files, folder), RANKINGS, "tasks")
     rows = store.open_rows(RANKINGS, "run_id", ["r1", "r2", "r3"])
     dealt = deal_sides(store.engine, [Side(0, rows, names)], 1)
     (whole,) = dealt.each(lambda sides: unpack_blocks(sides[0]))

@@ -122,7 +122,7 @@ def test_a_look_at_a_table_asks_for_its_next_versions_by_name(
     place = make_trials(hdfs_place)
     for number in range(3, 6):
         delta_files.append_rows(place, arrow_rows([trial(number)], TRIALS), f"trials/{number}")
-    monkeypatch.setattr(hdfs, "list", None)
+    monkeypatch.setattr(hdfs.NameNode, "list", None)
     names = [f"{number:020}.json" for number in (2, 3, 4, 5, 0)]
     present = objects.stat_in_turn(f"{place}/_delta_log", names)
     assert [entry.name for entry in present] == names[:3]

@@ -11,6 +11,7 @@ from recbench_spark.storage.made_folders import (
     find_folder,
     hold_private_folder,
     make_folder,
+    write_once,
 )
 from recbench_spark.storage.objects import (
     list_folders,
@@ -85,3 +86,17 @@ def test_a_folder_that_cannot_be_read_any_more_is_said_with_the_way_out(bucket: 
     assert explain_missing_folder(target).hint == f"remove {target}, and run again"
     remove_objects(target)
     assert make(target, "third") and is_made(target)
+
+
+def test_a_folder_is_written_once_and_again_where_its_last_file_is_missing(tmp_path: Path) -> None:
+    target, written = f"{tmp_path}/logs/a", list[str]()
+
+    def write(folder: str) -> None:
+        written.append(folder)
+        write_text(f"{folder}/rows", "1")
+        write_text(f"{folder}/last", "x")
+
+    assert write_once(target, write, "last") == write_once(target, write, "last") == target
+    Path(target, "last").unlink()
+    assert write_once(target, write, "last") == target and len(written) == 2
+    assert list_folders(f"{tmp_path}/logs") == ["a"]

@@ -18,8 +18,8 @@ from recbench_spark.errors import StoreError
 from recbench_spark.nightly.night import hold_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
-from recbench_spark.storage import marks, paths
-from recbench_spark.storage.ages import read_clock
+from recbench_spark.storage import marks, uris
+from recbench_spark.storage.publish import read_clock
 from recbench_spark.storage.table_folders import try_create_local
 from tests.waiting import wait_until
 
@@ -132,7 +132,7 @@ def test_a_full_disk_leaves_no_table_without_a_commit(
     ],
 )
 def test_a_stored_path_means_a_place_below_todays_root(stored: str, meant: str) -> None:
-    assert paths.resolve_path(stored, Path("/new/wh"), "fit_files") == Path(meant)
+    assert uris.resolve_path(stored, Path("/new/wh"), "fit_files") == Path(meant)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_a_stored_path_means_a_place_below_todays_root(stored: str, meant: str) 
     ],
 )
 def test_a_row_names_a_log_of_the_warehouse_relative_to_it(path: str, shown: str) -> None:
-    assert paths.shorten_path(path, Path("/wh"), "fit_files") == shown
-    assert paths.shorten_path(path, None, "fit_files") == path
+    assert uris.shorten_path(path, Path("/wh"), "fit_files") == shown
+    assert uris.shorten_path(path, None, "fit_files") == path
 
 
 def test_of_two_jobs_that_run_one_night_the_second_waits_and_leaves_nothing(tmp_path: Path) -> None:

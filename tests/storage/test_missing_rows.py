@@ -175,7 +175,7 @@ def test_sql_compares_the_files_of_fits_by_whether_they_are_there() -> None:
 def test_rows_beside_deleted_ones_can_be_filtered(tmp_path: Path) -> None:
     """A deletion writes a file again; Arrow had no filter for its type of texts where all are equal."""
     store = ArrowStore(str(tmp_path))
-    store.append_rows([trial(n) for n in (1, 2, 3)], TRIALS)
+    store.append([trial(n) for n in (1, 2, 3)], TRIALS)
     store.delete(TRIALS.name, "trial_id", ["t1"])
     (suite,) = {row["suite"] for row in store.rows(TRIALS)}
     kept = store.rows(TRIALS, [("suite", "=", suite), ("trial_id", "!=", "t2")], ["trial_id"])

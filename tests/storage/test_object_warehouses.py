@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, RUNS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.catalogs import require_address
-from recbench_spark.storage.frame_files import SPARK_SCHEMA
+from recbench_spark.storage.frame_blocks import drop_scratch, share_rows
 from recbench_spark.storage.object_access import HADOOP_ADDRESS
-from recbench_spark.storage.objects import list_objects, open_parquet
-from recbench_spark.storage.shared_rows import drop_scratch, share_rows, write_parquet
+from recbench_spark.storage.objects import list_objects
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.warehouse import hadoop_uri, require_jars, share_access
 from tests.storage.test_missing_rows import trial
@@ -36,9 +32,9 @@ def fill(store: Store) -> None:
     for _ in range(2):  # the second one does nothing
         store.append(frame, REJECTS, once="first")
     named = collect_arrow(spark.createDataFrame([("s3", "c", "4", "w")], REJECTED))
-    store.append_named(named, REJECTS, "split_id", "s3")
-    store.append_rows([trial(1), trial(2)], TRIALS, once="trials")
-    store.append_rows([trial(1), trial(2)], TRIALS, once="trials")
+    store.append(named, REJECTS, "s3", "split_id")
+    store.append([trial(1), trial(2)], TRIALS, once="trials")
+    store.append([trial(1), trial(2)], TRIALS, once="trials")
     store.append_missing([trial(2), trial(3)], TRIALS, ["trial_id", "status"])
     store.replace_rows([trial(1, "failed")], TRIALS, "trial_id", "t1")
     store.delete(REJECTS.name, "split_id", ["s2"])
@@ -66,7 +62,7 @@ def test_tasks_write_no_row_that_the_table_forbids(spark: SparkSession, bucket: 
     bad = spark.createDataFrame([("s1", None, None, "x")], REJECTED)
     with pytest.raises(PySparkException, match="column 'file' holds NULL"):
         store.append(bad, REJECTS)
-    store.append_rows([trial(1)], TRIALS)
+    store.append([trial(1)], TRIALS)
     frame = spark.createDataFrame(ArrowStore(store.root).read_rows(TRIALS))
     store.append(frame, TRIALS)
     with pytest.raises(PySparkException, match="breaks the constraint trial_status_known"):
@@ -89,7 +85,7 @@ def test_a_session_has_one_name_for_s3(spark: SparkSession, scheme: str) -> None
 
 def test_a_session_without_the_jars_of_a_storage_says_which(spark: SparkSession, bucket: str) -> None:
     store = Store(spark, f"{bucket}/w")
-    store.append_rows([trial(1)], TRIALS)
+    store.append([trial(1)], TRIALS)
     missing = r"cannot read s3a://: the jar of org.apache.hadoop:hadoop-aws:3"
     with pytest.raises(StoreError, match=missing) as error:
         store.read(TRIALS)
@@ -133,7 +129,7 @@ def test_a_place_with_files_and_no_log_is_no_table(bucket: str) -> None:
     write_bytes(f"{bucket}/w/trials/part-1.parquet", b"lost")
     store = ArrowStore(f"{bucket}/w")
     with pytest.raises(StoreError, match=r"trials holds part-1.parquet and is not a Delta table"):
-        store.append_rows([trial(1)], TRIALS)
+        store.append([trial(1)], TRIALS)
 
 
 def test_rows_that_workers_map_are_written_by_tasks(spark: SparkSession, bucket: str) -> None:
@@ -153,12 +149,3 @@ def test_rows_that_workers_map_are_written_by_tasks(spark: SparkSession, bucket:
     assert nothing.dataset().to_table().schema.names == ["item_index", "vector", "name", "event_time"]
     drop_scratch(spark, bucket)
     assert not list(list_objects(bucket))
-
-
-def test_columns_keep_their_metadata_in_files_of_tasks(spark: SparkSession, bucket: str) -> None:
-    share_access(spark, bucket)
-    rows = spark.range(3).select(F.col("id").alias("event_time", metadata={"checked": True}))
-    (file, *_) = write_parquet(rows, f"{bucket}/rows")
-    with open_parquet(file) as opened:
-        stored = T.StructType.fromJson(json.loads(opened.metadata.metadata[SPARK_SCHEMA]))
-    assert stored["event_time"].metadata == {"checked": True}

@@ -18,12 +18,12 @@ import pytest
 from recbench_spark.data.object_digests import read_object_stamps
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
-from recbench_spark.storage import delta_files, frame_files, host_files, object_access, objects, uris
+from recbench_spark.storage import delta_files, host_files, object_access, objects, task_files, uris
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset
-from recbench_spark.storage.object_errors import storage_error
+from recbench_spark.storage.made_folders import TASK_FILES, publish_parts
+from recbench_spark.storage.object_access import storage_error
 from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
-from recbench_spark.storage.published_rows import TASK_FILES, publish_parts
 from recbench_spark.storage.table_folders import create_object_table, has_commit
 from tests.conftest import ROOT
 from tests.storage.test_missing_rows import trial
@@ -215,15 +215,14 @@ def append_from_two_drivers(root: str) -> None:
 # ------------------------------------------------------------------------------------ files of tasks
 
 
-def write_task(folder: str, batches: Iterator[pa.RecordBatch]) -> str:
-    """Write the rows of a task as `write_parts` does; return the file."""
-    schema = pa.schema([("n", pa.int64())])
-    (row,) = frame_files._write_part(batches, folder, schema, b"{}")
-    return str(row.to_pydict()["file"][0])
+def write_task(folder: str, tables: Iterator[pa.Table]) -> str:
+    """Write the rows of a task as `write_rows` does; return the file."""
+    (file,) = task_files._write_tables(tables, ["n"], folder, {})
+    return f"{folder}/{file.path}"
 
 
-def numbers(count: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"n": list(range(count))})
+def numbers(count: int) -> pa.Table:
+    return pa.table({"n": list(range(count))})
 
 
 def test_a_task_that_was_given_up_overwrites_no_file(bucket: str) -> None:
@@ -234,7 +233,7 @@ def test_a_task_that_was_given_up_overwrites_no_file(bucket: str) -> None:
 
 
 def test_after_an_error_nothing_appears(bucket: str) -> None:
-    def cut() -> Iterator[pa.RecordBatch]:
+    def cut() -> Iterator[pa.Table]:
         yield numbers(10)
         raise EOFError("cut within a message")
 

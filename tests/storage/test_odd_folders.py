@@ -26,6 +26,7 @@ from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import count_rows, list_files, open_for_write
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.table_upkeep import vacuum_files
 
 NAMES = (
     "plain", "a b", "é日本", "e\u0301", "100%20x", "50% off", "%2F", "a+b", "it's", "#h", "q?x", "[x]",
@@ -87,8 +88,8 @@ def test_readers_open_a_table(folder, tmp_path) -> None:
 def test_rows_are_appended_once_and_checked(folder) -> None:
     store = ArrowStore(str(folder / "w"))
     row = {"check": "c", "severity": "warning", "passed": True, "run_id": "r"}
-    store.append_rows([row], CHECKS)
-    store.append_rows([row | {"run_id": "s"}], CHECKS)
+    store.append([row], CHECKS)
+    store.append([row | {"run_id": "s"}], CHECKS)
     again = ArrowStore(str(folder / "w"))
     assert sorted(check["run_id"] for check in again.rows(CHECKS)) == ["r", "s"]
     place, rows = again.location("checks"), again.read_rows(CHECKS)
@@ -110,7 +111,7 @@ def test_a_row_that_a_constraint_forbids_is_refused(folder) -> None:
     store = ArrowStore(str(folder / "w"))
     store.create(RUNS)
     with pytest.raises(StoreError, match="cannot write"):
-        store.append_rows([{"run_id": "r", "status": "nonsense"}], RUNS)
+        store.append([{"run_id": "r", "status": "nonsense"}], RUNS)
     assert store.read_rows(RUNS).num_rows == 0
     assert [entry.name for entry in (folder / "w" / "runs").iterdir()] == ["_delta_log"]
 
@@ -126,6 +127,21 @@ def test_files_of_tasks_are_committed(folder) -> None:
     assert delta_files.is_committed(place, "first")
     assert not delta_files.commit(place, [file], {"day": "2"}, "first")
     assert delta_files.read_rows(place).to_pylist() == [{"src": "b", "dst": "d", "day": "2"}]
+
+
+def test_a_vacuum_removes_old_files_that_no_version_names(folder) -> None:
+    place = str(folder / "table")
+    write_deltalake(folder.parent / "source", ROWS, partition_by=["day"])
+    shutil.copytree(folder.parent / "source", place)
+    kept = list_files(place)
+    old, young = Path(place, "day=2", "part-old [1] %20.parquet"), Path(place, "part-young.parquet")
+    for file in (old, young):
+        file.write_bytes(b"of a killed writer")
+    for name in (old, *kept):
+        os.utime(name, (0, 0))
+    vacuum_files(place, 24)
+    assert not old.exists() and young.exists()
+    assert sorted(map(str, Path(place).rglob("*.parquet"))) == sorted([str(young), *kept])
 
 
 def test_blocks_of_vectors_are_found(folder, tmp_path) -> None:
@@ -170,7 +186,7 @@ def test_one_module_opens_tables_and_few_take_paths_from_spark() -> None:
     places = {
         r"\bDeltaTable\(": {"storage/delta_tables.py"},
         r"\.file_uris\(": set(),
-        r"\.inputFiles\(\)": {"storage/shared_rows.py", "data/readers/files.py"},
+        r"\.inputFiles\(\)": {"data/readers/files.py"},
         r"\.read\.parquet\(": set(),
         r"delta\.`": {"storage/table_sql.py"},
     }

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from recbench_spark.storage.process_caches import cache_in_process
+from recbench_spark.storage.makers import cache_in_process
 
 
 @cache_in_process(2)

@@ -14,7 +14,7 @@ from threading import Barrier
 import pytest
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage import ages, leases, makers, publish, seals
+from recbench_spark.storage import leases, makers, publish, seals
 from recbench_spark.storage.leases import Lease, hold_lease
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -243,7 +243,7 @@ def test_an_owner_of_another_host_is_dead_after_a_minute_by_the_storages_clock(t
 def test_the_clock_of_a_host_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").touch()
     monkeypatch.setattr(time, "time", lambda: 4e9)
-    assert 0 <= ages.age_seconds(tmp_path / "x") < 30
+    assert 0 <= publish.age_seconds(tmp_path / "x") < 30
 
 
 def test_an_owner_that_slept_finds_out_that_it_was_replaced(tmp_path: Path) -> None:
@@ -285,8 +285,8 @@ def test_leftovers_go_when_all_in_them_is_old(tmp_path: Path) -> None:
     for folder in (old, fresh):
         folder.mkdir()
         (folder / "part").write_text("x")
-    past = old.stat().st_mtime - ages.LEFTOVER_SECONDS - 1
+    past = old.stat().st_mtime - publish.LEFTOVER_SECONDS - 1
     for path in (old / "part", old, fresh):
         os.utime(path, (past, past))
-    assert ages.remove_leftovers(tmp_path) == 1
+    assert publish.remove_leftovers(tmp_path) == 1
     assert fresh.exists() and not old.exists()

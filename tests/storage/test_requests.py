@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from recbench_spark.schemas import TRIALS, arrow_rows
-from recbench_spark.storage import append_names, delta_files, small_files
+from recbench_spark.storage import append_names, delta_files, delta_tables
 from recbench_spark.storage.delta_tables import hold_table
 from recbench_spark.storage.object_access import delta_options
 from recbench_spark.storage.objects import list_objects, remove_objects
@@ -127,11 +127,11 @@ def test_whether_a_table_exists_is_one_request(proxy: Proxy, place: str) -> None
 
 
 def test_files_that_were_used_longest_ago_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_files, "KEPT_BYTES", 10)
-    monkeypatch.setattr(small_files, "_kept", type(small_files._kept)())
+    monkeypatch.setattr(delta_tables, "KEPT_BYTES", 10)
+    monkeypatch.setattr(delta_tables, "_contents", type(delta_tables._contents)())
     for name in "abc":
-        small_files._keep_content(("table", name), b"four")
-    assert list(small_files._kept) == [("table", "b"), ("table", "c")]
+        delta_tables._keep_content(("table", name), b"four")
+    assert list(delta_tables._contents) == [("table", "b"), ("table", "c")]
 
 
 def test_a_name_before_the_last_checkpoint_is_known(

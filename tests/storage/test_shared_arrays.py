@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.storage import scratch, shared_arrays, shared_rows
+from recbench_spark.storage import frame_blocks, scratch, seals, shared_arrays
 from recbench_spark.storage.hdfs import prepare_client
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
 from recbench_spark.storage.uris import arrow_uri, find_hadoop_settings
@@ -169,8 +169,8 @@ def test_files_as_arrow_names_them(hadoop: str, arrow: str) -> None:
 
 
 def test_scratch_may_end_in_a_slash() -> None:
-    session: Any = SimpleNamespace(conf={shared_rows.SETTING: "s3a://bucket/scratch/"})
-    assert shared_rows.base_folder(session) == "s3a://bucket/scratch"
+    session: Any = SimpleNamespace(conf={frame_blocks.SETTING: "s3a://bucket/scratch/"})
+    assert frame_blocks.base_folder(session) == "s3a://bucket/scratch"
     assert "//" not in scratch.scratch_folder("s3a://bucket/scratch/").removeprefix("s3a://")
 
 
@@ -269,7 +269,7 @@ def check_own(disk: Path, tmp_path: Path) -> None:
 def test_a_folder_that_another_user_prepared_is_not_used(disk: Path, tmp_path: Path) -> None:
     (guessable_name(disk) / "k").mkdir(parents=True)
     np.save(guessable_name(disk) / "k" / "x.npy", np.array([6, 6, 6]))
-    shared_arrays.write_list(guessable_name(disk) / "k")
+    seals.write_seal(guessable_name(disk) / "k")
     for path in (guessable_name(disk), guessable_name(disk) / "k", *(guessable_name(disk) / "k").iterdir()):
         os.chown(path, OTHER_USER, OTHER_USER)
     check_own(disk, tmp_path)
@@ -335,7 +335,7 @@ def spoil_open(folder: Path) -> None:
 
 
 def spoil_list(folder: Path) -> None:
-    (folder / shared_arrays.LIST_FILE).write_text("[]")
+    (folder / seals.SEAL).write_text("[]")
 
 
 def spoil_owner(folder: Path) -> None:

@@ -88,7 +88,7 @@ def fit_models(
 ) -> int:
     """Label the log, fit the models and print the table."""
     journal = Journal()
-    write_log(store, journal, args.log, f"{benchmark.name}-fits")
+    journal.write_log(store, f"{benchmark.name}-fits", args.log)
     log = open_folded_log(store, benchmark, journal)
     fits = FitPlanner(store, benchmark, log, args.threads)
     spread = [model for model in models if isinstance(model, MllibAlsModel)]
@@ -99,14 +99,6 @@ def fit_models(
     print(format_table(rows))
     print(f"one row per fit: {query_command(store.root, 'fits_over_folds')}")
     return FAILED if any(row["status"] == "failed" for row in rows) else OK
-
-
-def write_log(store: AnyStore, journal: Journal, path: str | None, name: str) -> None:
-    """Write JSON lines to `path`, or else beside the tables of a warehouse that holds files."""
-    if path:
-        journal.write_to(path)
-    elif store.is_file_storage:
-        journal.write_beside(store.root, name)
 
 
 def select_models(benchmark: Benchmark, names: str | None) -> list[ModelConfig]:

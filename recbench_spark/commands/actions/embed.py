@@ -90,10 +90,7 @@ def run_embedding(args: argparse.Namespace) -> int:
     if args.explain:
         journal.say(EXPLAINED)
     prepared = prepare_model(store, settings, journal)
-    if args.journal:
-        journal.write_to(args.journal)
-    elif store.is_file_storage:
-        journal.write_beside(store.root, f"embed-{prepared.model.model_id}")
+    journal.write_log(store, f"embed-{prepared.model.model_id}", args.journal)
     if args.nodes:
         return print_nodes(prepared, args.nodes)
     return compute_embeddings(args, store, prepared, journal, near)

@@ -16,7 +16,7 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.input_rows import InputRows, open_input
 from recbench_spark.data.readers.published import TextInput, find_propensities, find_rounds
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
-from recbench_spark.evaluation.result import Result, to_arrow
+from recbench_spark.evaluation.result import Result
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.exposure import EstimatorSettings
 from recbench_spark.nightly.estimates import (
@@ -241,7 +241,7 @@ def identify_run(store: AnyStore, args: argparse.Namespace) -> dict[str, Any]:
 def print_estimates(store: AnyStore, run_id: str) -> None:
     """Print the estimates and the results of the checks."""
     names = ["metric", "estimator", "value", "stderr", "ci_low", "ci_high", "n", "definition"]
-    metrics, checks = (to_arrow(store.read_run(name, run_id)) for name in ("metrics", "checks"))
+    metrics, checks = (store.read_run(name, run_id) for name in ("metrics", "checks"))
     rows = metrics.select(names).to_pandas().sort_values(["metric", "estimator"])
     print(rows.to_string(index=False, na_rep=""))
     for check in sorted(checks.to_pylist(), key=itemgetter("check")):

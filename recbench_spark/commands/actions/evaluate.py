@@ -31,7 +31,6 @@ from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.engine.choices import require_spark
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
-from recbench_spark.evaluation.result import to_arrow
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.runtime.journal import Journal
@@ -94,7 +93,7 @@ def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any])
     from recbench_spark.data.identity import identity  # noqa: PLC0415
     from recbench_spark.data.input_rows import open_input  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
-    from recbench_spark.storage.shared_rows import drop_scratch  # noqa: PLC0415
+    from recbench_spark.storage.frame_blocks import drop_scratch  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
     store = Store(get_session(f"recbench-spark evaluate {args.model}"), args.warehouse)
@@ -114,7 +113,7 @@ def _publish(store: Store | ArrowStore, result: Any, run: dict[str, Any]) -> Non
     from recbench_spark.nightly.standalone_runs import publish_standalone  # noqa: PLC0415
 
     run_id = publish_standalone(store, result, run)
-    metrics, checks = (to_arrow(store.read_run(name, run_id)) for name in ("metrics", "checks"))
+    metrics, checks = (store.read_run(name, run_id) for name in ("metrics", "checks"))
     print_results(metrics, checks, run_id, store.root, run["settings"].get("slice"))
 
 

@@ -148,8 +148,8 @@ def run_one_night(
     from recbench_spark.nightly.tracking import log_night  # noqa: PLC0415
     from recbench_spark.tuning.credit import credit_searches  # noqa: PLC0415
 
-    if store.is_file_storage and not args.log:
-        journal.write_beside(store.root, f"{benchmark.name}-{day}")
+    if not args.log:
+        journal.write_log(store, f"{benchmark.name}-{day}")
     benchmark = credit_searches(store, benchmark)
     outcome = run_night(store, benchmark, day, journal, args.force)
     if args.mlflow and outcome.run_ids:

@@ -67,8 +67,7 @@ def write_and_print(
 ) -> int:
     """Fit the propensities, write and print them."""
     journal = Journal()
-    if store.is_file_storage:
-        journal.write_beside(store.root, "propensity")
+    journal.write_log(store, "propensity")
     exposed = read_split_rows(store, args) if dataset is None else read_log_rows(store, dataset, args)
     with journal.stage("propensities", "count and fit", split_id=exposed.split_id):
         try:

@@ -67,8 +67,8 @@ def split_log(store: AnyStore, benchmark: Benchmark, args: argparse.Namespace, j
         FallbackToSpark: the warehouse has no Spark, which must read a value.
     """
     split_id, _ = identify_split(store, benchmark)
-    if store.is_file_storage and not args.journal:
-        journal.write_beside(store.root, f"split-{split_id}")
+    if not args.journal:
+        journal.write_log(store, f"split-{split_id}")
     day = args.logical_date or date.today()
     prepare_split(store, benchmark, split_id, journal, day)
     return print_audit(store, benchmark, split_id, journal, day)

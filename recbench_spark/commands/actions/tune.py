@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from recbench_spark import cli
-from recbench_spark.commands.actions.benchmark import choose_fit_runner, write_log
+from recbench_spark.commands.actions.benchmark import choose_fit_runner
 from recbench_spark.commands.dry_runs import check_log
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
@@ -83,7 +83,7 @@ def search_settings(
 ) -> int:
     """Run the search and print the best settings with their warnings."""
     journal = Journal()
-    write_log(store, journal, args.log, f"{benchmark.name}-search")
+    journal.write_log(store, f"{benchmark.name}-search", args.log)
     trials = make_trials(store, benchmark, search, args, journal)
     results = run_searches(trials, search, make_searches(benchmark, search, trials), journal)
     if args.extend:

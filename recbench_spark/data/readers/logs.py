@@ -48,11 +48,10 @@ from recbench_spark.engine.versions import add_columns
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.indexing import add_row_index
 from recbench_spark.schemas import ID_TYPE
-from recbench_spark.storage.blocks import Engine, Rows
+from recbench_spark.storage.blocks import ChangedRows, Engine, Rows
 from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.local_files import separator, text_separator
 from recbench_spark.storage.shared_arrays import escape_path
-from recbench_spark.storage.sides import ChangedRows
 
 
 def open_log(spark: SparkSession, dataset: Dataset, *, placed: bool = False) -> OpenedLog:

@@ -18,10 +18,9 @@ from recbench_spark.errors import DataError, MissingError
 from recbench_spark.inputs import normalise_path
 from recbench_spark.storage.local_files import DAMAGED
 from recbench_spark.storage.object_access import open_filesystem
-from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.shared_arrays import escape_path
-from recbench_spark.storage.uris import is_object_storage
+from recbench_spark.storage.uris import decode_uri, is_object_storage
 from recbench_spark.storage.warehouse import require_jars, share_access
 
 

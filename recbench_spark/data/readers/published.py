@@ -29,10 +29,9 @@ from recbench_spark.data.text_pieces import BAD_LINE, Fields, ItemLines, Matrix,
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.schemas import IDS, require_names
-from recbench_spark.storage.blocks import Engine, StoredRows, return_rows
+from recbench_spark.storage.blocks import ChangedRows, Engine, StoredRows, return_rows
 from recbench_spark.storage.local_files import head_lines
 from recbench_spark.storage.packed_blocks import Change
-from recbench_spark.storage.sides import ChangedRows
 
 ROUND_COLUMN = "_c0"
 """Name of the first column, which has none in the files; it numbers the rounds."""

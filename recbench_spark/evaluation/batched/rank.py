@@ -13,8 +13,8 @@ from recbench_spark.evaluation.batched.task import RankedAlone, rank_sides
 from recbench_spark.evaluation.batched.task_devices import choose_device
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.schemas import RANKINGS
+from recbench_spark.storage.blocks import deal_sides
 from recbench_spark.storage.frame_blocks import make_frame_rows
-from recbench_spark.storage.sides import deal_sides
 from recbench_spark.storage.spark_types import spark_schema
 
 RANKING = T.StructType([column for column in spark_schema(RANKINGS) if column.name != "run_id"])

@@ -1,6 +1,6 @@
 """Batched evaluation in one shuffle: users and the models' data about them are joined by user.
 
-Users, vectors and lists are dealt in blocks (`storage.sides`): one value for a thousand rows, for any
+Users, vectors and lists are dealt in blocks (`blocks.deal_sides`): one value for a thousand rows, for any
 number of models. Each task then ranks by one model after the other (`task`). Rows of users go to files; the
 driver receives a few rows per model. Without Spark.
 """
@@ -30,9 +30,8 @@ from recbench_spark.evaluation.batched.task_devices import choose_device
 from recbench_spark.evaluation.ranking.candidates import Candidates
 from recbench_spark.evaluation.ranking.inputs import VECTOR_ROWS, GivenRows, RankingInput
 from recbench_spark.evaluation.ranking.request import RankingRequest
-from recbench_spark.storage.blocks import Engine, finish_dealt
+from recbench_spark.storage.blocks import Engine, NamedRows, Side, deal_sides, finish_dealt
 from recbench_spark.storage.delta_files import File
-from recbench_spark.storage.sides import NamedRows, Side, deal_sides
 
 PAIRS_PER_TASK = 1 << 12
 """Fewest (user, model) pairs of a task, where there are fewer tasks than the runner would make."""

@@ -26,10 +26,9 @@ from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.blocks import pack_sums
+from recbench_spark.storage.blocks import Sides, pack_sums
 from recbench_spark.storage.delta_files import File, write_file
 from recbench_spark.storage.packed_blocks import Block, unpack_blocks
-from recbench_spark.storage.sides import Sides
 
 USERS_MEMBER, CANDIDATES_MEMBER = -1, -2
 """Numbers of the sides that are the users themselves, and their candidates."""

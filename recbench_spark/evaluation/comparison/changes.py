@@ -28,9 +28,8 @@ from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison.decomposition import UNIT, Change, Group, split, whole_number
 from recbench_spark.kernels.resampling import exact_sums
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.blocks import Engine, Rows, reduce_tasks
+from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, Side, Sides, deal_sides, reduce_tasks
 from recbench_spark.storage.packed_blocks import unpack_blocks
-from recbench_spark.storage.sides import ChangedRows, Side, Sides, deal_sides
 
 USERS, ACTIVITY = "users", "n_relevant"
 """The groups that every plan has, beside its slices of users."""

@@ -13,10 +13,19 @@ import pyarrow.compute as pc
 from recbench_spark.engine.measures import Measure, Measures
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.storage.blocks import Engine, Rows, count_table_rows, reduce_rows, reduce_tasks
+from recbench_spark.storage.blocks import (
+    ChangedRows,
+    Engine,
+    NamedRows,
+    Rows,
+    Side,
+    count_table_rows,
+    deal_sides,
+    reduce_rows,
+    reduce_tasks,
+)
 from recbench_spark.storage.packed_blocks import decode_dictionaries, unpack_blocks
 from recbench_spark.storage.shared_arrays import flatten_lists
-from recbench_spark.storage.sides import ChangedRows, NamedRows, Side, deal_sides
 
 NO_REWARDS = pa.schema({"user_id": pa.string(), "item_id": pa.string(), "reward": pa.float64()})
 

@@ -32,10 +32,9 @@ from recbench_spark.kernels.metrics import roc
 from recbench_spark.kernels.ranking.rankings import raise_to_bounds
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.kernels.sums import Sums
-from recbench_spark.storage.blocks import Engine, Rows, TaskRows
+from recbench_spark.storage.blocks import Engine, Rows, Side, Sides, TaskRows, deal_sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
-from recbench_spark.storage.sides import Side, Sides, deal_sides
 
 MetricRow = dict[str, str | float | int | None]
 

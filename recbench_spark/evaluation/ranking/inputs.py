@@ -14,8 +14,7 @@ from recbench_spark.evaluation.batch_schemas import LISTED_USERS
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.sources import Source
-from recbench_spark.storage.blocks import Rows
-from recbench_spark.storage.sides import ChangedRows
+from recbench_spark.storage.blocks import ChangedRows, Rows
 
 VECTOR_ROWS = pa.schema({"user_id": pa.string(), "vector": pa.list_(pa.float32())})
 """Vectors of users."""

@@ -39,9 +39,11 @@ def share_rows(rows: Rows, columns: Sequence[str], scratch: str) -> SharedRows:
     """
     if isinstance(rows, PieceRows):
         return SharedRows(digest(rows.files, length=32), rows.files)
-    from recbench_spark.storage.shared_rows import share_frame  # noqa: PLC0415
 
-    return share_frame(rows, columns, scratch)
+    from recbench_spark.storage import frame_blocks  # noqa: PLC0415
+
+    frame: Any = rows
+    return frame_blocks.share_rows(scratch, frame.frame.select(*columns))
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ import pyarrow.dataset as ds
 from recbench_spark.config import CandidateDraw, digest
 from recbench_spark.evaluation.ranking.drawn_batches import draw_batches
 from recbench_spark.storage import shared_arrays
-from recbench_spark.storage.blocks import Rows
+from recbench_spark.storage.blocks import ChangedRows, Rows
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.sides import ChangedRows
 
 DRAWN = pa.schema({"user_id": pa.string(), "part": pa.string(), "items": pa.list_(pa.int32())})
 

@@ -12,10 +12,10 @@ from recbench_spark.evaluation.batch_schemas import USERS
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.schemas import USER_BLOCKS
+from recbench_spark.storage.blocks import ChangedRows
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
-from recbench_spark.storage.sides import ChangedRows
 
 BLOCK_NAMES = ("user_id", "user_key", "train_items", "train_ratings", "held_out")
 """Columns of `user_blocks` that are read."""

@@ -16,10 +16,9 @@ from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock
-from recbench_spark.storage.blocks import Engine, Rows, TaskRows
+from recbench_spark.storage.blocks import Engine, Rows, Side, Sides, TaskRows, deal_sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.shared_arrays import flatten_lists
-from recbench_spark.storage.sides import Side, Sides, deal_sides
 
 USERS, KNOWN = 0, 1
 """Numbers of the sides: the users, and what the model knows of them."""

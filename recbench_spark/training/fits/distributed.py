@@ -24,9 +24,8 @@ from recbench_spark.failures import describe_with_trace, is_java_gone
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.runtime.session import cache_scope
 from recbench_spark.storage.blocks import TaskRows
-from recbench_spark.storage.frame_blocks import FrameRows
+from recbench_spark.storage.frame_blocks import FrameRows, load_parquet
 from recbench_spark.storage.scratch import scratch_folder
-from recbench_spark.storage.shared_rows import load_parquet
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import SharedRatingLog, mean_rating
 from recbench_spark.training.fits.tasks import FitTask, Row

@@ -12,7 +12,7 @@ from recbench_spark import __version__
 from recbench_spark.schemas import FITS
 from recbench_spark.storage.delta_files import Presence
 from recbench_spark.storage.objects import read_bytes
-from recbench_spark.storage.paths import read_tail
+from recbench_spark.storage.uris import read_tail
 from recbench_spark.training.fits.tasks import FIT_FILES, ROW, Row
 
 if TYPE_CHECKING:

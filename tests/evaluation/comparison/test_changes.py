@@ -181,7 +181,7 @@ def test_a_night_by_hand_in_table_view_question_and_report(tmp_path: Path) -> No
     ranked = [one for run_id, table in of_runs.items() for one in ranking_rows(run_id, table)]
     for rows, table in (([*runs, row(RUNS, **new)], RUNS), (metrics, METRICS), (users, USER_METRICS),
                         (ranked, RANKINGS)):  # fmt: skip
-        store.append_rows(make_table(rows, table), table)
+        store.append(make_table(rows, table), table)
     for night in (0, 1, 1):
         place = BenchmarkNight(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night])
         commit(store, *explain_changes(place, Journal()))

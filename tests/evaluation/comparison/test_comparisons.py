@@ -282,7 +282,7 @@ def test_nights_are_compared_once_and_looks_add_up(tmp_path: Path) -> None:
 
 def append_tuples(store: ArrowStore, *pairs: tuple[list[tuple], Table]) -> None:
     for rows, table in pairs:
-        store.append_rows(make_table(rows, table), table)
+        store.append(make_table(rows, table), table)
 
 
 def pair_difference(rows: list[tuple], ours: str, theirs: str) -> np.ndarray:
@@ -317,8 +317,8 @@ def test_runs_of_other_metrics_definitions_or_data_hide_none_that_is_compared(
     for run_id, model, night, minute, more, numbers in OF_THE_RULE:
         values = run_row(run_id, model, NIGHTS[night], model_kind="als",
                          finished_at=datetime(2026, 1, 9, 0, minute, tzinfo=UTC), **more)  # fmt: skip
-        store.append_rows([dict(zip(RUNS.names, values, strict=True))], RUNS)
-        store.append_rows([number_row(run_id, *number) for number in numbers], METRICS)
+        store.append([dict(zip(RUNS.names, values, strict=True))], RUNS)
+        store.append([number_row(run_id, *number) for number in numbers], METRICS)
     night = BenchmarkNight(store, small(**ASKED), Definition(), "split1", {}, NIGHTS[1])
     runs = visible_runs(night)
     assert {(run.run_id, run.model) for run in runs} == {

@@ -54,9 +54,8 @@ from recbench_spark.protocol.audit import deal_users
 from recbench_spark.protocol.item_counts import count_tables, number_items
 from recbench_spark.protocol.user_blocks import BlockPlan, build_user_blocks
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS, TABLES
-from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame
+from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame, share_rows
 from recbench_spark.storage.scratch import share_results, share_table
-from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.storage.spark_types import spark_columns
 from recbench_spark.training.baselines import train_popular
 from tests.labelled import read_log

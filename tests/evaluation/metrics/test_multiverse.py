@@ -125,10 +125,8 @@ def test_the_question_of_two_protocols_by_hand(spark, tmp_path: Path) -> None:
         for suite, model in values
     ]
     rows = [tuple(map(run.get, RUNS.names)) for run in runs]
-    store.append_all([
-        (spark.createDataFrame(worlds, spark_schema(MULTIVERSE)), MULTIVERSE),
-        (spark.createDataFrame(rows, spark_schema(RUNS)), RUNS),
-    ])  # fmt: skip
+    for table, values in ((MULTIVERSE, worlds), (RUNS, rows)):
+        store.append(spark.createDataFrame(values, spark_schema(table)), table)
     store.install_views()
     (row,) = spark.sql(query_files()["how_much_is_the_protocols_doing"]).collect()
     assert (row.model, row.other, row.protocols, row.worlds) == ("a", "b", 2, 8)

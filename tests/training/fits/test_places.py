@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from recbench_spark.storage.paths import read_tail
+from recbench_spark.storage.uris import read_tail
 from recbench_spark.training.fits.table import find_place
 from recbench_spark.training.fits.tasks import FitTask, read_earlier_row
 
