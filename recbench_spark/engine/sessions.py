@@ -137,6 +137,23 @@ class SparkEngine:
         """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
         return max(count_shuffle_tasks(self.spark) or self.cores, -(-n // ROWS_PER_TASK))
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine runs the tasks."""
+        return (open_tasks(self.spark).master or "").startswith("local")
+
+    def count_hosts(self) -> int:
+        """Return the number of executors that have started, or shall start; 1 for a local master."""
+        if self.is_here:
+            return 1
+        planned = self.read_setting("spark.executor.instances") or ""
+        started = count_executors(open_tasks(self.spark)) or 1
+        return max(started, int(planned) if planned.isdigit() else 0)
+
+    def read_setting(self, name: str) -> str | None:
+        """Return a setting of the session; None if it is not set."""
+        return read_setting(self.spark, name)
+
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Any:
         """Return tasks over parts of a list, with the words of Spark's RDDs."""
         return open_tasks(self.spark).parallelize(items, parts)
@@ -269,12 +286,6 @@ def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
             f"{what} by Spark Connect needs {CHECKPOINTS} in the settings of the cluster",
             "set it, or use kind: als",
         )
-
-
-def remove_shuffle(shuffled: Any) -> None:
-    """Remove the files of a shuffle that is read; by Connect the server does it."""
-    if hasattr(shuffled, "_jrdd"):
-        shuffled._jrdd.rdd().cleanShuffleDependencies(False)
 
 
 def count_executors(spark_context: Any) -> int | None:

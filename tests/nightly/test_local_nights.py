@@ -108,6 +108,27 @@ LEARNT: dict[str, Any] = {
 }
 """Models fitted by gradients, with attention and a history that has validation rows; lists by an index."""
 
+GRAPHS: dict[str, Any] = {
+    "split": {"protocol": "RO_RS", "ratio": [0.8, 0.0, 0.2], "seed": 5},
+    "models": [
+        {
+            "name": "graph",
+            "kind": "graph",
+            "features": {"kind": "hashed", "dims": 4},
+            "layers": [{"width": 4}, {"width": 3}],
+        },
+        {
+            "name": "pinsage",
+            "kind": "pinsage",
+            "features": {"kind": "hashed", "dims": 4},
+            **{"width": 4, "hidden": 4, "final": [3], "top": 5, "walks": 20, "negatives": 20},
+            **{"curriculum": True, "hard_ranks": [3, 8], "epochs": 1, "batch": 64, "validation": 0.2},
+        },
+    ],
+    "evaluation": {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}},
+}
+"""Layers over a graph, and walks, hard negatives and a fit."""
+
 FALLS = {"models": [{"name": "als_4", "kind": "random"}, *models("random", "popular", "item_knn", "truth")]}
 """The next night, on which a model falls."""
 
@@ -139,10 +160,11 @@ def test_two_nights_have_the_same_tables(on_spark: Any, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "settings", [DRAWN, RATED, CURVED, LEARNT], ids=["drawn", "rated", "curved", "learnt"]
+    "settings", [DRAWN, RATED, CURVED, LEARNT, GRAPHS], ids=["drawn", "rated", "curved", "learnt", "graphs"]
 )
 def test_other_nights_have_the_same_tables(on_spark: Any, tmp_path: Path, settings: dict[str, Any]) -> None:
-    run(ArrowStore(str(tmp_path / "one")), small(**settings))
+    """Graphs are cut into as many blocks as cores need."""
+    run(ArrowStore(str(tmp_path / "one"), workers=2 if settings is GRAPHS else 1), small(**settings))
     run(Store(on_spark, str(tmp_path / "spark")), small(**settings))
     assert compare([str(tmp_path / "one"), str(tmp_path / "spark")]) == 0
 

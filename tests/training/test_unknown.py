@@ -84,7 +84,7 @@ def write_log(path: Path) -> dict[str, Any]:
     return {"name": "log", "reader": "parquet", "path": str(path), "columns": columns}
 
 
-ON_SPARK = ("graph", "graphsage", "mllib_als", "pinsage")
+ON_SPARK = ("mllib_als",)
 KINDS = [pytest.param(kind, marks=[pytest.mark.spark] * (kind in ON_SPARK)) for kind in RANKERS]
 
 
