@@ -146,9 +146,10 @@ class SparkEngine:
         """Return the number of executors that have started, or shall start; 1 for a local master."""
         if self.is_here:
             return 1
-        planned = self.read_setting("spark.executor.instances") or ""
-        started = count_executors(open_tasks(self.spark)) or 1
-        return max(started, int(planned) if planned.isdigit() else 0)
+        planned, context = self.read_setting("spark.executor.instances") or "", open_tasks(self.spark)
+        java: Any = None if isinstance(context, FrameContext) else context._jsc
+        started = java.sc().getExecutorMemoryStatus().size() - 1 if java else 0  # the driver is one of them
+        return max(1, int(started), int(planned) if planned.isdigit() else 0)
 
     def read_setting(self, name: str) -> str | None:
         """Return a setting of the session; None if it is not set."""
@@ -286,13 +287,6 @@ def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
             f"{what} by Spark Connect needs {CHECKPOINTS} in the settings of the cluster",
             "set it, or use kind: als",
         )
-
-
-def count_executors(spark_context: Any) -> int | None:
-    """Return the number of executors that have started; None where the session does not tell."""
-    if isinstance(spark_context, FrameContext):
-        return None
-    return int(spark_context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them
 
 
 def list_sent_files(spark: SparkSession) -> set[str]:

@@ -21,7 +21,7 @@ from recbench_spark.graph.model_inputs import (
 )
 from recbench_spark.graph.pipeline import embed, open_model_work
 from recbench_spark.graph.stored_graphs import split_source
-from recbench_spark.models.graph import SIDES, GraphNet
+from recbench_spark.models.graph import SIDES
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import EMBEDDINGS, MANIFESTS
 from recbench_spark.storage.blocks import PieceRows
@@ -29,12 +29,23 @@ from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 
-class GraphNetAdapter(ModelAdapter[GraphNet]):
-    """Adapter of graph models: vectors are computed layer by layer, and committed blocks only once."""
+class GraphVectors(ModelAdapter[Any]):
+    """Common part of the adapters of models over graphs."""
 
     runs_local = True
-    leased = False
     needs_files = True
+
+    def source(self, trained: Trained, data: SplitData) -> DotSource:
+        """Return the item vectors, with the similarity that the settings name."""
+        vectors = super().source(trained, data)
+        assert isinstance(vectors, DotSource)
+        return replace(vectors, kind=self.settings.similarity)
+
+
+class GraphNetAdapter(GraphVectors):
+    """Adapter of graph models: vectors are computed layer by layer, and committed blocks only once."""
+
+    leased = False
 
     def saved(self, data: SplitData) -> bool:
         """Return False: `embed` reads from the tables which blocks of which layer exist."""
@@ -75,12 +86,6 @@ class GraphNetAdapter(ModelAdapter[GraphNet]):
         """Read the embeddings from their table."""
         name = compute_model_id(data.store, self.over(data.store, data.split_id))
         return Trained(*(read_side_rows(data, name, side, side) for side in SIDES))
-
-    def source(self, trained: Trained, data: SplitData) -> DotSource:
-        """Return the item vectors, with the similarity that the settings name."""
-        vectors = super().source(trained, data)
-        assert isinstance(vectors, DotSource)
-        return replace(vectors, kind=self.settings.similarity)
 
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
         """Return the drift since the newest compared night; empty on the model's first night."""

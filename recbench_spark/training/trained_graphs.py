@@ -8,7 +8,6 @@ tasks then compute every node's vector once per layer (`graph.pipeline`).
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource, NeighbourhoodSettings
 from recbench_spark.data.digests import choose_identity
 from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.graph.build import NodeFinder
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.local_walks import map_adjacency, write_adjacency
@@ -64,10 +62,10 @@ from recbench_spark.training.factor_models import (
     share_vectors,
 )
 from recbench_spark.training.fits.logs import as_text
-from recbench_spark.training.graph_models import read_side_rows
+from recbench_spark.training.graph_models import GraphVectors, read_side_rows
 from recbench_spark.training.histories import HistoryRule, read_histories
 from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
-from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.training.model_adapter import SplitData, Trained
 from recbench_spark.training.multiprocess_fit import fit_as_configured
 
 EXAMPLES_FOLDER = "examples"
@@ -230,18 +228,10 @@ def load_examples(folder: Path) -> tuple[Examples, Band | None]:
     return examples, Band(*(arrays[name] for name in Band._fields)) if "node" in arrays else None
 
 
-class TrainedGraphModels(ModelAdapter[Any]):
+class TrainedGraphModels(GraphVectors):
     """Common part of the adapters of PinSage and GraphSAGE."""
 
-    runs_local = True
-    needs_files = True
     keeps_checkpoints = True
-
-    def source(self, trained: Trained, data: SplitData) -> DotSource:
-        """Return the item vectors, with the similarity that the settings name."""
-        vectors = super().source(trained, data)
-        assert isinstance(vectors, DotSource)
-        return replace(vectors, kind=self.settings.similarity)
 
     def key(self, data: SplitData) -> str:
         """Return the key with the identity of the feature table: another table gives another model."""
