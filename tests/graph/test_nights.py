@@ -54,6 +54,7 @@ def test_lists_differ_by_id_weight_or_number() -> None:
     assert not compare_lists(one, hashes, moved, np.array([30, 10, 20], np.uint64)).any()
 
 
+@pytest.mark.full
 def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
     tmp_path, capsys, monkeypatch
 ) -> None:

@@ -77,8 +77,8 @@ def test_no_held_out_pair_is_an_edge(tmp_path, capsys) -> None:
     )
     truth = pd.DataFrame(sorted(test), columns=["user_id", "item_id"])
     result = evaluate(truth, embeddings=(users, items), k=(5,), metrics=("recall",))
-    frame = result.metrics[(result.metrics["metric"] == "recall") & (result.metrics["k"] == 5)]
-    (value,) = frame[frame["slice_key"].isna()]["value"]
+    values = [one for one in result.metrics.to_pylist() if one["metric"] == "recall" and one["k"] == 5]
+    (value,) = (one["value"] for one in values if one["slice_key"] is None)
     vectors = dict(zip(users["user_id"], map(np.array, users["vector"]), strict=True))
     catalogue = sorted(zip(map(int, items["item_id"]), map(np.array, items["vector"]), strict=True))
     hits = []

@@ -188,6 +188,7 @@ def log(tmp_path_factory) -> str:
     return write_log(tmp_path_factory.mktemp("log") / "log.parquet", 1)
 
 
+@pytest.mark.full
 def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(splits, log, tmp_path) -> None:
     place = tmp_path / "w"
     few = pa.table({"id": ["1", "2"], "vector": [[1.0] * DIMS] * 2})
@@ -254,6 +255,7 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(splits, log
     assert len(frame(place, "graph_runs")) == len(layers)
 
 
+@pytest.mark.full
 def test_drift_of_a_night_is_held_by_a_gate(splits, log, tmp_path, monkeypatch) -> None:
     place, net = tmp_path / "w", graph_net(mode="projected")
     before = bench(log, net, gates=[{"fact": "drift_common", "below": 0.5}])
