@@ -318,7 +318,7 @@ LAZY_FILES = {
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
     "recbench_spark/data/input_rows.py": "loads Spark for frames, and for paths that it alone reads",
     "recbench_spark/data/readers/published.py": "loads Spark for text that it alone reads",
-    "recbench_spark/data/digests.py": "loads what the warehouse's runner identifies inputs by",
+    "recbench_spark/data/opened_logs.py": "loads Spark for inputs of its warehouses",
     "recbench_spark/data/delta_snapshots.py": "loads Spark for a frame that only Spark reads",
     "recbench_spark/evaluation/batched/task_devices.py": "loads torch, in tasks that have a GPU",
     "recbench_spark/evaluation/ranking/inputs.py": "loads numba, in tasks",

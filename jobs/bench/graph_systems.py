@@ -191,7 +191,7 @@ class GraphBench:
 
         def work() -> dict[str, Any]:
             before = count_shuffle_bytes(self.spark)
-            _, projected = run_pass(self.engine, self.graph, step, self.graph.blocks, plan, model=model)
+            _, projected = run_pass(self.engine, self.graph, step, self.graph.blocks, plan, model=model)  # type: ignore[arg-type]
             return {
                 "projected": projected,
                 "bytes_shuffled": count_shuffle_bytes(self.spark) - before,

@@ -24,31 +24,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from recbench_spark.data.text_layouts import LAYOUTS
 from recbench_spark.errors import DataError
 from recbench_spark.inputs import change_error
 from recbench_spark.storage.ages import read_clock_ns
-from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.objects import open_input
 from recbench_spark.storage.publish import replace_text
 from recbench_spark.storage.shared_arrays import is_private
 from recbench_spark.storage.uris import is_hidden
-
-
-def choose_identity(store: Any) -> Callable[..., str]:
-    """Return the function that identifies inputs of a warehouse; both runners give the same text."""
-    if isinstance(store, ArrowStore):
-        from recbench_spark.data.arrow_files import identity  # noqa: PLC0415
-
-        return identity
-    from recbench_spark.data import identity as by_spark  # noqa: PLC0415
-
-    return partial(by_spark.identity, store.spark)
-
 
 PIECE = 1 << 26
 """Bytes that one thread or task digests at once."""

@@ -139,7 +139,7 @@ class SparkEngine:
 
     @property
     def is_here(self) -> bool:
-        """Whether this machine runs the tasks."""
+        """True if this machine runs the tasks."""
         return (open_tasks(self.spark).master or "").startswith("local")
 
     def count_hosts(self) -> int:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel
-from recbench_spark.data.digests import choose_identity
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.errors import ConfigError
 from recbench_spark.graph import features as first
 from recbench_spark.graph.edges import RowSource

@@ -14,7 +14,7 @@ from typing import Any
 from recbench_spark import revisions
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphSource
-from recbench_spark.data.digests import choose_identity
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.errors import ConfigError, StoreError, nearest
 from recbench_spark.graph.build import CheckNodes, build_graph, default_block_count, write_node_table
 from recbench_spark.graph.build_inputs import open_inputs

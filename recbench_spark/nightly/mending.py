@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from recbench_spark.config import Benchmark
-from recbench_spark.data.digests import choose_identity
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.nightly.lost_rows import LostRows, find_lost_rows
 from recbench_spark.nightly.night_status import read_filled_tables
 from recbench_spark.nightly.run_keys import hash_split

@@ -22,7 +22,7 @@ from recbench_spark.config import (
     ModelConfig,
 )
 from recbench_spark.data.columnar import COLUMNAR_READERS
-from recbench_spark.data.digests import choose_identity
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.definitions import VERSION, Definition
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.evaluation.estimators.exposure import EXPOSED_USERS, select_exposed_users

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, Split
 from recbench_spark.config.models import ListsModel
-from recbench_spark.data.digests import choose_identity
 from recbench_spark.data.log_sources import open_raw_log
-from recbench_spark.data.opened_logs import OpenedLog, check_log
+from recbench_spark.data.opened_logs import OpenedLog, check_log, choose_identity
 from recbench_spark.data.paths import refuse_empty
 from recbench_spark.data.times import describe_units
 from recbench_spark.data.worlds import list_propensities

@@ -54,7 +54,7 @@ class Engine(Protocol):
 
     @property
     def is_here(self) -> bool:
-        """Whether this machine runs the tasks."""
+        """True if this machine runs the tasks."""
 
     def count_hosts(self) -> int:
         """Return the number of machines, or of executors with files of their own."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource, NeighbourhoodSettings
-from recbench_spark.data.digests import choose_identity
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.graph.build import NodeFinder
 from recbench_spark.graph.folders import Graph

@@ -13,8 +13,8 @@ from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import NAME, Bootstrap, parse
 from recbench_spark.data import arrow_files
-from recbench_spark.data.digests import choose_identity
 from recbench_spark.data.input_rows import InputRows, open_input
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.data.readers.published import TextInput, find_propensities, find_rounds
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.evaluation.result import Result, to_arrow

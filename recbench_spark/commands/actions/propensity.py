@@ -14,9 +14,8 @@ from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse, require_partition
 from recbench_spark.config import Dataset, Propensities, digest, parse
-from recbench_spark.data.digests import choose_identity
 from recbench_spark.data.log_checks import PARTS
-from recbench_spark.data.opened_logs import fill_columns
+from recbench_spark.data.opened_logs import choose_identity, fill_columns
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.power_law import PowerLaw
