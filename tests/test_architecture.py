@@ -66,6 +66,7 @@ WITHOUT_SPARK = {
     *set().union(*LEVELS[: LEVELS.index({"models"}) + 1]),
     "reports",
     "simulation",
+    "graph",
 } - WITH_SPARK
 MODULES_WITHOUT_SPARK = {
     "runtime.journal",
@@ -104,9 +105,9 @@ MODULES_WITHOUT_SPARK = {
         "popularity", "positions", "propensities", "rules", "time_facts", "user_blocks", "windows",
     )),
     *(f"training.{name}" for name in (
-        "baselines", "factor_models", "given_rows", "histories", "item_knn", "means", "model_adapter",
-        "rating_models", "registry", "retrieved", "sequence_fold_in", "sequence_models",
-        "split_data",
+        "baselines", "factor_models", "given_rows", "graph_models", "histories", "item_knn", "means",
+        "model_adapter", "nearest_nodes", "rating_models", "registry", "retrieved", "sequence_fold_in", "sequence_models",
+        "split_data", "trained_graphs",
     )),
     *(f"evaluation.ranking.{name}" for name in (
         "batches", "candidates", "drawn_batches", "given", "inputs", "known_items", "negatives",
