@@ -106,8 +106,8 @@ MODULES_WITHOUT_SPARK = {
     )),
     *(f"training.{name}" for name in (
         "baselines", "factor_models", "given_rows", "graph_models", "histories", "item_knn", "means",
-        "model_adapter", "nearest_nodes", "rating_models", "registry", "retrieved", "sequence_fold_in", "sequence_models",
-        "split_data", "trained_graphs",
+        "model_adapter", "nearest_nodes", "rating_models", "registry", "retrieved", "sequence_fold_in",
+        "sequence_models", "split_data", "trained_graphs",
     )),
     *(f"evaluation.ranking.{name}" for name in (
         "batches", "candidates", "drawn_batches", "given", "inputs", "known_items", "negatives",
