@@ -25,6 +25,8 @@ from tests.graph import oracle
 from tests.graph.local import Context, write_matrix
 
 DIMS = 20
+pytestmark = pytest.mark.full  # `test_empty_blocks` has every plan in `make test`
+
 CUTS = (1, 3, 17)
 
 FORMS = {

@@ -139,6 +139,7 @@ def likes(folder: Path, pairs: list[tuple[int, int]], h: dict[int, np.ndarray]) 
     return (*graph, "--sides", "board,pin", *nodes, "--features", str(folder / "h.parquet"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wire", ["float16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_a_bipartite_night_after_the_first_is_a_full_run_to_the_bit(
     tmp_path, capsys, monkeypatch, wire

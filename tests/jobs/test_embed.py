@@ -205,6 +205,7 @@ def read_tables(place: Path) -> dict[str, list[tuple[object, ...]]]:
     return {name: sorted(frame.itertuples(index=False, name=None)) for name, frame in frames.items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("module", "name", "nth"),
     [
@@ -234,6 +235,7 @@ def test_what_is_told_of_a_graph_is_there_after_a_kill(
         assert read_tables(tmp_path) == read_tables(place)
 
 
+@pytest.mark.full
 def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     drawn, folder = world
     place = ("--warehouse", str(tmp_path / "w"))
@@ -302,6 +304,7 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     np.testing.assert_allclose(result["1"], result["a"], rtol=1e-6)
 
 
+@pytest.mark.full
 def test_two_lines_of_csv(capsys, tmp_path) -> None:
     (tmp_path / "edges.csv").write_text("1,2\n2,3\n")
     assert (

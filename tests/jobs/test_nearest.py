@@ -100,6 +100,7 @@ def list_by_brute_force(warehouse: Path, count: int, kind: str) -> dict[Any, lis
     return lists
 
 
+@pytest.mark.full
 @FAISS
 @pytest.mark.parametrize("kind", ["cosine", "dot"])
 @pytest.mark.parametrize("sides", [False, True], ids=["one side, text ids", "two sides"])
@@ -127,6 +128,7 @@ def test_exact_lists_are_those_of_a_sort_of_all_pairs_under_any_cut(
     assert len(set(scores)) < len(scores), "no ties"
 
 
+@pytest.mark.full
 @FAISS
 def test_lists_of_each_kind_are_made_once(tmp_path, capsys) -> None:
     edges, nodes = oracle.multigraph().write(tmp_path)
@@ -161,6 +163,7 @@ def test_lists_of_each_kind_are_made_once(tmp_path, capsys) -> None:
     assert all(field.metadata.get("comment") for field in schema.fields)
 
 
+@pytest.mark.full
 @FAISS
 def test_few_nodes_and_vectors_of_zeros(tmp_path) -> None:
     """A list holds all others where there are fewer; the cosine with zeros is 0, and ties go by index."""
@@ -183,6 +186,7 @@ def test_few_nodes_and_vectors_of_zeros(tmp_path) -> None:
     assert checks["graph: short lists"] == 1
 
 
+@pytest.mark.full
 @FAISS
 def test_a_run_that_ends_in_the_lists_is_run_again(tmp_path, monkeypatch) -> None:
     edges, nodes = oracle.multigraph().write(tmp_path)
@@ -200,6 +204,7 @@ def test_a_run_that_ends_in_the_lists_is_run_again(tmp_path, monkeypatch) -> Non
     assert read_lists(tmp_path / "v") == read_lists(tmp_path / "w")
 
 
+@pytest.mark.full
 def test_one_side_alone(tmp_path) -> None:
     edges, _ = oracle.bipartite().write(tmp_path)
     flags = ("--edges", edges, "--sides", "user,item", *LAYERS, "--nearest", "3", "--nearest-side", "item")
