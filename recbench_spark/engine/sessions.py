@@ -117,11 +117,6 @@ def open_tasks(spark: SparkSession) -> SparkContext:
     return cast("SparkContext", FrameContext(spark)) if is_connect(spark) else spark.sparkContext
 
 
-def count_cores(spark: SparkSession) -> int:
-    """Return the number of tasks that run at once."""
-    return int(open_tasks(spark).defaultParallelism)
-
-
 @dataclass(frozen=True)
 class SparkEngine:
     """Tasks of a Spark session."""
@@ -131,7 +126,7 @@ class SparkEngine:
     @property
     def cores(self) -> int:
         """Number of tasks at once."""
-        return count_cores(self.spark)
+        return int(open_tasks(self.spark).defaultParallelism)
 
     def count_tasks(self, n: int) -> int:
         """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
@@ -140,7 +135,7 @@ class SparkEngine:
     @property
     def is_here(self) -> bool:
         """True if this machine runs the tasks."""
-        return (open_tasks(self.spark).master or "").startswith("local")
+        return (self.read_setting("spark.master") or "").startswith("local")
 
     def count_hosts(self) -> int:
         """Return the number of executors that have started, or shall start; 1 for a local master."""

@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
 from recbench_spark.engine.pipes import PipedTasks, cut_parts, decode_value, encode_value, run_pipes
-from recbench_spark.engine.versions import collect_arrow, read_setting, send_to_tasks
+from recbench_spark.engine.versions import collect_arrow, send_to_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,11 +47,6 @@ class FrameContext:
             parts = self.spark.range(1 << 16).select(F.spark_partition_id().alias("part"))
             _cores[session] = max(1, parts.distinct().count())
         return _cores[session]
-
-    @property
-    def master(self) -> str:
-        """The cluster's master, if the session tells it."""
-        return read_setting(self.spark, "spark.master") or "connect"
 
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Tasks:
         """Return tasks over parts of a list; the list goes to all of them."""

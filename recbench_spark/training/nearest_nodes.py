@@ -190,10 +190,6 @@ class SideVectors:
         return builder.read(target)
 
 
-def _build_part(part: int, source: SideVectors) -> None:
-    source.open_part(part)
-
-
 class OpenSide(NamedTuple):
     """Vectors and index of a side, opened by a worker."""
 
@@ -231,7 +227,7 @@ def search_side(engine: Engine, task: NearestTask, side: int) -> list[NearestFil
         return []
     if task.source.indexes:
         parts = range(task.source.index.index_parts)
-        engine.parallelize(parts, len(parts)).foreach(partial(_build_part, source=task.source))
+        engine.parallelize(parts, len(parts)).foreach(task.source.open_part)
     return list(engine.parallelize(blocks, len(blocks)).map(partial(_search_block, task=task)).collect())
 
 

@@ -98,8 +98,8 @@ def choose_graph_runner(args: argparse.Namespace, source: GraphSource | None) ->
         if source is not None:
             return open_inputs(source).edges.n
         table, column = (SPLITS, "split_id") if args.split else (NEIGHBOURHOODS, "neighbourhood_id")
-        store = ArrowStore(args.warehouse, read_only=True)
-        return store.count_rows(table, column, args.split or args.neighbourhoods)
+        name = args.split or args.neighbourhoods
+        return ArrowStore(args.warehouse, read_only=True).count_rows(table, column, name)
 
     return choose_job_runner(args.engine, args.warehouse, count, NIGHT_TABLES)
 
@@ -124,7 +124,7 @@ def embed_graph(
     prepared = prepare_model(store, settings, journal)
     if args.journal:
         journal.write_to(args.journal)
-    elif store.is_file_storage:
+    else:
         journal.write_beside(store.root, f"embed-{prepared.model.model_id}")
     if args.nodes:
         return print_nodes(prepared, args.nodes)

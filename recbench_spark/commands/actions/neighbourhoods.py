@@ -56,8 +56,7 @@ def walk_graph(
     if args.split:
         source = split_source(store, args.split).model_dump(exclude_defaults=True)
         settings = read_settings(args, source)
-    if store.is_file_storage:
-        journal.write_beside(store.root, "neighbourhoods")
+    journal.write_beside(store.root, "neighbourhoods")
     name = ensure_neighbourhoods(store, settings, journal)
     print(f"neighbourhoods {name}: table neighbourhoods in {store.root}")
     query = f"SELECT * FROM neighbourhoods WHERE neighbourhood_id = '{name}' LIMIT 10"
