@@ -305,7 +305,7 @@ def parse_days(text: str) -> tuple[date, ...]:
     return tuple(first + timedelta(days=n) for n in range((last - first).days + 1))
 
 
-def add_engine(flags: argparse.ArgumentParser) -> None:
+def add_engine(flags: argparse._ActionsContainer) -> None:
     """Add `--engine`, which chooses the runner."""
     flags.add_argument(
         "--engine",

@@ -66,6 +66,7 @@ WITHOUT_SPARK = {
     *set().union(*LEVELS[: LEVELS.index({"models"}) + 1]),
     "reports",
     "simulation",
+    "graph",
 } - WITH_SPARK
 MODULES_WITHOUT_SPARK = {
     "runtime.journal",
@@ -102,9 +103,9 @@ MODULES_WITHOUT_SPARK = {
         "popularity", "positions", "propensities", "rules", "time_facts", "user_blocks", "windows",
     )),
     *(f"training.{name}" for name in (
-        "baselines", "factor_models", "given_rows", "histories", "item_knn", "means", "model_adapter",
-        "rating_models", "registry", "retrieved", "sequence_fold_in", "sequence_models",
-        "split_data",
+        "baselines", "factor_models", "given_rows", "graph_models", "histories", "item_knn", "means",
+        "model_adapter", "nearest_nodes", "rating_models", "registry", "retrieved", "sequence_fold_in",
+        "sequence_models", "split_data", "trained_graphs",
     )),
     *(f"evaluation.ranking.{name}" for name in (
         "batches", "candidates", "drawn_batches", "given", "inputs", "known_items", "negatives",
@@ -316,6 +317,7 @@ LAZY_FILES = {
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
     "recbench_spark/data/input_rows.py": "loads Spark for frames, and for paths that it alone reads",
     "recbench_spark/data/readers/published.py": "loads Spark for text that it alone reads",
+    "recbench_spark/data/opened_logs.py": "loads Spark for inputs of its warehouses",
     "recbench_spark/data/delta_snapshots.py": "loads Spark for a frame that only Spark reads",
     "recbench_spark/evaluation/batched/task_devices.py": "loads torch, in tasks that have a GPU",
     "recbench_spark/evaluation/ranking/inputs.py": "loads numba, in tasks",

@@ -219,7 +219,7 @@ def run_forecast(
     bench: GraphBench, probe: Probe, plan: str, rates: Rates, usual: float, *, wire: str
 ) -> dict[str, Any]:
     """Print the prediction for a run, then run it."""
-    cores, size = bench.context.defaultParallelism, bench.layer_size(wire)
+    cores, size = bench.engine.cores, bench.layer_size(wire)
     seconds = rates.predict(size.amounts(plan, VALUE_BYTES[wire]), cores)
     low, high = rates.interval(seconds)
     print(

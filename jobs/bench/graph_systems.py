@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 
 from jobs.bench.harness import time_call
 from recbench_spark.config.graph import GraphSource
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.graph.build import build_graph, default_block_count
 from recbench_spark.graph.features import fill_generated
 from recbench_spark.graph.folders import Graph
@@ -87,19 +88,19 @@ class GraphBench:
 
     def __init__(self, spark: SparkSession, folder: Path, edges: int) -> None:
         self.spark, self.folder, self.edges = spark, folder / f"{edges}", edges
-        self.context = spark.sparkContext
+        self.engine = SparkEngine(spark)
         self.nodes = max(edges // DEGREE, 10)
         self.path = self.folder / "edges"
         draw(self.path, edges, self.nodes, "dense")
         self.graph = self.open_graph(self.path, self.folder / "graph")
         blocks = self.graph.blocks
         needed, parts = sum(block.sources for block in blocks), sum(block.parts for block in blocks)
-        size = mean_layer_size(edges, self.context.defaultParallelism)
+        size = mean_layer_size(edges, self.engine.cores)
         self.size = replace(size, nodes=self.graph.nodes, needed=needed, parts=parts)
         for dtype in ("float32", "float16"):
             place = self.features(dtype)
             if not has_parts(place):
-                fill_generated(self.context, self.graph, "hashed", DIMS, 1, place=place, dtype=dtype)
+                fill_generated(self.engine, self.graph, "hashed", DIMS, 1, place=place, dtype=dtype)
         form = LayerForm("convolve", "importance", DIMS, DIMS)
         self.weights = random_weights(weight_shapes(form, DIMS), 1)
         self.convolve = make_layer(form, self.weights, DIMS)
@@ -110,7 +111,7 @@ class GraphBench:
 
     def open_graph(self, edges: Path, folder: Path) -> Graph:
         """Build the graph, or open it if it is built."""
-        return build_graph(self.context, GraphSource(edges=str(edges)), f"bench{self.edges}", folder)
+        return build_graph(self.engine, GraphSource(edges=str(edges)), f"bench{self.edges}", folder)
 
     def clean(self) -> None:
         """Remove files of earlier turns, wait for the disk, and touch the memory that the next turn
@@ -135,7 +136,7 @@ class GraphBench:
 
     def layer_size(self, wire: str) -> PassSize:
         """Return the size of a layer of means, with the time to read a vector, measured now."""
-        pace = measure_read_throughput(self.context, self.graph, self.features(wire))
+        pace = measure_read_throughput(self.engine, self.graph, self.features(wire))
         return replace(self.size, item=VALUE_BYTES[wire], pace=pace)
 
     def run_beside_probe(
@@ -190,7 +191,7 @@ class GraphBench:
 
         def work() -> dict[str, Any]:
             before = count_shuffle_bytes(self.spark)
-            _, projected = run_pass(self.context, self.graph, step, self.graph.blocks, plan, model=model)  # type: ignore[arg-type]
+            _, projected = run_pass(self.engine, self.graph, step, self.graph.blocks, plan, model=model)  # type: ignore[arg-type]
             return {
                 "projected": projected,
                 "bytes_shuffled": count_shuffle_bytes(self.spark) - before,

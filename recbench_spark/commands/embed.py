@@ -108,6 +108,7 @@ def _add_nearest_flags(flags: cli.Parser) -> None:
 def _add_run_flags(flags: cli.Parser) -> None:
     """Add the flags for running the job."""
     running = flags.add_argument_group("running")
+    cli.add_engine(running)
     running.add_argument("--plan", choices=["auto", "G", "R", "S"], help="G gather, R replicate, S scatter")
     running.add_argument("--batch", type=int, help="nodes that a task works on at once")
     running.add_argument("--output", choices=["embeddings", "vectors"], help="table of the last layer")

@@ -40,6 +40,7 @@ def parser() -> cli.Parser:
     walks.add_argument("--restart", type=float, help="probability of it before a hop (default: 0.5)")
     walks.add_argument("--seed", type=int, help="seed of all draws (default: 42)")
     running = flags.add_argument_group("running")
+    cli.add_engine(running)
     running.add_argument(
         "--way", choices=["auto", "local", "join"], help="map the adjacency, or join by position"
     )

@@ -6,7 +6,7 @@ Unusable rows are counted and refused, or left out; messages name file, column a
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import accumulate
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.config import LOG_COLUMNS, TABLE_READERS, Dataset, Split
+from recbench_spark.data import arrow_files
 from recbench_spark.data.log_checks import PLACE, LogRules, Mark, convert_rows, find_rejects
 from recbench_spark.data.log_sources import RawLog
 from recbench_spark.data.log_survey import RowFacts, survey_rows
@@ -34,6 +35,7 @@ from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.placeholders import log_end_micros
 from recbench_spark.schemas import IDS, INTERACTIONS
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import (
     ChangedRows,
     Engine,
@@ -381,3 +383,12 @@ def _convert_placed(rows: pa.Table, rules: LogRules, stretches: Stretches) -> pa
     """Convert rows of a frame, which has their places; rejected rows have a place, too."""
     converted = convert_rows(rows, rules)
     return _set_parts(converted, stretches.name_parts(converted.column(PLACE).to_numpy()))
+
+
+def choose_identity(store: Any) -> Callable[..., str]:
+    """Return the function that identifies inputs of a warehouse; both runners give the same text."""
+    if isinstance(store, ArrowStore):
+        return arrow_files.identity
+    from recbench_spark.data.identity import identity  # noqa: PLC0415
+
+    return partial(identity, store.spark)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -61,6 +61,8 @@ class LocalEngine:
     folder: str
     workers: int = 1
 
+    is_here: ClassVar[bool] = True
+
     @property
     def cores(self) -> int:
         """Number of tasks at once."""
@@ -69,6 +71,14 @@ class LocalEngine:
     def count_tasks(self, n: int) -> int:
         """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
         return max(self.workers, -(-n // ROWS_PER_TASK))
+
+    def count_hosts(self) -> int:
+        """Return the number of machines."""
+        return 1
+
+    def read_setting(self, name: str) -> str | None:
+        """Return a setting of Spark's: none is set."""
+        return None
 
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> LocalTasks:
         """Return tasks over parts of a list."""
@@ -144,6 +154,7 @@ class LocalTasks(PipedTasks):
         parts: the items of each task; empty after a shuffle.
         before, tasks: the tasks before a shuffle, and the number of those after it.
         sent: the parts say where the blocks of a shuffle are.
+        kept: numbers of the tasks that run; None: all.
     """
 
     engine: LocalEngine = field(kw_only=True)
@@ -151,6 +162,11 @@ class LocalTasks(PipedTasks):
     before: LocalTasks | None = None
     tasks: int = 0
     sent: bool = False
+    kept: tuple[int, ...] | None = None
+
+    def keep(self, places: Sequence[int]) -> LocalTasks:
+        """Run the tasks of these numbers alone."""
+        return replace(self, kept=tuple(places))
 
     def partitionBy(self, tasks: int, number: object = None) -> LocalTasks:  # noqa: N802
         """Shuffle pairs (task, value): each goes to the task of its number."""
@@ -180,8 +196,9 @@ class LocalTasks(PipedTasks):
         return list(self.iterate())
 
     def _run(self) -> Iterator[Any]:
-        work = partial(_run_task, pipes=self.pipes, sent=self.sent)
-        for items in self.engine.run(work, list(enumerate(self.parts))):
+        work, numbered = partial(_run_task, pipes=self.pipes, sent=self.sent), list(enumerate(self.parts))
+        chosen = numbered if self.kept is None else [numbered[n] for n in self.kept]
+        for items in self.engine.run(work, chosen):
             yield from items
 
     def _send(self, tasks: int, folder: Path) -> Sent:

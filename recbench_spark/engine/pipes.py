@@ -70,6 +70,19 @@ class PipedTasks:
         return replace(self, pipes=(*self.pipes, pipe))
 
 
+def collect_some(tasks: Any, places: Sequence[int]) -> list[Any]:
+    """Run the tasks of these numbers alone; what a shuffle sent stays for later calls."""
+    if hasattr(tasks, "keep"):
+        return list(tasks.keep(places).collect())
+    return list(tasks.context.runJob(tasks, _return_items, places))
+
+
+def remove_shuffle(shuffled: Any) -> None:
+    """Remove the files of a shuffle of RDDs that is read; other runners do it themselves."""
+    if hasattr(shuffled, "_jrdd"):
+        shuffled._jrdd.rdd().cleanShuffleDependencies(False)
+
+
 def cut_parts(items: S, parts: int) -> list[S]:
     """Cut a list, or a range, into parts of equal length, give or take one; none is empty but the only one.
 
@@ -116,6 +129,10 @@ def _change_numbered(
     task: int, items: Iterator[Any], function: Callable[[int, Iterator[Any]], Iterable[Any]]
 ) -> Iterator[Any]:
     return iter(function(task, items))
+
+
+def _return_items(items: Iterable[Any]) -> Iterable[Any]:
+    return items
 
 
 def _second(pair: tuple[Any, Any]) -> Any:

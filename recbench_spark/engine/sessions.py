@@ -117,11 +117,6 @@ def open_tasks(spark: SparkSession) -> SparkContext:
     return cast("SparkContext", FrameContext(spark)) if is_connect(spark) else spark.sparkContext
 
 
-def count_cores(spark: SparkSession) -> int:
-    """Return the number of tasks that run at once."""
-    return int(open_tasks(spark).defaultParallelism)
-
-
 @dataclass(frozen=True)
 class SparkEngine:
     """Tasks of a Spark session."""
@@ -131,11 +126,29 @@ class SparkEngine:
     @property
     def cores(self) -> int:
         """Number of tasks at once."""
-        return count_cores(self.spark)
+        return int(open_tasks(self.spark).defaultParallelism)
 
     def count_tasks(self, n: int) -> int:
         """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
         return max(count_shuffle_tasks(self.spark) or self.cores, -(-n // ROWS_PER_TASK))
+
+    @property
+    def is_here(self) -> bool:
+        """True if this machine runs the tasks."""
+        return (self.read_setting("spark.master") or "").startswith("local")
+
+    def count_hosts(self) -> int:
+        """Return the number of executors that have started, or shall start; 1 for a local master."""
+        if self.is_here:
+            return 1
+        planned, context = self.read_setting("spark.executor.instances") or "", open_tasks(self.spark)
+        java: Any = None if isinstance(context, FrameContext) else context._jsc
+        started = java.sc().getExecutorMemoryStatus().size() - 1 if java else 0  # the driver is one of them
+        return max(1, int(started), int(planned) if planned.isdigit() else 0)
+
+    def read_setting(self, name: str) -> str | None:
+        """Return a setting of the session; None if it is not set."""
+        return read_setting(self.spark, name)
 
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Any:
         """Return tasks over parts of a list, with the words of Spark's RDDs."""
@@ -269,19 +282,6 @@ def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
             f"{what} by Spark Connect needs {CHECKPOINTS} in the settings of the cluster",
             "set it, or use kind: als",
         )
-
-
-def remove_shuffle(shuffled: Any) -> None:
-    """Remove the files of a shuffle that is read; by Connect the server does it."""
-    if hasattr(shuffled, "_jrdd"):
-        shuffled._jrdd.rdd().cleanShuffleDependencies(False)
-
-
-def count_executors(spark_context: Any) -> int | None:
-    """Return the number of executors that have started; None where the session does not tell."""
-    if isinstance(spark_context, FrameContext):
-        return None
-    return int(spark_context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them
 
 
 def list_sent_files(spark: SparkSession) -> set[str]:

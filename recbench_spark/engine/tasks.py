@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
 from recbench_spark.engine.pipes import PipedTasks, cut_parts, decode_value, encode_value, run_pipes
-from recbench_spark.engine.versions import collect_arrow, read_setting, send_to_tasks
+from recbench_spark.engine.versions import collect_arrow, send_to_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,29 +48,10 @@ class FrameContext:
             _cores[session] = max(1, parts.distinct().count())
         return _cores[session]
 
-    @property
-    def master(self) -> str:
-        """The cluster's master, if the session tells it."""
-        return read_setting(self.spark, "spark.master") or "connect"
-
-    def getConf(self) -> FrameContext:  # noqa: N802
-        """Return the settings."""
-        return self
-
-    def get(self, key: str, default: str | None = None) -> str | None:
-        """Return a setting; the default if there is none."""
-        return read_setting(self.spark, key, default)
-
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Tasks:
         """Return tasks over parts of a list; the list goes to all of them."""
         cut = cut_parts(list(items), parts or self.defaultParallelism)
         return Tasks(spark=self.spark, parts=tuple(map(cloudpickle.dumps, cut)))
-
-    def runJob(  # noqa: N802
-        self, tasks: Tasks, function: Callable[[Iterable[Any]], Iterable[Any]], places: Sequence[int]
-    ) -> list[Any]:
-        """Run the tasks of these numbers. The rows of a shuffle stay in the cluster for later calls."""
-        return tasks.keep(places).mapPartitions(function).collect()
 
 
 @dataclass(frozen=True)

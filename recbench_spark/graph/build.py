@@ -57,13 +57,12 @@ from recbench_spark.storage.block_arrays import (
     remove_parts,
     write_part,
 )
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.objects import open_output
 from recbench_spark.storage.retries import commit_files
 
 if TYPE_CHECKING:  # workers import this module and do not need the settings
-    from pyspark import SparkContext
-
     from recbench_spark.config.graph import GraphSource
 
 EDGES_A_BLOCK = 1 << 22
@@ -86,7 +85,7 @@ CheckNodes = Callable[[Graph], None]
 
 
 def build_graph(
-    context: SparkContext,
+    engine: Engine,
     source: GraphSource,
     graph_id: str,
     folder: str | Path,
@@ -97,7 +96,7 @@ def build_graph(
     """Build the graph of a source.
 
     Args:
-        context: the Spark context.
+        engine: the runner.
         source: edges, node tables and their settings.
         graph_id: name of the graph, a hash of its inputs.
         folder: folder of its files, a path or a URI, which no other run writes to.
@@ -109,15 +108,15 @@ def build_graph(
     """
     started = time.monotonic()
     inputs = open_inputs(source)
-    cores = context.defaultParallelism
+    cores = engine.cores
     per_side = blocks or default_block_count(inputs.edges.n, cores)
-    counts, nodes = build_nodes(context, inputs, str(folder), per_side)
+    counts, nodes = build_nodes(engine, inputs, str(folder), per_side)
     _check_inputs(counts, nodes, source)
     graph = _assemble_graph(inputs, graph_id, str(folder), nodes)
-    _index_nodes(context, graph)
+    _index_nodes(engine, graph)
     if check is not None:
         check(graph)
-    into = _build_edges(context, inputs, graph, source.duplicates == "drop")
+    into = _build_edges(engine, inputs, graph, source.duplicates == "drop")
     remove_parts(graph.place(NUMBERS))
     whole = tuple(
         replace(block, edges=block_counts.edges, sources=block_counts.sources, parts=block_counts.parts)
@@ -189,13 +188,13 @@ Only sides whose numbers are close together have one.
 """
 
 
-def _index_nodes(context: SparkContext, graph: Graph) -> None:
+def _index_nodes(engine: Engine, graph: Graph) -> None:
     """Write the hashes of all nodes by dense id, and an index of their prefixes for each side."""
-    hashes = context.parallelize(graph.blocks, len(graph.blocks)).map(partial(_place_hashes, graph=graph))
+    hashes = engine.parallelize(graph.blocks, len(graph.blocks)).map(partial(_place_hashes, graph=graph))
     publish_arrays(graph.folder, hashes.collect(), {"hashes": ((graph.nodes,), np.uint64)})
     remove_parts(graph.place(NODES))
     sides = range(len(graph.sides))
-    written = context.parallelize(sides, len(sides)).map(partial(_index_side, graph=graph)).collect()
+    written = engine.parallelize(sides, len(sides)).map(partial(_index_side, graph=graph)).collect()
     arrays = {"index": (SEPARATE, np.int64), NUMBERS: (SEPARATE, np.uint32)}
     publish_arrays(graph.folder, written, arrays)
 
@@ -257,14 +256,12 @@ class EdgeBlockCounts(NamedTuple):
     written: Parts
 
 
-def _build_edges(
-    context: SparkContext, inputs: GraphInputs, graph: Graph, drop: bool
-) -> list[EdgeBlockCounts]:
+def _build_edges(engine: Engine, inputs: GraphInputs, graph: Graph, drop: bool) -> list[EdgeBlockCounts]:
     """Write the adjacency of each block."""
-    readers = count_tasks(inputs.edges, context.defaultParallelism)
+    readers = count_tasks(inputs.edges, engine.cores)
     read = partial(_partition_edges, inputs=inputs, graph=graph, readers=readers)
     write = partial(_write_block, graph=graph, drop=drop)
-    partitioned = context.parallelize(range(readers), readers).mapPartitions(read)
+    partitioned = engine.parallelize(range(readers), readers).mapPartitions(read)
     counts: list[EdgeBlockCounts] = run_shuffle(partitioned.partitionBy(len(graph.blocks), int), write)
     arrays: dict[str, Any] = {"indptr": (SEPARATE, np.int64), "src": (SEPARATE, np.uint32)}
     if graph.weighted:
@@ -365,7 +362,7 @@ def _write_block(
 # --------------------------------------------------------------------------------- a table of nodes
 
 
-def write_node_table(context: SparkContext, graph: Graph, folder: str) -> None:
+def write_node_table(engine: Engine, graph: Graph, folder: str) -> None:
     """Write the nodes of a graph to `graph_nodes` in one commit, once for each graph: one file
     for each block.
     """
@@ -374,7 +371,7 @@ def write_node_table(context: SparkContext, graph: Graph, folder: str) -> None:
     if delta_files.is_committed(folder, name):
         return
     write = partial(_write_node_rows, graph=graph, folder=folder, partition=partition)
-    files = context.parallelize(graph.blocks, len(graph.blocks)).map(write).collect()
+    files = engine.parallelize(graph.blocks, len(graph.blocks)).map(write).collect()
     delta_files.require_visible(folder, files)
     commit_files(folder, files, partition, name)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.engine.sessions import remove_shuffle
+from recbench_spark.engine.pipes import remove_shuffle
 from recbench_spark.errors import DataError
 from recbench_spark.graph.build_inputs import EdgeCounts, GraphInputs, read_edges
 from recbench_spark.graph.edges import count_tasks
@@ -26,12 +26,10 @@ from recbench_spark.kernels.graph.ids import (
 )
 from recbench_spark.kernels.hashing import Hashes
 from recbench_spark.storage.block_arrays import write_part
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.packed_blocks import Block as Packed
 from recbench_spark.storage.packed_blocks import partition_rows, unpack_blocks
 from recbench_spark.storage.uris import join_uri
-
-if TYPE_CHECKING:
-    from pyspark import RDD, SparkContext
 
 TASKS_A_CORE = 2
 """Tasks that read a graph of whole numbers, for each core. Each of them may send all ids."""
@@ -54,15 +52,15 @@ class NodeBlockCounts(NamedTuple):
 
 
 def build_nodes(
-    context: SparkContext, inputs: GraphInputs, folder: str, per_side: int
+    engine: Engine, inputs: GraphInputs, folder: str, per_side: int
 ) -> tuple[EdgeCounts, list[NodeBlockCounts]]:
     """Write the sorted hashes of all nodes, one object for each block, and their texts beside them."""
     total = per_side * len(inputs.sides)
-    readers = count_tasks(inputs.edges, context.defaultParallelism)
+    readers = count_tasks(inputs.edges, engine.cores)
     if all(inputs.numeric):  # few tasks, because each one sends the hash of a node at most once
-        readers = min(readers, TASKS_A_CORE * context.defaultParallelism)
+        readers = min(readers, TASKS_A_CORE * engine.cores)
     read = partial(_partition_nodes, inputs=inputs, readers=readers, per_side=per_side)
-    packed = context.parallelize(range(readers), readers).mapPartitions(read)
+    packed = engine.parallelize(range(readers), readers).mapPartitions(read)
     write = partial(_write_nodes, inputs=inputs, folder=folder, per_side=per_side)
     results = run_shuffle(packed.partitionBy(total + 1, int), write)
     counts = [result for result in results if isinstance(result, EdgeCounts)]
@@ -84,9 +82,9 @@ TEXT_ENDS, TEXT_BYTES = "text-ends", "text-bytes"
 """Texts of a block's ids by dense id: offsets (rows + 1,) into the bytes, from 0."""
 
 
-def run_shuffle(shuffled: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
+def run_shuffle(shuffled: Any, write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
     """Run the tasks after a shuffle, then remove its files, because the next step needs the disk."""
-    results = shuffled.mapPartitionsWithIndex(write).collect()
+    results: list[Any] = shuffled.mapPartitionsWithIndex(write).collect()
     remove_shuffle(shuffled)
     return results
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,11 +32,9 @@ from recbench_spark.kernels.graph.walks import (
     walker_type,
 )
 from recbench_spark.storage.block_arrays import has_parts, map_part, map_whole, write_part
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.made_folders import hold_private_folder
 from recbench_spark.storage.uris import join_uri
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
 
 EDGES_A_FILE = 1 << 22
 WALKERS_AT_ONCE = 1 << 18
@@ -55,7 +53,7 @@ class WalkContext(NamedTuple):
 
 
 def walk_distributed(
-    context: SparkContext,
+    engine: Engine,
     graph: Graph,
     side: int,
     what: Walks,
@@ -67,26 +65,26 @@ def walk_distributed(
 
     Some thousand nodes become a file.
     """
-    _write_degrees(context, graph)
+    _write_degrees(engine, graph)
     pieces = tuple(piece for block in graph.side_blocks(side) for piece in _split_block(block))
     # Each run has its own files of positions, because several runs may walk over one graph at once.
     with hold_private_folder(graph.place("positions")) as positions:
-        files = _write_position_files(context, graph, positions)
-        return _run_walk(context, WalkContext(graph, what, files, pieces, positions), folder, partition)
+        files = _write_position_files(engine, graph, positions)
+        return _run_walk(engine, WalkContext(graph, what, files, pieces, positions), folder, partition)
 
 
 def _run_walk(
-    context: SparkContext, journey: WalkContext, folder: str, partition: Mapping[str, str]
+    engine: Engine, journey: WalkContext, folder: str, partition: Mapping[str, str]
 ) -> list[NeighbourFile]:
     what, pieces = journey.what, journey.pieces
-    moving = context.parallelize(range(len(pieces)), len(pieces)).mapPartitions(
+    moving = engine.parallelize(range(len(pieces)), len(pieces)).mapPartitions(
         partial(_start_walkers, journey=journey)
     )
     for number in range(what.hops * what.edges):
         move = partial(_move_walkers, journey=journey, number=number)
         moving = moving.partitionBy(journey.files, int).mapPartitionsWithIndex(move)
     write = partial(_write_neighbours, journey=journey, folder=folder, partition=partition)
-    return moving.partitionBy(len(pieces), int).mapPartitionsWithIndex(write).collect()
+    return list(moving.partitionBy(len(pieces), int).mapPartitionsWithIndex(write).collect())
 
 
 def _split_block(block: NodeBlock) -> Iterator[NodeBlock]:
@@ -102,12 +100,12 @@ DEGREES = "degrees"
 """Array (nodes,) of the number of edges into each node."""
 
 
-def _write_degrees(context: SparkContext, graph: Graph) -> None:
+def _write_degrees(engine: Engine, graph: Graph) -> None:
     """Write the number of edges into each node, once for each graph."""
     if has_parts(graph.place(DEGREES)):
         return
     write = partial(_write_block_degrees, graph=graph)
-    written = context.parallelize(graph.blocks, len(graph.blocks)).map(write).collect()
+    written = engine.parallelize(graph.blocks, len(graph.blocks)).map(write).collect()
     publish_arrays(graph.folder, written, {DEGREES: ((graph.nodes,), np.uint32)})
 
 
@@ -125,10 +123,10 @@ POSITIONS = {"keys": np.uint64, "src": np.uint32, "degree": np.uint32}
 """Arrays of a file of positions: position, source and the source's degree of each edge, by position."""
 
 
-def _write_position_files(context: SparkContext, graph: Graph, folder: str) -> int:
+def _write_position_files(engine: Engine, graph: Graph, folder: str) -> int:
     """Write the edges to files by the hash of their position. Return the number of files."""
-    files = max(2 * context.defaultParallelism, -(-graph.edges // EDGES_A_FILE))
-    partitioned = context.parallelize(graph.blocks, len(graph.blocks)).flatMap(
+    files = max(2 * engine.cores, -(-graph.edges // EDGES_A_FILE))
+    partitioned = engine.parallelize(graph.blocks, len(graph.blocks)).flatMap(
         partial(_partition_positions, graph=graph, files=files)
     )
     write = partial(_write_position_file, graph=graph, folder=folder)

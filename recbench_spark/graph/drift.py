@@ -8,7 +8,7 @@ node reaches the driver. Neighbours are those of the first nodes by hash, which 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,7 @@ from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.kernels.graph.dense import normalise
 from recbench_spark.kernels.graph.ids import MOST_NODES
 from recbench_spark.storage.block_arrays import map_whole
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
+from recbench_spark.storage.blocks import Engine
 
 BINS = 2000
 QUANTILES = (0.01, 0.1, 0.5)
@@ -28,7 +26,7 @@ SAMPLE_NODES, NEIGHBOURS = 200, 10
 
 
 def measure_drift(
-    context: SparkContext, graph: Graph, vectors: str, before: Graph, old: str
+    engine: Engine, graph: Graph, vectors: str, before: Graph, old: str
 ) -> list[tuple[str, str, float]]:
     """Return the facts of each side: (side, fact, value).
 
@@ -37,7 +35,7 @@ def measure_drift(
     drift_neighbours_kept: share of a node's ten nearest by cosine that were among its ten nearest before.
 
     Args:
-        context: the Spark context.
+        engine: the runner.
         graph: tonight's graph.
         vectors: place of tonight's vectors by dense id.
         before: last night's graph.
@@ -47,9 +45,7 @@ def measure_drift(
     for side, name in enumerate(graph.sides):
         blocks = [block for block in graph.side_blocks(side) if block.rows]
         count = partial(_count_cosines, graph=graph, vectors=vectors, before=before, old=old)
-        bins = sum(
-            context.parallelize(blocks, max(1, len(blocks))).map(count).collect(), np.zeros(BINS + 1)
-        )
+        bins = sum(engine.parallelize(blocks, max(1, len(blocks))).map(count).collect(), np.zeros(BINS + 1))
         first, end = graph.side_range(side)
         facts.append((name, "drift_common", float(bins.sum()) / max(end - first, 1)))
         if bins.sum():
@@ -58,7 +54,7 @@ def measure_drift(
                 (
                     name,
                     "drift_neighbours_kept",
-                    _measure_overlap(context, graph, vectors, before, old, side=side),
+                    _measure_overlap(engine, graph, vectors, before, old, side=side),
                 )
             )
     return facts
@@ -92,21 +88,21 @@ def _count_cosines(
 
 
 def _measure_overlap(
-    context: SparkContext, graph: Graph, vectors: str, before: Graph, old: str, *, side: int
+    engine: Engine, graph: Graph, vectors: str, before: Graph, old: str, *, side: int
 ) -> float:
     """Return the share of neighbours that stayed, of the first SAMPLE_NODES nodes that both nights have."""
     first, end = graph.side_range(side)
     hashes = np.asarray(graph.hashes()[first : min(end, first + 10 * SAMPLE_NODES)])
     place = NodeFinder(before)(hashes, side)
     rows = np.flatnonzero(place < MOST_NODES)[:SAMPLE_NODES]
-    now = _find_nearest(context, graph, vectors, side, first + rows)
-    then = _find_nearest(context, before, old, side, np.asarray(place[rows], np.int64))
+    now = _find_nearest(engine, graph, vectors, side, first + rows)
+    then = _find_nearest(engine, before, old, side, np.asarray(place[rows], np.int64))
     shares = [len(np.intersect1d(a, b)) / max(len(a), 1) for a, b in zip(now, then, strict=True)]
     return float(np.mean(shares)) if shares else 1.0
 
 
 def _find_nearest(
-    context: SparkContext, graph: Graph, vectors: str, side: int, nodes: npt.NDArray[np.int64]
+    engine: Engine, graph: Graph, vectors: str, side: int, nodes: npt.NDArray[np.int64]
 ) -> list[npt.NDArray[np.uint64]]:
     """Return the hashes of the nearest other nodes of the side, for each node.
 
@@ -114,7 +110,7 @@ def _find_nearest(
     """
     blocks = [block for block in graph.side_blocks(side) if block.rows]
     search = partial(_find_nearest_in_block, graph=graph, vectors=vectors, nodes=nodes)
-    parts = context.parallelize(blocks, len(blocks)).map(search).collect()
+    parts = engine.parallelize(blocks, len(blocks)).map(search).collect()
     scores, places = (np.concatenate([part[n] for part in parts], axis=1) for n in (0, 1))
     order = np.lexsort((places, -scores))[:, :NEIGHBOURS]
     nearest = np.take_along_axis(places, order, axis=1)

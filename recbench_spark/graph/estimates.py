@@ -19,8 +19,8 @@ from recbench_spark.kernels.graph import costs
 from recbench_spark.kernels.graph.forms import SCATTERABLE
 from recbench_spark.schemas import GRAPH_RUNS
 from recbench_spark.storage.block_arrays import read_parts
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.host_files import LIMIT_VARIABLE
-from recbench_spark.storage.store import Store
 
 MAPPED_SHARE = 0.4
 """Share of a host's memory that plan R may map."""
@@ -154,7 +154,7 @@ def _mappable_bytes() -> int:
     return int(min(pages * MAPPED_SHARE, free_memory(pages) * FREE_SHARE))
 
 
-def fit_rates(store: Store) -> costs.Rates:
+def fit_rates(store: FileTables) -> costs.Rates:
     """Fit rates to the runs of this warehouse. With few runs return the default rates."""
     rows = store.rows(GRAPH_RUNS, columns=["amounts_json", "seconds", "cores", "started_at"])
     newest = sorted(rows, key=lambda row: row["started_at"], reverse=True)[:MOST_RUNS]

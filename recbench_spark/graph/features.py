@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +19,7 @@ from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.kernels.graph.dense import store
 from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids, hash_numbers
 from recbench_spark.storage.block_arrays import ArrayPart, make_part, publish_parts
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
+from recbench_spark.storage.blocks import Engine
 
 SHOWN = 5
 """Number of ids that an error names."""
@@ -102,7 +100,7 @@ def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
 
 
 def check_table(
-    context: SparkContext, graph: Graph, rows: RowSource, side: int, dims: int, *, missing: str
+    engine: Engine, graph: Graph, rows: RowSource, side: int, dims: int, *, missing: str
 ) -> None:
     """Check a table of vectors against the nodes of a side, before anything is built from it.
 
@@ -112,9 +110,9 @@ def check_table(
     Raises:
         DataError: as `fill_from_table`.
     """
-    readers, blocks = count_tasks(rows, context.defaultParallelism), graph.side_blocks(side)
+    readers, blocks = count_tasks(rows, engine.cores), graph.side_blocks(side)
     read = partial(_send_places, graph=graph, rows=rows, side=side, dims=dims, readers=readers)
-    sent = context.parallelize(range(readers), readers).mapPartitions(read)
+    sent = engine.parallelize(range(readers), readers).mapPartitions(read)
     mark = partial(_mark_places, graph=graph, blocks=blocks)
     results = run_shuffle(sent.partitionBy(len(blocks) + 1, int), mark)
     parts = [result for result in results if isinstance(result, ReadFeatures)]
@@ -123,7 +121,7 @@ def check_table(
 
 
 def fill_from_table(
-    context: SparkContext,
+    engine: Engine,
     graph: Graph,
     rows: RowSource,
     side: int,
@@ -140,7 +138,7 @@ def fill_from_table(
     from 1 to 10 MB for each block. A task that writes holds a piece; its block is mapped.
 
     Args:
-        context: the Spark context.
+        engine: the runner.
         graph: graph whose dense ids are the rows of the matrix.
         rows: id and vector.
         side: side of these ids.
@@ -156,12 +154,12 @@ def fill_from_table(
         DataError: a vector has another length, is NULL or not finite, an id is repeated or NULL, or a node
             has no vector.
     """
-    readers, blocks = count_tasks(rows, context.defaultParallelism), graph.side_blocks(side)
+    readers, blocks = count_tasks(rows, engine.cores), graph.side_blocks(side)
     read = partial(
         _send_rows, graph=graph, rows=rows, side=side, dims=dims, dtype=np.dtype(dtype), readers=readers
     )
     write = partial(_write_rows, graph=graph, blocks=blocks, dims=dims, place=place, dtype=np.dtype(dtype))
-    sent = context.parallelize(range(readers), readers).mapPartitions(read)
+    sent = engine.parallelize(range(readers), readers).mapPartitions(read)
     results = run_shuffle(sent.partitionBy(len(blocks) + 1, int), write)
     parts = [result for result in results if isinstance(result, ReadFeatures)]
     written = [result for result in results if isinstance(result, BlockFeatures)]
@@ -437,12 +435,12 @@ def read_names(graph: Graph, block: NodeBlock, local_r: Any) -> list[str]:
 
 
 def fill_generated(
-    context: SparkContext, graph: Graph, kind: str, dims: int, seed: int, *, place: str, dtype: Any
+    engine: Engine, graph: Graph, kind: str, dims: int, seed: int, *, place: str, dtype: Any
 ) -> None:
     """Make the matrix of all nodes of degrees, a constant or hashed numbers.
 
     Args:
-        context: the Spark context.
+        engine: the runner.
         graph: the graph.
         kind: `degrees`, `constant` (dims 1) or `hashed`.
         dims: length of a vector.
@@ -453,7 +451,7 @@ def fill_generated(
     make = partial(
         _fill_block, graph=graph, kind=kind, dims=dims, seed=seed, place=place, dtype=np.dtype(dtype)
     )
-    parts = context.parallelize(graph.blocks, len(graph.blocks)).map(make).collect()
+    parts = engine.parallelize(graph.blocks, len(graph.blocks)).map(make).collect()
     publish_parts(place, parts, (graph.nodes, dims), dtype)
 
 

@@ -20,7 +20,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,10 +36,8 @@ from recbench_spark.graph.vectors import list_committed, read_vectors
 from recbench_spark.kernels.graph.csr import Csr, mark_touched
 from recbench_spark.kernels.graph.ids import MOST_NODES
 from recbench_spark.storage.block_arrays import map_part, map_whole, publish_parts, write_part
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.uris import join_uri
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
 
 
 @dataclass(frozen=True)
@@ -98,18 +96,18 @@ class LayerChanges:
 
 
 def mark_changes(
-    context: SparkContext, graph: Graph, steps: Sequence[Pass], before: GraphNight, folder: str
+    engine: Engine, graph: Graph, steps: Sequence[Pass], before: GraphNight, folder: str
 ) -> list[LayerChanges]:
     """Write the flags of all passes, and count the work of each pass.
 
     Args:
-        context: the Spark context.
+        engine: the runner.
         graph: tonight's graph.
         steps: passes of the model, in order; the first reads tonight's features.
         before: the night before; its sides, kinds of ids and seed are the same.
         folder: folder for the flags, a path or a URI.
     """
-    blocks = context.parallelize(graph.blocks, len(graph.blocks))
+    blocks = engine.parallelize(graph.blocks, len(graph.blocks))
     mark = partial(_mark_changed_inputs, graph=graph, features=steps[0].h, before=before, folder=folder)
     flags = ((graph.nodes,), np.bool_)
     arrays = {PLACES: ((graph.nodes,), np.uint32), LISTS: flags, _name_touched(0): flags}
@@ -118,12 +116,12 @@ def mark_changes(
     for p, step in enumerate(steps, 1):
         sources = writers[step.h if step.projects or step.z == step.h else step.z]
         own = writers[step.h] if step.kind == "layer" else None
-        into = context.parallelize(destinations := graph.side_blocks(step.side), len(destinations))
+        into = engine.parallelize(destinations := graph.side_blocks(step.side), len(destinations))
         spread = partial(_spread_changes, graph=graph, p=p, sources=sources, own=own, folder=folder)
         publish_arrays(folder, into.map(spread).collect(), {_name_touched(p): flags})
         if step.out is not None:
             writers[step.out] = p
-    return _mark_needed(context, graph, steps, folder)
+    return _mark_needed(engine, graph, steps, folder)
 
 
 PLACES, LISTS = "places", "lists"
@@ -148,16 +146,14 @@ def _name_computed(p: int, step: Pass) -> str:
     return _name_needed(p + 1) if step.target is None else _name_touched(p)
 
 
-def _mark_needed(
-    context: SparkContext, graph: Graph, steps: Sequence[Pass], folder: str
-) -> list[LayerChanges]:
+def _mark_needed(engine: Engine, graph: Graph, steps: Sequence[Pass], folder: str) -> list[LayerChanges]:
     """Mark the sources that each pass reads, from the last pass to the first.
 
     A pool must compute them for the next pass.
     """
     changes: list[LayerChanges] = []
     for p, step in reversed(list(enumerate(steps, 1))):
-        into = context.parallelize(destinations := graph.side_blocks(step.side), len(destinations))
+        into = engine.parallelize(destinations := graph.side_blocks(step.side), len(destinations))
         send = partial(_send_needed, graph=graph, flags=join_uri(folder, _name_computed(p, step)))
         write = partial(_write_needed, graph=graph, p=p, folder=folder)
         results = run_shuffle(into.mapPartitions(send).partitionBy(len(graph.blocks) + 1, int), write)
@@ -288,12 +284,12 @@ def _write_needed(
 
 
 def restore_vectors(
-    context: SparkContext, before: GraphNight, places: Sequence[LayerFiles], place: str, dtype: str
+    engine: Engine, before: GraphNight, places: Sequence[LayerFiles], place: str, dtype: str
 ) -> None:
     """Write last night's vectors of a layer to an array, by last night's dense ids.
 
     Args:
-        context: the Spark context.
+        engine: the runner.
         before: the night before.
         places: files of the vectors. Sides without files get zeros.
         place: path or URI of the array.
@@ -306,7 +302,7 @@ def restore_vectors(
     block, file = wanted[0]
     width = next(vectors.shape[1] for _, vectors in read_vectors(file, block))
     restore = partial(restore_block, place=place, width=width, dtype=dtype)
-    parts = context.parallelize(wanted, len(wanted)).map(restore).collect()
+    parts = engine.parallelize(wanted, len(wanted)).map(restore).collect()
     publish_parts(place, parts, (before.graph.nodes, width), dtype)
 
 

@@ -9,10 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from recbench_spark.config.graph import GraphModel
-from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.graph.drift import measure_drift
 from recbench_spark.graph.estimates import estimate_passes
@@ -42,14 +39,13 @@ from recbench_spark.kernels.graph import costs
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import MANIFESTS
 from recbench_spark.storage.block_arrays import has_parts, read_parts
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import hold_private_folder
 from recbench_spark.storage.objects import list_folders
-from recbench_spark.storage.spark_types import spark_schema
-from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import join_uri, resolve_path
 
 
-def read_model_night(store: Store, model_id: str) -> tuple[GraphNight, Note]:
+def read_model_night(store: FileTables, model_id: str) -> tuple[GraphNight, Note]:
     """Return an embedded model and its note.
 
     Raises:
@@ -70,7 +66,7 @@ def read_model_night(store: Store, model_id: str) -> tuple[GraphNight, Note]:
     return GraphNight(graph, features, layer_places(store, graph, note)), note
 
 
-def check_previous_model(store: Store, settings: GraphModel, previous: str) -> None:
+def check_previous_model(store: FileTables, settings: GraphModel, previous: str) -> None:
     """Refuse an earlier model of other settings or weights before anything is built (`check_family`)."""
     note = read_note(model_folder(store, previous))
     if note is not None:
@@ -86,7 +82,9 @@ def _resolve_stored_place(root: str, stored: str) -> str:
     return str(resolve_path(stored, Path(root).parent, Path(root).name))
 
 
-def find_earlier_model(store: Store, prepared: PreparedGraphModel, splits: Sequence[str]) -> str | None:
+def find_earlier_model(
+    store: FileTables, prepared: PreparedGraphModel, splits: Sequence[str]
+) -> str | None:
     """Return the name of this model on an earlier night: equal settings and weights, another split.
 
     Args:
@@ -108,7 +106,7 @@ def find_earlier_model(store: Store, prepared: PreparedGraphModel, splits: Seque
 
 
 def plan_refresh(
-    store: Store, prepared: PreparedGraphModel, previous: str, rates: costs.Rates, journal: Journal
+    store: FileTables, prepared: PreparedGraphModel, previous: str, rates: costs.Rates, journal: Journal
 ) -> tuple[PreparedGraphModel, str]:
     """Return the model with the files that it can reuse of an earlier one, and a sentence on that.
 
@@ -121,11 +119,11 @@ def plan_refresh(
     _check_compatible(prepared, before, note)
     if not has_all_vectors(before):
         return prepared, f"previous {previous}: some of its layers are missing, so all nodes are computed"
-    context, steps = open_tasks(store.spark), plan_passes(prepared.model, prepared.graph)
+    engine, steps = store.engine, plan_passes(prepared.model, prepared.graph)
     folder = prepared.model.folder
     with journal.stage("compare", f"compare with {previous}", previous=previous):
-        changes = mark_changes(context, prepared.graph, steps, before, folder)
-    full, less = _predict_seconds(prepared, changes, rates, context.defaultParallelism)
+        changes = mark_changes(engine, prepared.graph, steps, before, folder)
+    full, less = _predict_seconds(prepared, changes, rates, engine.cores)
     counts = ", ".join(
         f"{step.kind} {step.layer} {one.nodes:,}" for step, one in zip(steps, changes, strict=True)
     )
@@ -134,7 +132,7 @@ def plan_refresh(
         return prepared, f"{message}a full run is cheaper ({full:.2f} s against {less:.2f} s)"
     for k, place in enumerate(before.places, 1):
         kind = "float32" if place.by_side else prepared.model.dtype
-        restore_vectors(context, before, [place], join_uri(folder, f"before-{k}"), kind)
+        restore_vectors(engine, before, [place], join_uri(folder, f"before-{k}"), kind)
     reused: dict[tuple[int, str], ReusedFiles] = {
         (step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)
     }
@@ -173,29 +171,30 @@ def _predict_seconds(
 
 
 def report_drift(
-    store: Store, prepared: PreparedGraphModel, previous: str, journal: Journal
+    store: FileTables, prepared: PreparedGraphModel, previous: str, journal: Journal
 ) -> list[tuple[str, str, float]]:
     """Measure how far embeddings moved since an earlier model. Print it and append it to `manifests`."""
     before, _ = read_model_night(store, previous)
     now, _ = read_model_night(store, prepared.model.model_id)
-    last, context = len(prepared.model.layers) - 1, open_tasks(store.spark)
+    last, engine = len(prepared.model.layers) - 1, store.engine
     with hold_private_folder(model_folder(store, prepared.model.model_id)) as folder:
         arrays = [join_uri(folder, name) for name in ("now", "then")]
         for array, night in zip(arrays, (now, before), strict=True):
-            restore_vectors(context, night, night.places[last:], array, "float32")
+            restore_vectors(engine, night, night.places[last:], array, "float32")
         widths = [read_parts(array).shape[1] for array in arrays]
         if len(set(widths)) > 1:
             raise ConfigError(
                 f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine",
                 "use vectors of the same length",
             )
-        facts = measure_drift(context, now.graph, arrays[0], before.graph, arrays[1])
+        facts = measure_drift(engine, now.graph, arrays[0], before.graph, arrays[1])
     for side, fact, value in facts:
         journal.say(f"{side}: {fact.replace('_', ' ')} {value:.4f}")
     name = prepared.model.model_id
+    detail = f"since {previous}"
     rows = [
-        (name, side, fact, float(np.float64(value)), f"since {previous}") for side, fact, value in facts
+        {"split_id": name, "part": side, "fact": fact, "value": float(value), "detail": detail}
+        for side, fact, value in facts
     ]
-    frame = store.spark.createDataFrame(rows, spark_schema(MANIFESTS))
-    store.append(frame, MANIFESTS, once=f"drift/{name}/{previous}")
+    store.append(rows, MANIFESTS, once=f"drift/{name}/{previous}")
     return facts

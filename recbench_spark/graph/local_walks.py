@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,9 @@ from recbench_spark.graph.part_sets import Parts, publish_arrays
 from recbench_spark.kernels.graph.ids import unhash_numbers
 from recbench_spark.kernels.graph.walks import MostVisited, Walks, find_neighbourhoods, visit_shares
 from recbench_spark.storage.block_arrays import has_parts, map_whole, write_part
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.objects import open_output
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
 
 WalkWay = Literal["local", "join"]
 
@@ -70,7 +68,7 @@ def map_adjacency(graph: Graph) -> tuple[Any, Any]:
     return indptr, src
 
 
-def write_adjacency(context: SparkContext, graph: Graph) -> None:
+def write_adjacency(engine: Engine, graph: Graph) -> None:
     """Write the adjacency of all blocks end to end, once for each graph.
 
     Two runs at the same time write the same objects.
@@ -80,7 +78,7 @@ def write_adjacency(context: SparkContext, graph: Graph) -> None:
     before = np.cumsum([0, *(block.edges for block in graph.blocks)])
     pieces = list(zip(graph.blocks, before.tolist(), strict=False))
     write = partial(_write_adjacency_parts, graph=graph)
-    written = context.parallelize(pieces, len(pieces)).map(write).collect()
+    written = engine.parallelize(pieces, len(pieces)).map(write).collect()
     shapes = ((graph.nodes + 1,), np.int64), ((graph.edges,), np.uint32)
     publish_arrays(graph.folder, written, dict(zip(ADJACENCY, shapes, strict=True)))
 
@@ -169,7 +167,7 @@ def write_lists(
 
 
 def walk_locally(
-    context: SparkContext,
+    engine: Engine,
     graph: Graph,
     side: int,
     what: Walks,
@@ -178,10 +176,10 @@ def walk_locally(
     partition: Mapping[str, str],
 ) -> list[NeighbourFile]:
     """Walk from all nodes of a side over the mapped adjacency. Each block becomes a file."""
-    write_adjacency(context, graph)
+    write_adjacency(engine, graph)
     blocks = [block for block in graph.side_blocks(side) if block.rows]
     task = partial(_walk_block, graph=graph, what=what, folder=folder, partition=partition)
-    return context.parallelize(blocks, len(blocks)).map(task).collect()
+    return list(engine.parallelize(blocks, len(blocks)).map(task).collect())
 
 
 def _walk_block(

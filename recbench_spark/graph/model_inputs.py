@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel
-from recbench_spark.data.identity import identity
-from recbench_spark.engine.sessions import open_tasks
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.errors import ConfigError
 from recbench_spark.graph import features as first
 from recbench_spark.graph.edges import RowSource
@@ -45,11 +44,12 @@ from recbench_spark.schemas import (
     GRAPH_VECTORS,
 )
 from recbench_spark.storage.block_arrays import has_parts
+from recbench_spark.storage.blocks import Engine
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
 from recbench_spark.storage.objects import read_bytes, write_text
 from recbench_spark.storage.publish import remove_published
 from recbench_spark.storage.seals import SEAL, find_damage, write_seal
-from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import absolute_place, is_remote, join_uri
 
 PROBE_MIN_EDGES = 1_000_000
@@ -77,7 +77,7 @@ class PreparedGraphModel:
     network: NetworkCosts | None = None
 
 
-def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> PreparedGraphModel:
+def prepare_model(store: FileTables, settings: GraphModel, journal: Journal) -> PreparedGraphModel:
     """Prepare the graph, the features and the weights of a model.
 
     Weights and features are checked before anything is built; which nodes lack features, before the edges
@@ -109,7 +109,9 @@ def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> Prepa
     return _measure_costs(store, PreparedGraphModel(settings, graph, model, checks))
 
 
-def ensure_checked_graph(store: Store, settings: GraphModel, blocks: int | None, journal: Journal) -> Graph:
+def ensure_checked_graph(
+    store: FileTables, settings: GraphModel, blocks: int | None, journal: Journal
+) -> Graph:
     """Return the graph of a model. It is built if all nodes have features, or may be without.
 
     Raises:
@@ -119,11 +121,11 @@ def ensure_checked_graph(store: Store, settings: GraphModel, blocks: int | None,
     return ensure_graph(store, settings.graph, blocks, journal, check=check)
 
 
-def _check_nodes(store: Store, settings: GraphModel, graph: Graph) -> None:
+def _check_nodes(store: FileTables, settings: GraphModel, graph: Graph) -> None:
     """Check the table of features against the nodes of a graph; errors as `features.check_table`."""
     rows, side, dims = _open_feature_table(settings, graph)
-    context, missing = open_tasks(store.spark), settings.features.missing
-    first.check_table(context, graph, rows, side, dims, missing=missing)
+    engine, missing = store.engine, settings.features.missing
+    first.check_table(engine, graph, rows, side, dims, missing=missing)
 
 
 def _open_feature_table(settings: GraphModel, graph: Graph) -> tuple[RowSource, int, int]:
@@ -136,17 +138,17 @@ def _open_feature_table(settings: GraphModel, graph: Graph) -> tuple[RowSource, 
     return rows, side, first.count_dimensions(rows)
 
 
-def model_folder(store: Store, model_id: str) -> str:
+def model_folder(store: FileTables, model_id: str) -> str:
     """Return the folder of a model's files."""
     return join_uri(files_folder(store), MODELS, model_id)
 
 
-def _measure_costs(store: Store, prepared: PreparedGraphModel) -> PreparedGraphModel:
+def _measure_costs(store: FileTables, prepared: PreparedGraphModel) -> PreparedGraphModel:
     """Measure how fast features are fetched and read, unless the graph is small or the model exists."""
-    graph, features, context = prepared.graph, prepared.model.features, open_tasks(store.spark)
+    graph, features, engine = prepared.graph, prepared.model.features, store.engine
     measured = graph.edges >= PROBE_MIN_EDGES and read_note(prepared.model.folder) is None
-    network = describe_network(context, features, measured) if is_remote(features) else None
-    pace = measure_read_throughput(context, graph, features) if measured else prepared.pace
+    network = describe_network(engine, features, measured) if is_remote(features) else None
+    pace = measure_read_throughput(engine, graph, features) if measured else prepared.pace
     return replace(prepared, pace=pace, network=network)
 
 
@@ -155,7 +157,7 @@ def make_model_id(settings: GraphModel, graph_id: str, features_id: str, weights
     return prefix_split_id(settings.graph, settings.key(graph_id, features_id, weights_id))
 
 
-def compute_model_id(store: Store, settings: GraphModel) -> str:
+def compute_model_id(store: FileTables, settings: GraphModel) -> str:
     """Return the name that `prepare_model` will give a model. Nothing is built.
 
     Raises:
@@ -274,17 +276,13 @@ def _read_weight(path: str, name: str, stored: dict[str, Any]) -> npt.NDArray[An
 
 
 def build_features(
-    store: Store, settings: GraphModel, graph: Graph, journal: Journal
+    store: FileTables, settings: GraphModel, graph: Graph, journal: Journal
 ) -> tuple[str, str, dict[str, int]]:
     """Return the place of the feature matrix by dense id, its name and its counts.
 
     It is made once for all models.
     """
-    features, context, name = (
-        settings.features,
-        open_tasks(store.spark),
-        identify_features(store, settings),
-    )
+    features, engine, name = settings.features, store.engine, identify_features(store, settings)
     target = graph.place(f"{FEATURES}/{name}")
     damage = _features_damage(target)
     if damage:
@@ -295,7 +293,7 @@ def build_features(
             text = f"features: {features.path or features.kind}"
             with journal.stage("features", text, graph_id=graph.graph_id):
                 work.clear()
-                counts = _fill_features(context, settings, graph, join_uri(work.work, FEATURES))
+                counts = _fill_features(engine, settings, graph, join_uri(work.work, FEATURES))
             require_unchanged()
             write_text(join_uri(work.work, COUNTS_FILE), json.dumps(counts))
             if work.lease is not None:
@@ -332,21 +330,21 @@ def _features_damage(target: str) -> str:
     return find_damage(Path(target), digests=True) if sealed else ""
 
 
-def identify_features(store: Store, settings: GraphModel) -> str:
+def identify_features(store: FileTables, settings: GraphModel) -> str:
     """Hash all that determines the first vectors of a model's nodes."""
     features = settings.features
     options = features.model_dump(exclude={"path", "missing"})
     seed = settings.seed if features.kind == "hashed" else 0
-    source = "" if features.path is None else identity(store.spark, absolute_place(features.path))
+    source = "" if features.path is None else choose_identity(store)(absolute_place(features.path))
     return digest(options, source, features.missing, seed, settings.wire)
 
 
-def _fill_features(context: Any, settings: GraphModel, graph: Graph, place: str) -> dict[str, int]:
+def _fill_features(engine: Engine, settings: GraphModel, graph: Graph, place: str) -> dict[str, int]:
     features = settings.features
     more: dict[str, Any] = {"place": place, "dtype": settings.wire}
     if features.path is None:
         dims = features.dims if features.kind == "hashed" else 1
-        first.fill_generated(context, graph, features.kind, dims, settings.seed, **more)
+        first.fill_generated(engine, graph, features.kind, dims, settings.seed, **more)
         return {}
     rows, side, dims = _open_feature_table(settings, graph)
-    return first.fill_from_table(context, graph, rows, side, dims, missing=features.missing, **more)
+    return first.fill_from_table(engine, graph, rows, side, dims, missing=features.missing, **more)

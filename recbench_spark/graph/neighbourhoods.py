@@ -7,7 +7,6 @@ import time
 from typing import NamedTuple
 
 from recbench_spark.config.graph import GraphSource, NeighbourhoodSettings
-from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.graph.distributed_walks import walk_distributed
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.local_walks import NeighbourFile, WalkWay, adjacency_bytes, walk_locally
@@ -16,8 +15,8 @@ from recbench_spark.kernels.graph.walks import Walks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import NEIGHBOURHOODS
 from recbench_spark.storage import delta_files
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.retries import commit_files
-from recbench_spark.storage.store import Store
 
 MAPPED_SHARE = 0.5
 """Share of a host's memory that the adjacency may take for local walks."""
@@ -52,7 +51,7 @@ def choose_walk_method(graph: Graph, requested: str) -> WalkMethod:
     return WalkMethod(way, f"{way}: adjacency of {needs:.3f} GiB, memory of {has:.1f} GiB a host ({why})")
 
 
-def ensure_neighbourhoods(store: Store, settings: NeighbourhoodSettings, journal: Journal) -> str:
+def ensure_neighbourhoods(store: FileTables, settings: NeighbourhoodSettings, journal: Journal) -> str:
     """Return the name of the neighbourhoods. They are computed once, and all rows are committed together.
 
     Local walks shuffle nothing, and a task holds the neighbours of some thousand nodes. Distributed walks
@@ -75,7 +74,7 @@ def ensure_neighbourhoods(store: Store, settings: NeighbourhoodSettings, journal
     walk = walk_locally if choice.way == "local" else walk_distributed
     partition = {"neighbourhood_id": name}
     with journal.stage("neighbourhoods", f"neighbourhoods {name}: walk") as counts:
-        written = walk(open_tasks(store.spark), graph, settings.place, walks, folder, partition=partition)
+        written = walk(store.engine, graph, settings.place, walks, folder, partition=partition)
         files = [file.file for file in written]
         delta_files.require_visible(folder, files)
         counts.update(_count_walks(written, walks))
@@ -104,7 +103,7 @@ def _report_counts(journal: Journal, written: list[NeighbourFile], walks: Walks,
     )
 
 
-def neighbourhood_source(store: Store, name: str) -> GraphSource:
+def neighbourhood_source(store: FileTables, name: str) -> GraphSource:
     """Return neighbourhoods as a graph source.
 
     Its edges are weighted by visits, and `jobs/embed.py` pools over them.

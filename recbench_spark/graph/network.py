@@ -13,19 +13,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from recbench_spark.engine.sessions import count_executors
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph import costs
 from recbench_spark.storage.block_arrays import part_place, read_parts
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.host_files import LIMIT_VARIABLE
 from recbench_spark.storage.object_access import explain_storage, open_filesystem
 from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.transfer_sizes import CHUNK_BYTES
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
 
 SETTING = "spark.recbench.network"
 """The Spark setting with the bytes a second that an executor fetches from object storage."""
@@ -54,38 +51,25 @@ class NetworkCosts:
     disk_bytes: int | None
 
 
-def describe_network(context: SparkContext, features: str, measured: bool) -> NetworkCosts:
+def describe_network(engine: Engine, features: str, measured: bool) -> NetworkCosts:
     """Return what executors pay for objects.
 
     Args:
-        context: the Spark context.
+        engine: the runner.
         features: place of vectors on the object storage.
         measured: true if a probe of a second may fetch them.
 
     Raises:
         ConfigError: the setting is no number of bytes above 0.
     """
-    text, limit = context.getConf().get(SETTING), _read_limit(context)
+    text, limit = engine.read_setting(SETTING), _read_limit(engine)
     if text is not None:
-        return NetworkCosts(count_hosts(context), 1 / _parse_speed(text), "set", limit)
-    seconds = measure_network(context, features) if measured else None
-    hosts = count_hosts(context)  # the probe has started executors
+        return NetworkCosts(engine.count_hosts(), 1 / _parse_speed(text), "set", limit)
+    seconds = measure_network(engine, features) if measured else None
+    hosts = engine.count_hosts()  # the probe has started executors
     if seconds is None:
         return NetworkCosts(hosts, costs.DEFAULT_FETCH_SECONDS, "assumed", limit)
     return NetworkCosts(hosts, seconds, "measured", limit)
-
-
-def count_hosts(context: SparkContext) -> int:
-    """Return the number of executors that have started, or shall start; 1 for a local master."""
-    if _is_local(context):
-        return 1
-    started = count_executors(context) or 1
-    planned = context.getConf().get("spark.executor.instances", "")
-    return max(1, started, int(planned) if planned.isdigit() else 0)
-
-
-def _is_local(context: SparkContext) -> bool:
-    return (context.master or "").startswith("local")
 
 
 def _parse_speed(text: str) -> int:
@@ -94,26 +78,26 @@ def _parse_speed(text: str) -> int:
     return int(text)
 
 
-def _read_limit(context: SparkContext) -> int | None:
+def _read_limit(engine: Engine) -> int | None:
     """Return the limit of copies where it is set: for executors, or for this host if it runs the tasks."""
-    text = context.getConf().get(f"spark.executorEnv.{LIMIT_VARIABLE}")
-    if text is None and _is_local(context):
+    text = engine.read_setting(f"spark.executorEnv.{LIMIT_VARIABLE}")
+    if text is None and engine.is_here:
         text = os.environ.get(LIMIT_VARIABLE)
     return int(text) if text and text.isdigit() else None
 
 
-def measure_network(context: SparkContext, features: str) -> float | None:
+def measure_network(engine: Engine, features: str) -> float | None:
     """Return the seconds of an executor to fetch a byte while all its cores fetch.
 
     None where the objects are too small to tell.
 
     Args:
-        context: the Spark context.
+        engine: the runner.
         features: place of vectors on the object storage. Nothing of them is kept.
     """
-    tasks = context.defaultParallelism
+    tasks = engine.cores
     probe = partial(_fetch_parts, features=features, tasks=tasks)
-    return combine_probes(context.parallelize(range(tasks), tasks).map(probe).collect())
+    return combine_probes(engine.parallelize(range(tasks), tasks).map(probe).collect())
 
 
 def combine_probes(probes: Sequence[tuple[str, int, float]]) -> float | None:

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.graph.estimates import PassEstimate, estimate_passes, fit_rates, format_bytes
 from recbench_spark.graph.folders import MANIFEST, NIGHT_NOTE, Graph, read_note
 from recbench_spark.graph.incremental import LayerFiles
@@ -25,16 +24,16 @@ from recbench_spark.graph.stored_graphs import files_folder, mark_used, write_gr
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import GRAPH_RUNS
 from recbench_spark.storage.block_arrays import remove_parts
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import make_folder
 from recbench_spark.storage.objects import list_folders, measure_files, write_text
 from recbench_spark.storage.publish import local_path
-from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import is_remote, join_uri, relative_place
 
 
 @contextmanager
 def open_model_work(
-    store: Store, prepared: PreparedGraphModel, journal: Journal
+    store: FileTables, prepared: PreparedGraphModel, journal: Journal
 ) -> Iterator[PreparedGraphModel]:
     """Give a model a work folder that no other run writes to, and publish its note at the end.
 
@@ -55,13 +54,13 @@ def open_model_work(
             work.publish()
 
 
-def embed(store: Store, prepared: PreparedGraphModel, journal: Journal) -> list[LayerRun]:
+def embed(store: FileTables, prepared: PreparedGraphModel, journal: Journal) -> list[LayerRun]:
     """Compute all layers and commit them one by one, with rows in `graph_runs` and `checks`.
 
     Existing blocks stay.
     """
-    context = open_tasks(store.spark)
-    cores, rates = context.defaultParallelism, fit_rates(store)
+    engine = store.engine
+    cores, rates = engine.cores, fit_rates(store)
     planned = {
         _pass_key(one.step): one for one in estimate_passes(prepared, rates, cores, prepared.settings.plan)
     }
@@ -70,7 +69,7 @@ def embed(store: Store, prepared: PreparedGraphModel, journal: Journal) -> list[
         partial(_report_pass, journal, planned),
         partial(_record_pass, store, prepared, planned, cores),
     )
-    runs = run_model(context, prepared.graph, prepared.model, _plan_chooser(planned), report, record=record)
+    runs = run_model(engine, prepared.graph, prepared.model, _plan_chooser(planned), report, record=record)
     folder = prepared.model.folder
     if not is_remote(folder) or read_note(folder) is None:  # what is published on object storage stays
         _write_note(store, prepared)
@@ -85,7 +84,7 @@ PassEstimates = Mapping[tuple[int, str], PassEstimate]
 
 
 def _record_pass(
-    store: Store, prepared: PreparedGraphModel, planned: PassEstimates, cores: int, run: LayerRun
+    store: FileTables, prepared: PreparedGraphModel, planned: PassEstimates, cores: int, run: LayerRun
 ) -> None:
     """Write the row of a pass in `graph_runs` and its number of projected vectors, once."""
     name, step = prepared.model.model_id, planned[run.layer, run.kind].step
@@ -96,7 +95,7 @@ def _record_pass(
         write_graph_checks(store, name, counts, once)
 
 
-def _write_note(store: Store, prepared: PreparedGraphModel) -> None:
+def _write_note(store: FileTables, prepared: PreparedGraphModel) -> None:
     """Remove the arrays of the layers of a complete model, and note where its tables are."""
     folder, root = prepared.model.folder, files_folder(store)
     _remove_layers(folder)
@@ -123,7 +122,7 @@ def _remove_layers(folder: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def layer_places(store: Store, graph: Graph, note: Mapping[str, Any]) -> tuple[LayerFiles, ...]:
+def layer_places(store: FileTables, graph: Graph, note: Mapping[str, Any]) -> tuple[LayerFiles, ...]:
     """Return where the vectors of each layer of a stored model are. Mode bipartite ends with pools."""
     name, last = {"model_id": str(note["model_id"])}, int(note["layers"])
     bipartite = note.get("mode") == "bipartite"

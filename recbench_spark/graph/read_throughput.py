@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,9 +22,7 @@ from recbench_spark.kernels.graph import costs
 from recbench_spark.kernels.graph.aggregate import sum_sources as pooled_part
 from recbench_spark.kernels.graph.csr import Csr, window
 from recbench_spark.storage.block_arrays import map_whole, read_parts
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
+from recbench_spark.storage.blocks import Engine
 
 PROBE_EDGES = 1 << 22
 """Most edges that a task reads. The second half is measured, when the caches are filled."""
@@ -41,19 +38,19 @@ PROBE_SECONDS = 1.0
 """Seconds after which a task stops, in case vectors are read from the disk."""
 
 
-def measure_read_throughput(context: SparkContext, graph: Graph, features: str) -> float:
+def measure_read_throughput(engine: Engine, graph: Graph, features: str) -> float:
     """Return the seconds of a core to read a byte of vectors while all cores work.
 
     Without edges the result is `costs.DEFAULT_READ_SECONDS`.
 
     Args:
-        context: the Spark context.
+        engine: the runner.
         graph: the graph on disk.
         features: place of vectors by dense id.
     """
-    tasks = context.defaultParallelism
+    tasks = engine.cores
     probe = partial(_probe_task, graph=graph, features=features, tasks=tasks)
-    measured = [one for one in context.parallelize(range(tasks), tasks).map(probe).collect() if one]
+    measured = [one for one in engine.parallelize(range(tasks), tasks).map(probe).collect() if one]
     return float(np.mean(measured)) if measured else costs.DEFAULT_READ_SECONDS
 
 

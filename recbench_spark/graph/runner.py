@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from recbench_spark.engine.pipes import collect_some
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.graph.folders import HALO, Graph, NodeBlock
 from recbench_spark.graph.message_passing import (
@@ -55,10 +57,8 @@ from recbench_spark.storage.block_arrays import (
     read_parts,
     write_part,
 )
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.retries import commit_files
-
-if TYPE_CHECKING:
-    from pyspark import RDD, SparkContext
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def find_pending(graph: Graph, step: Pass) -> Pending:
 
 
 def run_model(
-    context: SparkContext,
+    engine: Engine,
     graph: Graph,
     model: Model,
     choose: Callable[[Pass], PassPlan],
@@ -212,7 +212,7 @@ def run_model(
     """Run all passes of a model that are not done. A second run does nothing.
 
     Args:
-        context: the Spark context.
+        engine: the runner.
         graph: the graph on disk.
         model: the model with its weights.
         choose: returns the plan of a pass.
@@ -222,7 +222,7 @@ def run_model(
     """
     done: list[LayerRun] = []
     if has_result(graph, model):  # retention may have removed the layers before the result
-        check_result(context, graph, model)
+        check_result(engine, graph, model)
         return done
     steps = [find_pending(graph, step) for step in plan_passes(model, graph)]
     for number, todo in enumerate(steps):
@@ -232,10 +232,10 @@ def run_model(
         if todo.step.target is None and not _is_needed(steps, number):
             continue
         if not todo.blocks:
-            _publish_output(graph, todo.step, _restore_blocks(context, graph, todo))
+            _publish_output(graph, todo.step, _restore_blocks(engine, graph, todo))
             continue
         plan = "R" if model.reused else choose(todo.step)
-        done.append(_run_recorded_pass(context, graph, model, todo, plan, record=record))
+        done.append(_run_recorded_pass(engine, graph, model, todo, plan, record=record))
         report(done[-1])
     return done
 
@@ -246,7 +246,7 @@ def has_result(graph: Graph, model: Model) -> bool:
     return not any(_has_work(find_pending(graph, step)) for step in last)
 
 
-def check_result(context: SparkContext, graph: Graph, model: Model) -> None:
+def check_result(engine: Engine, graph: Graph, model: Model) -> None:
     """Compare the files of a model's result with their digests. Each file is read once, by tasks.
 
     Raises:
@@ -255,7 +255,7 @@ def check_result(context: SparkContext, graph: Graph, model: Model) -> None:
     last = [step for step in plan_passes(model, graph) if step.layer >= len(model.layers)]
     files = {number: file for step in last for number, file in find_pending(graph, step).files.items()}
     stored = [(block, files[block.number]) for block in graph.blocks if block.number in files]
-    context.parallelize(stored, max(1, len(stored))).foreach(check_file)
+    engine.parallelize(stored, max(1, len(stored))).foreach(check_file)
 
 
 def _has_work(todo: Pending) -> bool:
@@ -267,14 +267,14 @@ def _is_needed(steps: Sequence[Pending], number: int) -> bool:
     return any(later.step.z == steps[number].step.out and later.blocks for later in steps[number + 1 :])
 
 
-def _restore_blocks(context: SparkContext, graph: Graph, todo: Pending) -> list[ArrayPart]:
+def _restore_blocks(engine: Engine, graph: Graph, todo: Pending) -> list[ArrayPart]:
     """Write the committed vectors of a pass to its output again. Tasks read them from the table."""
     step, by_number = todo.step, {block.number: block for block in graph.blocks}
     files = [(by_number[number], file) for number, file in sorted(todo.files.items())]
     if step.out is None or not files:
         return []
     restore = partial(restore_block, place=step.out, width=output_width(step), dtype=step.dtype)
-    return context.parallelize(files, len(files)).map(restore).collect()
+    return list(engine.parallelize(files, len(files)).map(restore).collect())
 
 
 def restore_block(stored: tuple[NodeBlock, str], place: str, width: int, dtype: Any) -> ArrayPart:
@@ -299,7 +299,7 @@ def _publish_output(graph: Graph, step: Pass, parts: Iterable[ArrayPart]) -> Non
 
 
 def _run_recorded_pass(
-    context: SparkContext,
+    engine: Engine,
     graph: Graph,
     model: Model,
     todo: Pending,
@@ -308,14 +308,14 @@ def _run_recorded_pass(
     record: Callable[[LayerRun], None],
 ) -> LayerRun:
     """Run a pass. It is recorded before its last group is committed."""
-    restored = _restore_blocks(context, graph, todo)
+    restored = _restore_blocks(engine, graph, todo)
     summarise = partial(_summarise_pass, todo.step, plan, time.time(), time.monotonic())
 
     def record_early(results: list[BlockResult], projected: int) -> None:
         record(summarise(results, projected=projected))
 
     results, projected = run_pass(
-        context,
+        engine,
         graph,
         todo.step,
         todo.blocks,
@@ -348,7 +348,7 @@ def _summarise_pass(
 
 
 def run_pass(
-    context: SparkContext,
+    engine: Engine,
     graph: Graph,
     step: Pass,
     blocks: Sequence[NodeBlock],
@@ -373,26 +373,29 @@ def run_pass(
         raise ConfigError(f"plan S does not support {step.module.aggregator}", "plan: G or R")
     reused = model.reused.get((step.layer, step.kind))
     work = PassWork(graph, step, model.batch, tuple(blocks), reused)
-    start, projected = _prepare_tasks(context, work, plan)
     results: list[BlockResult] = []
-    size = model.group or 8 * context.defaultParallelism
-    for group in group_blocks(blocks, size):
-        group_results = start(group)
-        results += group_results
-        if group[-1] == blocks[-1]:
-            before_last(results, projected)
-        if step.target is not None:
-            _commit_group(graph, step.target, group, group_results)
+    size = model.group or 8 * engine.cores
+    with ExitStack() as stack:
+        start, projected = _prepare_tasks(engine, work, plan, stack)
+        for group in group_blocks(blocks, size):
+            group_results = start(group)
+            results += group_results
+            if group[-1] == blocks[-1]:
+                before_last(results, projected)
+            if step.target is not None:
+                _commit_group(graph, step.target, group, group_results)
     parts = [result.part for result in results if result.part is not None]
     _publish_output(graph, step, [*restored, *parts])
     return results, projected
 
 
 def _prepare_tasks(
-    context: SparkContext, work: PassWork, plan: PassPlan
+    engine: Engine, work: PassWork, plan: PassPlan, stack: ExitStack
 ) -> tuple[Callable[[tuple[NodeBlock, ...]], list[BlockResult]], int]:
-    """Project each vector once. Return a function that runs a group of blocks, and the number of projected
-    vectors.
+    """Project each vector once.
+
+    Returns:
+        A function that runs a group of blocks while `stack` is open, and the number of projected vectors.
     """
     graph, step = work.graph, work.step
     from_blocks = graph.side_blocks(step.sources)
@@ -400,27 +403,29 @@ def _prepare_tasks(
     if plan == "R":
         if step.projects:
             run_project = partial(project_messages, work=replace(work, destinations=()))
-            blocks = context.parallelize(from_blocks, len(from_blocks)).map(run_project).collect()
+            blocks = engine.parallelize(from_blocks, len(from_blocks)).map(run_project).collect()
             projected = sum(block.nodes for block in blocks)
             width = step.module.message_width(read_parts(step.h).shape[1])
             publish_parts(step.z, (block.part for block in blocks), (graph.nodes, width), step.dtype)
         task = partial(aggregate_replicated, work=replace(work, destinations=()))
-        return lambda group: context.parallelize(group, len(group)).map(task).collect(), projected
+        return lambda group: engine.parallelize(group, len(group)).map(task).collect(), projected
     if plan == "G":
-        make_halos(context, graph)
+        make_halos(engine, graph)
     send, receive = (send_messages, aggregate_messages) if plan == "G" else (send_sums, aggregate_sums)
-    sent = context.parallelize(from_blocks, len(from_blocks)).mapPartitions(partial(send, work=work))
+    sent = engine.parallelize(from_blocks, len(from_blocks)).mapPartitions(partial(send, work=work))
     shuffled = sent.partitionBy(len(work.destinations), int)
-    return partial(_run_group, context, shuffled, partial(receive, work=work), work.destinations), projected
+    if hasattr(shuffled, "hold"):  # Spark keeps the files of RDDs itself
+        shuffled = stack.enter_context(shuffled.hold())
+    return partial(_run_group, shuffled, partial(receive, work=work), work.destinations), projected
 
 
-def make_halos(context: SparkContext, graph: Graph) -> None:
+def make_halos(engine: Engine, graph: Graph) -> None:
     """Write the sources that each block needs of others, once for each graph.
 
     Two runs at the same time write the same objects. What an earlier run wrote is compared with its
     digests, and written again where it is damaged.
     """
-    blocks = context.parallelize(graph.blocks, len(graph.blocks))
+    blocks = engine.parallelize(graph.blocks, len(graph.blocks))
     there = all(has_parts(graph.place(name)) for name in HALO)
     if there and all(blocks.map(partial(_has_whole_halo, graph=graph)).collect()):
         return
@@ -438,23 +443,17 @@ def _make_halo(block: NodeBlock, graph: Graph) -> Parts:
 
 
 def _run_group(
-    context: SparkContext,
-    shuffled: RDD[Any],
+    shuffled: Any,
     receive: Callable[[int, Iterable[Any]], Iterable[BlockResult]],
     destinations: tuple[NodeBlock, ...],
     group: tuple[NodeBlock, ...],
 ) -> list[BlockResult]:
     """Aggregate a group of blocks.
 
-    The sending half of the shuffle runs once, and Spark keeps its files for later groups.
+    The sending half of the shuffle runs once, and the runner holds what was sent for later groups.
     """
     places = [destinations.index(block) for block in group]
-    results = shuffled.mapPartitionsWithIndex(receive)
-    return context.runJob(results, _return_unchanged, places)
-
-
-def _return_unchanged(done: Iterable[BlockResult]) -> Iterable[BlockResult]:
-    return done
+    return collect_some(shuffled.mapPartitionsWithIndex(receive), places)
 
 
 def _commit_group(

@@ -9,13 +9,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recbench_spark import revisions
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphSource
-from recbench_spark.data.identity import identity
-from recbench_spark.engine.sessions import open_tasks
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.errors import ConfigError, StoreError, nearest
 from recbench_spark.graph.build import CheckNodes, build_graph, default_block_count, write_node_table
 from recbench_spark.graph.build_inputs import open_inputs
@@ -31,7 +30,9 @@ from recbench_spark.schemas import (
     SPLITS,
     TABLES,
 )
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.delta_tables import open_table
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
 from recbench_spark.storage.objects import list_folders, write_bytes
 from recbench_spark.storage.publish import remove_published
@@ -43,11 +44,7 @@ from recbench_spark.storage.seals import (
     seal_entry,
     write_entries,
 )
-from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import absolute_place, is_remote, join_uri, shorten_path
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
 
 USE_MARK = "used.txt"
 """Object whose time is that of the last use of a graph or model."""
@@ -56,7 +53,7 @@ THIRD_COLUMN = "column_2"
 """Name of the column after src and dst of a CSV file whose first line has no names."""
 
 
-def files_folder(store: Store) -> str:
+def files_folder(store: FileTables) -> str:
     """Return the folder of the files of graphs, a path or a URI.
 
     Raises:
@@ -83,7 +80,7 @@ def mark_used(place: str) -> None:
         os.utime(place)
 
 
-def split_source(store: Store, split_id: str, **more: Any) -> GraphSource:
+def split_source(store: FileTables, split_id: str, **more: Any) -> GraphSource:
     """Return the training part of a split as a bipartite graph. No held-out row is ever read.
 
     Args:
@@ -109,7 +106,7 @@ def split_source(store: Store, split_id: str, **more: Any) -> GraphSource:
     )
 
 
-def identify_graph(store: Store, source: GraphSource) -> tuple[str, str]:
+def identify_graph(store: FileTables, source: GraphSource) -> tuple[str, str]:
     """Return the name of a graph and the identity of its edges.
 
     The name is a hash of the inputs. It begins with the name of the split, if there is one.
@@ -117,8 +114,8 @@ def identify_graph(store: Store, source: GraphSource) -> tuple[str, str]:
     edges = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
     # In the tables of the warehouse a partition is named by a hash of all inputs of its rows.
     if not edges or source.edges not in map(store.location, TABLES):
-        edges = " of ".join(filter(None, [edges, identity(store.spark, absolute_place(source.edges))]))
-    nodes = {side: identity(store.spark, path) for side, path in source.nodes.items()}
+        edges = " of ".join(filter(None, [edges, choose_identity(store)(absolute_place(source.edges))]))
+    nodes = {side: choose_identity(store)(path) for side, path in source.nodes.items()}
     settings = source.model_dump(exclude={"edges", "nodes"})
     return prefix_split_id(
         source, digest("graph", settings, edges, nodes, revisions.select_revisions("graphs"))
@@ -135,12 +132,12 @@ def prefix_split_id(source: GraphSource, name: str) -> str:
     return f"{split_id}-{name}" if split_id else name
 
 
-def graph_folder(store: Store, graph_id: str, blocks: int) -> str:
+def graph_folder(store: FileTables, graph_id: str, blocks: int) -> str:
     """Return the folder of a graph's files. Each number of blocks has a folder of its own."""
     return join_uri(files_folder(store), f"{graph_id}-{blocks}")
 
 
-def find_graph(store: Store, graph_id: str, blocks: int | None, journal: Journal) -> Graph | None:
+def find_graph(store: FileTables, graph_id: str, blocks: int | None, journal: Journal) -> Graph | None:
     """Return a complete graph of the warehouse and mark it as used now, or None.
 
     With `blocks` None any number of blocks will do, so the number of cores may change between runs. On a
@@ -169,18 +166,18 @@ def _read_stored_graph(target: str) -> Graph | None:
     return None if folder is None else read_graph(folder)
 
 
-def _graph_damage(store: Store, graph: Graph) -> str:
+def _graph_damage(store: FileTables, graph: Graph) -> str:
     if is_remote(graph.folder):
         return ""
     try:
-        return _find_graph_damage(open_tasks(store.spark), Path(graph.folder))
+        return _find_graph_damage(store.engine, Path(graph.folder))
     except StoreError as error:
         return error.message
 
 
 @pin_inputs()
 def ensure_graph(
-    store: Store,
+    store: FileTables,
     source: GraphSource,
     blocks: int | None,
     journal: Journal,
@@ -215,7 +212,7 @@ def ensure_graph(
 
 
 def _build_graph(
-    store: Store,
+    store: FileTables,
     source: GraphSource,
     graph_id: str,
     blocks: int | None,
@@ -223,15 +220,15 @@ def _build_graph(
     *,
     check: CheckNodes | None,
 ) -> Graph:
-    rows, context = open_inputs(source).edges, open_tasks(store.spark)
+    rows, engine = open_inputs(source).edges, store.engine
     if (warning := warn_unread_weights(source, rows)) is not None:
         journal.say(warning)
-    wanted = blocks or default_block_count(rows.n, context.defaultParallelism)
+    wanted = blocks or default_block_count(rows.n, engine.cores)
     folder = graph_folder(store, graph_id, wanted)
     with journal.stage(
         "graph", f"graph {graph_id}: build from {source.edges}", graph_id=graph_id
     ) as counts:
-        graph = _publish_graph(context, source, graph_id, folder, wanted, journal=journal, check=check)
+        graph = _publish_graph(engine, source, graph_id, folder, wanted, journal=journal, check=check)
         counts |= {"nodes": graph.nodes, "edges": graph.edges}
     rate = graph.checks["edges"] / max(graph.seconds, 1e-9)
     journal.say(f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:,.0f} a second")
@@ -239,7 +236,7 @@ def _build_graph(
 
 
 def _publish_graph(
-    context: SparkContext,
+    engine: Engine,
     source: GraphSource,
     graph_id: str,
     folder: str,
@@ -252,10 +249,10 @@ def _publish_graph(
     with make_folder(folder, lambda: _read_stored_graph(folder) is not None, journal.say) as work:
         if work is not None:
             work.clear()
-            build_graph(context, source, graph_id, work.work, blocks, check=check)
+            build_graph(engine, source, graph_id, work.work, blocks, check=check)
             require_unchanged()
             if work.lease is not None:
-                _write_graph_seal(context, work.lease.work)
+                _write_graph_seal(engine, work.lease.work)
             work.publish()
     graph = _read_stored_graph(folder)
     if graph is None:
@@ -263,17 +260,17 @@ def _publish_graph(
     return graph
 
 
-def _write_graph_seal(context: SparkContext, folder: Path) -> None:
+def _write_graph_seal(engine: Engine, folder: Path) -> None:
     """Write the length and digest of each file of a folder to its seal. Each file is read once, by tasks.
 
     The driver holds a name, a number and a digest for each file; there are a few files for each block.
     """
     names = list_files(folder)
-    entries = context.parallelize(names, len(names)).map(partial(seal_entry, folder=folder)).collect()
+    entries = engine.parallelize(names, len(names)).map(partial(seal_entry, folder=folder)).collect()
     write_entries(folder, dict(entries))
 
 
-def _find_graph_damage(context: SparkContext, folder: Path) -> str:
+def _find_graph_damage(engine: Engine, folder: Path) -> str:
     """Return the difference between a graph's files and their seal in words, or an empty text.
 
     Graphs of older versions have no seal and are not checked.
@@ -282,7 +279,7 @@ def _find_graph_damage(context: SparkContext, folder: Path) -> str:
     if not entries:
         return ""
     look = partial(_find_file_damage, folder=folder)
-    damages = context.parallelize(entries, len(entries)).map(look).collect()
+    damages = engine.parallelize(entries, len(entries)).map(look).collect()
     return next(filter(None, damages), "")
 
 
@@ -302,7 +299,7 @@ def warn_unread_weights(source: GraphSource, rows: RowSource) -> str | None:
     return f"warning: {what} of {source.edges} is not read: every edge weighs 1 (weights: --weighted)"
 
 
-def _append_graph(store: Store, source: GraphSource, graph: Graph, edges: str) -> None:
+def _append_graph(store: FileTables, source: GraphSource, graph: Graph, edges: str) -> None:
     where = f", {json.dumps(source.where)}" if source.where else ""
     stored = source.model_copy(update={"edges": shorten_edges(store, source.edges)})
     row = {
@@ -322,7 +319,7 @@ def _append_graph(store: Store, source: GraphSource, graph: Graph, edges: str) -
     write_graph_checks(store, graph.graph_id, graph.checks)
 
 
-def shorten_edges(store: Store, edges: str) -> str:
+def shorten_edges(store: FileTables, edges: str) -> str:
     """Return the path of a graph's edges as rows show it: a table of the warehouse by its name alone."""
     root = None if store.in_catalog else store.root
     for table in (SPLITS, NEIGHBOURHOODS):
@@ -334,7 +331,7 @@ FAULT_COUNTS = ("null_ids", "bad_weights", "negative_weights", "nodes_without_fe
 """Counts that should be 0."""
 
 
-def write_graph_checks(store: Store, name: str, counts: Mapping[str, int], of: str = "") -> None:
+def write_graph_checks(store: FileTables, name: str, counts: Mapping[str, int], of: str = "") -> None:
     """Write counts of a graph or a model as rows of `checks`, where run_id is its name.
 
     The rows are written once for each name, or once for each name and part `of` it.
@@ -354,6 +351,6 @@ def write_graph_checks(store: Store, name: str, counts: Mapping[str, int], of: s
     store.append(rows, CHECKS, once=f"graph/{name}{of}")
 
 
-def _append_nodes(store: Store, graph: Graph) -> None:
+def _append_nodes(store: FileTables, graph: Graph) -> None:
     store.create(GRAPH_NODES)
-    write_node_table(open_tasks(store.spark), graph, store.location("graph_nodes"))
+    write_node_table(store.engine, graph, store.location("graph_nodes"))

@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from recbench_spark.config import Benchmark
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.nightly.lost_rows import LostRows, find_lost_rows
 from recbench_spark.nightly.night_status import read_filled_tables
 from recbench_spark.nightly.run_keys import hash_split
-from recbench_spark.nightly.split import choose_identity, drop_splits
+from recbench_spark.nightly.split import drop_splits
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage.retries import is_delta_conflict, retry_while

@@ -22,6 +22,7 @@ from recbench_spark.config import (
     ModelConfig,
 )
 from recbench_spark.data.columnar import COLUMNAR_READERS
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.definitions import VERSION, Definition
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.evaluation.estimators.exposure import EXPOSED_USERS, select_exposed_users
@@ -44,7 +45,7 @@ from recbench_spark.nightly.exposure import ExposureContext, build_exposure_cont
 from recbench_spark.nightly.gates import GateCheck, gate_checks, select_gates
 from recbench_spark.nightly.measure_checks import describe_curve, make_metric_plan
 from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key, list_switched_models
-from recbench_spark.nightly.split import choose_identity, current_split_id, identify_split
+from recbench_spark.nightly.split import current_split_id, identify_split
 from recbench_spark.nightly.standalone_runs import STAMP_FORMAT
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.labels import UNORDERED

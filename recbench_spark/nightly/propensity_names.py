@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recbench_spark.config import Propensities, digest
-from recbench_spark.nightly.split import choose_identity
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.revisions import select_revisions
 from recbench_spark.storage.blocks import Rows
 

@@ -80,9 +80,7 @@ def count_no_log() -> int:
 
 SPLIT_TABLES = (SPLITS, ITEMS, USER_BLOCKS, MANIFESTS)
 NIGHT_TABLES = tuple(
-    table
-    for table in TABLES.values()
-    if not table.name.startswith(("graph", "board", "submissions", "speed"))
+    table for table in TABLES.values() if not table.name.startswith(("board", "submissions", "speed"))
 )
 """Tables to which a split or a night may append rows."""
 

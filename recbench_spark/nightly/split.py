@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, Split
 from recbench_spark.config.models import ListsModel
-from recbench_spark.data import arrow_files
 from recbench_spark.data.log_sources import open_raw_log
-from recbench_spark.data.opened_logs import OpenedLog, check_log
+from recbench_spark.data.opened_logs import OpenedLog, check_log, choose_identity
 from recbench_spark.data.paths import refuse_empty
 from recbench_spark.data.times import describe_units
 from recbench_spark.data.worlds import list_propensities
@@ -72,15 +71,6 @@ def identify_split(store: AnyStore, benchmark: Benchmark) -> tuple[str, dict[str
     refuse_empty(str(benchmark.dataset.path or ""))
     split_hash, inputs = hash_split(choose_identity(store), benchmark)
     return current_split_id(store, split_hash), inputs
-
-
-def choose_identity(store: AnyStore) -> Callable[..., str]:
-    """Return the function that identifies inputs; both runners give the same text."""
-    if isinstance(store, ArrowStore):
-        return arrow_files.identity
-    from recbench_spark.data.identity import identity  # noqa: PLC0415
-
-    return partial(identity, store.spark)
 
 
 def current_split_id(store: AnyStore, split_id: str) -> str:

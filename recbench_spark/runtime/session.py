@@ -28,7 +28,6 @@ from recbench_spark.engine.sessions import (
     find_update_server,
     hide_broken_updates,
     list_sent_files,
-    open_tasks,
     require_server,
     send_module,
     send_package,
@@ -245,7 +244,7 @@ def _bare_session(app_name: str, small: bool) -> SparkSession:
     if shlex.quote(str(local_properties())) in arguments:
         java.write_known_jars(
             choose_delta(read_properties(local_properties())),
-            open_tasks(spark).getConf().get(java.JARS) or "",
+            read_setting(spark, java.JARS) or "",
         )
     return spark
 

@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -313,14 +314,21 @@ def map_file(path: Path) -> npt.NDArray[Any]:
 def _map_array(file: BinaryIO) -> npt.NDArray[Any]:
     """Map the rows of an open `.npy` file. An empty one cannot be mapped, a small one need not be."""
     try:
-        if os.fstat(file.fileno()).st_size <= 2 * PAGE:
-            return np.load(file, allow_pickle=False)  # type: ignore[no-any-return]
         np.lib.format.read_magic(file)
-        shape, by_column, dtype = np.lib.format.read_array_header_1_0(file)
-        return np.memmap(file, dtype, "r", file.tell(), shape, "F" if by_column else "C")
+        length = file.read(2)
+        shape, by_column, dtype = _parse_header(length + file.read(int.from_bytes(length, "little")))
+        order: Any = "F" if by_column else "C"
+        if os.fstat(file.fileno()).st_size <= 2 * PAGE:
+            return np.frombuffer(bytearray(file.read()), dtype).reshape(shape, order=order)
+        return np.memmap(file, dtype, "r", file.tell(), shape, order)
     except (ValueError, EOFError) as error:
         message = f"{file.name} is cut short or damaged: {str(error)[:200]}"
         raise StoreError(message, suggest_removal(str(file.name))) from None
+
+
+@lru_cache(maxsize=256)
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    return np.lib.format.read_array_header_1_0(BytesIO(header))
 
 
 def map_whole(folder: str) -> npt.NDArray[Any]:

@@ -54,6 +54,16 @@ class Engine(Protocol):
     def cores(self) -> int:
         """Number of tasks at once."""
 
+    @property
+    def is_here(self) -> bool:
+        """True if this machine runs the tasks."""
+
+    def count_hosts(self) -> int:
+        """Return the number of machines, or of executors with files of their own."""
+
+    def read_setting(self, name: str) -> str | None:
+        """Return a setting of Spark's; None if it is not set."""
+
     def count_tasks(self, n: int) -> int:
         """Return the number of tasks for a shuffle of n rows."""
 

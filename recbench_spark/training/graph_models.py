@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import functions as F
-
 from recbench_spark.config.graph import GraphLayers, GraphModel
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.sources import DotSource
@@ -23,19 +21,31 @@ from recbench_spark.graph.model_inputs import (
 )
 from recbench_spark.graph.pipeline import embed, open_model_work
 from recbench_spark.graph.stored_graphs import split_source
-from recbench_spark.models.graph import SIDES, GraphNet
+from recbench_spark.models.graph import SIDES
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import EMBEDDINGS, MANIFESTS
-from recbench_spark.storage.spark_types import spark_schema
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 
-class GraphNetAdapter(ModelAdapter[GraphNet]):
+class GraphVectors(ModelAdapter[Any]):
+    """Common part of the adapters of models over graphs."""
+
+    runs_local = True
+    needs_files = True
+
+    def source(self, trained: Trained, data: SplitData) -> DotSource:
+        """Return the item vectors, with the similarity that the settings name."""
+        vectors = super().source(trained, data)
+        assert isinstance(vectors, DotSource)
+        return replace(vectors, kind=self.settings.similarity)
+
+
+class GraphNetAdapter(GraphVectors):
     """Adapter of graph models: vectors are computed layer by layer, and committed blocks only once."""
 
     leased = False
-    needs_files = True
 
     def saved(self, data: SplitData) -> bool:
         """Return False: `embed` reads from the tables which blocks of which layer exist."""
@@ -46,7 +56,7 @@ class GraphNetAdapter(ModelAdapter[GraphNet]):
 
         Returns None if the embeddings already exist. No vector passes through the driver in any case.
         """
-        journal, store = data.journal or Journal(), data.spark_store
+        journal, store = data.journal or Journal(), data.store
         prepared = prepare_model(store, self.over(store, data.split_id), journal)
         record_edges(store, prepared, data.split_id)
         done = store.has(EMBEDDINGS, "model_id", prepared.model.model_id)
@@ -61,7 +71,7 @@ class GraphNetAdapter(ModelAdapter[GraphNet]):
     def save(self, trained: Trained, data: SplitData) -> None:
         """Do nothing: tasks have written the tables."""
 
-    def over(self, store: Store, split_id: str) -> GraphModel:
+    def over(self, store: FileTables, split_id: str) -> GraphModel:
         """Return the model over the graph of a split."""
         settings = self.settings
         features = settings.features
@@ -74,28 +84,17 @@ class GraphNetAdapter(ModelAdapter[GraphNet]):
 
     def load(self, data: SplitData) -> Trained:
         """Read the embeddings from their table."""
-        name = compute_model_id(data.spark_store, self.over(data.spark_store, data.split_id))
-        rows = data.spark_store.read(EMBEDDINGS).where(F.col("model_id") == name)
-        users, items = (
-            rows.where(F.col("side") == side).select(F.col("id").alias(f"{side}_id"), "vector", "bias")
-            for side in SIDES
-        )
-        return Trained(users, items)
-
-    def source(self, trained: Trained, data: SplitData) -> DotSource:
-        """Return the item vectors, with the similarity that the settings name."""
-        vectors = super().source(trained, data)
-        assert isinstance(vectors, DotSource)
-        return replace(vectors, kind=self.settings.similarity)
+        name = compute_model_id(data.store, self.over(data.store, data.split_id))
+        return Trained(*(read_side_rows(data, name, side, side) for side in SIDES))
 
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
         """Return the drift since the newest compared night; empty on the model's first night."""
-        name = compute_model_id(data.spark_store, self.over(data.spark_store, data.split_id))
-        rows = data.spark_store.read(MANIFESTS).where(F.col("split_id") == name).collect()
+        name = compute_model_id(data.store, self.over(data.store, data.split_id))
+        rows = data.store.rows(MANIFESTS, [("split_id", "=", name)])
         for split_id in data.earlier_splits(self.settings.name):
             if split_id == data.split_id:
                 break
-            facts = [row.asDict() for row in rows if f"since {split_id}-" in row.detail]
+            facts = [row for row in rows if f"since {split_id}-" in row["detail"]]
             if facts:
                 return facts
         return []
@@ -108,17 +107,24 @@ class GraphNetAdapter(ModelAdapter[GraphNet]):
         return f"graph of part train ({kinds}; {rest}): {describe_files(settings)}"
 
 
-def record_edges(store: Store, prepared: PreparedGraphModel, split_id: str) -> None:
+def read_side_rows(data: SplitData, model_id: str, side: str, name: str) -> PieceRows:
+    """Return `NAME_id`, vector, bias of one side."""
+    rows = data.store.open_rows(EMBEDDINGS, "model_id", [model_id], side=side)
+    assert isinstance(rows, PieceRows)
+    return rows.rename({f"{name}_id": "id"})
+
+
+def record_edges(store: FileTables, prepared: PreparedGraphModel, split_id: str) -> None:
     """Write the number of edges and their part to the split's manifest, once per graph."""
     graph = prepared.graph
     detail = f"of graph {graph.graph_id}: rows of part train alone, no held-out row was read"
-    row = (split_id, "train", "graph_edges", float(graph.checks["edges"]), detail)
-    frame = store.spark.createDataFrame([row], spark_schema(MANIFESTS))
-    store.append(frame, MANIFESTS, once=f"edges/{graph.graph_id}")
+    row = {"split_id": split_id, "part": "train", "fact": "graph_edges", "detail": detail}
+    rows = [{**row, "value": float(graph.checks["edges"])}]
+    store.append(rows, MANIFESTS, once=f"edges/{graph.graph_id}")
 
 
 def take_over_vectors(
-    store: Store, prepared: PreparedGraphModel, before: str, journal: Journal
+    store: FileTables, prepared: PreparedGraphModel, before: str, journal: Journal
 ) -> PreparedGraphModel:
     """Return the model with its plan of reuse from an earlier night, and report the plan in a line."""
     try:
@@ -129,10 +135,11 @@ def take_over_vectors(
     return plan
 
 
-def record_drift(store: Store, prepared: PreparedGraphModel, before: str, journal: Journal) -> None:
+def record_drift(store: FileTables, prepared: PreparedGraphModel, before: str, journal: Journal) -> None:
     """Record the drift since an earlier night once; report a line if the files of that night are gone."""
-    facts = store.read(MANIFESTS).where(F.col("split_id") == prepared.model.model_id)
-    if not facts.where(F.col("detail") == f"since {before}").isEmpty():
+    if store.rows(
+        MANIFESTS, [("split_id", "=", prepared.model.model_id), ("detail", "=", f"since {before}")]
+    ):
         return
     try:
         report_drift(store, prepared, before, journal)

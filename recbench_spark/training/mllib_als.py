@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.config import MllibAlsModel
-from recbench_spark.engine.sessions import count_cores, set_checkpoints
+from recbench_spark.engine.sessions import SparkEngine, set_checkpoints
 from recbench_spark.engine.versions import make_frame
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.indexing import add_dense_index
@@ -88,7 +88,7 @@ def train_als(
     users = cache_frame(add_dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
     ratings = rows.join(users, "user_id").join(items.select("item_id", "item_index"), "item_id")
     set_checkpoints(train.sparkSession, scratch, f"model {model.name} (mllib_als)")
-    blocks = max(2, count_cores(train.sparkSession))
+    blocks = max(2, SparkEngine(train.sparkSession).cores)
     als = ALS(
         rank=model.rank,
         maxIter=model.iterations,

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recbench_spark import errors
-from recbench_spark.engine.versions import read_setting
 from recbench_spark.errors import ConfigError, RecbenchError, StoreError
 from recbench_spark.models.networks.fitting import FitResult, Report, Shard, Task, fit, read_checkpoint
 from recbench_spark.models.networks.plans import TrainingPlan
@@ -96,10 +95,7 @@ def fit_as_configured(
 
 def find_tasks(engine: Engine | None) -> Engine | None:
     """Return the runner whose tasks run the processes of a fit; None: all of them run on this host."""
-    spark = getattr(engine, "spark", None)
-    if spark is None or (read_setting(spark, "spark.master") or "").startswith("local"):
-        return None
-    return engine
+    return None if engine is None or engine.is_here else engine
 
 
 def fit_multiprocess(

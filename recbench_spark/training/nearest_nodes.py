@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 
 from recbench_spark.config import digest
 from recbench_spark.config.retrieval import AnyIndexSettings, NearestNodes
-from recbench_spark.engine.sessions import open_tasks
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.graph.folders import Graph, NodeBlock, make_file_place
 from recbench_spark.graph.incremental import restore_vectors
@@ -40,18 +39,16 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import NEAREST_NODES
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.block_arrays import map_whole
+from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.delta_files import File
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.leases import make_folder_once
 from recbench_spark.storage.made_folders import hold_private_folder
 from recbench_spark.storage.objects import open_output
 from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.retries import commit_files
 from recbench_spark.storage.shared_arrays import host_folder
-from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import is_remote, join_uri
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
 
 ROWS = pa.schema(
     [
@@ -87,7 +84,7 @@ class NearestFile(NamedTuple):
 
 
 def ensure_nearest_nodes(
-    store: Store, prepared: PreparedGraphModel, settings: NearestNodes, journal: Journal
+    store: FileTables, prepared: PreparedGraphModel, settings: NearestNodes, journal: Journal
 ) -> str:
     """Return the name of the lists of a complete model. They are made once, and committed together.
 
@@ -131,26 +128,26 @@ def _count_lists(written: list[NearestFile]) -> dict[str, int]:
 
 
 def _search_graph(
-    store: Store,
+    store: FileTables,
     prepared: PreparedGraphModel,
     settings: NearestNodes,
     folder: str,
     partition: Mapping[str, str],
 ) -> list[NearestFile]:
     """Put the vectors where tasks can map them, and search side by side."""
-    model_id, context = prepared.model.model_id, open_tasks(store.spark)
+    model_id, engine = prepared.model.model_id, store.engine
     night, _ = read_model_night(store, model_id)
     last, written = len(prepared.model.layers) - 1, []
     with hold_private_folder(model_folder(store, model_id)) as place:
         vectors = join_uri(place, "vectors")
-        restore_vectors(context, night, night.places[last:], vectors, "float32")
+        restore_vectors(engine, night, night.places[last:], vectors, "float32")
         indexes = "" if is_remote(place) else str(local_path(place) / "indexes")
         for side, name in enumerate(night.graph.sides):
             if settings.side in (None, name):
                 first, end = night.graph.side_range(side)
                 source = SideVectors(vectors, first, end, settings.similarity, settings.index, indexes)
                 task = NearestTask(night.graph, source, settings.count, model_id, folder, partition)
-                written += search_side(context, task, side)
+                written += search_side(engine, task, side)
     return written
 
 
@@ -193,10 +190,6 @@ class SideVectors:
         return builder.read(target)
 
 
-def _build_part(part: int, source: SideVectors) -> None:
-    source.open_part(part)
-
-
 class OpenSide(NamedTuple):
     """Vectors and index of a side, opened by a worker."""
 
@@ -227,15 +220,15 @@ class NearestTask:
     partition: Mapping[str, str]
 
 
-def search_side(context: SparkContext, task: NearestTask, side: int) -> list[NearestFile]:
+def search_side(engine: Engine, task: NearestTask, side: int) -> list[NearestFile]:
     """Search for all nodes of a side. Each block becomes a file."""
     blocks = [block for block in task.graph.side_blocks(side) if block.rows]
     if not blocks:
         return []
     if task.source.indexes:
         parts = range(task.source.index.index_parts)
-        context.parallelize(parts, len(parts)).foreach(partial(_build_part, source=task.source))
-    return context.parallelize(blocks, len(blocks)).map(partial(_search_block, task=task)).collect()
+        engine.parallelize(parts, len(parts)).foreach(task.source.open_part)
+    return list(engine.parallelize(blocks, len(blocks)).map(partial(_search_block, task=task)).collect())
 
 
 def _search_block(block: NodeBlock, task: NearestTask) -> NearestFile:

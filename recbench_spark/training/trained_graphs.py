@@ -8,7 +8,6 @@ tasks then compute every node's vector once per layer (`graph.pipeline`).
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +18,8 @@ import pyarrow as pa
 
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource, NeighbourhoodSettings
-from recbench_spark.data.identity import identity
-from recbench_spark.engine.sessions import open_tasks
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.graph.build import NodeFinder
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.local_walks import map_adjacency, write_adjacency
@@ -52,7 +49,6 @@ from recbench_spark.models.networks.tasks import (
     rank_items,
 )
 from recbench_spark.models.pinsage import PinSageModel
-from recbench_spark.schemas import EMBEDDINGS
 from recbench_spark.storage.block_arrays import map_file, map_whole
 from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.publish import remove_tree
@@ -66,9 +62,10 @@ from recbench_spark.training.factor_models import (
     share_vectors,
 )
 from recbench_spark.training.fits.logs import as_text
+from recbench_spark.training.graph_models import GraphVectors, read_side_rows
 from recbench_spark.training.histories import HistoryRule, read_histories
 from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
-from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.training.model_adapter import SplitData, Trained
 from recbench_spark.training.multiprocess_fit import fit_as_configured
 
 EXAMPLES_FOLDER = "examples"
@@ -124,8 +121,8 @@ def open_training_graph(
     """Build graph and features unless they exist, and a net with random weights."""
     journal = find_journal(data)
     model = GraphModel(name=name, graph=source, **{k: getattr(layers, k) for k in GraphLayers.model_fields})
-    graph = ensure_checked_graph(data.spark_store, model, None, journal)
-    place = build_features(data.spark_store, model, graph, journal)[0]
+    graph = ensure_checked_graph(data.store, model, None, journal)
+    place = build_features(data.store, model, graph, journal)[0]
     return map_graph_files(graph, place, layers, sampling)
 
 
@@ -231,22 +228,15 @@ def load_examples(folder: Path) -> tuple[Examples, Band | None]:
     return examples, Band(*(arrays[name] for name in Band._fields)) if "node" in arrays else None
 
 
-class TrainedGraphModels(ModelAdapter[Any]):
+class TrainedGraphModels(GraphVectors):
     """Common part of the adapters of PinSage and GraphSAGE."""
 
-    needs_files = True
     keeps_checkpoints = True
-
-    def source(self, trained: Trained, data: SplitData) -> DotSource:
-        """Return the item vectors, with the similarity that the settings name."""
-        vectors = super().source(trained, data)
-        assert isinstance(vectors, DotSource)
-        return replace(vectors, kind=self.settings.similarity)
 
     def key(self, data: SplitData) -> str:
         """Return the key with the identity of the feature table: another table gives another model."""
         path = self.settings.features.path
-        more = "" if path is None else "-" + digest(identity(data.spark, absolute_place(path)))
+        more = "" if path is None else "-" + digest(choose_identity(data.store)(absolute_place(path)))
         return data.key(self.settings) + more
 
     def told(self) -> str:
@@ -267,9 +257,9 @@ class TrainedGraphModels(ModelAdapter[Any]):
         keys = {name: getattr(layers, name) for name in GraphLayers.model_fields}
         model = GraphModel(name=self.settings.name, graph=source, **keys)
         journal = find_journal(data)
-        prepared = prepare_model(data.spark_store, model, journal)
-        with open_model_work(data.spark_store, prepared, journal) as working:
-            embed(data.spark_store, working, journal)
+        prepared = prepare_model(data.store, model, journal)
+        with open_model_work(data.store, prepared, journal) as working:
+            embed(data.store, working, journal)
         return prepared.model.model_id
 
     def graph_source(self, data: SplitData) -> GraphSource:
@@ -277,14 +267,7 @@ class TrainedGraphModels(ModelAdapter[Any]):
         features, more = self.settings.features, {}
         if features.path is not None:
             more = {"nodes": {"item": features.path}, "node_column": features.id_column}
-        return split_source(data.spark_store, data.split_id, **more)
-
-
-def read_side_rows(data: SplitData, model_id: str, side: str, name: str) -> PieceRows:
-    """Return `NAME_id`, vector, bias of one side."""
-    rows = data.store.open_rows(EMBEDDINGS, "model_id", [model_id], side=side)
-    assert isinstance(rows, PieceRows)
-    return rows.rename({f"{name}_id": "id"})
+        return split_source(data.store, data.split_id, **more)
 
 
 class GraphSageAdapter(TrainedGraphModels):
@@ -363,7 +346,7 @@ class PinSageAdapter(TrainedGraphModels):
             seed=settings.seed,
         )
         source = neighbourhood_source(
-            data.spark_store, ensure_neighbourhoods(data.spark_store, neighbourhoods, journal)
+            data.store, ensure_neighbourhoods(data.store, neighbourhoods, journal)
         )
         sampling = Sampling((), settings.neighbour_dropout, side=0)
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
@@ -392,8 +375,8 @@ class PinSageAdapter(TrainedGraphModels):
         Both graphs sort the items by the same hashes, so their order is the same.
         """
         journal = find_journal(data)
-        graph = ensure_graph(data.spark_store, source, None, journal)
-        write_adjacency(open_tasks(data.spark), graph)
+        graph = ensure_graph(data.store, source, None, journal)
+        write_adjacency(data.store.engine, graph)
         first, end = graph.side_range(1)
         assert end - first == lists.nodes
         bands = rank_bands(

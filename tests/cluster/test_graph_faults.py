@@ -69,7 +69,17 @@ def flags(tmp_path_factory) -> list[str]:
     pq.write_table(pa.table({"id": drawn.ids, "vector": list(h)}), folder / "h.parquet", row_group_size=20)
     layer = {"form": "convolve", "aggregator": "importance", "width": 5}
     (folder / "m.yaml").write_text(yaml.safe_dump({"layers": [layer, layer], "groups": 1, "blocks": 4}))
-    given = ["--edges", edges, "--weighted", "--node-table", nodes, "--features", str(folder / "h.parquet")]
+    given = [
+        "--engine",
+        "spark",
+        "--edges",
+        edges,
+        "--weighted",
+        "--node-table",
+        nodes,
+        "--features",
+        str(folder / "h.parquet"),
+    ]
     return [*given, "--model", str(folder / "m.yaml")]
 
 

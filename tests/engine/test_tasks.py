@@ -1,4 +1,4 @@
-"""Tasks over frames against the RDDs whose words they have, in one classic session."""
+"""Tasks over frames and of this machine against the RDDs whose words they have, in one classic session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from recbench_spark.engine.local import LocalEngine
+from recbench_spark.engine.pipes import collect_some
 from recbench_spark.engine.sessions import is_connect, open_tasks
 from recbench_spark.engine.tasks import FrameContext
 
@@ -35,9 +37,9 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "values": lambda c: sorted(
         c.parallelize(NUMBERS, 4).mapPartitions(send).partitionBy(6, int).values().collect(), key=repr
     ),
-    "some tasks": lambda c: c.runJob(
+    "some tasks": lambda c: collect_some(
         c.parallelize(NUMBERS, 4).mapPartitions(send).partitionBy(6, int).mapPartitionsWithIndex(note),
-        list, [1, 4],
+        [1, 4],
     ),
 }  # fmt: skip
 
@@ -47,9 +49,9 @@ def note_items(task: int, items: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_frames_and_rdds_give_the_same(spark, name) -> None:
+def test_frames_rdds_and_this_machine_give_the_same(spark, name, tmp_path) -> None:
     items = CASES[name](FrameContext(spark))
-    assert items == CASES[name](spark.sparkContext)
+    assert items == CASES[name](spark.sparkContext) == CASES[name](LocalEngine(str(tmp_path)))
     assert items
 
 
@@ -61,4 +63,3 @@ def test_each_item_is_worked_on_once(spark, tmp_path) -> None:
 def test_a_classic_session_has_its_own_context(spark) -> None:
     assert not is_connect(spark)
     assert open_tasks(spark) is spark.sparkContext
-    assert FrameContext(spark).getConf().get("spark.no.such.key", "none") == "none"

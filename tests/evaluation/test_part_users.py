@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 from typing import Any
 
@@ -34,37 +35,39 @@ Row = dict[str, Any]
 SCHEMA = pa.schema([field for field in USER_BLOCKS.arrow_schema if field.name in BLOCK_NAMES])
 ITEMS = 12
 NAMES = ("valid", "test", "open_loop", "quiz")
-RATINGS = st.sampled_from([0.0, -1.0, 0.5, 3.0, 3.5, 4.0, list_roundings(0.7)[0], 0.7])
+RATINGS = (0.0, -1.0, 0.5, 3.0, 3.5, 4.0, list_roundings(0.7)[0], 0.7)
 
 
-def item_lists(most: int) -> Any:
-    return st.lists(st.integers(0, ITEMS - 1), max_size=most, unique=True).map(sorted)
+def draw_items(draw: random.Random, least: int, most: int) -> list[int]:
+    return sorted(draw.sample(range(ITEMS), draw.randint(least, most)))
 
 
-@st.composite
-def truths(draw: Any) -> Row:
-    items = draw(item_lists(4).filter(bool))
-    labels = [draw(st.lists(st.sampled_from(["x", "y", None]), min_size=len(items), max_size=len(items)))]
+def draw_truth(draw: random.Random) -> Row:
+    items = draw_items(draw, 1, 4)
+    labels = [draw.choice(["x", "y", None]) for _ in items]
     return {
         "item_ids": [f"i{item}" for item in items],
         "items": items,
-        "relevance": [draw(RATINGS) for _ in items],
-        "slices": [("genre", labels[0])] if draw(st.booleans()) else [],
+        "relevance": draw.choices(RATINGS, k=len(items)),
+        "slices": draw.choice([[], [("genre", labels)]]),
     }
 
 
-@st.composite
-def block_rows(draw: Any) -> Row:
-    train = draw(item_lists(6))
+def draw_row(draw: random.Random) -> Row:
+    train = draw_items(draw, 0, 6)
     return {
-        "user_id": f"u{draw(st.integers(0, 999))}é",
-        "user_key": draw(st.integers(-(1 << 63), (1 << 63) - 1)),
+        "user_id": f"u{draw.randrange(1000)}é",
+        "user_key": draw.choice([-(1 << 63), (1 << 63) - 1, draw.randrange(99)]),
         "train_items": train,
-        "train_ratings": [draw(RATINGS) for _ in train],
-        "held_out": [
-            (name, draw(truths())) for name in draw(st.lists(st.sampled_from(NAMES), unique=True))
-        ],
+        "train_ratings": draw.choices(RATINGS, k=len(train)),
+        "held_out": [(name, draw_truth(draw)) for name in draw.sample(NAMES, draw.randint(0, len(NAMES)))],
     }
+
+
+ROWS = st.randoms(use_true_random=True).map(
+    lambda draw: [draw_row(draw) for _ in range(draw.randint(0, 6))]
+)
+"""Rows by a drawn seed: drawn value by value they took a third of a second an example."""
 
 
 def to_table(rows: list[Row], cuts: list[int]) -> pa.Table:
@@ -111,7 +114,7 @@ def is_relevant(rating: float, threshold: float | None) -> bool:
 
 @settings(max_examples=50)
 @given(
-    st.lists(block_rows(), max_size=6),
+    ROWS,
     st.lists(st.integers(0, 9), max_size=2),
     st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
     st.sampled_from([None, 0.7, 4.0]),
@@ -210,7 +213,7 @@ class ByIndex(ExposedItems):
 
 @settings(max_examples=50)
 @given(
-    st.lists(block_rows(), max_size=6),
+    ROWS,
     st.lists(st.integers(0, 9), max_size=2),
     st.sampled_from([None, 0.2, 0.1]),
     st.sampled_from([None, 0, 2, 9]),

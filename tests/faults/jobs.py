@@ -135,7 +135,8 @@ def maintain(inputs: Path, warehouse: Path) -> list[str]:
 
 
 def embed(inputs: Path, warehouse: Path) -> list[str]:
-    flags = ["--warehouse", str(warehouse), "--edges", str(inputs / "edges.csv"), "--features", "hashed:6"]
+    flags = ["--engine", "spark", "--warehouse", str(warehouse), "--edges", str(inputs / "edges.csv")]
+    flags += ["--features", "hashed:6"]
     return [*flags, "--form", "sage", "--widths", "5,4", "--blocks", "3", "--name", "g", "--undirected"]
 
 
@@ -146,13 +147,13 @@ def embed_other(inputs: Path, warehouse: Path) -> list[str]:
 
 
 def neighbourhoods(inputs: Path, warehouse: Path) -> list[str]:
-    flags = ["--warehouse", str(warehouse), "--edges", str(inputs / "edges.csv")]
+    flags = ["--engine", "spark", "--warehouse", str(warehouse), "--edges", str(inputs / "edges.csv")]
     return [*flags, "--undirected", "--top", "5", "--walks", "20"]
 
 
 def graph_night(inputs: Path, warehouse: Path, day: str = "2026-01-01") -> list[str]:
     """A night with models over graphs, which are trained within it."""
-    flags = ["--config", str(inputs / "graphs.yaml"), "--warehouse", str(warehouse)]
+    flags = ["--engine", "spark", "--config", str(inputs / "graphs.yaml"), "--warehouse", str(warehouse)]
     return [*flags, "--logical-date", day]
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for the part of SparkContext that graphs use: it runs in this process, without a JVM."""
+"""A runner in this process that copies whatever would cross from task to task."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from recbench_spark.engine.local import LocalEngine
 from recbench_spark.graph.folders import Graph
 from recbench_spark.storage.block_arrays import publish_parts, write_part
 from recbench_spark.storage.object_access import delta_options
@@ -56,16 +57,8 @@ class Rows:
     def collect(self) -> list[Any]:
         return [pickle.loads(pickle.dumps(one)) for part in self.parts for one in part()]
 
-    @property
-    def _jrdd(self) -> Rows:
-        return self
-
-    def rdd(self) -> Rows:
-        """Its Java side, where shuffles are removed: none here."""
-        return self
-
-    def cleanShuffleDependencies(self, blocking: bool) -> None:  # noqa: N802
-        """Nothing lies on a disk."""
+    def keep(self, places: Sequence[int]) -> Rows:
+        return Rows([self.parts[place] for place in places])
 
     def foreach(self, run: Callable[[Any], Any]) -> None:
         for one in self.collect():
@@ -77,18 +70,20 @@ def _run_flat(values: Iterator[Any], run: Callable[[Any], Iterable[Any]]) -> Ite
         yield from run(value)
 
 
-class Context:
-    """A SparkContext of two cores."""
+class Context(LocalEngine):
+    """A runner of two cores that sends all functions and values as bytes, and pairs in any order."""
 
-    defaultParallelism = 2  # noqa: N815
+    def __init__(self) -> None:
+        super().__init__("")
 
-    def parallelize(self, values: Iterable[Any], parts: int) -> Rows:
-        given = list(values)
-        cuts = [given[n * len(given) // parts : (n + 1) * len(given) // parts] for n in range(parts)]
+    @property
+    def cores(self) -> int:
+        return 2
+
+    def parallelize(self, values: Iterable[Any], parts: int | None = None) -> Any:
+        given, n = list(values), parts or 2
+        cuts = [given[k * len(given) // n : (k + 1) * len(given) // n] for k in range(n)]
         return Rows([lambda cut=cut: cut for cut in cuts])
-
-    def runJob(self, rows: Rows, run: Callable[[Any], Any], places: Sequence[int]) -> list[Any]:  # noqa: N802
-        return [one for place in places for one in run(iter(rows.parts[place]()))]
 
 
 VECTORS = {"block": pa.int32(), "first": pa.int64(), "nodes": pa.int32(), "dims": pa.int32()}

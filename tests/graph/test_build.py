@@ -20,6 +20,7 @@ from recbench_spark.graph.edges import open_rows
 from recbench_spark.graph.folders import Graph, read_graph
 from recbench_spark.kernels.graph.ids import hash_numbers
 from tests.graph import oracle
+from tests.graph.local import Context
 
 
 def count_edges(graph: Graph) -> Counter:
@@ -42,12 +43,12 @@ def count_expected(drawn: oracle.Drawn, weighted: bool = True) -> Counter:
 
 
 @pytest.fixture(scope="module")
-def lay(spark, tmp_path_factory):
+def lay(tmp_path_factory):
     """Lay a source out in a new folder, in 3 blocks unless told otherwise."""
 
     def build(blocks: int = 3, **source: object) -> Graph:
         folder = tmp_path_factory.mktemp("laid") / "g"
-        return build_graph(spark.sparkContext, GraphSource(**source), "g", folder, blocks)
+        return build_graph(Context(), GraphSource(**source), "g", folder, blocks)
 
     return build
 

@@ -25,6 +25,8 @@ from tests.graph import oracle
 from tests.graph.local import Context, write_matrix
 
 DIMS = 20
+pytestmark = pytest.mark.full  # `test_empty_blocks` has every plan in `make test`
+
 CUTS = (1, 3, 17)
 
 FORMS = {
@@ -45,12 +47,12 @@ def drawn() -> oracle.Drawn:
 
 
 @pytest.fixture(scope="module")
-def graphs(spark, drawn, tmp_path_factory) -> dict[int, Graph]:
+def graphs(drawn, tmp_path_factory) -> dict[int, Graph]:
     """The same graph cut into 1, 3 and 17 blocks."""
     folder = tmp_path_factory.mktemp("graph")
     edges, nodes = drawn.write(folder)
     source = GraphSource(edges=edges, weighted=True, nodes={"node": nodes})
-    return {cut: build_graph(spark.sparkContext, source, "g", folder / str(cut), cut) for cut in CUTS}
+    return {cut: build_graph(Context(), source, "g", folder / str(cut), cut) for cut in CUTS}
 
 
 def vectors(n: int, dims: int = DIMS) -> np.ndarray:
@@ -167,12 +169,12 @@ def test_layers_and_dense_ends_on_the_wire(dtype, graphs, drawn, tmp_path) -> No
     np.testing.assert_allclose(value.astype(float), want, atol=tolerance)
 
 
-def test_ids_in_another_order_change_rows_alone(spark, drawn, graphs, tmp_path) -> None:
+def test_ids_in_another_order_change_rows_alone(drawn, graphs, tmp_path) -> None:
     """Texts for numbers: other hashes, another order of additions, the same embeddings but for rounding."""
     named = oracle.Drawn([f"id {value}" for value in drawn.ids], drawn.edges)
     edges, nodes = named.write(tmp_path / "text")
     source = GraphSource(edges=edges, weighted=True, nodes={"node": nodes})
-    other = build_graph(spark.sparkContext, source, "t", tmp_path / "laid", 3)
+    other = build_graph(Context(), source, "t", tmp_path / "laid", 3)
     form = LayerForm("convolve", "importance", 12, 9)
     one, _ = make_model(graphs[3], drawn, (form,), tmp_path / "one")
     two, _ = make_model(other, named, (form,), tmp_path / "two")
@@ -183,12 +185,12 @@ def test_ids_in_another_order_change_rows_alone(spark, drawn, graphs, tmp_path) 
     assert (by_dense_id(graphs[3], drawn) != by_dense_id(other, named)).any()
 
 
-def test_weights_may_be_scaled(graphs, drawn, tmp_path, spark) -> None:
+def test_weights_may_be_scaled(graphs, drawn, tmp_path) -> None:
     """L1-normalised: all weights times 4 are the same importance."""
     four = oracle.Drawn(drawn.ids, [(s, d, 4 * w) for s, d, w in drawn.edges])
     edges, nodes = four.write(tmp_path / "four")
     source = GraphSource(edges=edges, weighted=True, nodes={"node": nodes})
-    other = build_graph(spark.sparkContext, source, "f", tmp_path / "laid", 3)
+    other = build_graph(Context(), source, "f", tmp_path / "laid", 3)
     form = LayerForm("convolve", "importance", 12, 9)
     one, _ = make_model(graphs[3], drawn, (form,), tmp_path / "one")
     two, _ = make_model(other, four, (form,), tmp_path / "two")
@@ -199,16 +201,14 @@ def test_weights_may_be_scaled(graphs, drawn, tmp_path, spark) -> None:
 
 
 @pytest.fixture(scope="module")
-def boards(spark, tmp_path_factory) -> tuple[oracle.Drawn, dict[int, Graph]]:
+def boards(tmp_path_factory) -> tuple[oracle.Drawn, dict[int, Graph]]:
     drawn, folder = oracle.bipartite(), tmp_path_factory.mktemp("boards")
     edges, _ = drawn.write(folder)
     for side, ids in (("board", drawn.ids[:20]), ("pin", drawn.ids[20:])):
         pq.write_table(pa.table({"id": ids}), folder / f"{side}.parquet")
     nodes = {side: str(folder / f"{side}.parquet") for side in ("board", "pin")}
     source = GraphSource(edges=edges, weighted=True, sides=("board", "pin"), nodes=nodes)
-    return drawn, {
-        cut: build_graph(spark.sparkContext, source, "b", folder / str(cut), cut) for cut in CUTS
-    }
+    return drawn, {cut: build_graph(Context(), source, "b", folder / str(cut), cut) for cut in CUTS}
 
 
 def test_pins_over_boards_over_pins(boards, tmp_path) -> None:
@@ -243,7 +243,7 @@ def two_steps(drawn: oracle.Drawn) -> np.ndarray:
     return chances @ chances
 
 
-def test_projected_over_whole_neighbourhoods_is_bipartite(spark, boards, tmp_path) -> None:
+def test_projected_over_whole_neighbourhoods_is_bipartite(boards, tmp_path) -> None:
     """Sections 3.2 and 3.4 of the paper agree where neighbours' weights are the two-step probabilities."""
     drawn, graphs = boards
     steps = two_steps(drawn)
@@ -258,7 +258,7 @@ def test_projected_over_whole_neighbourhoods_is_bipartite(spark, boards, tmp_pat
     path = str(tmp_path / "n" / "lists.parquet")
     source = GraphSource(edges=path, lists=True, weighted=True, nodes={"node": path}, node_column="node")
     pins = oracle.Drawn(drawn.ids, drawn.edges)
-    graph = build_graph(spark.sparkContext, source, "p", tmp_path / "laid", 3)
+    graph = build_graph(Context(), source, "p", tmp_path / "laid", 3)
     assert graph.nodes == 30
     form = LayerForm("convolve", "importance", 12, 9)
     one, _ = make_model(graph, pins, (form,), tmp_path / "one")
@@ -273,12 +273,12 @@ def test_projected_over_whole_neighbourhoods_is_bipartite(spark, boards, tmp_pat
 # ----------------------------------------------------------------------------- features
 
 
-def test_features_by_hash_degree_and_constant(spark, graphs, drawn, tmp_path) -> None:
+def test_features_by_hash_degree_and_constant(graphs, drawn, tmp_path) -> None:
     result = {}
     for cut, graph in graphs.items():
         for kind, dims in (("hashed", 5), ("degrees", 1), ("constant", 1)):
             place = str(tmp_path / f"{kind}{cut}")
-            features.fill_generated(spark.sparkContext, graph, kind, dims, 3, place=place, dtype=np.float32)
+            features.fill_generated(Context(), graph, kind, dims, 3, place=place, dtype=np.float32)
             result[kind, cut] = map_whole(place)
     for kind in ("hashed", "degrees", "constant"):
         assert len({result[kind, cut].tobytes() for cut in CUTS}) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,27 +16,11 @@ from recbench_spark.storage.host_files import LIMIT_VARIABLE
 from tests.graph.local import Context
 
 
-class Settings(dict[str, str]):
-    """The settings of a session, as its context returns them."""
-
-    def getConf(self) -> Settings:  # noqa: N802
-        return self
-
-
-class SetContext(Context):
-    """A local context with settings."""
-
-    def __init__(self, **settings: str) -> None:
-        self.settings = Settings({name.replace("_", "."): value for name, value in settings.items()})
-        self.master = "local[2]"
-
-    def getConf(self) -> Settings:  # noqa: N802
-        return self.settings
-
-
 def describe(measured: bool = False, features: str = "", **settings: str) -> NetworkCosts:
-    context: Any = SetContext(**settings)
-    return describe_network(context, features, measured)
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Context, "read_setting", lambda _, name: given.get(name))
+        return describe_network(Context(), features, measured)
 
 
 def test_a_speed_is_set_or_assumed_and_a_wrong_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +48,7 @@ def test_the_probe_reads_objects_and_keeps_none(
     parts = [write_part(place, n, rows, n * len(rows)) for n in range(2)]
     publish_parts(place, parts, (2 * len(rows), 8), rows.dtype)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "reader"))
-    context: Any = SetContext()
-    seconds = measure_network(context, place)
+    seconds = measure_network(Context(), place)
     assert seconds is not None and 1e-11 < seconds < 1e-5
     assert not list((tmp_path / "reader").rglob("*.npy"))
     assert describe(True, place).source == "measured"

@@ -54,8 +54,9 @@ def test_lists_differ_by_id_weight_or_number() -> None:
     assert not compare_lists(one, hashes, moved, np.array([30, 10, 20], np.uint64)).any()
 
 
+@pytest.mark.full
 def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
-    spark, tmp_path, capsys, monkeypatch
+    tmp_path, capsys, monkeypatch
 ) -> None:
     place = ("--warehouse", str(tmp_path / "w"))
     model = ("--form", "convolve", "--aggregator", "importance", "--widths", "6,4", "--wire", "float16")
@@ -138,9 +139,10 @@ def likes(folder: Path, pairs: list[tuple[int, int]], h: dict[int, np.ndarray]) 
     return (*graph, "--sides", "board,pin", *nodes, "--features", str(folder / "h.parquet"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wire", ["float16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_a_bipartite_night_after_the_first_is_a_full_run_to_the_bit(
-    spark, tmp_path, capsys, monkeypatch, wire
+    tmp_path, capsys, monkeypatch, wire
 ) -> None:
     """Pins on a line of boards: what changes at one end leaves the other as it was.
 

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,8 +18,6 @@ from recbench_spark.adhoc.evaluate import evaluate
 from recbench_spark.commands import embed, split
 from recbench_spark.graph.build import read_ids
 from recbench_spark.graph.folders import read_graph
-from recbench_spark.schemas import EMBEDDINGS
-from recbench_spark.storage.store import Store
 
 
 def run(job, *flags: str) -> int:
@@ -42,7 +41,7 @@ def read_pairs(warehouse: Path) -> set[tuple[str, str]]:
     return result
 
 
-def test_no_held_out_pair_is_an_edge(spark, tmp_path, capsys) -> None:
+def test_no_held_out_pair_is_an_edge(tmp_path, capsys) -> None:
     draw = random.Random(4)
     rows = sorted({(draw.randrange(12), draw.randrange(20)) for _ in range(120)})
     log = {
@@ -69,22 +68,21 @@ def test_no_held_out_pair_is_an_edge(spark, tmp_path, capsys) -> None:
     assert graph["source"].startswith("splits, ") and '"part": "train"' in graph["source"]
     assert json.loads(graph["settings_json"])["edges"] == "splits", "a moved warehouse has its own tables"
 
-    store = Store(spark, str(tmp_path / "w"))
     name = output.split("model ", 1)[1].split(maxsplit=1)[0]
     assert name.startswith(f"{split_id}-")
-    rows = store.read(EMBEDDINGS).where(f"model_id = '{name}'")
+    rows = DeltaTable(tmp_path / "w" / "embeddings").to_pandas(partitions=[("model_id", "=", name)])
     users, items = (
-        rows.where(f"side = '{side}'").withColumnRenamed("id", f"{side}_id").select(f"{side}_id", "vector")
+        rows[rows["side"] == side].rename(columns={"id": f"{side}_id"})[[f"{side}_id", "vector"]]
         for side in ("user", "item")
     )
-    truth = spark.createDataFrame(sorted(test), "user_id string, item_id string")
-    result = evaluate(truth, embeddings=(users, items), k=(5,), metrics=("recall",), scratch=store.scratch)
-    value = result.metrics.where("metric = 'recall' AND k = 5 AND slice_key IS NULL").collect()[0].value
-    vectors = {row.user_id: np.array(row.vector) for row in users.collect()}
-    catalogue = sorted((int(row.item_id), np.array(row.vector)) for row in items.collect())
+    truth = pd.DataFrame(sorted(test), columns=["user_id", "item_id"])
+    result = evaluate(truth, embeddings=(users, items), k=(5,), metrics=("recall",))
+    values = [one for one in result.metrics.to_pylist() if one["metric"] == "recall" and one["k"] == 5]
+    (value,) = (one["value"] for one in values if one["slice_key"] is None)
+    vectors = dict(zip(users["user_id"], map(np.array, users["vector"]), strict=True))
+    catalogue = sorted(zip(map(int, items["item_id"]), map(np.array, items["vector"]), strict=True))
     hits = []
     for user, item in test:
         scores = sorted((-float(vectors[user] @ v), i) for i, v in catalogue)
         hits.append(int(item) in [i for _, i in scores[:5]])
     assert value == pytest.approx(np.mean(hits))
-    result.release()

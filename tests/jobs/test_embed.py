@@ -102,7 +102,7 @@ def parse_model(printed: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def world(spark, tmp_path_factory) -> tuple[oracle.Drawn, Path]:
+def world(tmp_path_factory) -> tuple[oracle.Drawn, Path]:
     drawn, folder = oracle.multigraph(), tmp_path_factory.mktemp("embed")
     drawn.write(folder)
     h = np.random.default_rng(3).standard_normal((len(drawn.ids), 6)).astype(np.float32)
@@ -188,7 +188,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
 
 
 @pytest.fixture(scope="module")
-def plain_run(spark, tmp_path_factory) -> tuple[tuple[str, ...], Path]:
+def plain_run(tmp_path_factory) -> tuple[tuple[str, ...], Path]:
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "edges.csv").write_text("src,dst\n1,2\n2,3\n3,1\n4,1\n")
     flags = ("--edges", str(folder / "edges.csv"), "--features", "hashed:3", "--widths", "3,2")
@@ -205,6 +205,7 @@ def read_tables(place: Path) -> dict[str, list[tuple[object, ...]]]:
     return {name: sorted(frame.itertuples(index=False, name=None)) for name, frame in frames.items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("module", "name", "nth"),
     [
@@ -234,6 +235,7 @@ def test_what_is_told_of_a_graph_is_there_after_a_kill(
         assert read_tables(tmp_path) == read_tables(place)
 
 
+@pytest.mark.full
 def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     drawn, folder = world
     place = ("--warehouse", str(tmp_path / "w"))
@@ -302,7 +304,8 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     np.testing.assert_allclose(result["1"], result["a"], rtol=1e-6)
 
 
-def test_two_lines_of_csv(spark, capsys, tmp_path) -> None:
+@pytest.mark.full
+def test_two_lines_of_csv(capsys, tmp_path) -> None:
     (tmp_path / "edges.csv").write_text("1,2\n2,3\n")
     assert (
         run("--edges", str(tmp_path / "edges.csv"), "--warehouse", str(tmp_path / "w"), "--widths", "3")

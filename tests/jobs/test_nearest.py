@@ -100,11 +100,12 @@ def list_by_brute_force(warehouse: Path, count: int, kind: str) -> dict[Any, lis
     return lists
 
 
+@pytest.mark.full
 @FAISS
 @pytest.mark.parametrize("kind", ["cosine", "dot"])
 @pytest.mark.parametrize("sides", [False, True], ids=["one side, text ids", "two sides"])
 def test_exact_lists_are_those_of_a_sort_of_all_pairs_under_any_cut(
-    spark, tmp_path, monkeypatch, kind, sides
+    tmp_path, monkeypatch, kind, sides
 ) -> None:
     """Isolated nodes have equal vectors, so there are ties; other blocks and pieces give the same rows."""
     drawn = oracle.bipartite() if sides else oracle.multigraph(text=True)
@@ -127,8 +128,9 @@ def test_exact_lists_are_those_of_a_sort_of_all_pairs_under_any_cut(
     assert len(set(scores)) < len(scores), "no ties"
 
 
+@pytest.mark.full
 @FAISS
-def test_lists_of_each_kind_are_made_once(spark, tmp_path, capsys) -> None:
+def test_lists_of_each_kind_are_made_once(tmp_path, capsys) -> None:
     edges, nodes = oracle.multigraph().write(tmp_path)
     place = tmp_path / "w"
     flags = ("--edges", edges, "--node-table", nodes, *LAYERS, "--warehouse", str(place), "--nearest", "5")
@@ -161,8 +163,9 @@ def test_lists_of_each_kind_are_made_once(spark, tmp_path, capsys) -> None:
     assert all(field.metadata.get("comment") for field in schema.fields)
 
 
+@pytest.mark.full
 @FAISS
-def test_few_nodes_and_vectors_of_zeros(spark, tmp_path) -> None:
+def test_few_nodes_and_vectors_of_zeros(tmp_path) -> None:
     """A list holds all others where there are fewer; the cosine with zeros is 0, and ties go by index."""
     pq.write_table(pa.table({"src": [1, 1, 2], "dst": ["a", "b", "b"]}), tmp_path / "e.parquet")
     pq.write_table(pa.table({"id": ["a", "b"], "vector": [[0.0, 0.0], [0.0, 0.0]]}), tmp_path / "h.parquet")
@@ -183,8 +186,9 @@ def test_few_nodes_and_vectors_of_zeros(spark, tmp_path) -> None:
     assert checks["graph: short lists"] == 1
 
 
+@pytest.mark.full
 @FAISS
-def test_a_run_that_ends_in_the_lists_is_run_again(spark, tmp_path, monkeypatch) -> None:
+def test_a_run_that_ends_in_the_lists_is_run_again(tmp_path, monkeypatch) -> None:
     edges, nodes = oracle.multigraph().write(tmp_path)
     flags = ("--edges", edges, "--node-table", nodes, *LAYERS, "--nearest", "4")
     assert run(*flags, "--warehouse", str(tmp_path / "w")) == 0
@@ -200,7 +204,8 @@ def test_a_run_that_ends_in_the_lists_is_run_again(spark, tmp_path, monkeypatch)
     assert read_lists(tmp_path / "v") == read_lists(tmp_path / "w")
 
 
-def test_one_side_alone(spark, tmp_path) -> None:
+@pytest.mark.full
+def test_one_side_alone(tmp_path) -> None:
     edges, _ = oracle.bipartite().write(tmp_path)
     flags = ("--edges", edges, "--sides", "user,item", *LAYERS, "--nearest", "3", "--nearest-side", "item")
     assert run(*flags, "--nearest-index", "lsh:bits=1,theta=1", "--warehouse", str(tmp_path / "w")) == 0

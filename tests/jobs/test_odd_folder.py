@@ -128,8 +128,9 @@ def test_a_graph_of_each_format(spark, folder) -> None:
     csv.write_csv(edges, folder / "edges.csv")
     write_deltalake(folder.parent / "edges", edges)
     (folder.parent / "edges").rename(folder / "edges")
-    for name in ("edges.csv", "edges"):
+    for name, engine in (("edges.csv", "spark"), ("edges", "local")):
         flags = [f"--edges={folder / name}", f"--warehouse={folder / 'graphs'}", f"--name={name}"]
+        flags.append(f"--engine={engine}")
         assert run(embed, *flags, "--features=hashed:4", "--widths=4") == 0
     table = delta_files.read_rows(str(folder / "graphs" / "embeddings"))
     assert table.num_rows == 2 * 20

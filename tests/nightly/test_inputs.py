@@ -110,8 +110,8 @@ def test_fits_of_another_table_find_its_own_ratings(tmp_path: Path) -> None:
     assert logs[0][0] != logs[1][0] and [ratings for _, ratings in logs] == [{1.0}, {5.0}]
 
 
-def test_graphs_of_other_edges_are_laid_out_anew(spark: Any, tmp_path: Path) -> None:
-    store, journal = Store(spark, str(tmp_path / "w")), Journal()
+def test_graphs_of_other_edges_are_laid_out_anew(tmp_path: Path) -> None:
+    store, journal = ArrowStore(str(tmp_path / "w")), Journal()
     write_deltalake(tmp_path / "a", pa.table({"src": ["1", "2"], "dst": ["2", "3"]}))
     write_deltalake(tmp_path / "b", pa.table({"src": ["1", "2", "3"], "dst": ["2", "3", "4"]}))
     graphs = [ensure_graph(store, GraphSource(edges=str(tmp_path / name)), 1, journal) for name in "ab"]
@@ -127,7 +127,7 @@ def test_graphs_of_other_edges_are_laid_out_anew(spark: Any, tmp_path: Path) -> 
     shutil.copy(edges, tmp_path / "copy.csv")
     three = ensure_graph(store, GraphSource(edges=str(tmp_path / "copy.csv")), 1, journal)
     assert one.graph_id != two.graph_id == three.graph_id
-    assert store.read(GRAPHS).count() == 4
+    assert store.read_rows(GRAPHS).num_rows == 4
 
 
 def test_propensities_of_other_features_are_fitted_anew(spark: Any, tmp_path: Path) -> None:

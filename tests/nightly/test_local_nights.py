@@ -108,6 +108,27 @@ LEARNT: dict[str, Any] = {
 }
 """Models fitted by gradients, with attention and a history that has validation rows; lists by an index."""
 
+GRAPHS: dict[str, Any] = {
+    "split": {"protocol": "RO_RS", "ratio": [0.8, 0.0, 0.2], "seed": 5},
+    "models": [
+        {
+            "name": "graph",
+            "kind": "graph",
+            "features": {"kind": "hashed", "dims": 4},
+            "layers": [{"width": 4}, {"width": 3}],
+        },
+        {
+            "name": "pinsage",
+            "kind": "pinsage",
+            "features": {"kind": "hashed", "dims": 4},
+            **{"width": 4, "hidden": 4, "final": [3], "top": 5, "walks": 20, "negatives": 20},
+            **{"curriculum": True, "hard_ranks": [3, 8], "epochs": 1, "batch": 64, "validation": 0.2},
+        },
+    ],
+    "evaluation": {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}},
+}
+"""Layers over a graph, and walks, hard negatives and a fit."""
+
 FALLS = {"models": [{"name": "als_4", "kind": "random"}, *models("random", "popular", "item_knn", "truth")]}
 """The next night, on which a model falls."""
 
@@ -117,29 +138,34 @@ def run_both_nights(store: Any, other: Any = None) -> None:
     run(other or store, small(**{**WHOLE, **FALLS}), NEXT)
 
 
-def test_two_nights_have_the_same_tables(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """One process; two with files between them; Spark; and Spark's second night after a local one."""
-    places = [str(tmp_path / place) for place in ("one", "two", "mixed", "spark")]
-    run_both_nights(ArrowStore(places[0]))
+@pytest.fixture
+def on_spark(spark: Any, monkeypatch: Any) -> Any:
+    """Stores of Spark run their nights on Spark, which `tests.nights.run` else avoids."""
+    monkeypatch.setattr("tests.nights.choose_store", lambda store, _: store)
+    return spark
+
+
+def test_two_nights_have_the_same_tables(on_spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """One process; two with files between them; Spark's night before a local one, and after."""
+    one, two, before, after = (str(tmp_path / place) for place in ("one", "two", "before", "after"))
+    run_both_nights(ArrowStore(one))
     with monkeypatch.context() as patch:
         patch.setattr(local, "SENT_BYTES", 0)
         patch.setattr(local, "ROWS_PER_TASK", 500)
-        run_both_nights(ArrowStore(places[1], workers=2))
-    run_both_nights(ArrowStore(places[2]), Store(spark, places[2]))
-    run_both_nights(Store(spark, places[3]))
-    assert [compare([place, places[3]]) for place in places[:3]] == [0, 0, 0]
-    assert ArrowStore(places[2]).read_rows(COMPARISONS).num_rows
+        run_both_nights(ArrowStore(two, workers=2))
+    run_both_nights(Store(on_spark, before), ArrowStore(before))
+    run_both_nights(ArrowStore(after), Store(on_spark, after))
+    assert [compare([one, place]) for place in (two, before, after)] == [0, 0, 0]
+    assert ArrowStore(after).read_rows(COMPARISONS).num_rows
 
 
 @pytest.mark.parametrize(
-    "settings", [DRAWN, RATED, CURVED, LEARNT], ids=["drawn", "rated", "curved", "learnt"]
+    "settings", [DRAWN, RATED, CURVED, LEARNT, GRAPHS], ids=["drawn", "rated", "curved", "learnt", "graphs"]
 )
-def test_other_nights_have_the_same_tables(
-    spark: Any, tmp_path: Path, monkeypatch: Any, settings: dict[str, Any]
-) -> None:
-    run(ArrowStore(str(tmp_path / "one")), small(**settings))
-    monkeypatch.setattr("tests.nights.choose_store", lambda store, _: store)
-    run(Store(spark, str(tmp_path / "spark")), small(**settings))
+def test_other_nights_have_the_same_tables(on_spark: Any, tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Graphs are cut into as many blocks as cores need."""
+    run(ArrowStore(str(tmp_path / "one"), workers=2 if settings is GRAPHS else 1), small(**settings))
+    run(Store(on_spark, str(tmp_path / "spark")), small(**settings))
     assert compare([str(tmp_path / "one"), str(tmp_path / "spark")]) == 0
 
 

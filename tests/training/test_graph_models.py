@@ -24,7 +24,6 @@ from recbench_spark.graph.folders import read_graph
 from recbench_spark.graph.model_inputs import read_weights
 from recbench_spark.kernels.graph.layers import LayerForm, model_weight_shapes, random_weights
 from recbench_spark.placeholders import fill_placeholders
-from recbench_spark.storage.store import Store
 from tests.nights import models, run, small
 
 DIMS = 6
@@ -189,7 +188,8 @@ def log(tmp_path_factory) -> str:
     return write_log(tmp_path_factory.mktemp("log") / "log.parquet", 1)
 
 
-def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, splits, log, tmp_path) -> None:
+@pytest.mark.full
+def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(splits, log, tmp_path) -> None:
     place = tmp_path / "w"
     few = pa.table({"id": ["1", "2"], "vector": [[1.0] * DIMS] * 2})
     pq.write_table(few, tmp_path / "few.parquet")
@@ -206,7 +206,7 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, spli
         wire="float16",
     )
     requests = bench(log, graph_net(), lacking, given)
-    store = Store(spark, splits.copy(requests, place).root)
+    store = splits.copy(requests, place)
     ran = run(store, requests)
     assert list(ran.outcome.failed) == ["lacking"] and ran.outcome.exit_code == 1
     report = ran.outcome.failed["lacking"]
@@ -255,10 +255,11 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, spli
     assert len(frame(place, "graph_runs")) == len(layers)
 
 
-def test_drift_of_a_night_is_held_by_a_gate(spark, splits, log, tmp_path, monkeypatch) -> None:
+@pytest.mark.full
+def test_drift_of_a_night_is_held_by_a_gate(splits, log, tmp_path, monkeypatch) -> None:
     place, net = tmp_path / "w", graph_net(mode="projected")
     before = bench(log, net, gates=[{"fact": "drift_common", "below": 0.5}])
-    store = Store(spark, splits.copy(before, place).root)
+    store = splits.copy(before, place)
     first = run(store, before)
     assert first.outcome.exit_code == 0  # nothing has moved: there is no night before
 

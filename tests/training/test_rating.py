@@ -11,35 +11,36 @@ import pytest
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.benchmark_checks import check_benchmark
-from recbench_spark.schemas import CHECKS, METRICS, SPLITS, USER_METRICS
-from recbench_spark.storage.store import Store
-from tests.nights import Ran, run, small
+from recbench_spark.schemas import CHECKS, COMPARISONS, EMBEDDINGS, METRICS, SPLITS, USER_METRICS
+from recbench_spark.storage.arrow_store import ArrowStore
+from tests.nights import Ran, read_rows, run, small
 
 Rows = list[tuple[str, str, float]]
+
+pytestmark = pytest.mark.full  # a night of its own
 
 MODELS = [
     {"name": "mean", "kind": "means", "means": "global"},
     {"name": "means", "kind": "means", "item_shrinkage": 3, "user_shrinkage": 2},
     {"name": "als", "kind": "als", "rank": 3, "iterations": 3, "implicit": False},
-    {"name": "newest", "kind": "tests.outside_model:NewestModel"},
+    {"name": "popular", "kind": "popular"},
 ]
 
 
 @pytest.fixture(scope="module")
-def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def night(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     evaluation = {"task": "rating", "bootstrap": {"replicates": 20}}
-    store = Store(spark, str(tmp_path_factory.mktemp("rating")))
+    store = ArrowStore(str(tmp_path_factory.mktemp("rating")))
     return run(store, small(models=MODELS, evaluation=evaluation, comparisons={}))
 
 
-def read_rows(night: Ran, part: str) -> Rows:
-    result = night.store.read(SPLITS).where(f"part = '{part}'").collect()
-    return [(row.user_id, row.item_id, row.rating) for row in result]
+def read_part(night: Ran, part: str) -> Rows:
+    return [(row.user_id, row.item_id, row.rating) for row in read_rows(night.store, SPLITS, part=part)]
 
 
 def value(night: Ran, model: str, metric: str) -> float:
     run_id = night.outcome.run_ids[model]
-    (row,) = night.store.read(METRICS).where(f"run_id = '{run_id}' AND metric = '{metric}'").collect()
+    (row,) = read_rows(night.store, METRICS, run_id=run_id, metric=metric)
     assert (row.part, row.k, row.slice_key) == ("test", None, None)
     return float(row.value)
 
@@ -66,7 +67,7 @@ def rmse_and_mae(test: Rows, predict: Any) -> tuple[float, float]:
 
 
 def test_means_predict_what_plain_arithmetic_does(night: Ran) -> None:
-    train, test = read_rows(night, "train"), read_rows(night, "test")
+    train, test = read_part(night, "train"), read_part(night, "test")
     means = rmse_and_mae(test, slow_means(train, 3, 2))
     assert (value(night, "means", "rmse"), value(night, "means", "mae")) == pytest.approx(means, rel=1e-9)
     mean = Fraction(sum(Fraction(r) for _, _, r in train), len(train))
@@ -75,11 +76,11 @@ def test_means_predict_what_plain_arithmetic_does(night: Ran) -> None:
 
 
 def test_als_is_measured_on_its_stored_vectors_and_unseen_pairs_get_the_mean(night: Ran) -> None:
-    train, test = read_rows(night, "train"), read_rows(night, "test")
+    train, test = read_part(night, "train"), read_part(night, "test")
     vectors = {}
-    rows = night.store.spark.read.format("delta").load(night.store.location("embeddings"))
-    for row in rows.where("size(vector) = 3").collect():
-        vectors[row.side, row.id] = [float(x) for x in row.vector]
+    for row in read_rows(night.store, EMBEDDINGS):
+        if len(row.vector) == 3:
+            vectors[row.side, row.id] = [float(x) for x in row.vector]
     mean = sum(r for _, _, r in train) / len(train)
     low, *_, high = sorted(r for _, _, r in train + test)  # the scale of the log, as the file gives none
 
@@ -94,10 +95,10 @@ def test_als_is_measured_on_its_stored_vectors_and_unseen_pairs_get_the_mean(nig
 
 
 def test_users_pairs_and_unknown_pairs_stand_in_checks(night: Ran) -> None:
-    train, test = read_rows(night, "train"), read_rows(night, "test")
+    train, test = read_part(night, "train"), read_part(night, "test")
     known = [{row[side] for row in train} for side in (0, 1)]
     unknown = sum(u not in known[0] or i not in known[1] for u, i, _ in test)
-    result = night.store.read(CHECKS).where(f"run_id = '{night.outcome.run_ids['als']}'").collect()
+    result = read_rows(night.store, CHECKS, run_id=night.outcome.run_ids["als"])
     facts = {row.check: row.observed for row in result}
     assert facts["test: predicted pairs"] == len(test)
     assert facts["test: users"] == len({u for u, _, _ in test})
@@ -106,15 +107,14 @@ def test_users_pairs_and_unknown_pairs_stand_in_checks(night: Ran) -> None:
 
 def test_squared_errors_of_users_are_kept_and_compared(night: Ran) -> None:
     run_id = night.outcome.run_ids["mean"]
-    rows = night.store.read(USER_METRICS).where(f"run_id = '{run_id}'").collect()
+    rows = read_rows(night.store, USER_METRICS, run_id=run_id)
     assert {row.metric for row in rows} == {"mse", "mae"}
-    compared = night.store.spark.read.format("delta").load(night.store.location("comparisons"))
-    assert {row.metric for row in compared.select("metric").distinct().collect()} == {"mse", "mae"}
+    assert {row.metric for row in read_rows(night.store, COMPARISONS)} == {"mse", "mae"}
 
 
 def test_a_model_without_ratings_fails_alone_and_says_why(night: Ran) -> None:
     assert set(night.outcome.run_ids) == {"mean", "means", "als"}
-    assert "kind 'newest' does not predict ratings" in night.outcome.failed["newest"]
+    assert "kind 'popular' does not predict ratings" in night.outcome.failed["popular"]
 
 
 def test_the_report_and_the_leaderboard_know_the_headline(night: Ran) -> None:
@@ -123,7 +123,7 @@ def test_the_report_and_the_leaderboard_know_the_headline(night: Ran) -> None:
     assert lines.index(next(x for x in lines if "means" in x)) == 0
 
 
-def test_predictions_are_clipped_to_the_scale_that_is_given(night: Ran, spark: Any, tmp_path: Path) -> None:
+def test_predictions_are_clipped_to_the_scale_that_is_given(tmp_path: Path) -> None:
     """A user above all items that others dislike, and an item that all like: together above the scale."""
     low, high = 1.0, 5.0
     rows = [("a", f"{i}", high, "train") for i in range(5)]
@@ -143,10 +143,10 @@ def test_predictions_are_clipped_to_the_scale_that_is_given(night: Ran, spark: A
         evaluation = {"task": "rating", "bootstrap": {"replicates": 20}}
         split = {"protocol": "given"}
         changes = {"dataset": dataset, "split": split, "models": models, "evaluation": evaluation}
-        result[name] = run(Store(spark, str(tmp_path / name)), small(**changes, comparisons={}))
+        result[name] = run(ArrowStore(str(tmp_path / name)), small(**changes, comparisons={}))
     assert set(result["narrow"].outcome.failed) == {"means", "sgd"}
     assert "outside dataset.scale" in result["narrow"].outcome.failed["means"]
-    train, test = read_rows(result["clipped"], "train"), read_rows(result["clipped"], "test")
+    train, test = read_part(result["clipped"], "train"), read_part(result["clipped"], "test")
     free = slow_means(train, Fraction(1, 100), Fraction(1, 100))
     clipped = rmse_and_mae(test, lambda u, i: min(max(free(u, i), Fraction(low)), Fraction(high)))[0]
     assert value(result["clipped"], "means", "rmse") == pytest.approx(clipped, rel=1e-9)

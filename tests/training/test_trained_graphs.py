@@ -27,8 +27,8 @@ from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import GraphInput, PairObjective
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TABLES
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.block_arrays import write_part
-from recbench_spark.storage.store import Store
 from recbench_spark.training import trained_graphs
 from recbench_spark.training.model_adapter import SplitData, make_adapter
 from tests.graph.oracle import build_csr
@@ -199,18 +199,19 @@ def log(tmp_path_factory) -> str:
     return write_log(tmp_path_factory.mktemp("log") / "log.parquet", items=60)
 
 
+@pytest.mark.full
 def test_a_night_trains_all_four_and_two_go_on_where_they_were_killed(
-    spark, splits, log, tmp_path, monkeypatch
+    splits, log, tmp_path, monkeypatch
 ) -> None:
     place = tmp_path / "w"
     splits.copy(bench(log), place)
-    ran = run(Store(spark, str(place)), bench(log))
+    ran = run(ArrowStore(str(place)), bench(log))
     assert not ran.outcome.failed and ran.outcome.exit_code == 0
     assert set(KINDS) <= set(ran.outcome.leaderboard.split())
     for report in ("epoch 1: loss", "examples/s", "neighbourhoods", "hard negatives: ", "best epoch"):
         assert report in ran.remarks
     for name in TABLES:  # no folder of a fit's files stands where a table would be made
-        assert Store(spark, str(place)).exists(name) == (place / name / "_delta_log").is_dir()
+        assert ArrowStore(str(place)).exists(name) == (place / name / "_delta_log").is_dir()
     values = DeltaTable(place / "metrics").to_pandas()
     runs = DeltaTable(place / "runs").to_pandas().set_index("model")["run_id"]
     ndcg = {
@@ -218,10 +219,10 @@ def test_a_night_trains_all_four_and_two_go_on_where_they_were_killed(
         for model in runs.index
     }
     assert all(len(rows) for rows in ndcg.values())
-    again = run(Store(spark, str(place)), bench(log))
+    again = run(ArrowStore(str(place)), bench(log))
     assert set(KINDS) <= set(again.outcome.skipped)
 
-    told_only = run(Store(spark, str(place)), bench(log, watch=True))
+    told_only = run(ArrowStore(str(place)), bench(log, watch=True))
     assert set(KINDS) <= set(told_only.outcome.skipped)  # it changes no number
 
     # Another warehouse: the fit is killed in its second epoch, and the night run again, test rows watched.
@@ -239,10 +240,10 @@ def test_a_night_trains_all_four_and_two_go_on_where_they_were_killed(
         log, [{"name": kind, "kind": kind, **FIT, **KINDS[kind], "watch": True} for kind in KILLED]
     )
     splits.copy(killed, other)
-    first = run(Store(spark, str(other)), killed)
+    first = run(ArrowStore(str(other)), killed)
     assert set(first.outcome.failed) == set(KILLED)
     monkeypatch.setattr(fitting._Fit, "_finish_epoch", plain)
-    second = run(Store(spark, str(other)), killed)
+    second = run(ArrowStore(str(other)), killed)
     assert second.remarks.count("resuming at epoch 2") == len(KILLED) and not second.outcome.failed
     report = re.findall(r"test (?:recall@20|scaled MRR) 0\.\d+ \(watched\)", second.remarks)
     assert len(report) == 2 * len(KILLED)
@@ -268,7 +269,8 @@ def test_test_pairs_that_are_watched() -> None:
     assert item.tolist() == [12, 14] and query[0] in (10, 11) and query[1] == 12  # 3 would be its own query
 
 
-def test_walks_that_find_nobody_are_told_and_fit_nothing(spark, tmp_path) -> None:
+@pytest.mark.full
+def test_walks_that_find_nobody_are_told_and_fit_nothing(tmp_path) -> None:
     """Each user has one item in training."""
     rows = [(f"u{user}", str(user % 6), "train") for user in range(18)]
     rows += [(f"u{user}", str((user + 1) % 6), "test") for user in range(18)]
@@ -284,7 +286,7 @@ def test_walks_that_find_nobody_are_told_and_fit_nothing(spark, tmp_path) -> Non
         models=[*models("popular"), fitted], dataset=dataset, split={"protocol": "given"},
         evaluation=evaluation,
     )  # fmt: skip
-    ran = run(Store(spark, str(tmp_path / "w")), requests)
+    ran = run(ArrowStore(str(tmp_path / "w")), requests)
     assert set(ran.outcome.failed) == {"pinsage"} and ran.outcome.exit_code == 1
     assert "none of the 6 nodes has a neighbour" in ran.outcome.failed["pinsage"]
     assert "epoch 1: loss" not in ran.remarks
@@ -296,29 +298,25 @@ def read_vectors(items: Any) -> Any:
     return rows.to_pandas().set_index("item_id")["vector"]
 
 
-def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> None:
-    kinds, short = ("mf_bpr", "pinsage"), {**FIT, "epochs": 2}
-    fitted = [
-        {"name": f"{kind}_{n}", "kind": kind, **short, **KINDS[kind], "processes": n, "watch": True}
-        for kind in kinds
-        for n in (1, 2)
-    ]
+@pytest.mark.full
+def test_a_night_fits_on_two_processes_what_it_fits_in_one(tmp_path) -> None:
+    one = {"kind": "pinsage", **FIT, **KINDS["pinsage"], "epochs": 2, "watch": True}
+    fitted = [{**one, "name": f"pinsage_{n}", "processes": n} for n in (1, 2)]
     endless = {"name": "endless", "kind": "mf_bpr", **FIT, "dims": 4, "spread": 1e30, "processes": 2}
     benchmark = bench(write_log(tmp_path / "log.parquet"), [*fitted, endless])
-    ran = run(Store(spark, str(tmp_path / "w")), benchmark)
+    ran = run(ArrowStore(str(tmp_path / "w")), benchmark)
     assert set(ran.outcome.failed) == {"endless"}
     assert re.match(
         "the loss is nan in epoch 1, step 0; .*\n  hint: use a smaller", ran.outcome.failed["endless"]
     )
     watched = re.findall(r"\(test .*?\); best on test would have been epoch \d \(.*?\)", ran.remarks)
-    assert len(watched) == 4 and watched[0][:20] == watched[1][:20] and watched[2][:20] == watched[3][:20]
-    assert ran.remarks.count("  epoch 2: loss") == 4 and ran.remarks.count("; ended: ") == 4
-    for kind in kinds:
-        one, two = (
-            read_vectors(make_adapter(model).load(ran.night.data).items)
-            for model in benchmark.models
-            if model.name in (f"{kind}_1", f"{kind}_2")
-        )
-        assert len(one) == len(two) > 10
-        assert np.allclose(np.stack(one), np.stack(two[one.index]), atol=1e-3)
-        assert not np.array_equal(np.stack(one), np.stack(two[one.index]))  # fits of their own
+    assert len(watched) == 2 and watched[0][:20] == watched[1][:20]
+    assert ran.remarks.count("  epoch 2: loss") == 2 and ran.remarks.count("; ended: ") == 2
+    alone, two = (
+        read_vectors(make_adapter(model).load(ran.night.data).items)
+        for model in benchmark.models
+        if model.name in ("pinsage_1", "pinsage_2")
+    )
+    assert len(alone) == len(two) > 10
+    assert np.allclose(np.stack(alone), np.stack(two[alone.index]), atol=1e-3)
+    assert not np.array_equal(np.stack(alone), np.stack(two[alone.index]))  # fits of their own

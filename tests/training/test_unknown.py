@@ -84,13 +84,14 @@ def write_log(path: Path) -> dict[str, Any]:
     return {"name": "log", "reader": "parquet", "path": str(path), "columns": columns}
 
 
-ON_SPARK = ("graph", "graphsage", "mllib_als", "pinsage")
-KINDS = [pytest.param(kind, marks=[pytest.mark.spark] * (kind in ON_SPARK)) for kind in RANKERS]
+ON_SPARK, OF_GRAPHS = ("mllib_als",), ("graph", "graphsage", "pinsage")
+MARKS = {"mllib_als": pytest.mark.spark} | dict.fromkeys(OF_GRAPHS, pytest.mark.full)
+KINDS = [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in RANKERS]
 
 
 @pytest.fixture(scope="module")
 def local_night(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    models = [{"name": kind, "kind": kind, **own} for kind, own in RANKERS.items() if kind not in ON_SPARK]
+    models = [{"name": kind, "kind": kind, **own} for kind, own in RANKERS.items() if kind not in MARKS]
     models += [{"name": "centred", "kind": "item_knn", "scores": "centred_mean"}]
     models += [{"name": kind, "kind": kind} for kind in EVERYBODY]
     place = tmp_path_factory.mktemp("local")
@@ -104,11 +105,19 @@ def spark_night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run_models(Store(spark, str(place / "w")), place, models)
 
 
+@pytest.fixture(scope="module")
+def graph_night(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    place = tmp_path_factory.mktemp("graphs")
+    models = [{"name": kind, "kind": kind, **RANKERS[kind]} for kind in OF_GRAPHS]
+    return run_models(ArrowStore(str(place / "w")), place, models)
+
+
 @pytest.fixture
 def night(request: pytest.FixtureRequest) -> Ran:
     """The night that has the kind of a test."""
     kind = request.node.callspec.params.get("kind")
-    return request.getfixturevalue("spark_night" if kind in ON_SPARK else "local_night")
+    graphs = "graph_night" if kind in OF_GRAPHS else "local_night"
+    return request.getfixturevalue("spark_night" if kind in ON_SPARK else graphs)
 
 
 def run_models(store: Any, place: Path, models: list[dict[str, Any]]) -> Ran:

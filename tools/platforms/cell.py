@@ -36,7 +36,7 @@ JOBS: Mapping[str, tuple[str, ...]] = {
     "split_csv": ("split", "--log", "{inputs}/log.csv", "--protocol", "TO_LS", *SPLIT),
     "split_parquet": ("split", "--log", "{inputs}/log.parquet", "--protocol", "RO_LS", *SPLIT),
     "embed": (
-        *("embed", "--edges", "{inputs}/edges.csv", "--undirected", "--widths", "8,8"),
+        *("embed", "--engine", "spark", "--edges", "{inputs}/edges.csv", "--undirected", "--widths", "8,8"),
         *("--blocks", "2", "--seed", "1", "--nearest", "5"),
     ),
     "als": ("nightly", "--engine", "spark", "--config", "{inputs}/als.yaml", *DATE),

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from recbench_spark import cli
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_journal_path, require_partition
 from recbench_spark.config import parse
 from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merge_documents
 from recbench_spark.config.retrieval import NearestNodes
 from recbench_spark.data.paths import check_path
-from recbench_spark.engine.sessions import count_cores
+from recbench_spark.engine.choices import EngineChoice
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.graph.build import NodeFinder, read_ids
 from recbench_spark.graph.build_inputs import open_inputs
@@ -38,13 +40,14 @@ from recbench_spark.graph.stored_graphs import files_folder, split_source
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids
 from recbench_spark.nightly.gates import gate_checks, gate_error
+from recbench_spark.nightly.runners import NIGHT_TABLES, choose_job_runner
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import hold_private_folder
 from recbench_spark.storage.objects import list_folders, require_storage
-from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import is_catalog_schema, may_have_folder
 from recbench_spark.storage.uris import is_object_storage, is_remote, join_uri
 from recbench_spark.training.nearest_nodes import check_nearest, ensure_nearest_nodes
@@ -62,7 +65,7 @@ EXPLAINED = (
 
 @pin_inputs()
 def run_embedding(args: argparse.Namespace) -> int:
-    """Check the flags, build the graph, explain the costs or compute embeddings, print the result."""
+    """Check the flags, choose a runner, and embed the graph."""
     if args.gate and not args.previous:
         raise ConfigError("--gate holds the drift since a night before", "--previous MODEL_ID")
     in_warehouse = args.split or args.neighbourhoods
@@ -79,8 +82,37 @@ def run_embedding(args: argparse.Namespace) -> int:
         print(describe_run(args, settings) + describe_nearest(near))
         return OK
     journal = Journal()
-    journal.say("embed: starting Spark")
-    store = Store(get_session("recbench-spark embed"), args.warehouse)
+    chosen = choose_graph_runner(args, None if settings is None else settings.graph)
+    work = partial(embed_graph, args=args, settings=settings, near=near, journal=journal)
+    return run_job("embed", args, chosen, work, journal=journal)
+
+
+def choose_graph_runner(args: argparse.Namespace, source: GraphSource | None) -> tuple[EngineChoice, int]:
+    """Choose the runner by the edges of a graph; without a source by a table of the warehouse.
+
+    Raises:
+        ConfigError: `--engine local`, and only Spark can do this.
+    """
+
+    def count() -> int:
+        if source is not None:
+            return open_inputs(source).edges.n
+        table, column = (SPLITS, "split_id") if args.split else (NEIGHBOURHOODS, "neighbourhood_id")
+        name = args.split or args.neighbourhoods
+        return ArrowStore(args.warehouse, read_only=True).count_rows(table, column, name)
+
+    return choose_job_runner(args.engine, args.warehouse, count, NIGHT_TABLES)
+
+
+def embed_graph(
+    store: FileTables,
+    args: argparse.Namespace,
+    *,
+    settings: GraphModel | None,
+    near: NearestNodes | None,
+    journal: Journal,
+) -> int:
+    """Build the graph, explain the costs or compute embeddings, and print the result."""
     files_folder(store)
     if is_catalog_schema(args.warehouse):
         check_previous(store.root, args.previous)
@@ -96,7 +128,7 @@ def run_embedding(args: argparse.Namespace) -> int:
     return compute_embeddings(args, store, prepared, journal, near)
 
 
-def read_source(args: argparse.Namespace, store: Store) -> GraphModel:
+def read_source(args: argparse.Namespace, store: FileTables) -> GraphModel:
     """Return the model of the flags over a split, or over neighbourhoods, of the warehouse."""
     name = args.neighbourhoods
     named = split_source(store, args.split) if args.split else neighbourhood_source(store, name)
@@ -154,7 +186,7 @@ def check_graph_source(source: GraphSource) -> None:
 
 def compute_embeddings(
     args: argparse.Namespace,
-    store: Store,
+    store: FileTables,
     prepared: PreparedGraphModel,
     journal: Journal,
     near: NearestNodes | None,
@@ -178,10 +210,10 @@ def compute_embeddings(
 
 
 def print_costs(
-    args: argparse.Namespace, store: Store, prepared: PreparedGraphModel, journal: Journal
+    args: argparse.Namespace, store: FileTables, prepared: PreparedGraphModel, journal: Journal
 ) -> PreparedGraphModel:
     """Print the costs of a model. Return it with the vectors that it takes over from an earlier night."""
-    cores, rates, sentence = count_cores(store.spark), fit_rates(store), ""
+    cores, rates, sentence = store.engine.cores, fit_rates(store), ""
     if args.previous:
         prepared, sentence = plan_refresh(store, prepared, args.previous, rates, journal)
     expected = estimate_passes(prepared, rates, cores, prepared.settings.plan)
@@ -425,7 +457,7 @@ def sample_ids(graph: Graph, side: int) -> list[str]:
     return ids[:MAX_SEARCHED_IDS]
 
 
-def print_location(store: Store, prepared: PreparedGraphModel) -> None:
+def print_location(store: FileTables, prepared: PreparedGraphModel) -> None:
     """Print the table of the embeddings, a query for it, and how to measure vectors of users and items."""
     name, table = prepared.model.model_id, "embeddings"
     if prepared.model.embeddings is None:
@@ -441,7 +473,7 @@ def print_location(store: Store, prepared: PreparedGraphModel) -> None:
         print(f"measure it:\n  recbench evaluate {flags} --truth TEST --train TRAIN")
 
 
-def print_nearest_location(store: Store, name: str) -> None:
+def print_nearest_location(store: FileTables, name: str) -> None:
     """Print the table of nearest nodes and a query for it."""
     query = f"SELECT * FROM nearest_nodes WHERE nearest_id = '{name}' LIMIT 10"
     print(f"nearest nodes {name}: table nearest_nodes in {store.root}; ask in SQL:")

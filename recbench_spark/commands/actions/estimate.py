@@ -14,6 +14,7 @@ from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import NAME, Bootstrap, parse
 from recbench_spark.data import arrow_files
 from recbench_spark.data.input_rows import InputRows, open_input
+from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.data.readers.published import TextInput, find_propensities, find_rounds
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.evaluation.result import Result
@@ -27,7 +28,6 @@ from recbench_spark.nightly.estimates import (
     read_policy,
 )
 from recbench_spark.nightly.runners import choose_job_runner
-from recbench_spark.nightly.split import choose_identity
 from recbench_spark.nightly.standalone_runs import publish_standalone
 from recbench_spark.schemas import CHECKS, METRICS, RUNS, USER_METRICS
 from recbench_spark.storage.blocks import Engine

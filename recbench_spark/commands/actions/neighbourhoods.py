@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from recbench_spark.commands.actions.embed import (
     check_graph_source,
+    choose_graph_runner,
     drop_missing,
     make_graph_document,
     require_folder,
 )
+from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import require_partition
 from recbench_spark.config import parse
 from recbench_spark.config.graph import NeighbourhoodSettings
@@ -20,16 +23,15 @@ from recbench_spark.graph.stored_graphs import files_folder, split_source
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.query.command_lines import command_line, query_command
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import SPLITS
-from recbench_spark.storage.store import Store
+from recbench_spark.storage.file_tables import FileTables
 
 FLAG_KEYS = ("side", "walks", "hops", "restart", "top", "seed", "way", "blocks")
 
 
 @pin_inputs()
 def run(args: argparse.Namespace) -> int:
-    """Check the flags, build the graph, run the walks and print where the result is."""
+    """Check the flags, choose a runner, and walk."""
     require_folder(args.warehouse)
     keys = {"edges": "splits", "sides": ("user", "item")} if args.split else make_graph_document(args)
     settings = read_settings(args, keys)
@@ -41,8 +43,15 @@ def run(args: argparse.Namespace) -> int:
         print(f"walks      {make_walks(settings)}\ngraph      {args.edges or args.split}")
         return OK
     journal = Journal()
-    journal.say("neighbourhoods: starting Spark")
-    store = Store(get_session("recbench-spark neighbourhoods"), args.warehouse)
+    chosen = choose_graph_runner(args, None if args.split else settings.graph)
+    work = partial(walk_graph, args=args, settings=settings, journal=journal)
+    return run_job("neighbourhoods", args, chosen, work, journal=journal)
+
+
+def walk_graph(
+    store: FileTables, args: argparse.Namespace, settings: NeighbourhoodSettings, journal: Journal
+) -> int:
+    """Build the graph, run the walks and print where the result is."""
     files_folder(store)
     if args.split:
         source = split_source(store, args.split).model_dump(exclude_defaults=True)

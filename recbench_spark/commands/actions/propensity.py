@@ -15,7 +15,7 @@ from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse, require_partition
 from recbench_spark.config import Dataset, Propensities, digest, parse
 from recbench_spark.data.log_checks import PARTS
-from recbench_spark.data.opened_logs import fill_columns
+from recbench_spark.data.opened_logs import choose_identity, fill_columns
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.power_law import PowerLaw
@@ -25,7 +25,7 @@ from recbench_spark.nightly.propensity import write_propensities
 from recbench_spark.nightly.propensity_names import ExposureLog, method_name
 from recbench_spark.nightly.run_keys import uses_file_names
 from recbench_spark.nightly.runners import choose_job_runner
-from recbench_spark.nightly.split import choose_identity, open_any_log
+from recbench_spark.nightly.split import open_any_log
 from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.protocol.rules import estimate_rows
 from recbench_spark.runtime.journal import Journal

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap, MllibAlsModel
-from recbench_spark.engine.sessions import SparkEngine, count_cores
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import Interrupted, is_cancelled
 from recbench_spark.evaluation.metrics.predictions import (
     PredictionTotals,
@@ -48,7 +48,7 @@ def fit_als(store: Store, model: MllibAlsModel, task: FitTask, files: SharedRati
         "fit_id": task.fit_id, "model": model.name, "kind": model.kind, "dims": model.rank,
         "settings_json": task.settings_json,
         "seed": task.seed, "fold": task.fold, "parts": list(task.watched),
-        "threads": count_cores(store.spark),
+        "threads": store.engine.cores,
     }  # fmt: skip
     try:
         row |= _fit_and_measure(store, model, task, files) | {"status": "succeeded"}
