@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from recbench_spark.data.text_lines import open_bytes
-from recbench_spark.data.text_pieces import BAD_LINE, MARK, LinePiece, read_texts, split_lines
+from recbench_spark.data.text_lines import open_bytes, split_lines
+from recbench_spark.data.text_pieces import BAD_LINE, MARK, LinePiece, read_texts
 from recbench_spark.errors import DataError
 from recbench_spark.storage.local_files import bare_name
 

@@ -21,7 +21,7 @@ from recbench_spark.config import Dataset
 from recbench_spark.data import arrow_files, columnar, input_rows
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.input_rows import check_input, open_input
-from recbench_spark.data.readers import files
+from recbench_spark.data.readers import paths
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import RecbenchError
@@ -573,9 +573,10 @@ def test_a_delta_table_is_read_by_its_name(spark, tmp_path: Path) -> None:
 def test_first_lines_of_remote_files(spark, tmp_path: Path, ending: str, monkeypatch) -> None:
     """Files are read by Hadoop's file system; a local one represents any."""
     lay(tmp_path, {f"r[1] %41.csv{ending}": "user_id,item_id\n" + "ann,a\n" * 20_000})
-    (uri,) = files.input_files(spark, str(tmp_path / f"r[1] %41.csv{ending}"), {})
-    monkeypatch.setattr(files, "local_path", lambda _: None)
-    head = files.read_file_head(spark, uri)
+    ((uri, folders),) = paths.list_files(spark, str(tmp_path / f"r[1] %41.csv{ending}")).items()
+    monkeypatch.setattr(paths, "open_arrow", lambda *_: None)
+    head = paths.read_file_head(spark, uri)
+    assert not folders
     assert head.startswith(b"user_id,item_id\nann,a\n") and len(head) == HEAD_BYTES
 
 

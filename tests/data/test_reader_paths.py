@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from recbench_spark.config import Dataset
 from recbench_spark.data.log_sources import HERE, Finder, find_text_files
-from recbench_spark.data.readers.paths import file_system, is_folder, list_names
+from recbench_spark.data.readers.paths import file_system, is_folder, list_files, list_names
 from recbench_spark.errors import ConfigError, DataError, MissingError
 from recbench_spark.storage.catalogs import is_delta
 from recbench_spark.storage.local_files import read_head
@@ -45,7 +45,8 @@ def test_a_folder_is_listed_by_any_name(
     assert is_folder(connect, place)
     assert not is_folder(connect, f"{place}/notes.txt")
     assert list_names(connect, place) == ["inner", "notes.txt", "test.ascii", "train.ascii.gz"]
-    finder = Finder(partial(is_folder, connect), partial(list_names, connect), read_head)
+    listing = (partial(is_folder, connect), partial(list_names, connect))
+    finder = Finder(*listing, read_head, partial(list_files, connect))
     assert finder.find(place, ["train.ascii"]) == f"{place}/train.ascii.gz"
     with pytest.raises(ConfigError, match=r"no train\.csv") as error:
         finder.find(place, ["train.csv"])
