@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import shutil
 import tempfile
@@ -12,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from recbench_spark.data.text_lines import open_bytes, split_lines
+from recbench_spark.data.text_lines import split_lines
 from recbench_spark.data.text_pieces import BAD_LINE, MARK, LinePiece, read_texts
 from recbench_spark.errors import DataError
-from recbench_spark.storage.local_files import bare_name
+from recbench_spark.storage.local_files import bare_name, open_stream
 
 FIRST_LINES = 100
 """Lines that are looked at before a file is read."""
@@ -113,9 +114,7 @@ def find_bad_object(files: Iterable[str], names: Collection[str]) -> str:
 
 def _read_lines(path: str) -> Iterator[tuple[int, str]]:
     """Yield the number and text of each line that is not blank, without a mark of the byte order."""
-    if not Path(path).is_file():
-        return
-    with open_bytes(path) as stream:
+    with _open_lines(path) as stream:
         number = 0
         while raw := stream.readline(LONGEST_LINE):
             number += 1
@@ -125,9 +124,15 @@ def _read_lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 @contextmanager
+def _open_lines(path: str) -> Iterator[IO[bytes]]:
+    with open_stream(path) as stream:
+        yield cast("IO[bytes]", io.BufferedReader(cast("io.RawIOBase", stream)))
+
+
+@contextmanager
 def open_unmarked(path: str) -> Iterator[str]:
     """Yield the path of a file, or of a copy without the mark of the byte order: DuckDB reads none."""
-    with open_bytes(path) as stream:
+    with _open_lines(path) as stream:
         marked = stream.read(len(BOM_UTF8)) == BOM_UTF8
         if not marked:
             yield path

@@ -53,6 +53,7 @@ from recbench_spark.data.text_pieces import (
 )
 from recbench_spark.data.times import CHECKED
 from recbench_spark.errors import ConfigError, MissingError, RecbenchError, SchemaError
+from recbench_spark.inputs import normalise_path
 from recbench_spark.storage.blocks import Engine, PieceRows, Rows
 from recbench_spark.storage.local_files import (
     head_lines,
@@ -167,7 +168,7 @@ class Finder:
 def _is_folder(path: str) -> bool:
     check_path(path)
     if not is_remote(path):
-        return Path(path).is_dir()
+        return Path(_strip_scheme(path)).is_dir()
     with explain_arrow(path):
         system, name = open_filesystem(path)
         kind = system.get_file_info(name).type
@@ -178,17 +179,25 @@ def _is_folder(path: str) -> bool:
 
 def _list_names(folder: str) -> list[str]:
     if not is_remote(folder):
-        return sorted(entry.name for entry in Path(folder).iterdir())
+        return sorted(entry.name for entry in Path(_strip_scheme(folder)).iterdir())
     with explain_arrow(folder):
         system, name = open_filesystem(folder)
         return sorted(entry.base_name for entry in system.get_file_info(fs.FileSelector(name)))
+
+
+def _strip_scheme(path: str) -> str:
+    return normalise_path(path) if path.startswith("file:") else path
+
+
+def _read_head(path: str) -> bytes:
+    return read_head(_strip_scheme(path))
 
 
 def _list_files(path: str, pattern: str | None) -> Mapping[str, Folders]:
     return list_files(find_place(path), pattern)
 
 
-HERE = Finder(_is_folder, _list_names, read_head, _list_files)
+HERE = Finder(_is_folder, _list_names, _read_head, _list_files)
 """Finds files of this machine, and of storage that Arrow reads."""
 
 
@@ -202,8 +211,8 @@ def open_raw_log(dataset: Dataset) -> RawLog:
         return _open_columnar(dataset)
     path = str(dataset.path)
     check_path(path)
-    place = find_place(path)
-    log = find_text_files(dataset.model_copy(update={"path": place if "file:" in path else path}), HERE)
+    find_place(path)
+    log = find_text_files(dataset, HERE)
     raw = open_text_files(log)
     if dataset.reader != "json":
         return raw
@@ -218,7 +227,7 @@ def open_text_files(log: TextLog) -> RawLog:
         for given, file, layout in log.files
         for piece in split_file(find_place(file), layout, given)  # workers may have another directory
     ]
-    n = sum(_estimate_rows(layout, file) for _, file, layout in log.files)
+    n = sum(_estimate_rows(layout, find_place(file)) for _, file, layout in log.files)
     return log.make_raw(partial(PieceRows, pieces=tuple(pieces), read=read_pieces), n)
 
 

@@ -270,7 +270,7 @@ def open_typed(path: str, reader: str, wanted: Collection[str], options: Options
     place = find_place(path)
     if is_delta(path) != (reader == "delta"):
         kind, other = ("no table", "parquet") if reader == "delta" else ("a table", "delta")
-        raise DataError(f"{path} is {kind} of Delta", f"dataset.reader: {other}")
+        raise DataError(f"{path}: cannot be read: it is {kind} of Delta", f"dataset.reader: {other}")
     if reader == "delta":
         return _open_delta(place, options)
     return _open_parquet(path, list_files(place, read_options(options).get("pathglobfilter")), wanted)

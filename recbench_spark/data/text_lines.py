@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,13 +29,6 @@ class StoredTable:
     table: pa.Table
     line: str = ""
     bad_lines: tuple[str, ...] = ()
-
-
-def open_bytes(path: str) -> IO[bytes]:
-    """Open a text file as a stream of bytes, unpacked."""
-    if path.endswith(".gz"):
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    return cast(IO[bytes], bz2.open(path, "rb")) if path.endswith(".bz2") else Path(path).open("rb")
 
 
 BLANKS = "".join(map(chr, range(33)))

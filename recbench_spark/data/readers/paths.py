@@ -8,17 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
-from pyarrow import fs
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from recbench_spark.data.paths import check_path, may_be_table
 from recbench_spark.data.table_pieces import Folders, read_folders
-from recbench_spark.engine.sessions import Py4JJavaError, is_connect, open_hadoop, open_java, read_hadoop
-from recbench_spark.errors import DataError, MissingError
+from recbench_spark.engine.sessions import Py4JJavaError, open_hadoop, open_java, read_hadoop
+from recbench_spark.errors import DataError
 from recbench_spark.inputs import normalise_path
 from recbench_spark.storage.local_files import DAMAGED, HEAD_BYTES
-from recbench_spark.storage.object_access import open_filesystem
 from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.uris import is_object_storage
@@ -29,11 +27,6 @@ def is_folder(spark: SparkSession, path: str) -> bool:
     """Check whether a path, local or remote, is a folder."""
     check_path(path)
     with explain_errors(path):
-        if (arrow := open_arrow(spark, path)) is not None:
-            kind = arrow[0].get_file_info(arrow[1]).type
-            if kind == fs.FileType.NotFound:
-                raise MissingError(f"no such file or folder: {path}")
-            return bool(kind == fs.FileType.Directory)
         files, place = file_system(spark, path)
         return bool(files.getFileStatus(place).isDirectory())
 
@@ -41,9 +34,6 @@ def is_folder(spark: SparkSession, path: str) -> bool:
 def list_names(spark: SparkSession, folder: str) -> list[str]:
     """List the names in a folder, local or remote, in order. The driver holds them all."""
     with explain_errors(folder):
-        if (arrow := open_arrow(spark, folder)) is not None:
-            entries = arrow[0].get_file_info(fs.FileSelector(arrow[1]))
-            return sorted(entry.base_name for entry in entries)
         files, place = file_system(spark, folder)
         return sorted(status.getPath().getName() for status in files.listStatus(place))
 
@@ -66,9 +56,6 @@ def strip_host(uri: str) -> str:
 def read_file_head(spark: SparkSession, file: str) -> bytes:
     """Read the first bytes of a text file, unpacked."""
     with explain_errors(file):
-        if (arrow := open_arrow(spark, file)) is not None:
-            with arrow[0].open_input_stream(arrow[1]) as start:
-                return bytes(start.read(HEAD_BYTES))
         files, place = file_system(spark, file)
         jvm = open_java(spark)
         stream = files.open(place)
@@ -81,14 +68,6 @@ def read_file_head(spark: SparkSession, file: str) -> bytes:
             return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(bounded))
         finally:
             unpacked.close()
-
-
-def open_arrow(spark: SparkSession, path: str) -> tuple[fs.FileSystem, str] | None:
-    """Return Arrow's file system of a local path, by Connect of object storage too; None: ask Hadoop."""
-    place = normalise_path(path)
-    if place.startswith("/"):
-        return fs.LocalFileSystem(), place
-    return open_filesystem(place) if is_connect(spark) and is_object_storage(place) else None
 
 
 def reach_storage(spark: SparkSession, path: str) -> None:
