@@ -60,7 +60,9 @@ class ColumnarLog:
 def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     """Read the footers of a log's files into row groups; None where it takes two passes."""
     source_names = {name: dataset.columns.get(name, name) for name in COLUMNS}
-    if dataset.attributes or dataset.until or dataset.bad_rows == "reject":
+    if dataset.reader not in COLUMNAR_READERS or dataset.attributes or dataset.until:
+        return None
+    if dataset.bad_rows == "reject":
         return None
     try:
         opened = open_groups(dataset)

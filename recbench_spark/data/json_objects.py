@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 from codecs import BOM_UTF8
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -223,12 +223,20 @@ class Objects:
         return pa.table({name: _make_texts(one) for name, one in {**values, BAD_LINE: bad}.items()})
 
 
-def list_keys(files: Iterable[str], wanted: Collection[str], encoding: str) -> tuple[str, ...]:
-    """List the keys of the objects; lines are read until all that are wanted have been seen."""
+def list_keys(
+    files: Iterable[str],
+    wanted: Collection[str],
+    encoding: str,
+    read_head: Callable[[str], bytes] | None = None,
+) -> tuple[str, ...]:
+    """List the keys of the objects; lines are read until all that are wanted have been seen.
+
+    `read_head`: reads the first lines of a file, where only Spark reaches the others.
+    """
     known: dict[str, None] = {}
     for file in files:
         piece = LinePiece(file, 0, -1, Objects((), (), encoding))
-        for raw in read_texts(piece):
+        for raw in read_texts(piece) if read_head is None else [read_head(file)]:
             for line in split_lines(raw.removeprefix(MARK), encoding).to_pylist():
                 known |= dict.fromkeys(_read_object(line, ()) or ())
             if all(name in known for name in wanted):

@@ -15,10 +15,9 @@ from pyarrow import fs
 
 from recbench_spark.config import TABLE_READERS, Dataset
 from recbench_spark.data import columnar
-from recbench_spark.data.arrow_rows import spell_values
 from recbench_spark.data.columnar import COLUMNAR_READERS
 from recbench_spark.data.json_objects import MOST_HEADS, Objects, check_head, find_bad_object, list_keys
-from recbench_spark.data.paths import check_path, find_entry
+from recbench_spark.data.paths import check_path, find_entry, strip_scheme
 from recbench_spark.data.table_pieces import (
     Folders,
     RowGroupPiece,
@@ -53,7 +52,6 @@ from recbench_spark.data.text_pieces import (
 )
 from recbench_spark.data.times import CHECKED
 from recbench_spark.errors import ConfigError, MissingError, RecbenchError, SchemaError
-from recbench_spark.inputs import normalise_path
 from recbench_spark.storage.blocks import Engine, PieceRows, Rows
 from recbench_spark.storage.local_files import (
     head_lines,
@@ -168,7 +166,7 @@ class Finder:
 def _is_folder(path: str) -> bool:
     check_path(path)
     if not is_remote(path):
-        return Path(_strip_scheme(path)).is_dir()
+        return Path(strip_scheme(path)).is_dir()
     with explain_arrow(path):
         system, name = open_filesystem(path)
         kind = system.get_file_info(name).type
@@ -179,18 +177,14 @@ def _is_folder(path: str) -> bool:
 
 def _list_names(folder: str) -> list[str]:
     if not is_remote(folder):
-        return sorted(entry.name for entry in Path(_strip_scheme(folder)).iterdir())
+        return sorted(entry.name for entry in Path(strip_scheme(folder)).iterdir())
     with explain_arrow(folder):
         system, name = open_filesystem(folder)
         return sorted(entry.base_name for entry in system.get_file_info(fs.FileSelector(name)))
 
 
-def _strip_scheme(path: str) -> str:
-    return normalise_path(path) if path.startswith("file:") else path
-
-
 def _read_head(path: str) -> bytes:
-    return read_head(_strip_scheme(path))
+    return read_head(strip_scheme(path))
 
 
 def _list_files(path: str, pattern: str | None) -> Mapping[str, Folders]:
@@ -424,11 +418,12 @@ def _find_object_files(dataset: Dataset, finder: Finder) -> TextLog:
     plain = tuple(dataset.source_names.values())
     refuse_packed_text(path)
     files = finder.list_files(path, options.get("pathglobfilter"))
-    for file in [*files][:MOST_HEADS]:
+    for file in [*files][:MOST_HEADS] if finder is HERE else ():
         check_head(file, plain, strict=dataset.bad_rows == "error")
     encoding = options.get("encoding", "utf-8")
     wanted = {*plain, *dataset.attributes}.difference(*files.values())
-    layout = Objects(list_keys(files, wanted, encoding), plain, encoding)
+    read = None if finder is HERE else finder.read_head
+    layout = Objects(list_keys(files, wanted, encoding, read), plain, encoding)
     layouts = [(given, file, layout) for file, given in files.items()]
     return TextLog(layouts, path, dataset.columns, time_unit=dataset.time_unit)
 
@@ -451,11 +446,8 @@ def _open_columnar(dataset: Dataset) -> RawLog:
     opened = columnar.open_groups(dataset)
     for name in {*dataset.attributes} & {*opened.schema.names}:
         kind = opened.schema.field(name).type
-        try:
-            spell_values(pa.chunked_array([], kind))
-        except pa.ArrowException:
-            message = f"{path}: column {name} is {kind}, which is no attribute"
-            raise SchemaError(message, "write it as text") from None
+        if pa.types.is_nested(kind):
+            raise SchemaError(f"{path}: column {name} is {kind}, which is no attribute", "write it as text")
     days = _find_days(opened, dataset)
     return RawLog(
         partial(PieceRows, pieces=opened.pieces, read=partial(_read_groups, days=days)),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +14,12 @@ import pytest
 from deltalake import write_deltalake
 
 from recbench_spark.config.dataset import READER_OPTIONS, UNUSED_OPTIONS, Dataset
-from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.data import text_pieces
+from recbench_spark.data.log_sources import open_raw_log
+from recbench_spark.data.log_times import convert_times
+from recbench_spark.data.opened_logs import check_log
+from recbench_spark.engine.local import LocalEngine
+from recbench_spark.errors import ConfigError, DataError, SchemaError
 from tests.labelled import open_log
 
 Case = tuple[str, str | bytes, dict[str, str]]
@@ -188,3 +196,100 @@ def test_times_of_a_pattern(spark: object, tmp_path: Path, pattern: str, text: s
     (tmp_path / "t.csv").write_text("user_id,item_id,event_time\n1,2,2015-03-14\n")
     with pytest.raises(DataError, match="is not a timestamp by "):
         open_rows(spark, tmp_path / "t.csv", options, time_unit="timestamp")
+
+
+def read_here(path: Path, **settings: Any) -> list[tuple[Any, ...]]:
+    """Rows as processes of this machine read them."""
+    dataset = Dataset(**{"name": "d", "reader": "csv", "path": str(path), **settings})
+    with tempfile.TemporaryDirectory() as spill:
+        log = check_log(open_raw_log(dataset), dataset, LocalEngine(spill))
+        rows = pa.concat_tables(log.rows.each(log.columns, pa.concat_tables)).to_pylist()
+    return [tuple(row.values()) for row in rows]
+
+
+def test_text_that_is_read_as_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide letters, and fields over several lines, of which one is blank, in files of many pieces."""
+    monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", 16)
+    text = "user_id,item_id,rating,note\n" + "".join(f'u{n},é,{n},"a\n\nb ""{n}"""\n' for n in range(40))
+    expected = [(f"u{n}", "é", float(n), None, [("note", f'a\n\nb "{n}"')]) for n in range(40)]
+    for encoding in ("utf-8", "UTF-16", "utf-16le"):
+        (tmp_path / "log.csv").write_text(text, encoding=encoding, newline="\r\n")
+        options = {"multiLine": "true", "encoding": encoding}
+        assert read_here(tmp_path / "log.csv", options=options, attributes=["note"]) == expected
+    plain = text.replace("\n\n", " ")
+    (tmp_path / "log.csv").write_text(plain, encoding="utf-16")
+    assert len(read_here(tmp_path / "log.csv", options={"charset": "utf16"})) == 40
+
+
+def test_quotes_escapes_and_texts_of_missing_values(tmp_path: Path) -> None:
+    lines = ["user_id;item_id;rating", "1;'a;\\'b\\\\';NA", "NA;'c;\\n';2", "3; 'd;4", "'5';e'f';6"]
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    options = {"sep": ";", "quote": "'", "escape": "\\", "nullValue": "NA"}
+    with pytest.raises(DataError, match=r"1 rows whose 'user_id' .*1 rows whose 'rating'"):
+        read_here(tmp_path / "log.txt", options=options)
+    rows = read_here(tmp_path / "log.txt", options=options, bad_rows="reject")
+    assert rows == [("3", " 'd", 4.0, None), ("5", "e'f'", 6.0, None)]
+    (tmp_path / "log.txt").write_text(lines[0] + "\n" + lines[1].replace("NA", "7"))
+    assert read_here(tmp_path / "log.txt", options=options) == [("1", "a;'b\\", 7.0, None)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sep": ";", "delimiter": ","}, "one option, with two values"),
+        ({"quote": "''"}, "quote is one letter, not \"''\""),
+        ({"encoding": "x-windows-874"}, "no encoding 'x-windows-874' is known"),
+        ({"timestampFormat": "E, d MMM yyyy"}, "E is not known"),
+        ({"timestampFormat": "yyyy-yyyy"}, "redefinition of group name"),
+    ],
+)
+def test_values_of_options_that_are_none(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    (tmp_path / "log.csv").write_text("user_id,item_id,event_time\n1,2,2020-01-01\n")
+    with pytest.raises(ConfigError, match=message) as error:
+        read_here(tmp_path / "log.csv", options=options, time_unit="timestamp")
+    assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "micros"),
+    [
+        ("yyyyMMddHHmmss", "20150314100203", 1_426_323_723_000_000),
+        ("d MMM yy[ h:mm:ss.SSS a]", "14 mar 15", 1_426_287_600_000_000),
+        ("d MMM yy[ h:mm:ss.SSS a]", "14 Mar 15 12:00:00.5 am", 1_426_287_600_500_000),
+        ("MMMM d, yyyy 'at' H'h'", "March 14, 2015 at 9h", 1_426_320_000_000_000),
+        ("yyyy-MM-dd'T'HH:mmX", "2015-03-14T09:00Z", 1_426_323_600_000_000),
+        ("yyyy-MM-dd HH:mm VV", "2015-03-14 09:00 America/New_York", 1_426_338_000_000_000),
+        *(("M/d/yyyy h:mm a", text, None) for text in ("3/14/2015 0:30 AM", "3/14/2015 13:00 PM", "x")),
+        *(("dd.MM.yyyy HH", text, None) for text in ("30.02.2015 00", "1.02.2015 00", "01.02.2015 24")),
+    ],
+)
+def test_patterns_of_times(pattern: str, text: str, micros: int | None) -> None:
+    times = convert_times(pa.array([text]), "timestamp", ZoneInfo("Europe/Rome"), pattern)
+    assert times.to_pylist() == [micros]
+
+
+def test_attributes_are_spelled_as_spark_casts_them(tmp_path: Path) -> None:
+    at = pa.array([datetime(2020, 1, 1, 10), datetime(2020, 1, 1, 10, 0, 0, 500_000)], pa.timestamp("us"))
+    columns = {"double": [1e10, 0.1], "half": pa.array([1.5, None], pa.float16()), "at": at}
+    rows = {"user_id": [1, 2], "item_id": [1, 2], **columns}
+    pq.write_table(pa.table({**rows, "list": [[1], [2]]}), tmp_path / "log.parquet")
+    read = read_here(tmp_path / "log.parquet", reader="parquet", attributes=[*columns])
+    assert [[text for _, text in row[-1]] for row in read] == [
+        ["1.0E10", "1.5", "2020-01-01 10:00:00"],
+        ["0.1", None, "2020-01-01 10:00:00.5"],
+    ]
+    with pytest.raises(SchemaError, match=r"column list is list<.*>, which is no attribute"):
+        read_here(tmp_path / "log.parquet", reader="parquet", attributes=["list"])
+
+
+def test_a_folder_of_delta_is_read_by_its_own_reader(tmp_path: Path) -> None:
+    write_deltalake(
+        tmp_path / "t", pa.table({"user_id": [1, 2], "item_id": [1, 2]}), partition_by=["user_id"]
+    )
+    write_deltalake(tmp_path / "t", pa.table({"user_id": [3], "item_id": [3]}), mode="append")
+    for version, users in (("0", {1, 2}), ("1", {1, 2, 3})):
+        rows = read_here(tmp_path / "t", reader="delta", options={"versionAsOf": version})
+        assert {row[0] for row in rows} == users
+    with pytest.raises(DataError, match="it is a table of Delta") as error:
+        read_here(tmp_path / "t", reader="parquet")
+    assert error.value.hint == "dataset.reader: delta"
