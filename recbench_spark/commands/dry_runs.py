@@ -170,14 +170,14 @@ def _list_log_columns(dataset: Dataset) -> tuple[str, ...]:
     return tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
 
 
-LINE_OPTIONS = {"quote", "escape", "charToEscapeQuoteEscaping", "lineSep", "multiLine"}
-"""Options that change how a line of text is cut, in ways that only Spark knows."""
+LINE_OPTIONS = {"quote", "escape", "multiLine"}
+"""Options that change how a line of text is cut."""
 
 
 def _check_header(dataset: Dataset) -> None:
     """Check the first line of a text file that has options. Raises SchemaError.
 
-    A file with one of LINE_OPTIONS is left to Spark.
+    A file with one of LINE_OPTIONS is not looked at.
     """
     path = str(dataset.path)
     options = {OPTION_ALIASES.get(k.lower(), k.lower()): value for k, value in dataset.options.items()}

@@ -21,7 +21,7 @@ from recbench_spark.config.base import (
     make_error,
 )
 from recbench_spark.errors import nearest
-from recbench_spark.storage.text_forms import BLANKS, TO_UTF8, WIDE
+from recbench_spark.storage.text_forms import BLANKS, TO_UTF8, is_wide
 
 OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 """A time zone without a name: +02:00."""
@@ -50,41 +50,29 @@ default. A unit without effect is refused.
 """
 
 
-FILE_OPTIONS = (
-    "ignoreMissingFiles", "modifiedAfter", "modifiedBefore", "pathGlobFilter",
-    "recursiveFileLookup",
-)  # fmt: skip
-"""Options of all readers of files."""
-
 CLOSED_LOOP_READERS = ("coat", "yahoo_r3")
 """Readers of two logs: one of the closed loop, which no file divides, and one of an open loop."""
 
-READER_OPTIONS = {
-    "csv": (
-        "sep", "delimiter", "encoding", "charset", "quote", "escape", "comment", "header",
-        "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "nullValue", "emptyValue", "timestampFormat",
-        "maxColumns", "maxCharsPerColumn", "multiLine", "charToEscapeQuoteEscaping", "lineSep",
-        "unescapedQuoteHandling", *FILE_OPTIONS,
-    ),
-    "json": (
-        "encoding", "charset", "lineSep", "timestampFormat", "allowComments", "allowUnquotedFieldNames",
-        "allowSingleQuotes", "allowNumericLeadingZeros", "allowNonNumericNumbers",
-        "allowBackslashEscapingAnyCharacter", "allowUnquotedControlChars", "ignoreCorruptFiles",
-        *FILE_OPTIONS,
-    ),
-    "parquet": ("mergeSchema", "datetimeRebaseMode", "int96RebaseMode", *FILE_OPTIONS),
-    "delta": ("versionAsOf", "timestampAsOf"),
-}  # fmt: skip
-"""Options of Spark's readers (Spark 4.2, Delta 4.4) that change what is read; all others are refused."""
-
-BLANKS_OPTIONS = ("sep", "delimiter", "encoding", "charset", "comment", "header", *FILE_OPTIONS)
+BLANKS_OPTIONS = ("sep", "delimiter", "encoding", "charset", "comment", "header", "pathGlobFilter")
 """Options beside `sep: blanks`: fields that blanks separate have no quotes."""
+
+READER_OPTIONS = {
+    "csv": (*BLANKS_OPTIONS, "quote", "escape", "multiLine", "nullValue", "timestampFormat"),
+    "json": ("encoding", "charset", "timestampFormat", "pathGlobFilter"),
+    "parquet": ("pathGlobFilter",),
+    "delta": ("versionAsOf", "timestampAsOf"),
+}
+"""Options that are read, under the names of Spark's readers; all others are refused."""
 
 _AS_TEXT = "every field is read as text, and converted by its role"
 _WRITTEN = "it is of writers; readers go by the name of a file"
 _FEED = "a feed of changes is no log: it has deleted rows; read the table, or a version of it (versionAsOf)"
 _OWN_HEADER = "each file is read by its own header, and lines of another width are bad rows"
 _OWN_ZONE = "set dataset.time_zone, and timestampFormat where times are text"
+_FOLDERS = "folders NAME=VALUE are columns, others are not read; pathGlobFilter chooses files by name"
+_LETTERS = "a field is all that stands between two separators: write it anew"
+_STRICT = "a line is JSON or a bad row, as the error says: jq -c . FILE"
+_CALENDAR = "a time before 1900 is read as it is stored"
 
 UNUSED_OPTIONS = {
     **dict.fromkeys(("inferSchema", "preferDate", "samplingRatio", "nanValue", "positiveInf", "negativeInf",
@@ -96,10 +84,19 @@ UNUSED_OPTIONS = {
     **dict.fromkeys(("enforceSchema", "columnPruning"), _OWN_HEADER),
     **dict.fromkeys(("readChangeFeed", "readChangeData", "startingVersion", "startingTimestamp",
                      "endingVersion", "endingTimestamp"), _FEED),
-    "ignoreCorruptFiles": "every file is looked at first; remove those that are damaged",
+    **dict.fromkeys(("recursiveFileLookup", "modifiedAfter", "modifiedBefore"), _FOLDERS),
+    **dict.fromkeys(("ignoreCorruptFiles", "ignoreMissingFiles"), "every file is read, or is an error"),
+    **dict.fromkeys(("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "emptyValue", "maxColumns",
+                     "maxCharsPerColumn", "charToEscapeQuoteEscaping", "unescapedQuoteHandling"), _LETTERS),
+    **dict.fromkeys(("allowComments", "allowUnquotedFieldNames", "allowSingleQuotes",
+                     "allowNumericLeadingZeros", "allowNonNumericNumbers", "allowUnquotedControlChars",
+                     "allowBackslashEscapingAnyCharacter"), _STRICT),
+    **dict.fromkeys(("datetimeRebaseMode", "int96RebaseMode"), _CALENDAR),
+    "lineSep": "lines end as in Unix, Windows or old Macs",
+    "mergeSchema": "the columns of all files are read",
     "inputBufferSize": "it changes nothing that is read",
 }  # fmt: skip
-"""Options of Spark that change nothing here -> what to set instead, or why; they are refused."""
+"""Options of Spark that are not read -> what to set instead, or why; they are refused."""
 
 
 class WorldSettings(Strict):
@@ -292,10 +289,12 @@ class Dataset(Strict):
         unused = {name.lower(): why for name, why in UNUSED_OPTIONS.items()}
         for name in self.options:
             if name.lower() in unused and name.lower() not in lower:
-                message = f"options: {name} has no effect on reader '{self.reader}'"
+                message = f"options: {name} is not read by reader '{self.reader}'"
                 raise make_error(message, f"leave it out: {unused[name.lower()]}")
-            # A name with a dot is a setting of the file system, such as fs.s3a.endpoint.
-            if name.lower() not in lower and "." not in name:
+            if name.startswith("fs."):
+                message = f"options: {name} is a setting of Hadoop, and none of a reader"
+                raise make_error(message, f"give it to the session: --conf spark.hadoop.{name}=VALUE")
+            if name.lower() not in lower:
                 with_blanks = " with sep: blanks" if self.separates_by_blanks else ""
                 message = f"options: reader '{self.reader}'{with_blanks} has no '{name}'"
                 raise make_error(message, nearest(name, known))
@@ -303,14 +302,12 @@ class Dataset(Strict):
 
     @model_validator(mode="after")
     def _check_option_values(self) -> Dataset:
-        options = {name.lower(): value for name, value in self.options.items()}
         if self.time_format and self.time_unit != "timestamp":
             message = f"options: timestampFormat has no effect on times in {self.time_unit}"
             raise make_error(message, "set dataset.time_unit: timestamp")
-        wide = [options[name] for name in ("encoding", "charset") if name in options]
-        lines = self.reader == "csv" and options.get("multiline", "").lower() != "true"
-        if lines and any(name.lower().startswith(WIDE) for name in wide):
-            raise make_error(f"options: lines of {wide[0]} are not found", TO_UTF8)
+        for name, value in self.options.items():
+            if self.reader == "json" and name.lower() in ("encoding", "charset") and is_wide(value):
+                raise make_error(f"options: lines of {value} are not found", TO_UTF8)
         return self
 
     @property

@@ -300,3 +300,30 @@ def find_wrong_vectors(vectors: pa.Array, bias: pa.Array) -> dict[str, int]:
     bad_u[np.repeat(np.arange(len(vectors)), np.diff(offsets))[~np.isfinite(values)]] = True
     biases = bias.drop_null().to_numpy()
     return {"vector": int(bad_u.sum()), "bias": int((~np.isfinite(biases)).sum())}
+
+
+def spell_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values as text, spelled as Spark's casts do.
+
+    >>> spell_values(pa.chunked_array([[1.0, 1e10, 0.0001, None]])).to_pylist()
+    ['1.0', '1.0E10', '1.0E-4', None]
+    """
+    if pa.types.is_floating(column.type):
+        if pa.types.is_float16(column.type):
+            column = column.cast(pa.float32())
+        codes = column.combine_chunks().dictionary_encode()
+        texts = pa.array(map(_spell_float, codes.dictionary.to_numpy()), pa.string())
+        return pa.chunked_array([texts.take(codes.indices)])
+    if pa.types.is_timestamp(column.type):  # the fraction without zeros at its end
+        texts = column.cast(pa.timestamp("us"), safe=False).cast(pa.string())
+        return pc.replace_substring_regex(texts, r"\.?0+$", "")
+    return column.cast(pa.string())
+
+
+def _spell_float(value: np.floating) -> str:
+    if not np.isfinite(value):
+        return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return np.format_float_positional(value, trim="0")
+    text = np.format_float_scientific(value, trim="0", exp_digits=1)
+    return text.replace("e+", "E").replace("e", "E")

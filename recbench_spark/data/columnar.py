@@ -1,15 +1,14 @@
 """Read a log in Parquet or Delta by Python tasks and partition it in blocks, without a row in Java.
 
 The module reads only clean logs: ids that are whole numbers or text, finite ratings, a time in each row.
-Everything else (a missing value, another type, a folder with partitions) is left to `readers`, which
-read all logs and report what is wrong.
+Everything else (a missing value, another type) is left to `opened_logs`, which reads all logs in two passes
+and reports what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -18,20 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.data.paths import check_path
+from recbench_spark.data.table_pieces import TablePiece, TablePieces, open_typed
+from recbench_spark.data.text_layouts import is_folder
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, coarser_unit, describe_misread_times
-from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from recbench_spark.kernels.ids import drop_empty
 from recbench_spark.kernels.streams import chunks
 from recbench_spark.schemas import IDS
-from recbench_spark.storage.local_files import has_delta_log, list_folder
-from recbench_spark.storage.packed_blocks import MIN_BUFFER_ROWS, Block, buffer_rows, partition_rows
-from recbench_spark.storage.table_scans import (
-    Piece,
-    list_delta_files,
-    list_row_groups,
-    read_footers,
-    read_row_group,
-)
+from recbench_spark.storage.packed_blocks import Block, buffer_rows, partition_rows
 
 if TYPE_CHECKING:  # workers import this module and need no settings
     from recbench_spark.config import Dataset
@@ -53,92 +47,42 @@ class ColumnarLog:
         theirs: canonical column names to the log's own names, for the columns that it has.
         micros: microseconds per unit of time.
         whole: the names of id columns that are whole numbers.
+        n: number of rows.
     """
 
-    groups: tuple[Piece, ...]
+    groups: tuple[TablePiece, ...]
     theirs: Mapping[str, str]
     micros: int
     whole: frozenset[str]
-
-    @property
-    def n(self) -> int:
-        """Number of rows of the log."""
-        return sum(group.rows for group in self.groups)
+    n: int
 
 
 def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
-    """Read the footers of a log's files into row groups; None where `readers` must read the log."""
+    """Read the footers of a log's files into row groups; None where it takes two passes."""
     source_names = {name: dataset.columns.get(name, name) for name in COLUMNS}
-    if dataset.attributes or dataset.until or dataset.bad_rows == "reject":
+    if dataset.reader not in COLUMNAR_READERS or dataset.attributes or dataset.until:
+        return None
+    if dataset.bad_rows == "reject":
         return None
     try:
-        groups, schema = list_groups(dataset)
-    except FallbackToSpark:
+        opened = open_groups(dataset)
+    except RecbenchError:  # the other way says why
         return None
-    types = _find_types(schema, source_names)
+    types = _find_types(opened.schema, source_names)
     if not set(dataset.columns) <= types.keys() or not _is_plain(types, dataset.time_unit):
         return None
     present = {name: source_names[name] for name in types}
     micros = MICROS_PER_UNIT.get(dataset.time_unit, 1)
     whole = frozenset(name for name in ("user_id", "item_id") if pa.types.is_integer(types[name]))
-    files = ColumnarLog(groups, present, micros, whole)
-    return files if files.n else None
+    return ColumnarLog(opened.pieces, present, micros, whole, opened.n) if opened.n else None
 
 
-def list_groups(dataset: Dataset) -> tuple[tuple[Piece, ...], pa.Schema]:
-    """List the row groups of a log whose files have one schema, and this schema.
-
-    Raises:
-        FallbackToSpark: Spark must read the log.
-    """
-    paths, names = _list_parquet_files(dataset)
-    try:
-        footers = read_footers(paths, str(dataset.path))
-    except DataError as error:  # a file that is not Parquet
-        raise FallbackToSpark(error.message) from None
-    schemas = [footer.schema.to_arrow_schema() for footer in footers]
-    # A column of the table is NULL in the rows of a file that lacks it.
-    if names is not None and any(set(schema.names) != names for schema in schemas):
-        raise FallbackToSpark("a file lacks a column of the table")
-    wanted = {name.lower() for name in (*dataset.source_names.values(), *dataset.attributes)}
-    if len({_list_types(schema, wanted) for schema in schemas}) != 1:
-        raise FallbackToSpark(f"{dataset.path} has no Parquet files of one schema")
-    return list_row_groups(paths, footers), schemas[0]
-
-
-def _list_types(schema: pa.Schema, wanted: Collection[str]) -> tuple[tuple[str, pa.DataType], ...]:
-    return tuple(sorted(((one.name, one.type) for one in schema if one.name.lower() in wanted), key=str))
-
-
-def _list_parquet_files(dataset: Dataset) -> tuple[list[str], frozenset[str] | None]:
-    """List the Parquet files of a log, and for Delta the table's columns.
-
-    The list is empty where `readers` must read the log.
-    """
-    path = Path(str(dataset.path)).absolute()  # workers may have another directory
-    if dataset.options or not path.exists() or dataset.reader not in COLUMNAR_READERS:
-        return [], None
-    is_delta = has_delta_log(path)
-    if is_delta != (dataset.reader == "delta"):
-        return [], None
-    return _list_table_files(path) if is_delta else (_list_folder_files(path), None)
-
-
-def _list_table_files(path: Path) -> tuple[list[str], frozenset[str] | None]:
-    """List the files of a Delta table; empty where the files alone do not hold the table."""
-    try:
-        table = list_delta_files(path)
-    except FallbackToSpark:
-        return [], None
-    return ([], None) if table.is_partitioned else (table.files, table.columns)
-
-
-def _list_folder_files(path: Path) -> list[str]:
-    """List the files that Spark reads in a folder; empty where subfolders may stand for partitions."""
-    if path.is_file():
-        return [str(path)]
-    files, folders = list_folder(path)
-    return [] if folders else [str(file) for file in files]
+def open_groups(dataset: Dataset) -> TablePieces:
+    """Open the row groups of a log; errors as `table_pieces.open_typed`."""
+    path, wanted = str(dataset.path), {*dataset.source_names.values(), *dataset.attributes}
+    if dataset.reader == "parquet":
+        check_path(path)
+    return open_typed(path, dataset.reader, wanted, dataset.options)
 
 
 def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str, pa.DataType]:
@@ -147,7 +91,7 @@ def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str,
     if len(set(lower)) < len(lower) or "part" in lower:
         return {}
     present = {name: source for name, source in source_names.items() if source.lower() in lower}
-    if any(source not in schema.names or "." in source for source in present.values()):
+    if any(name not in schema.names or is_folder(schema.field(name)) for name in present.values()):
         return {}
     return {name: schema.field(source).type for name, source in present.items()}
 
@@ -179,7 +123,7 @@ def read_log(
         FallbackToSpark: a value that needs a second look.
     """
     wanted = replace(files, theirs={name: own for name, own in files.theirs.items() if name in columns})
-    names = list(dict.fromkeys(wanted.theirs.values()))
+    names = list(dict.fromkeys(wanted.theirs.values())) or [files.theirs["user_id"]]
     for number in numbers:
         for rows in _read_batches(files.groups[number::readers], names):
             yield pa.Table.from_batches([_convert_batch(rows, wanted)])
@@ -192,10 +136,11 @@ def deal_owners(tables: Iterable[pa.Table], owner: str, tasks: int) -> Iterator[
         yield from partition_rows(log, _assign_tasks(log.column(owner), tasks))
 
 
-def _read_batches(groups: Sequence[Piece], columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _read_batches(groups: Sequence[TablePiece], columns: list[str]) -> Iterator[pa.RecordBatch]:
     for group in groups:
         try:
-            yield from read_row_group(group, columns, MIN_BUFFER_ROWS)
+            for stored in group.read(columns):
+                yield from stored.table.to_batches()
         except DataError as error:
             raise FallbackToSpark(error.message) from None
 

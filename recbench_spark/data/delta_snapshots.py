@@ -66,7 +66,7 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
     try:
         table = open_table(
             partition.table if partition else path,
-            _select_version(options or {}) if version is None else version,
+            select_version(options or {}) if version is None else version,
         )
         metadata, mapping = table.metadata(), table.metadata().configuration.get(MAPPING, "none")
         if mapping != "none" or "deletionVectors" in (table.protocol().reader_features or ()):
@@ -92,7 +92,7 @@ def _list_actions(table: DeltaTable, values: Mapping[str, str]) -> list[dict[str
     return actions.select(["path", "size_bytes"]).to_pylist()  # type: ignore[no-any-return]
 
 
-def _select_version(options: Options) -> int | None:
+def select_version(options: Options) -> int | None:
     """Return the version that options name. Raises FallbackToSpark for a time."""
     travel = {name.lower(): value for name, value in time_travel_options(options).items()}
     if "timestampasof" in travel or not travel.get("versionasof", "0").isdigit():

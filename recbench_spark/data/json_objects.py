@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import shutil
 import tempfile
 from codecs import BOM_UTF8
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from recbench_spark.data.text_lines import open_bytes
-from recbench_spark.data.text_pieces import BAD_LINE, MARK, LinePiece, read_texts, split_lines
+from recbench_spark.data.text_lines import split_lines
+from recbench_spark.data.text_pieces import BAD_LINE, MARK, LinePiece, read_texts
 from recbench_spark.errors import DataError
-from recbench_spark.storage.local_files import bare_name
+from recbench_spark.storage.local_files import bare_name, open_stream
 
 FIRST_LINES = 100
 """Lines that are looked at before a file is read."""
@@ -113,9 +114,7 @@ def find_bad_object(files: Iterable[str], names: Collection[str]) -> str:
 
 def _read_lines(path: str) -> Iterator[tuple[int, str]]:
     """Yield the number and text of each line that is not blank, without a mark of the byte order."""
-    if not Path(path).is_file():
-        return
-    with open_bytes(path) as stream:
+    with _open_lines(path) as stream:
         number = 0
         while raw := stream.readline(LONGEST_LINE):
             number += 1
@@ -125,9 +124,15 @@ def _read_lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 @contextmanager
+def _open_lines(path: str) -> Iterator[IO[bytes]]:
+    with open_stream(path) as stream:
+        yield cast("IO[bytes]", io.BufferedReader(cast("io.RawIOBase", stream)))
+
+
+@contextmanager
 def open_unmarked(path: str) -> Iterator[str]:
     """Yield the path of a file, or of a copy without the mark of the byte order: DuckDB reads none."""
-    with open_bytes(path) as stream:
+    with _open_lines(path) as stream:
         marked = stream.read(len(BOM_UTF8)) == BOM_UTF8
         if not marked:
             yield path
@@ -218,12 +223,20 @@ class Objects:
         return pa.table({name: _make_texts(one) for name, one in {**values, BAD_LINE: bad}.items()})
 
 
-def list_keys(files: Iterable[str], wanted: Collection[str], encoding: str) -> tuple[str, ...]:
-    """List the keys of the objects; lines are read until all that are wanted have been seen."""
+def list_keys(
+    files: Iterable[str],
+    wanted: Collection[str],
+    encoding: str,
+    read_head: Callable[[str], bytes] | None = None,
+) -> tuple[str, ...]:
+    """List the keys of the objects; lines are read until all that are wanted have been seen.
+
+    `read_head`: reads the first lines of a file, where only Spark reaches the others.
+    """
     known: dict[str, None] = {}
     for file in files:
         piece = LinePiece(file, 0, -1, Objects((), (), encoding))
-        for raw in read_texts(piece):
+        for raw in read_texts(piece) if read_head is None else [read_head(file)]:
             for line in split_lines(raw.removeprefix(MARK), encoding).to_pylist():
                 known |= dict.fromkeys(_read_object(line, ()) or ())
             if all(name in known for name in wanted):

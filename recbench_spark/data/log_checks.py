@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.data.arrow_rows import SPARK_NAMES, as_double, combine_column, is_text
+from recbench_spark.data.arrow_rows import SPARK_NAMES, as_double, combine_column, is_text, spell_values
 from recbench_spark.data.log_times import convert_times
 from recbench_spark.data.text_layouts import IN_UTF8
 from recbench_spark.data.text_pieces import BAD_LINE, FILE
@@ -380,16 +380,12 @@ def is_later(times: pa.Array, rules: LogRules) -> Bools:
 
 def _map_attributes(rows: pa.Table, names: Sequence[str]) -> pa.Array:
     n, width = len(rows), len(names)
-    values = [_as_texts(rows.column(name)) for name in names]
+    values = [combine_column(spell_values(rows.column(name))) for name in names]
     order = np.arange(n * width).reshape(width, n).T.reshape(-1)  # from column by column to row by row
     flat = pa.concat_arrays(values).take(pa.array(order))
     keys = pa.array(np.tile(np.array(names, object), n), pa.string())
     offsets = pa.array(np.arange(0, n * width + 1, width), pa.int32())
     return pa.MapArray.from_arrays(offsets, keys, flat)
-
-
-def _as_texts(column: pa.ChunkedArray) -> pa.Array:
-    return combine_column(column).cast(pa.string())
 
 
 def find_rejects(rows: pa.Table, rules: LogRules) -> pa.Table:

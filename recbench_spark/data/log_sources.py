@@ -1,9 +1,8 @@
-"""Open a log of this machine, in any format, as pieces that tasks read. Without Spark."""
+"""Open a log of any format and storage as pieces that tasks read. Without Spark."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,28 +11,31 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+from pyarrow import fs
 
-from recbench_spark.config import Dataset
+from recbench_spark.config import TABLE_READERS, Dataset
 from recbench_spark.data import columnar
 from recbench_spark.data.columnar import COLUMNAR_READERS
-from recbench_spark.data.json_objects import (
-    MOST_HEADS,
-    Objects,
-    check_head,
-    find_bad_object,
-    list_keys,
+from recbench_spark.data.json_objects import MOST_HEADS, Objects, check_head, find_bad_object, list_keys
+from recbench_spark.data.paths import check_path, find_entry, strip_scheme
+from recbench_spark.data.table_pieces import (
+    Folders,
+    RowGroupPiece,
+    TablePiece,
+    TablePieces,
+    find_place,
+    list_files,
 )
-from recbench_spark.data.paths import check_path, find_entry
 from recbench_spark.data.text_layouts import (
     LAYOUTS,
     MOVIELENS,
     SOURCE_COLUMNS,
     Layout,
+    is_folder,
     name_layout,
     read_options,
-    require_known,
 )
-from recbench_spark.data.text_lines import cut_quoted
+from recbench_spark.data.text_lines import RFC_4180, Quotes, read_names
 from recbench_spark.data.text_pieces import (
     FILE,
     Fields,
@@ -49,24 +51,23 @@ from recbench_spark.data.text_pieces import (
     split_file,
 )
 from recbench_spark.data.times import CHECKED
-from recbench_spark.errors import ConfigError, FallbackToSpark, RecbenchError, SchemaError
-from recbench_spark.storage.blocks import Engine, OpenPieces, PieceRows, Rows
+from recbench_spark.errors import ConfigError, MissingError, RecbenchError, SchemaError
+from recbench_spark.storage.blocks import Engine, PieceRows, Rows
 from recbench_spark.storage.local_files import (
     head_lines,
-    list_folder,
     read_head,
-    refuse_case,
     refuse_packed_text,
     refuse_strange_names,
     separator,
     text_separator,
 )
-from recbench_spark.storage.packed_blocks import MIN_BUFFER_ROWS
-from recbench_spark.storage.table_scans import Piece, read_row_group
-from recbench_spark.storage.text_forms import BLANKS
+from recbench_spark.storage.object_access import open_filesystem
+from recbench_spark.storage.object_errors import explain_arrow
+from recbench_spark.storage.text_forms import BLANKS, is_wide
+from recbench_spark.storage.uris import is_remote
 
-PartFiles = Sequence[tuple[str | None, str, TextLayout]]
-"""Files of a log: the part of their rows, the path, the layout."""
+LogFiles = Sequence[tuple[Mapping[str, str | None], str, TextLayout]]
+"""Files of a log: columns with one value in all of their rows, the path, the layout."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class RawLog:
 class TextLog:
     """Files of a log in text, as `RawLog` without a way to read them."""
 
-    files: PartFiles
+    files: LogFiles
     where: str
     source_names: Mapping[str, str] = field(default_factory=dict)
     nullable: tuple[str, ...] = ("part",)
@@ -113,8 +114,8 @@ class TextLog:
     @property
     def names(self) -> tuple[str, ...]:
         """The columns of all files."""
-        parts = ["part"] if any(part for part, _, _ in self.files) else []
-        return tuple(dict.fromkeys([name for _, _, one in self.files for name in one.columns] + parts))
+        own = [name for _, _, one in self.files for name in one.columns]
+        return tuple(dict.fromkeys([*own, *(name for given, _, _ in self.files for name in given)]))
 
     @property
     def line(self) -> str:
@@ -132,6 +133,7 @@ class TextLog:
             self.source_names,
             self.nullable,
             self.time_unit,
+            frozenset(name for given, _, _ in self.files for name in given),
         )
 
 
@@ -143,11 +145,13 @@ class Finder:
         is_folder: says whether a path is a folder.
         list_names: returns the names in a folder.
         read_head: returns the first bytes of a file, unpacked.
+        list_files: returns the files of a path, and what their folders say.
     """
 
     is_folder: Callable[[str], bool]
     list_names: Callable[[str], list[str]]
     read_head: Callable[[str], bytes]
+    list_files: Callable[[str, str | None], Mapping[str, Folders]]
 
     def find(self, folder: str, patterns: Sequence[str]) -> str:
         """Find the path of an entry by the first pattern that fits any; `.gz` or `.bz2` may follow.
@@ -161,51 +165,64 @@ class Finder:
 
 def _is_folder(path: str) -> bool:
     check_path(path)
-    return Path(path).is_dir()
+    if not is_remote(path):
+        return Path(strip_scheme(path)).is_dir()
+    with explain_arrow(path):
+        system, name = open_filesystem(path)
+        kind = system.get_file_info(name).type
+    if kind == fs.FileType.NotFound:
+        raise MissingError(f"no such file or folder: {path}")
+    return bool(kind == fs.FileType.Directory)
 
 
 def _list_names(folder: str) -> list[str]:
-    return sorted(entry.name for entry in Path(folder).iterdir())
+    if not is_remote(folder):
+        return sorted(entry.name for entry in Path(strip_scheme(folder)).iterdir())
+    with explain_arrow(folder):
+        system, name = open_filesystem(folder)
+        return sorted(entry.base_name for entry in system.get_file_info(fs.FileSelector(name)))
 
 
-HERE = Finder(_is_folder, _list_names, read_head)
-"""Finds files of this machine."""
+def _read_head(path: str) -> bytes:
+    return read_head(strip_scheme(path))
+
+
+def _list_files(path: str, pattern: str | None) -> Mapping[str, Folders]:
+    return list_files(find_place(path), pattern)
+
+
+HERE = Finder(_is_folder, _list_names, _read_head, _list_files)
+"""Finds files of this machine, and of storage that Arrow reads."""
 
 
 def open_raw_log(dataset: Dataset) -> RawLog:
-    """Open a log of this machine.
+    """Open a log.
 
     Raises:
         FallbackToSpark: only Spark reads it. ConfigError, SchemaError, DataError: it cannot be read.
     """
-    path = str(dataset.path)
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
-        raise FallbackToSpark(f"{path} is no path of this machine")
     if dataset.reader in COLUMNAR_READERS:
         return _open_columnar(dataset)
+    path = str(dataset.path)
     check_path(path)
-    find = {"csv": _find_table_files, "json": _find_object_files}.get(dataset.reader)
-    log = find_text_files(dataset, HERE) if find is None else find(dataset)
+    find_place(path)
+    log = find_text_files(dataset, HERE)
     raw = open_text_files(log)
     if dataset.reader != "json":
         return raw
-    files, names = [file for _, file, _ in log.files], tuple(dataset.source_names.values())
-    return replace(raw, find_line=partial(find_bad_object, files, names))
+    find = partial(find_bad_object, [file for _, file, _ in log.files], [*dataset.source_names.values()])
+    return replace(raw, find_line=find)
 
 
 def open_text_files(log: TextLog) -> RawLog:
-    """Open text files of this machine in pieces."""
-    pieces = [piece for part, file, layout in log.files for piece in split_file(_place(file), layout, part)]
-    n = sum(_estimate_rows(layout, file) for _, file, layout in log.files)
-    return log.make_raw(partial(_open_pieces, pieces=tuple(pieces), read=read_pieces), n)
-
-
-def _place(path: str) -> str:
-    return str(Path(path).absolute())  # workers may have another directory
-
-
-def _open_pieces(engine: Engine, pieces: Sequence[LinePiece | Piece], read: OpenPieces) -> PieceRows:
-    return PieceRows(engine, pieces, read)
+    """Open text files in pieces."""
+    pieces = [
+        piece
+        for given, file, layout in log.files
+        for piece in split_file(find_place(file), layout, given)  # workers may have another directory
+    ]
+    n = sum(_estimate_rows(layout, find_place(file)) for _, file, layout in log.files)
+    return log.make_raw(partial(PieceRows, pieces=tuple(pieces), read=read_pieces), n)
 
 
 def _estimate_rows(layout: TextLayout, path: str) -> int:
@@ -213,7 +230,10 @@ def _estimate_rows(layout: TextLayout, path: str) -> int:
     with suppress(RecbenchError):
         head = read_head(path)
         whole = head[: head.rfind(b"\n") + 1] or head
-        rows = len(cut_text(whole, LinePiece(path, 0, -1, layout), [FILE]))
+        if isinstance(layout, Fields) and layout.is_multiline:
+            rows = whole.count(b"\n")
+        else:
+            rows = len(cut_text(whole, LinePiece(path, 0, -1, layout), [FILE]))
         return round(rows * max(measure_text(path) / len(whole), 1)) if whole else 0
     return 0
 
@@ -228,9 +248,11 @@ def find_text_files(dataset: Dataset, finder: Finder) -> TextLog:
         ConfigError: a file is missing. SchemaError: a file has another layout.
     """
     path = str(dataset.path)
+    if dataset.reader in TABLE_READERS:
+        return (_find_object_files if dataset.reader == "json" else _find_table_files)(dataset, finder)
     if dataset.reader in MOVIELENS:
         return _find_movielens(dataset, finder)
-    find: dict[str, Callable[[Dataset, Finder], PartFiles]] = {
+    find: dict[str, Callable[[Dataset, Finder], LogFiles]] = {
         "coat": _find_coat, "yahoo_r3": _find_yahoo, "lightgcn": _find_lightgcn, "netflix": _find_netflix
     }  # fmt: skip
     if dataset.reader == "ncf":
@@ -242,64 +264,51 @@ def find_text_files(dataset: Dataset, finder: Finder) -> TextLog:
 def make_fields(layout: Layout, names: Sequence[str]) -> Fields:
     """Return the layout of a known file; files with given names are not quoted."""
     headed = layout.names is None
-    return Fields(tuple(names), layout.separator, headed, headed, encoding=layout.encoding)
+    quotes = RFC_4180 if headed else None
+    return Fields(tuple(names), layout.separator, headed, quotes, encoding=layout.encoding)
 
 
 def _find_movielens(dataset: Dataset, finder: Finder) -> TextLog:
     """Find the ratings file at or under the path: `u.data`, `ratings.dat` (`::`) or `ratings.csv`."""
-    path, names = str(dataset.path), MOVIELENS[dataset.reader]
-    file = finder.find(path, names) if finder.is_folder(path) else path
-    if "://" not in file:
-        refuse_packed_text(file)
-    name = name_layout(Path(file), names)
+    path, known = str(dataset.path), MOVIELENS[dataset.reader]
+    file = finder.find(path, known) if finder.is_folder(path) else path
+    refuse_packed_text(file)
+    name = name_layout(Path(file), known)
     layout = LAYOUTS[name]
-    fields = make_fields(layout, layout.names or _read_names(finder, file, layout.separator))
+    names = layout.names or read_names(head_lines(finder.read_head(file)), layout.separator, file)
+    fields = make_fields(layout, [str(one) for one in names])
     nullable, sources = ("event_time",), SOURCE_COLUMNS.get(name, {})
-    return TextLog([(None, file, fields)], file, sources, nullable, dataset.time_unit)
+    return TextLog([({}, file, fields)], file, sources, nullable, dataset.time_unit)
 
 
-def _read_names(
-    finder: Finder, file: str, sep: str, encoding: str = "utf-8", comment: str = ""
-) -> list[str]:
-    """Return the names in the first line of a file; none for a file without lines.
-
-    Raises:
-        FallbackToSpark: names that are empty or stand there twice.
-    """
-    lines = head_lines(finder.read_head(file), encoding, comment)
-    if not lines:
-        return []
-    names = lines[0].split() if sep == BLANKS else cut_quoted(lines[0], sep, file, None)
-    if not all(names) or len({str(name).lower() for name in names}) < len(names):
-        raise FallbackToSpark(f"{file}: column names that are empty or stand there twice")
-    return [str(name) for name in names]
+def _name_closed_part(dataset: Dataset) -> dict[str, str | None]:
+    """Return the part of the closed loop; empty where the split divides it."""
+    return {} if dataset.closed_loop == "split" else {"part": "train"}
 
 
-def _name_closed_part(dataset: Dataset) -> str | None:
-    """Return the part of the closed loop; None where the split divides it."""
-    return None if dataset.closed_loop == "split" else "train"
+OPEN_LOOP: dict[str, str | None] = {"part": "open_loop"}
 
 
-def _find_coat(dataset: Dataset, finder: Finder) -> PartFiles:
+def _find_coat(dataset: Dataset, finder: Finder) -> LogFiles:
     """Find Coat Shopping (Schnabel et al., ICML 2016): `train.ascii`, and the open loop `test.ascii`."""
-    parts = ((_name_closed_part(dataset), "train.ascii"), ("open_loop", "test.ascii"))
+    parts = ((_name_closed_part(dataset), "train.ascii"), (OPEN_LOOP, "test.ascii"))
     return [(part, finder.find(str(dataset.path), [name]), Matrix()) for part, name in parts]
 
 
-def _find_yahoo(dataset: Dataset, finder: Finder) -> PartFiles:
+def _find_yahoo(dataset: Dataset, finder: Finder) -> LogFiles:
     """Find Yahoo! R3 (Marlin and Zemel, RecSys 2009): `...-train.txt`, and the open loop `...-test.txt`.
 
     A line has user, song and rating, separated by tabs; the test ratings are of songs drawn at random.
     """
     fields = Fields(("user_id", "item_id", "rating"), "\t")
-    parts = ((_name_closed_part(dataset), "train"), ("open_loop", "test"))
+    parts = ((_name_closed_part(dataset), "train"), (OPEN_LOOP, "test"))
     return [
         (part, finder.find(str(dataset.path), [f"ydata-ymusic-rating-study-*-{name}.txt"]), fields)
         for part, name in parts
     ]
 
 
-def _find_lightgcn(dataset: Dataset, finder: Finder) -> PartFiles:
+def _find_lightgcn(dataset: Dataset, finder: Finder) -> LogFiles:
     """Find the NGCF and LightGCN splits (He et al., SIGIR 2020): `train.txt`, `test.txt`.
 
     A `valid.txt` beside them, which later papers add, is the part valid. An item twice in a line gives two
@@ -309,10 +318,10 @@ def _find_lightgcn(dataset: Dataset, finder: Finder) -> PartFiles:
     files = {part: finder.find(folder, [f"{part}.txt"]) for part in ("train", "test")}
     with suppress(ConfigError):  # most have none
         files["valid"] = finder.find(folder, ["valid.txt"])
-    return [(part, file, ItemLines()) for part, file in files.items()]
+    return [({"part": part}, file, ItemLines()) for part, file in files.items()]
 
 
-def _find_netflix(dataset: Dataset, finder: Finder) -> PartFiles:
+def _find_netflix(dataset: Dataset, finder: Finder) -> LogFiles:
     """Find the Netflix prize's ratings (Bennett and Lanning, KDD Cup 2007): a file, or a folder of files.
 
     The folder (or its `training_set`) has `combined_data_N.txt` of many movies, or `mv_NNNNNNN.txt`, one a
@@ -320,14 +329,14 @@ def _find_netflix(dataset: Dataset, finder: Finder) -> PartFiles:
     """
     path = str(dataset.path)
     if not finder.is_folder(path):
-        return [(None, path, MovieBlocks(fnmatch(path.rsplit("/", 1)[-1], "mv_*")))]
+        return [({}, path, MovieBlocks(fnmatch(path.rsplit("/", 1)[-1], "mv_*")))]
     if "training_set" in finder.list_names(path):
         path = f"{path.rstrip('/')}/training_set"
     first = finder.find(path, ("combined_data_*.txt", "mv_*.txt")).rsplit("/", 1)[-1]
     single = first.startswith("mv_")
     pattern = f"{'mv_*' if single else 'combined_data_*'}.txt*"
     names = [name for name in finder.list_names(path) if fnmatch(name, pattern)]
-    return [(None, f"{path.rstrip('/')}/{name}", MovieBlocks(single)) for name in names]
+    return [({}, f"{path.rstrip('/')}/{name}", MovieBlocks(single)) for name in names]
 
 
 TRAIN_FILES, TEST_FILES = ("*.train.rating", "*.train.tsv"), ("*.test.rating", "*.test.tsv")
@@ -351,7 +360,7 @@ def _find_ncf(dataset: Dataset, finder: Finder) -> TextLog:
                 f"{file}: its first line has {width} fields separated by tabs",
                 f"expected 3 or 4: {', '.join(NCF_FIELDS)}",
             )
-        files.append((part, file, Fields(NCF_FIELDS[:width], "\t")))
+        files.append(({"part": part}, file, Fields(NCF_FIELDS[:width], "\t")))
     timed = {"event_time" in layout.columns for _, _, layout in files}
     nullable = ("part",) if len(timed) == 1 else ("part", "event_time")
     return TextLog(files, folder, nullable=nullable, time_unit=dataset.time_unit)
@@ -360,71 +369,63 @@ def _find_ncf(dataset: Dataset, finder: Finder) -> TextLog:
 # ------------------------------------------------------------------------------------------- tables
 
 
-def _find_table_files(dataset: Dataset) -> TextLog:
+def _find_table_files(dataset: Dataset, finder: Finder) -> TextLog:
     """Find the files of a log in CSV; each is read by its own header.
 
     Raises:
-        FallbackToSpark: the options, names or folders are Spark's.
+        ConfigError: an option has no such value. SchemaError: files have no name in common.
     """
-    path = str(dataset.path)
-    options = read_options(dataset.options)
-    require_known(dataset.options, options)
-    refuse_packed_text(path)
-    sep = options.get("sep", text_separator(path) or separator(path))
-    sep = BLANKS if sep.lower() == BLANKS else sep
+    path, options = str(dataset.path), read_options(dataset.options)
+    files = finder.list_files(path, options.get("pathglobfilter"))
+    sep = options.get("sep") or text_separator(path) or separator(next(iter(files), path))
+    sep = BLANKS if sep.lower() == BLANKS else sep.replace("\\t", "\t")
     headed = options.get("header", "true").lower() == "true"
     encoding, comment = options.get("encoding", "utf-8"), options.get("comment", "")
-    quoted = sep != BLANKS and options.get("quote") != ""
-    heads = {
-        file: _read_names(HERE, file, sep, encoding, comment)
-        if headed
-        else _count_names(file, sep, encoding, comment)
-        for file in _list_text_files(path)
-    }
-    heads = {file: names for file, names in heads.items() if names}
+    mark, quotes = options.get("quote", '"'), None
+    if mark and sep != BLANKS:
+        multiline = options.get("multiline", "").lower() == "true"
+        lenient = bool(QUOTING & options.keys())
+        quotes = Quotes(mark, options.get("escape") or mark, lenient, multiline)
+    if not is_wide(encoding):
+        refuse_packed_text(path)
+    heads = {}
+    for file in files:
+        lines = head_lines(finder.read_head(file), encoding, comment)
+        names = read_names(lines, sep, file, quotes)
+        if names:
+            heads[file] = names if headed else [f"_c{place}" for place in range(len(names))]
     if headed:
         _refuse_other_names(heads, sep, path)
-    files = [
-        (None, file, Fields(tuple(names), sep, headed, quoted, comment, encoding))
+    null = options.get("nullvalue", "")
+    layouts = [
+        (files[file], file, Fields(tuple(names), sep, headed, quotes, comment, encoding, null=null))
         for file, names in heads.items()
     ]
-    return TextLog(files, path, dataset.columns, time_unit=dataset.time_unit)
+    return TextLog(layouts, path, dataset.columns, time_unit=dataset.time_unit)
 
 
-def _find_object_files(dataset: Dataset) -> TextLog:
+QUOTING = {"quote", "escape", "multiline", "comment"}
+"""Options with which a quote that is not closed is a letter."""
+
+
+def _find_object_files(dataset: Dataset, finder: Finder) -> TextLog:
     """Find the files of a log of objects; all have the keys of any.
 
     Raises:
-        FallbackToSpark: the options or folders are Spark's. DataError: a file begins with no objects.
+        ConfigError: an option has no such value. DataError: a file begins with no objects.
     """
-    path = str(dataset.path)
-    options = read_options(dataset.options)
-    require_known(dataset.options, options)
+    path, options = str(dataset.path), read_options(dataset.options)
+    plain = tuple(dataset.source_names.values())
     refuse_packed_text(path)
-    files, plain = _list_text_files(path), tuple(dataset.source_names.values())
-    for file in files[:MOST_HEADS]:
+    files = finder.list_files(path, options.get("pathglobfilter"))
+    for file in [*files][:MOST_HEADS] if finder is HERE else ():
         check_head(file, plain, strict=dataset.bad_rows == "error")
     encoding = options.get("encoding", "utf-8")
-    layout = Objects(list_keys(files, [*plain, *dataset.attributes], encoding), plain, encoding)
-    return TextLog(
-        [(None, file, layout) for file in files], path, dataset.columns, time_unit=dataset.time_unit
-    )
-
-
-def _list_text_files(path: str) -> list[str]:
-    if Path(path).is_file():
-        return [path]
-    files, folders = list_folder(Path(path))
-    if folders:
-        raise FallbackToSpark(f"{path} has folders in it")
-    return [str(file) for file in files if file.stat().st_size]
-
-
-def _count_names(file: str, sep: str, encoding: str, comment: str) -> list[str]:
-    """Return the columns of a file without names by their places, as Spark does."""
-    lines = head_lines(read_head(file), encoding, comment)[:1]
-    fields = [line.split() if sep == BLANKS else cut_quoted(line, sep, file, None) for line in lines]
-    return [f"_c{place}" for line in fields for place in range(len(line))]
+    wanted = {*plain, *dataset.attributes}.difference(*files.values())
+    read = None if finder is HERE else finder.read_head
+    layout = Objects(list_keys(files, wanted, encoding, read), plain, encoding)
+    layouts = [(given, file, layout) for file, given in files.items()]
+    return TextLog(layouts, path, dataset.columns, time_unit=dataset.time_unit)
 
 
 def _refuse_other_names(heads: Mapping[str, Sequence[str]], sep: str, path: str) -> None:
@@ -440,50 +441,58 @@ def _refuse_other_names(heads: Mapping[str, Sequence[str]], sep: str, path: str)
 
 
 def _open_columnar(dataset: Dataset) -> RawLog:
-    """Open the row groups of Parquet or Delta whose files have one schema.
-
-    Raises:
-        FallbackToSpark: only Spark reads them.
-    """
-    groups, schema = columnar.list_groups(dataset)
-    refuse_case(schema.names, str(dataset.path))
-    _refuse_types(dataset, schema)
-    n = sum(group.rows for group in groups)
-    open_rows = partial(_open_pieces, pieces=groups, read=_read_groups)
+    """Open the row groups of Parquet or Delta."""
+    path = str(dataset.path)
+    opened = columnar.open_groups(dataset)
+    for name in {*dataset.attributes} & {*opened.schema.names}:
+        kind = opened.schema.field(name).type
+        if pa.types.is_nested(kind):
+            raise SchemaError(f"{path}: column {name} is {kind}, which is no attribute", "write it as text")
+    days = _find_days(opened, dataset)
     return RawLog(
-        open_rows,
-        tuple(schema.names),
-        str(dataset.path),
-        n,
+        partial(PieceRows, pieces=opened.pieces, read=partial(_read_groups, days=days)),
+        tuple(opened.schema.names),
+        path,
+        opened.n,
         "",
         dataset.columns,
         time_unit=dataset.time_unit,
-        checked=_find_checked(schema),
+        folders=frozenset(one.name for one in opened.schema if is_folder(one)) - days.keys(),
+        checked=_find_checked(opened),
     )
 
 
-def _find_checked(schema: pa.Schema) -> frozenset[str]:
+def _find_checked(opened: TablePieces) -> frozenset[str]:
     """Return the columns that Spark has marked as times of a log that was read before."""
-    described = (schema.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata")
+    described = opened.notes.get(b"org.apache.spark.sql.parquet.row.metadata")
     fields = json.loads(described)["fields"] if described else []
-    return frozenset(one["name"] for one in fields if one["metadata"].get(CHECKED))
+    noted = {one.name for one in opened.schema if CHECKED.encode() in (one.metadata or {})}
+    return frozenset(one["name"] for one in fields if one["metadata"].get(CHECKED)) | noted
 
 
-def _refuse_types(dataset: Dataset, schema: pa.Schema) -> None:
-    """Leave types to Spark that it writes or reads in a way of its own. Raises FallbackToSpark."""
-    for name in dataset.attributes:
-        kind = schema.field(name).type if name in schema.names else pa.string()
-        if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind)):
-            raise FallbackToSpark(f"column {name} is {kind}, which Spark writes as text")
-    time = dataset.source_names.get("event_time", "")
-    kind = schema.field(time).type if time in schema.names else pa.null()
-    if kind == pa.timestamp("ns") or pa.types.is_time(kind):
-        raise FallbackToSpark(f"column {time} is {kind}, and Spark knows whether it has a zone")
+def _find_days(opened: TablePieces, dataset: Dataset) -> dict[str, pa.DataType]:
+    """Return the type of times that names of folders are: days, or instants of UTC; empty: of none."""
+    name = dataset.source_names.get("event_time", "")
+    if name not in opened.schema.names or not is_folder(opened.schema.field(name)):
+        return {}
+    texts = pa.array({one.folders.get(name) for one in opened.pieces if isinstance(one, RowGroupPiece)})
+    for kind in (pa.date32(), pa.timestamp("us")):
+        with suppress(pa.ArrowInvalid):
+            texts.cast(kind)
+            return {name: kind}
+    return {}
 
 
-def _read_groups(groups: Iterable[Piece], columns: Sequence[str]) -> Iterator[pa.Table]:
+def _read_groups(
+    groups: Iterable[TablePiece], columns: Sequence[str], days: Mapping[str, pa.DataType]
+) -> Iterator[pa.Table]:
     names = [name for name in columns if name != FILE]
     for group in groups:
-        for batch in read_row_group(group, names, MIN_BUFFER_ROWS):
-            table = pa.Table.from_batches([batch])
-            yield table.append_column(FILE, pa.repeat(name_file(group.path), len(table)))
+        file = name_file(group.file)
+        for stored in group.read(names):
+            table = stored.table
+            for name, kind in days.items() if days.keys() & {*names} else ():
+                times = table.column(name).cast(kind)
+                zoned = times if pa.types.is_date(kind) else times.cast(pa.timestamp("us", "UTC"))
+                table = table.set_column(names.index(name), name, zoned)
+            yield table.append_column(FILE, pa.repeat(file, len(table)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,7 @@ from recbench_spark.data.times import (
     has_unknown_zone,
     parse_zone,
 )
-
-READ_MARK = "\x01"
-"""First letter of a time that Spark has read by a pattern of its own; microseconds follow."""
+from recbench_spark.errors import ConfigError
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -34,14 +33,14 @@ def convert_times(array: pa.Array, unit: str, zone: tzinfo, pattern: str = "") -
         array: timestamps, days, numbers or texts.
         unit: the unit of numbers, or `timestamp`.
         zone: the zone of times without an offset.
-        pattern: the one by which texts are read, or were read (READ_MARK); empty: as ISO 8601.
+        pattern: the one of Spark by which texts are read; empty: as ISO 8601.
     """
     kind = array.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         micros = _floor_micros(array)
         return micros if getattr(kind, "tz", None) else _shift_zone(micros, zone)
     if pattern:
-        return _map_texts(array, partial(_parse_pattern, pattern=TIME_FORMATS.get(pattern), zone=zone))
+        return _map_texts(array, partial(_parse_pattern, pattern=compile_pattern(pattern), zone=zone))
     if unit == "timestamp":
         return _read_texts(array.cast(pa.string()), zone)
     return _scale_numbers(array, MICROS_PER_UNIT[unit])
@@ -119,14 +118,84 @@ def _parse_text(text: str, zone: tzinfo) -> int | None:
 DEFAULTS = {"year": 1970, "month": 1, "day": 1, "hour": 0, "minute": 0, "second": 0}
 
 
-def _parse_pattern(text: str, pattern: str | None, zone: tzinfo) -> int | None:
-    if pattern is None:
-        return int(text[1:]) if text.startswith(READ_MARK) else None
+PARTS = re.compile(r"'(?P<quoted>(?:[^']|'')*)'|(?P<letter>[A-Za-z])(?P=letter)*|(?P<other>.)", re.DOTALL)
+"""A part of a pattern: letters in quotes, a field, or another letter."""
+
+NUMBERS = {"M": "month", "d": "day", "H": "hour", "h": "half", "m": "minute", "s": "second"}
+
+FIELDS = {
+    "y": {2: r"(?P<short>\d{2})", 4: r"(?P<year>\d{4})"},
+    "M": {
+        3: f"(?P<name>{'|'.join(calendar.month_abbr[1:])})",
+        4: f"(?P<name>{'|'.join(calendar.month_name[1:])})",
+    },
+    "a": {1: "(?P<noon>AM|PM)"},
+    "X": {
+        1: r"(?P<zone>Z|[+-]\d\d(?:\d\d)?)",
+        2: r"(?P<zone>Z|[+-]\d{4})",
+        3: r"(?P<zone>Z|[+-]\d\d:\d\d)",
+    },
+    "Z": dict.fromkeys((1, 2, 3), r"(?P<zone>[+-]\d{4})"),
+    "V": {2: r"(?P<zone>[A-Z][\w/+-]*)"},
+}
+"""Letters of a pattern -> how often one may stand -> the pattern of Python."""
+
+
+@lru_cache(8)
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Return the pattern of the texts that a pattern of Spark (`timestampFormat`) reads.
+
+    Raises:
+        ConfigError: it has letters that are not known here.
+    """
+    least = 1 if pattern in TIME_FORMATS else 2
+    texts = [_translate_part(part, least, pattern) for part in PARTS.finditer(pattern)]
     try:
-        wall = datetime.strptime(text, pattern)
-    except ValueError:
+        return re.compile("".join(texts), re.IGNORECASE)
+    except re.error as error:
+        raise ConfigError(f"timestampFormat {pattern!r}: {error}", KNOWN_PARTS) from None
+
+
+KNOWN_PARTS = "known: yyyy yy M MM MMM MMMM d dd H HH h hh mm ss S a X XX XXX Z VV, [optional] and 'text'"
+
+
+def _translate_part(part: re.Match[str], least: int, pattern: str) -> str:
+    letter, n = part["letter"], len(part[0])
+    if letter is None:
+        other = {"[": "(?:", "]": ")?", " ": r"\s+"}.get(part["other"] or "")
+        return other or re.escape((part["other"] or part["quoted"] or "'").replace("''", "'"))
+    if n in FIELDS.get(letter, {}):
+        return FIELDS[letter][n]
+    if letter in NUMBERS and n <= 2:
+        return rf"(?P<{NUMBERS[letter]}>\d{{{min(n, least)},2}})"
+    if letter == "S":
+        return rf"(?P<part>\d{{1,{n}}})"
+    raise ConfigError(f"timestampFormat {pattern!r}: {part[0]} is not known", KNOWN_PARTS)
+
+
+def _parse_pattern(text: str, pattern: re.Pattern[str], zone: tzinfo) -> int | None:
+    match = pattern.fullmatch(text)
+    parts = {name: one for name, one in match.groupdict().items() if one} if match else {}
+    if "half" in parts:
+        half = int(parts["half"])
+        parts["hour"] = (
+            str(half % 12 + 12 * (parts.get("noon", "").upper() == "PM")) if 1 <= half <= 12 else "99"
+        )
+    if "short" in parts:
+        parts["year"] = f"20{parts['short']}"
+    if "name" in parts:
+        parts["month"] = str(MONTHS[parts["name"].lower()[:3]])
+    try:
+        place = parse_zone(parts["zone"]) if "zone" in parts else zone
+        micros = int(parts.get("part", "")[:6].ljust(6, "0"))
+        numbers = [int(parts.get(name, default)) for name, default in DEFAULTS.items()]
+        wall = datetime(*numbers).replace(microsecond=micros)  # type: ignore[arg-type]
+        return _localise(wall, place) if match and wall.year > 99 else None
+    except (ValueError, OverflowError, KeyError, OSError):
         return None
-    return _localise(wall, zone) if wall.year > 99 else None
+
+
+MONTHS = {name.lower(): n for n, name in enumerate(calendar.month_abbr)}
 
 
 # ----------------------------------------------------------------------------------------- numbers

@@ -22,6 +22,7 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.log_checks import PLACE, LogRules, Mark, convert_rows, find_rejects
 from recbench_spark.data.log_sources import RawLog
 from recbench_spark.data.log_survey import RowFacts, survey_rows
+from recbench_spark.data.log_times import compile_pattern
 from recbench_spark.data.text_layouts import IN_UTF8
 from recbench_spark.data.text_pieces import BAD_LINE
 from recbench_spark.data.times import (
@@ -103,7 +104,7 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
     """Return the rules by which tasks convert a log.
 
     Raises:
-        SchemaError: a column is missing, or its name has another case.
+        SchemaError: a column is missing, or its name has another case. ConfigError: times of no known form.
     """
     names = {name: raw.source_names.get(name, name) for name in LOG_COLUMNS}
     source_names = {name: source for name, source in names.items() if source}
@@ -114,6 +115,8 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
     require_columns(raw.names, needed, raw.where, raw.where)
     if dataset.reader in TABLE_READERS:
         refuse_misspelt(raw.names, list(source_names.values()), raw.where, "dataset.columns")
+    if dataset.time_format:
+        compile_pattern(dataset.time_format)
     return LogRules(
         raw.where,
         {name: source for name, source in source_names.items() if source in raw.names},

@@ -9,14 +9,20 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
+from recbench_spark.inputs import normalise_path
 from recbench_spark.storage.local_files import bare_name, is_text, refuse_name
 from recbench_spark.storage.uris import is_hidden
 
 
 def exists(path: str) -> bool:
     """Check whether a local path exists; a remote one is left to Spark."""
-    local = path.removeprefix("file://")
+    local = strip_scheme(path)
     return bool(re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", local)) or Path(local).exists()
+
+
+def strip_scheme(path: str) -> str:
+    """Return a path of this machine without `file:`; others stay."""
+    return normalise_path(path) if path.startswith("file:") else path
 
 
 def check_path(path: str) -> None:

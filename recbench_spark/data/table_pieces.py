@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,24 +26,24 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from recbench_spark.data.arrow_rows import as_double
+from recbench_spark.data.delta_snapshots import select_version
 from recbench_spark.data.list_columns import is_list
 from recbench_spark.data.paths import check_path, exists, may_be_table
-from recbench_spark.data.text_layouts import LAYOUTS, NUMBER_COLUMNS, TEXT_NOTES, Layout
-from recbench_spark.data.text_lines import StoredTable
-from recbench_spark.data.text_pieces import (
-    BAD_LINE,
-    Fields,
-    LinePiece,
-    measure_text,
-    read_names,
-    read_pieces,
-    split_file,
+from recbench_spark.data.text_layouts import (
+    FOLDER_NOTES,
+    LAYOUTS,
+    NUMBER_COLUMNS,
+    Layout,
+    note_texts,
+    read_options,
 )
+from recbench_spark.data.text_lines import RFC_4180, StoredTable, read_names
+from recbench_spark.data.text_pieces import Fields, measure_text, split_file
 from recbench_spark.data.trec_files import FIELDS, find_format
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
-from recbench_spark.inputs import normalise_path
+from recbench_spark.inputs import Options, find_version, normalise_path
 from recbench_spark.kernels.ids import decode_dictionary
-from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS
+from recbench_spark.schemas import IDS
 from recbench_spark.storage.local_files import (
     DAMAGED,
     bare_name,
@@ -74,15 +75,16 @@ MOST_ROWS = 1 << 18
 READ_COLUMNS = frozenset({*IDS, *NUMBER_COLUMNS, "rank", "vector"})
 """Columns that must have a common type in all files of a table."""
 
-FOLDER_NOTES = {ID_KIND: "text", ID_TYPE: "name of a folder"}
-"""Metadata of a column that folders give."""
-
 Folders = Mapping[str, str | None]
 """Columns that the folders of a file give, with their values."""
 
 
 class TablePiece(Protocol):
     """Some rows of a table."""
+
+    @property
+    def file(self) -> str:
+        """The file that holds them."""
 
     def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
         """Yield some columns of the rows, in order."""
@@ -98,6 +100,7 @@ class TablePieces:
         n: number of rows; 0 where only its lines tell.
         line: the layouts of a line of text; empty: rows have types.
         size: bytes of text.
+        notes: metadata of the first file of Parquet.
     """
 
     pieces: tuple[TablePiece, ...]
@@ -105,6 +108,7 @@ class TablePieces:
     n: int = 0
     line: str = ""
     size: int = 0
+    notes: Mapping[bytes, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,11 @@ class FragmentPiece:
     fragment: ds.Fragment
     schema: pa.Schema
     path: str
+
+    @property
+    def file(self) -> str:
+        """The file of the fragment."""
+        return f"{self.path.rstrip('/')}/{self.fragment.path}"
 
     def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
         """Yield the rows in batches."""
@@ -144,33 +153,16 @@ class RowGroupPiece:
     schema: pa.Schema
     folders: Folders = field(default_factory=dict)
 
+    @property
+    def file(self) -> str:
+        """The file of the row group."""
+        return self.group.path
+
     def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
         """Yield the rows in batches."""
         stored = [name for name in columns if name in self.own and name not in self.folders]
         for batch in read_row_group(self.group, stored, MOST_ROWS):
             yield StoredTable(fit_columns(batch, columns, self.schema, self.folders))
-
-
-@dataclass(frozen=True)
-class TextPiece:
-    """Lines of a text file, and the columns that its folders give."""
-
-    lines: LinePiece
-    folders: Folders = field(default_factory=dict)
-
-    def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
-        """Yield the rows, as text."""
-        stored = [name for name in columns if name not in self.folders]
-        schema = pa.schema([_note_text(name, self.folders) for name in columns])
-        for rows in read_pieces([self.lines], [*stored, BAD_LINE]):
-            bad = rows.column(BAD_LINE)
-            good = rows.filter(pc.is_null(bad)) if bad.null_count < len(bad) else rows
-            table = fit_columns(good, columns, schema, self.folders)
-            yield StoredTable(table, self.lines.layout.line, tuple(bad.drop_null().to_pylist()))
-
-
-def _note_text(name: str, folders: Collection[str]) -> pa.Field:
-    return pa.field(name, pa.string(), metadata=FOLDER_NOTES if name in folders else TEXT_NOTES)
 
 
 def fit_columns(
@@ -257,20 +249,47 @@ def open_pieces(path: str, wanted: Iterable[str] = ()) -> TablePieces:
     """
     place = find_place(path)
     if is_delta(path):
-        dataset = open_delta(path)
-        groups = [group for one in dataset.get_fragments() for group in one.split_by_row_group()]
-        pieces = tuple(FragmentPiece(group, dataset.schema, path) for group in groups)
-        return TablePieces(pieces, dataset.schema, int(dataset.count_rows()))
+        return _open_delta(path)
     files = list_files(place)
     if layout := find_layout(path):
         return _open_text(path, files, layout)
     return _open_parquet(path, files, READ_COLUMNS | {*wanted})
 
 
-def list_files(place: str) -> dict[str, Folders]:
+def open_typed(path: str, reader: str, wanted: Collection[str], options: Options) -> TablePieces:
+    """Open Parquet or Delta, whose rows have types; errors as `open_pieces`.
+
+    Args:
+        path: as for `open_pieces`.
+        reader: `parquet` or `delta`.
+        wanted: columns that must have a common type in all files.
+        options: those of `dataset.options`.
+
+    Raises:
+        DataError: the path is of the other kind.
+    """
+    place = find_place(path)
+    if is_delta(path) != (reader == "delta"):
+        kind, other = ("no table", "parquet") if reader == "delta" else ("a table", "delta")
+        raise DataError(f"{path}: cannot be read: it is {kind} of Delta", f"dataset.reader: {other}")
+    if reader == "delta":
+        return _open_delta(place, options)
+    return _open_parquet(path, list_files(place, read_options(options).get("pathglobfilter")), wanted)
+
+
+def _open_delta(path: str, options: Options | None = None) -> TablePieces:
+    pinned = find_version(path, options)
+    dataset = open_delta(path, select_version(options or {}) if pinned is None else pinned)
+    groups = [group for one in dataset.get_fragments() for group in one.split_by_row_group()]
+    pieces = tuple(FragmentPiece(group, dataset.schema, path) for group in groups)
+    return TablePieces(pieces, dataset.schema, int(dataset.count_rows()))
+
+
+def list_files(place: str, pattern: str | None = None) -> dict[str, Folders]:
     """Return the files of a place with the values of their folders, in order.
 
-    Hidden files and those without a byte are left out, and files in folders of other names.
+    Hidden files and those without a byte are left out, and files in folders of other names. `pattern`: of
+    the names of files in a folder.
     """
     if is_remote(place):
         root = place.rstrip("/")
@@ -279,6 +298,15 @@ def list_files(place: str) -> dict[str, Folders]:
         root = str(Path(place))
         paths = data_files(Path(place)) if Path(place).is_dir() else [Path(place)]
         names = [str(path) for path in paths if path.stat().st_size]
+    kept = [name for name in names if not pattern or fnmatchcase(cut_name(name), pattern)]
+    return read_folders(root, kept)
+
+
+def read_folders(root: str, names: Iterable[str]) -> dict[str, Folders]:
+    """Return names of files below a folder with what folders NAME=VALUE between them say.
+
+    Files in folders of other names are left out.
+    """
     parts = {name: name.removeprefix(root).strip("/").split("/")[:-1] for name in names}
     return {
         name: dict(map(_read_folder, folders))
@@ -321,11 +349,8 @@ def _open_text(path: str, files: Mapping[str, Folders], given: Fields | Layout) 
     used = {file: layout for file, layout in layouts.items() if layout.names}
     folders = list(dict.fromkeys(name for file in used for name in files[file]))
     own = dict.fromkeys(name for layout in used.values() for name in layout.names if name)
-    pieces = [
-        TextPiece(piece, files[file]) for file, layout in used.items() for piece in split_file(file, layout)
-    ]
-    names = dict.fromkeys([*own, *folders])
-    schema = pa.schema([_note_text(name, folders) for name in names])
+    pieces = [piece for file, layout in used.items() for piece in split_file(file, layout, files[file])]
+    schema = note_texts(dict.fromkeys([*own, *folders]), folders)
     line = " or ".join(dict.fromkeys(layout.line for layout in used.values()))
     size = sum(map(measure_text, used))
     return TablePieces(tuple(pieces), schema, 0, line, size)
@@ -337,7 +362,7 @@ def _read_layout(file: str, given: Fields | Layout) -> Fields:
     if given.names is not None:
         return Fields(given.names, given.separator, encoding=given.encoding)
     names = read_names(head_lines(read_head(file)), given.separator, file)
-    return Fields(tuple(names), given.separator, header=True, quoted=True)
+    return Fields(tuple(names), given.separator, header=True, quotes=RFC_4180)
 
 
 # ------------------------------------------------------------------------------------------ Parquet
@@ -358,7 +383,8 @@ def _open_parquet(path: str, files: Mapping[str, Folders], wanted: Collection[st
     own = dict(zip(files, (frozenset(schema.names) & {*union.names} for schema in schemas), strict=True))
     groups = list_row_groups([*files], footers)
     pieces = [RowGroupPiece(one, own[one.path], union, files[one.path]) for one in groups]
-    return TablePieces(tuple(pieces), union, sum(one.rows for one in groups))
+    notes = schemas[0].metadata or {}
+    return TablePieces(tuple(pieces), union, sum(one.rows for one in groups), notes=notes)
 
 
 def _unite(path: str, schemas: Mapping[str, pa.Schema], wanted: Collection[str]) -> dict[str, pa.Field]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from recbench_spark.data.times import TIME_FORMATS
-from recbench_spark.errors import DataError, FallbackToSpark
+import pyarrow as pa
+
+from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.inputs import Options
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.local_files import bare_name
+from recbench_spark.storage.text_forms import TO_UTF8
 
 REPLACEMENT = "spark.recbench.replacement"
 """Spark setting: `keep` where U+FFFD in text files is intended and not a sign of undecodable bytes."""
@@ -25,49 +27,34 @@ class Layout:
     names: tuple[str, ...] | None = None
     encoding: str = "UTF-8"
 
-    def options(self) -> dict[str, str]:
-        """Return options for Spark's CSV reader; files with given names are not quoted."""
-        options = {"sep": self.separator, "encoding": self.encoding}
-        # A quote within quotes is doubled (RFC 4180), while Spark expects a backslash by default.
-        return {**options, **({"escape": '"'} if self.names is None else {"quote": ""})}
-
 
 OPTION_ALIASES = {"delimiter": "sep", "charset": "encoding"}
 """Second names of Spark's CSV options."""
 
 
-LOCAL_OPTIONS = {"sep", "encoding", "header", "comment", "quote", "timestampformat"}
-"""Options of text whose meaning these readers know, by their first names."""
+def read_options(given: Options) -> dict[str, str]:
+    """Return the options of a log by their first names in small letters.
 
-
-def read_options(options: Options) -> dict[str, str]:
-    """Return the options of a text file by their first names in small letters."""
-    return {OPTION_ALIASES.get(key.lower(), key.lower()): value for key, value in options.items()}
-
-
-def require_known(given: Options, options: Mapping[str, str]) -> None:
-    """Refuse options that only Spark knows. Raises FallbackToSpark."""
-    strange = sorted(set(options) - LOCAL_OPTIONS)
-    pattern = options.get("timestampformat", "")
-    unread = {
-        ", ".join(strange): bool(strange),
-        "two names of one option": len(options) < len(given),
-        "sep with a backslash": "\\" in options.get("sep", ""),
-        "quote": options.get("quote", "") != "",
-        "comment": len(options.get("comment", "")) > 1,
-        f"timestampFormat {pattern}": bool(pattern) and pattern not in TIME_FORMATS,
-        "encoding": not _is_known(options.get("encoding", "utf-8")),
-    }
-    for name, is_spark in unread.items():
-        if is_spark:
-            raise FallbackToSpark(f"dataset.options: {name} is for Spark's reader")
-
-
-def _is_known(encoding: str) -> bool:
+    Raises:
+        ConfigError: an option has two names with two values, or a value that is none.
+    """
+    options: dict[str, str] = {}
+    for key, value in given.items():
+        name = OPTION_ALIASES.get(key.lower(), key.lower())
+        if options.setdefault(name, value) != value:
+            message = f"dataset.options: {key} and {name} are one option, with two values"
+            raise ConfigError(message, "leave one out")
+    for name in ("quote", "escape", "comment"):
+        if len(options.get(name, "")) > 1:
+            raise ConfigError(
+                f"dataset.options: {name} is one letter, not {options[name]!r}", "leave it out"
+            )
     try:
-        return not codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+        codecs.lookup(options.get("encoding", "utf-8"))
     except LookupError:
-        return False
+        message = f"dataset.options: no encoding {options['encoding']!r} is known"
+        raise ConfigError(message, f"a name of Python's: utf-8, cp1252, iso-8859-1; or {TO_UTF8}") from None
+    return options
 
 
 def open_quote_error(file: str, line: str, separator: str, width: int | None) -> DataError:
@@ -95,11 +82,36 @@ def open_quote_error(file: str, line: str, separator: str, width: int | None) ->
     )
 
 
+def make_nested_error(file: str, row: str) -> DataError:
+    """Return the error for a quoted field that holds whole rows."""
+    return DataError(
+        f"{file}: a quoted field holds whole rows of the file, which would be lost: {row[:120]!r}",
+        "where quotes are characters like any others set dataset.options quote: '' instead of multiLine; "
+        "fields that hold such lines can be read from Parquet",
+    )
+
+
 TEXT_FILE = "text of a file"
 """Name of the type of a text file's fields in messages."""
 
 TEXT_NOTES = {ID_KIND: "text", ID_TYPE: TEXT_FILE}
 """Metadata of ids that a reader extracts itself from the lines of a text file."""
+
+
+def note_texts(names: Iterable[str], folders: Collection[str]) -> pa.Schema:
+    """Return columns of text whose notes say where it comes from."""
+    notes = {name: FOLDER_NOTES if name in folders else TEXT_NOTES for name in names}
+    return pa.schema([pa.field(name, pa.string(), metadata=one) for name, one in notes.items()])
+
+
+def is_folder(column: pa.Field) -> bool:
+    """Return whether names of folders give a column."""
+    return (column.metadata or {}).get(ID_TYPE.encode()) == FOLDER_NOTES[ID_TYPE].encode()
+
+
+FOLDER_NOTES = {ID_KIND: "text", ID_TYPE: "name of a folder"}
+"""Metadata of a column that folders give."""
+
 
 IN_UTF8 = (
     "the file is in another encoding: iconv -f cp1252 -t UTF-8 FILE, or, of a log, dataset.options "

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, cast
+from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from recbench_spark.data.text_layouts import open_quote_error
+from recbench_spark.data.text_layouts import make_nested_error, open_quote_error
+from recbench_spark.storage.text_forms import BLANKS as BLANK_SEPARATOR
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,60 @@ class StoredTable:
     bad_lines: tuple[str, ...] = ()
 
 
-def open_bytes(path: str) -> IO[bytes]:
-    """Open a text file as a stream of bytes, unpacked."""
-    if path.endswith(".gz"):
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    return cast(IO[bytes], bz2.open(path, "rb")) if path.endswith(".bz2") else Path(path).open("rb")
-
-
 BLANKS = "".join(map(chr, range(33)))
 
 
+class Quotes(NamedTuple):
+    """Quotes say how fields may be quoted.
+
+    Attributes:
+        mark: the quote.
+        escape: what stands before a quote within quotes; the quote itself where it is doubled.
+        lenient: whether a quote that is not closed is a letter.
+        multiline: whether a quoted field may go on in the next line.
+    """
+
+    mark: str = '"'
+    escape: str = '"'
+    lenient: bool = False
+    multiline: bool = False
+
+
+RFC_4180 = Quotes()
+
+
+class _Patterns(NamedTuple):
+    """Patterns of a quoted field, of its rest behind the first quote, of a line, and of a field in it."""
+
+    quoted: re.Pattern[str]
+    rest: re.Pattern[str]
+    line: re.Pattern[str]
+    field: re.Pattern[str]
+    escaped: re.Pattern[str]
+
+
+@lru_cache(32)
+def _compile(sep: str, mark: str, escape: str) -> _Patterns:
+    quote, before, between = map(re.escape, (mark, escape, sep))
+    inner = (
+        rf"(?:{quote}{quote}|[^{quote}])*+"
+        if mark == escape
+        else rf"(?:{before}[{before}{quote}]|[^{quote}])*+"
+    )
+    field = rf"{quote}{inner}{quote}|[^{quote}{between}]*"
+    texts = (
+        *(rf"{quote}{inner}{quote}", rf"{inner}{quote}"),
+        *(
+            rf"(?:{field})(?:{between}(?:{field}))*",
+            rf"(?:^|{between})({field})",
+            rf"{before}([{before}{quote}])",
+        ),
+    )
+    return _Patterns(*map(re.compile, texts))
+
+
 def cut_quoted(
-    line: str, sep: str, path: str, width: int | None, *, lenient: bool = False
+    line: str, sep: str, path: str, width: int | None, quotes: Quotes | None = RFC_4180
 ) -> list[str | None]:
     """Split a line into its fields (RFC 4180); None: an empty one without quotes.
 
@@ -49,34 +93,124 @@ def cut_quoted(
         sep: the separator of fields.
         path: the file, for messages.
         width: number of fields in the header; None where this line is the header.
-        lenient: whether a quote may be open.
+        quotes: how fields are quoted (None: not at all); quotes within a field are letters.
 
     Raises:
         DataError: a quote is opened and not closed.
     """
-    if '"' not in line:
+    if quotes is None or quotes.mark not in line:
         return [field or None for field in line.split(sep)]
-    mark = re.escape(sep)
-    field = rf'"(?:[^"]|"")*"|[^"{mark}]*'
-    if re.fullmatch(rf"(?:{field})(?:{mark}(?:{field}))*", line):
-        parts = re.findall(rf"(?:^|{mark})({field})", line)
-        return [part[1:-1].replace('""', '"') if part.startswith('"') else part or None for part in parts]
+    mark, patterns = quotes.mark, _compile(sep, quotes.mark, quotes.escape)
+    if patterns.line.fullmatch(line):
+        parts = patterns.field.findall(line)
+        return [
+            patterns.escaped.sub(r"\1", part[1:-1]) if part.startswith(mark) else part or None
+            for part in parts
+        ]
     fields: list[str | None] = []
     at = 0
     while at <= len(line):
-        match = QUOTED.match(line, at)
-        if match is None and not lenient and line.startswith('"', at):
+        match = patterns.quoted.match(line, at)
+        if match is None and not quotes.lenient and line.startswith(mark, at):
             raise open_quote_error(
                 path if "://" in path else f"file:{Path(path).absolute()}", line, sep, width
             )
-        after = match.end() if match else len(line) if line.startswith('"', at) else at
+        after = match.end() if match else len(line) if line.startswith(mark, at) else at
         end = line.find(sep, after)
         end = len(line) if end < 0 else end
         is_quoted = match is not None and after == end
-        fields.append(line[at + 1 : end - 1].replace('""', '"') if is_quoted else line[at:end] or None)
+        text = patterns.escaped.sub(r"\1", line[at + 1 : end - 1]) if is_quoted else line[at:end] or None
+        fields.append(text)
         at = end + len(sep)
     return fields
 
 
-QUOTED = re.compile(r'"(?:[^"]|"")*+"')
-"""A field in quotes; other quotes within a field are letters, as they are to Spark."""
+def join_lines(lines: Iterable[str], sep: str, quotes: Quotes) -> list[str]:
+    """Join lines whose quoted fields go on in the next line; blank rows are left out."""
+    rows, held, is_open = [], list[str](), False
+    for line in lines:
+        held.append(line)
+        is_open = _is_open(line, sep, quotes, is_open)
+        if not is_open:
+            rows.append("\n".join(held))
+            held = []
+    return [row for row in (*rows, "\n".join(held)) if row.strip(BLANKS)]
+
+
+def _is_open(line: str, sep: str, quotes: Quotes, is_open: bool) -> bool:
+    """Return whether a quote is open at the end of a line, at whose beginning one was or was not."""
+    at, rest = 0, _compile(sep, quotes.mark, quotes.escape).rest
+    while is_open or quotes.mark in line[at:]:
+        if is_open or line.startswith(quotes.mark, at):
+            match = rest.match(line, at if is_open else at + 1)
+            if match is None:
+                return True
+            at, is_open = match.end(), False
+        end = line.find(sep, at)
+        if end < 0:
+            return False
+        at = end + len(sep)
+    return False
+
+
+def refuse_nested(row: str, fields: Sequence[str | None], sep: str, path: str, width: int) -> None:
+    """Refuse a quoted field that holds whole rows of the file; no count would show that they are lost.
+
+    A quote that is not closed in its row joins the rows up to the next quote, or to the end of the file.
+    The lines of such a field, with the fields before and after it, have as many fields as the header.
+
+    Raises:
+        DataError: it does.
+    """
+    if len(fields) == width:
+        holds = any(_holds_rows(field or "", place, sep, width) for place, field in enumerate(fields))
+    else:
+        holds = "\n" in row.rstrip("\n")
+    if holds:
+        raise make_nested_error(path if "://" in path else f"file:{Path(path).absolute()}", row)
+
+
+def _holds_rows(field: str, place: int, sep: str, width: int) -> bool:
+    widths = [line.count(sep) + 1 for line in field.rstrip("\n").split("\n")]
+    ends = (widths[0], widths[-1]) == (width - place, place + 1)
+    return len(widths) > 1 and ends and all(one == width for one in widths[1:-1])
+
+
+def read_names(lines: Sequence[str], sep: str, path: str, quotes: Quotes | None = RFC_4180) -> list[str]:
+    """Return the names in the first of some lines, as Spark does where one is empty or stands there twice.
+
+    >>> read_names([",user_id,x,X"], ",", "log.csv")
+    ['_c0', 'user_id', 'x2', 'X3']
+    """
+    if not lines:
+        return []
+    names = lines[0].split() if sep == BLANK_SEPARATOR else cut_quoted(lines[0], sep, path, None, quotes)
+    lower = [(name or "").lower() for name in names]
+    return [
+        f"_c{n}" if not name else f"{name}{n}" if lower.count(name.lower()) > 1 else name
+        for n, name in enumerate(names)
+    ]
+
+
+def split_lines(raw: bytes, encoding: str = "utf-8", *, blanks: bool = False) -> pa.Array:
+    """Split text at line ends, as Hadoop does; undecodable bytes are U+FFFD.
+
+    `blanks`: blank lines are not left out.
+    """
+    text = _as_utf8(raw, encoding)
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines = pc.split_pattern(pa.array([text], pa.binary()), b"\n").flatten().view(pa.string())
+    if blanks:
+        return lines
+    return lines.filter(pc.not_equal(pc.ascii_trim(lines, BLANKS), ""))
+
+
+def _as_utf8(raw: bytes, encoding: str) -> bytes:
+    if encoding.lower() not in ("utf-8", "utf8"):
+        return raw.decode(encoding, errors="replace").removeprefix("\ufeff").encode()
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode(errors="replace").encode()
+    return raw

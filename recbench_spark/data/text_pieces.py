@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +17,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.data.text_lines import BLANKS as BLANK_LETTERS
-from recbench_spark.data.text_lines import cut_quoted
+from recbench_spark.data.text_layouts import note_texts
+from recbench_spark.data.text_lines import (
+    Quotes,
+    StoredTable,
+    cut_quoted,
+    join_lines,
+    refuse_nested,
+    split_lines,
+)
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.storage.local_files import COMPRESSED, read_chunks
 from recbench_spark.storage.objects import measure_files, open_input
-from recbench_spark.storage.text_forms import BLANKS
+from recbench_spark.storage.text_forms import BLANKS, is_wide
 
 BAD_LINE = "_bad_line"
 """Hidden column with the text of a line that has the wrong layout, else NULL."""
@@ -50,14 +57,27 @@ class LinePiece(NamedTuple):
         path: the file.
         first, size: the range of bytes; size -1: the whole file.
         layout: cuts lines into columns.
-        part: part of the rows; None where the log does not say.
+        given: columns that have one value in all rows, as names of folders and of files give them.
     """
 
     path: str
     first: int
     size: int
     layout: TextLayout
-    part: str | None = None
+    given: Mapping[str, str | None] = {}
+
+    @property
+    def file(self) -> str:
+        """The file that holds them."""
+        return self.path
+
+    def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
+        """Yield the rows as text, and apart from them lines of another layout."""
+        for rows in read_pieces([self], [*columns, BAD_LINE]):
+            bad = rows.column(BAD_LINE)
+            good = rows.filter(pc.is_null(bad)) if bad.null_count < len(bad) else rows
+            table = good.select(list(columns)).cast(note_texts(columns, self.given))
+            yield StoredTable(table, self.layout.line, tuple(bad.drop_null().to_pylist()))
 
 
 class TextLayout(Protocol):
@@ -87,14 +107,16 @@ class TextLayout(Protocol):
         """Cut lines, of which none is blank, into some columns and BAD_LINE."""
 
 
-def split_file(path: str, layout: TextLayout, part: str | None = None) -> Iterator[LinePiece]:
+def split_file(
+    path: str, layout: TextLayout, given: Mapping[str, str | None] | None = None
+) -> Iterator[LinePiece]:
     """Yield the pieces of a file; a compressed one is one piece."""
     size = measure_files([path])[0] or 0
     if path.endswith(COMPRESSED) or not layout.divisible:
-        yield LinePiece(path, 0, -1, layout, part)
+        yield LinePiece(path, 0, -1, layout, given or {})
         return
     for first in range(0, max(size, 1), BYTES_A_PIECE):
-        yield LinePiece(path, first, BYTES_A_PIECE, layout, part)
+        yield LinePiece(path, first, BYTES_A_PIECE, layout, given or {})
 
 
 def measure_text(path: str) -> int:
@@ -118,12 +140,13 @@ def read_pieces(pieces: Iterable[LinePiece], columns: Sequence[str]) -> Iterator
 
 def cut_text(raw: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
     """Cut whole lines into rows; `piece.first` is 0 where they begin the file."""
-    lines = split_lines(raw.removeprefix(MARK) if piece.first == 0 else raw, piece.layout.encoding)
-    rows = piece.layout.cut(lines, piece, columns)
-    more = {FILE: name_file(piece.path), "part": piece.part}
+    text = raw.removeprefix(MARK) if piece.first == 0 else raw
+    joins = isinstance(piece.layout, Fields) and piece.layout.is_multiline
+    rows = piece.layout.cut(split_lines(text, piece.layout.encoding, blanks=joins), piece, columns)
+    more = {FILE: name_file(piece.path), **piece.given}
     chosen = {}
     for name in columns:
-        if name in rows.column_names:
+        if name in rows.column_names and name not in piece.given:
             chosen[name] = rows.column(name)
         else:
             chosen[name] = pa.repeat(pa.scalar(more.get(name), pa.string()), len(rows))
@@ -133,41 +156,6 @@ def cut_text(raw: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
 def name_file(path: str) -> str:
     """Return the name of a file as Spark writes it."""
     return path if "://" in path else Path(path).absolute().as_uri()
-
-
-def read_names(lines: Sequence[str], sep: str, path: str) -> list[str]:
-    """Return the names in the first of some lines, as Spark does where one is empty or stands there twice.
-
-    >>> read_names([",user_id,x,X"], ",", "log.csv")
-    ['_c0', 'user_id', 'x2', 'X3']
-    """
-    if not lines:
-        return []
-    names = lines[0].split() if sep == BLANKS else cut_quoted(lines[0], sep, path, None)
-    lower = [(name or "").lower() for name in names]
-    return [
-        f"_c{n}" if not name else f"{name}{n}" if lower.count(name.lower()) > 1 else name
-        for n, name in enumerate(names)
-    ]
-
-
-def split_lines(raw: bytes, encoding: str = "utf-8") -> pa.Array:
-    """Split text at line ends, as Hadoop does; blank lines are left out, undecodable bytes are U+FFFD."""
-    text = _as_utf8(raw, encoding)
-    if b"\r" in text:
-        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    lines = pc.split_pattern(pa.array([text], pa.binary()), b"\n").flatten().view(pa.string())
-    return lines.filter(pc.not_equal(pc.ascii_trim(lines, BLANK_LETTERS), ""))
-
-
-def _as_utf8(raw: bytes, encoding: str) -> bytes:
-    if encoding.lower() not in ("utf-8", "utf8"):
-        return raw.decode(encoding, errors="replace").encode()
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return raw.decode(errors="replace").encode()
-    return raw
 
 
 def read_texts(piece: LinePiece) -> Iterator[bytes]:
@@ -233,19 +221,30 @@ class Fields:
         names: the columns; None: a field that nobody reads.
         sep: the separator, or BLANKS.
         header: whether the first line has names.
-        quoted: whether a field may stand in quotes (RFC 4180).
+        quotes: how a field may be quoted; None: not at all.
         comment: what comments begin with; empty: there are none.
         encoding: the encoding.
+        null: a text that is NULL, beside an empty one.
     """
 
     names: tuple[str | None, ...]
     sep: str
     header: bool = False
-    quoted: bool = False
+    quotes: Quotes | None = None
     comment: str = ""
     encoding: str = "utf-8"
-    divisible: bool = True
+    null: str = ""
     carries: bool = False
+
+    @property
+    def is_multiline(self) -> bool:
+        """True where a quoted field may go on in the next line."""
+        return self.quotes is not None and self.quotes.multiline
+
+    @property
+    def divisible(self) -> bool:
+        """False where only the whole text tells where a row ends."""
+        return not self.is_multiline and not is_wide(self.encoding)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -260,6 +259,8 @@ class Fields:
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
         """Cut lines into columns; an empty field is NULL."""
+        if self.quotes and self.quotes.multiline:
+            lines = pa.array(join_lines(lines.to_pylist(), self.sep, self.quotes), pa.string())
         n = len(lines)
         if self.comment:
             lines = lines.filter(pc.invert(pc.starts_with(lines, self.comment)))
@@ -269,34 +270,37 @@ class Fields:
         parts = self._split(lines, piece.path)
         fits = pc.equal(pc.list_value_length(parts), len(self.names))
         wanted = [name for name in self.columns if name in columns]
-        fields = _take_fields(parts, fits, map(self.names.index, wanted), len(self.names))
+        fields = _take_fields(parts, fits, map(self.names.index, wanted), len(self.names), null=self.null)
         return _make_table(dict(zip(wanted, fields, strict=True)), _keep_bad(lines, fits), comments)
 
     def _split(self, lines: pa.Array, path: str) -> pa.Array:
         if self.sep == BLANKS:
             return _split_tokens(lines)
-        quotes = pc.match_substring(lines, '"') if self.quoted else None
-        if quotes is None or not pc.any(quotes, min_count=0).as_py():
+        quotes = self.quotes
+        if quotes is None or not pc.any(pc.match_substring(lines, quotes.mark), min_count=0).as_py():
             return pc.split_pattern(lines, self.sep)
-        width = len(self.names)
-        cut = [
-            cut_quoted(line, self.sep, path, width, lenient=bool(self.comment))
-            for line in lines.to_pylist()
-        ]
+        rows, width = lines.to_pylist(), len(self.names)
+        cut = [cut_quoted(row, self.sep, path, width, quotes) for row in rows]
+        for row, fields in zip(rows, cut, strict=True) if quotes.multiline else ():
+            if "\n" in row:
+                refuse_nested(row, fields, self.sep, path, width)
         return pa.array(cut, pa.list_(pa.string()))
 
 
-def _take_fields(parts: pa.Array, fits: pa.Array, places: Iterable[int], width: int) -> list[pa.Array]:
+def _take_fields(
+    parts: pa.Array, fits: pa.Array, places: Iterable[int], width: int, *, null: str = ""
+) -> list[pa.Array]:
     """Return some fields of lines that fit; NULL for the others and in the place of empty fields."""
     if not len(parts):
         return [pa.array([], pa.string()) for _ in places]
     if not pc.all(fits).as_py():
         parts = pc.if_else(fits, parts, pa.scalar([None] * width, parts.type))
-    return [_drop_empty(pc.list_element(parts, place)) for place in places]
+    fields = [_drop_text(pc.list_element(parts, place), "") for place in places]
+    return [_drop_text(field, null) for field in fields] if null else fields
 
 
-def _drop_empty(field: pa.Array) -> pa.Array:
-    return pc.if_else(pc.equal(field, ""), pa.scalar(None, pa.string()), field)
+def _drop_text(field: pa.Array, text: str) -> pa.Array:
+    return pc.if_else(pc.equal(field, text), pa.scalar(None, pa.string()), field)
 
 
 def _keep_bad(lines: pa.Array, fits: pa.Array) -> pa.Array:

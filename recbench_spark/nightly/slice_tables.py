@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recbench_spark.config import Slice
+from recbench_spark.data.arrow_rows import spell_values
 from recbench_spark.data.input_rows import check_input, count_distinct, open_input
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.protocol.user_blocks import TABLE_LABELS, SliceLabel
@@ -57,28 +56,3 @@ def _spell_rows(rows: pa.Table, names: Sequence[str], where: str) -> pa.Table:
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         message = f"{where}: column {names[1]} of type {labels.type} holds no labels"
         raise SchemaError(message, "write labels as text") from error
-
-
-def spell_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values as text, spelled as Spark's casts do.
-
-    >>> spell_values(pa.chunked_array([[1.0, 1e10, 0.0001, None]])).to_pylist()
-    ['1.0', '1.0E10', '1.0E-4', None]
-    """
-    if pa.types.is_floating(column.type):
-        codes = column.combine_chunks().dictionary_encode()
-        texts = pa.array(map(_spell_float, codes.dictionary.to_numpy()), pa.string())
-        return pa.chunked_array([texts.take(codes.indices)])
-    if pa.types.is_timestamp(column.type):  # the fraction without zeros at its end
-        texts = column.cast(pa.timestamp("us"), safe=False).cast(pa.string())
-        return pc.replace_substring_regex(texts, r"\.?0+$", "")
-    return column.cast(pa.string())
-
-
-def _spell_float(value: np.floating) -> str:
-    if not np.isfinite(value):
-        return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return np.format_float_positional(value, trim="0")
-    text = np.format_float_scientific(value, trim="0", exp_digits=1)
-    return text.replace("e+", "E").replace("e", "E")

@@ -81,8 +81,10 @@ def list_delta_files(place: str | Path, partitions: Mapping[str, str] | None = N
     return DeltaFiles(files, columns, bool(table.metadata().partition_columns))
 
 
-def open_delta(path: str) -> ds.Dataset:
-    """Open the rows of a Delta table or of a partition, in the version that was recorded, or in the latest.
+def open_delta(path: str, version: int | None = None) -> ds.Dataset:
+    """Open the rows of a Delta table or of a partition.
+
+    `version`: None: the one that was recorded, or the latest.
 
     Raises:
         FallbackToSpark: only Spark supports its features.
@@ -91,9 +93,10 @@ def open_delta(path: str) -> ds.Dataset:
 
     partition = find_partition(path)
     try:
+        version = find_version(path) if version is None else version
         if partition is None:
-            return read_dataset(path, find_version(path))
-        rows = read_dataset(partition.table, find_version(path))
+            return read_dataset(path, version)
+        rows = read_dataset(partition.table, version)
         wanted = partition.values.items()
         keys = {one: ds.get_partition_keys(one.partition_expression) for one in rows.get_fragments()}
         kept = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+
 BLANKS = "blanks"
 """Name of a separator: one or several blanks, of which tabs are some."""
 
@@ -10,3 +12,11 @@ WIDE = ("utf-16", "utf-32")
 
 TO_UTF8 = "write it in UTF-8: iconv -f UTF-16 -t UTF-8 FILE"
 """Hint for text in such an encoding."""
+
+
+def is_wide(encoding: str) -> bool:
+    """Return whether an encoding is one of WIDE."""
+    try:
+        return codecs.lookup(encoding).name.startswith(WIDE)
+    except LookupError:
+        return False

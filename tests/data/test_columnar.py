@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,7 +22,7 @@ from pyspark.sql import functions as F
 from recbench_spark.config import Dataset, Split
 from recbench_spark.data import columnar
 from recbench_spark.data.columnar import COLUMNS, open_columnar_log
-from recbench_spark.errors import DataError, StoreError
+from recbench_spark.errors import DataError, FallbackToSpark, StoreError
 from recbench_spark.nightly import split as splitting
 from recbench_spark.nightly.split import write_labelled_log
 from recbench_spark.schemas import SPLITS
@@ -242,7 +243,9 @@ def test_many_splits_leave_a_checkpoint_that_spark_reads(spark, tmp_path: Path) 
 def test_a_table_that_asks_its_writers_for_more_is_written_by_spark(spark, tmp_path: Path) -> None:
     """Read by tasks or by Spark, written by tasks or by Spark: four ways, the same rows."""
     path = write_log(tmp_path, plain_log())
-    logs = {"by_tasks": dataset(path), "by_spark": dataset(path, options={"mergeSchema": "false"})}
+    spark.sql("CREATE SCHEMA IF NOT EXISTS columnar")
+    spark.read.parquet(path).write.saveAsTable("columnar.log", format="delta", mode="overwrite")
+    logs = {"by_tasks": dataset(path), "by_spark": dataset("columnar.log", reader="delta")}
     store = Store(spark, str(tmp_path / "warehouse"))
     store.create(SPLITS)
     for name, log in logs.items():
@@ -260,7 +263,7 @@ def test_a_table_that_asks_its_writers_for_more_is_written_by_spark(spark, tmp_p
 # ------------------------------------------------------------------------------ without Spark
 
 
-def test_logs_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
+def test_logs_that_take_two_passes(tmp_path: Path) -> None:
     path = write_log(tmp_path, plain_log())
     assert open_columnar_log(dataset(path)) is not None
     assert open_columnar_log(dataset(f"{path}/0.parquet")) is not None
@@ -271,7 +274,6 @@ def test_logs_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
         {"attributes": ["rating"]},
         {"until": "2026-01-31"},
         {"bad_rows": "reject"},
-        {"options": {"mergeSchema": "true"}},
         {"columns": {"rating": "stars"}},
         {"columns": {"part": "rating"}},
         {"time_unit": "timestamp"},
@@ -288,18 +290,17 @@ def test_logs_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
         {"rating": [True]},
         {"rating": pa.array([1]).cast(pa.decimal128(20, 0))},
         {"event_time": pa.array([1], pa.timestamp("us"))},
-        {"event_time": pa.array([1], pa.timestamp("ns", "UTC"))},
         {"part": ["train"]},
         {"Item_Id": [1]},
     ],
 )
-def test_types_that_are_left_to_sparks_readers(tmp_path: Path, columns: dict[str, Any]) -> None:
+def test_types_that_take_two_passes(tmp_path: Path, columns: dict[str, Any]) -> None:
     good = {"user_id": [1], "item_id": [1], "rating": [1.0], "event_time": [1]}
     assert open_columnar_log(dataset(write_log(tmp_path / "good", good, files=1))) is not None
     assert open_columnar_log(dataset(write_log(tmp_path / "bad", {**good, **columns}, files=1))) is None
 
 
-def test_folders_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
+def test_folders_of_a_log(tmp_path: Path) -> None:
     path = Path(write_log(tmp_path, plain_log()))
     pq.write_table(pa.table({"user_id": ["a"], "item_id": ["b"]}), path / "other.parquet")
     assert open_columnar_log(dataset(str(path))) is None
@@ -308,22 +309,33 @@ def test_folders_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
     (path / "notes.txt").write_text("no Parquet")
     assert open_columnar_log(dataset(str(path))) is None
     (path / "notes.txt").unlink()
-    for name, fits in (("_old", True), ("old", False), ("_day=1", False)):
+    for name, n in (("_old", 1), ("old", 1), ("_day=1", 2)):
         (path / name).mkdir()
-        assert (open_columnar_log(dataset(str(path))) is not None) == fits
-        (path / name).rmdir()
+        shutil.copy(path / "0.parquet", path / name)
+        log, files = open_columnar_log(dataset(str(path))), [*path.glob("[0-9].parquet")]
+        counts = [
+            pq.read_metadata(file).num_rows for file in [*files, path / "0.parquet"][: len(files) - 1 + n]
+        ]
+        assert log is not None and log.n == sum(counts)
+        shutil.rmtree(path / name)
 
 
-def test_delta_tables_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
-    """Files that lack a column of the table, and a folder by partition."""
+def test_delta_tables_by_tasks(tmp_path: Path) -> None:
+    """Files that lack a column of the table, a folder by partition, and a damaged table."""
     rows = pa.table({"user_id": [9, 9], "item_id": [1, 2]})
     log = dataset(str(tmp_path / "a log"), reader="delta")
     write_deltalake(tmp_path / "a log", rows)
     assert open_columnar_log(log) is not None
     DeltaTable(tmp_path / "a log").alter.add_columns([Field("rating", PrimitiveType("double"))])
-    assert open_columnar_log(log) is None
+    unrated = open_columnar_log(log)
+    assert unrated is not None
+    with pytest.raises(FallbackToSpark, match="a value is missing"):
+        list(columnar.read_log([0], COLUMNS, unrated, 1))
     write_deltalake(tmp_path / "parts", rows, partition_by=["user_id"])
-    assert open_columnar_log(dataset(str(tmp_path / "parts"), reader="delta")) is None
+    parts = open_columnar_log(dataset(str(tmp_path / "parts"), reader="delta"))
+    assert parts is not None
+    (read,) = columnar.read_log([0], COLUMNS, parts, 1)
+    assert read.select(["user_id", "item_id"]).to_pydict() == {"user_id": [9, 9], "item_id": [1, 2]}
     (tmp_path / "parts" / "_delta_log" / "00000000000000000001.json").write_text("{")
     assert open_columnar_log(dataset(str(tmp_path / "parts"), reader="delta")) is None
 

@@ -26,10 +26,12 @@ from recbench_spark.data.log_files import open_log_file
 from recbench_spark.data.log_sources import open_raw_log
 from recbench_spark.data.log_values import profile_columns
 from recbench_spark.data.opened_logs import check_log
+from recbench_spark.data.readers.logs import open_frames
 from recbench_spark.data.text_pieces import BAD_LINE, read_pieces, split_file
 from recbench_spark.engine.local import LocalEngine
+from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import DataError
-from tests.labelled import open_log
+from tests.labelled import make_log_frame, open_log
 
 GOOD = [
     {"user": f"u{n % 9}", "item": f"i{n}", "rating": n % 5, "time": 1_600_000_000 + n} for n in range(40)
@@ -172,20 +174,15 @@ def test_a_log_of_objects_needs_no_spark(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_spark_reads_the_same_texts(spark: Any, tmp_path: Path) -> None:
-    """An option that changes nothing here leaves the file to Spark's reader."""
+    """Tasks cut the text of a file that Spark alone reaches."""
     (tmp_path / "log.json").write_text("\n".join(map(json.dumps, [row for row in ODD if row["user"]])))
     columns = {"user_id": "user", "item_id": "item", "rating": "rating", "event_time": ""}
     tables = []
-    for options in ({}, {"allowComments": "true"}):
-        dataset = Dataset(
-            name="log",
-            reader="json",
-            path=str(tmp_path),
-            columns=columns,
-            options=options,
-            attributes=["genre"],
-        )
-        rows = open_log(spark, dataset).rows.drop("event_time").collect()
+    given = {"name": "log", "reader": "json", "path": str(tmp_path), "columns": columns}
+    dataset = Dataset(**given, attributes=["genre"])
+    raws = (open_raw_log(dataset), open_frames(spark, dataset))
+    for log in (check_log(raw, dataset, SparkEngine(spark)) for raw in raws):
+        rows = make_log_frame(spark, log).drop("event_time").collect()
         tables.append(sorted((*row[:3], str(row.attributes)) for row in rows))
     assert tables[0] == tables[1] and len(tables[0]) == 3
 
@@ -209,9 +206,7 @@ def test_a_night_refuses_what_init_refuses_and_reads_a_mark(spark, tmp_path: Pat
             read(spark, log)
         assert pairs < read(spark, log, bad_rows="reject")
         assert all("{" not in user for user, _ in read(spark, log, bad_rows="reject"))
-    # The old reading has a name.
     log.write_text("\n".join(LINES[:-1]) + "\n" + repr(GOOD[-1]))
     with pytest.raises(DataError, match="line 40 is a literal of Python"):
         read(spark, log)
     assert len(read(spark, log, bad_rows="reject")) == len(GOOD) - 1
-    assert read(spark, log, bad_rows="reject", options={"allowSingleQuotes": "true"}) == pairs

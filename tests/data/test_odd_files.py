@@ -21,10 +21,10 @@ from recbench_spark.config import Dataset
 from recbench_spark.data import arrow_files, columnar, input_rows
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.input_rows import check_input, open_input
-from recbench_spark.data.readers import files
+from recbench_spark.data.readers import paths
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
-from recbench_spark.errors import RecbenchError
+from recbench_spark.errors import FallbackToSpark, RecbenchError
 from recbench_spark.graph.edges import open_rows
 from recbench_spark.storage.local_files import HEAD_BYTES, parquet_error
 from tests.labelled import id_order, open_log
@@ -318,7 +318,10 @@ def test_logs(spark, tmp_path: Path, name: str) -> None:
         with pytest.raises(RecbenchError) as error:
             open_log(spark, dataset)
         assert wanted in str(error.value)
-        assert columnar.open_columnar_log(dataset) is None
+        opened = columnar.open_columnar_log(dataset)
+        if opened is not None:  # a column that a file lacks is seen when its rows are read
+            with pytest.raises(FallbackToSpark, match="a value is missing"):
+                list(columnar.read_log([0], columnar.COLUMNS, opened, 1))
     else:
         assert sorted(map(tuple, open_log(spark, dataset).rows.select(*names).collect())) == wanted
 
@@ -570,12 +573,12 @@ def test_a_delta_table_is_read_by_its_name(spark, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".bz2"])
-def test_first_lines_of_remote_files(spark, tmp_path: Path, ending: str, monkeypatch) -> None:
+def test_first_lines_of_remote_files(spark, tmp_path: Path, ending: str) -> None:
     """Files are read by Hadoop's file system; a local one represents any."""
     lay(tmp_path, {f"r[1] %41.csv{ending}": "user_id,item_id\n" + "ann,a\n" * 20_000})
-    (uri,) = files.input_files(spark, str(tmp_path / f"r[1] %41.csv{ending}"), {})
-    monkeypatch.setattr(files, "local_path", lambda _: None)
-    head = files.read_file_head(spark, uri)
+    ((uri, folders),) = paths.list_files(spark, str(tmp_path / f"r[1] %41.csv{ending}")).items()
+    head = paths.read_file_head(spark, uri)
+    assert not folders
     assert head.startswith(b"user_id,item_id\nann,a\n") and len(head) == HEAD_BYTES
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
+import tempfile
+from datetime import datetime
 from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from recbench_spark.config.dataset import FILE_OPTIONS, READER_OPTIONS, UNUSED_OPTIONS, Dataset
-from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.config.dataset import READER_OPTIONS, UNUSED_OPTIONS, Dataset
+from recbench_spark.data import text_pieces
+from recbench_spark.data.log_sources import open_raw_log
+from recbench_spark.data.log_times import convert_times
+from recbench_spark.data.opened_logs import check_log
+from recbench_spark.engine.local import LocalEngine
+from recbench_spark.errors import ConfigError, DataError, SchemaError
 from tests.labelled import open_log
 
 Case = tuple[str, str | bytes, dict[str, str]]
@@ -26,80 +34,35 @@ CSV: dict[str, Case] = {
     "escape": ("\\", 'u,i\n"a\\"b",2\n', {}),
     "comment": ("#", "u,i\n#x,1\n1,2\n", {}),
     "header": ("false", "u,i\n1,2\n", {}),
-    "ignoreLeadingWhiteSpace": ("true", "u,i\n a,b\n", {}),
-    "ignoreTrailingWhiteSpace": ("true", "u,i\na ,b\n", {}),
     "nullValue": ("nix", "u,i\nnix,1\n1,2\n", {}),
-    "emptyValue": ("e", 'u,i\n"",1\n1,2\n', {}),
     "timestampFormat": ("MM/dd/yyyy", "u,i,t\n1,2,03/14/2015\n", {}),
-    "maxColumns": ("1", "u,i\n1,2\n", {}),
-    "maxCharsPerColumn": ("3", "u,i\nabcdef,2\n", {}),
     "multiLine": ("true", 'u,i,n\n1,2,"a\nb"\n', {}),
-    "charToEscapeQuoteEscaping": ("!", 'u,i\n"abc!\\",1\n', {"escape": "\\"}),
-    "lineSep": ("|", "u,i|1,2|3,4", {}),
-    "unescapedQuoteHandling": ("RAISE_ERROR", 'u,i\n"a"b,2\n1,2\n', {}),
 }
 
 JSON: dict[str, Case] = {
     "encoding": ("ISO-8859-1", b'{"u": "caf\xe9", "i": 2}\n', {}),
     "charset": ("cp1252", b'{"u": "caf\xe9", "i": 2}\n', {}),
-    "lineSep": ("|", '{"u": 1, "i": 2}|{"u": 3, "i": 4}', {}),
     "timestampFormat": ("MM/dd/yyyy", '{"u": 1, "i": 2, "t": "03/14/2015"}\n', {}),
-    "allowComments": ("true", '{"u": 1, /* a */ "i": 2}\n', {}),
-    "allowUnquotedFieldNames": ("true", "{u: 1, i: 2}\n", {}),
-    "allowSingleQuotes": ("true", "{'u': 1, 'i': 2}\n" + '{"u": 1, "i": 2}\n', {}),
-    "allowNumericLeadingZeros": ("true", '{"u": 01, "i": 2}\n', {}),
-    "allowNonNumericNumbers": ("false", '{"u": 1, "i": 2, "n": NaN}\n{"u": 1, "i": 3}\n', {}),
-    "allowBackslashEscapingAnyCharacter": ("true", '{"u": "\\c", "i": 2}\n', {}),
-    "allowUnquotedControlChars": ("true", '{"u": "a\tb", "i": 2}\n', {}),
 }
 
 TEXTS = {"csv": CSV, "json": JSON}
 
-TYPED = {
-    "parquet": {"mergeSchema": "false", "datetimeRebaseMode": "LEGACY", "int96RebaseMode": "LEGACY"},
-    "delta": {"versionAsOf": "0", "timestampAsOf": "2020-01-01"},
-}
-
-FILES = {
-    "pathGlobFilter": "a*",
-    "recursiveFileLookup": "true",
-    "modifiedAfter": "2090-01-01T00:00:00",
-    "modifiedBefore": "1990-01-01T00:00:00",
-    "ignoreMissingFiles": "true",
-    "ignoreCorruptFiles": "true",
-}
-
-CASES = [(reader, option) for reader in ("csv", "json") for option in FILE_OPTIONS]
+TYPED = {"parquet": {"pathGlobFilter": "a*"}, "delta": {"versionAsOf": "0", "timestampAsOf": "2020-01-01"}}
 
 
-def read(
-    spark: object,
-    reader: str,
-    path: Path,
-    options: dict[str, str],
-    *,
-    remove: Path | None = None,
-    **more: object,
-) -> object:
-    """The rows, or the class of the error; `remove`: a file that is lost before they are read."""
+def read(spark: object, reader: str, path: Path, options: dict[str, str]) -> Any:
+    """The rows, or the class of the error."""
     named = {"user_id": "u", "item_id": "i"}
     if options.get("header") == "false":
         named = {"user_id": "_c0", "item_id": "_c1"}
-    dated = path.name.startswith(("t.", "int96", "micros"))
-    more |= {"time_unit": "timestamp"} if dated else {}
+    dated = path.name.startswith("t.")
+    more = {"time_unit": "timestamp"} if dated else {}
     columns = {**named, **({"event_time": "t"} if dated else {})}
     try:
         dataset = Dataset(name="d", reader=reader, path=str(path), columns=columns, options=options, **more)
-        frame = open_log(spark, dataset).rows
-        if remove is not None:
-            kept = remove.read_bytes()
-            remove.unlink()
-        rows = frame.collect()
+        rows = open_log(spark, dataset).rows.collect()
     except Exception as error:
         return type(error).__name__
-    finally:
-        if remove is not None:
-            remove.write_bytes(kept)
     return sorted((row.user_id, row.item_id, row.event_time, str(row.attributes)) for row in rows)
 
 
@@ -116,45 +79,17 @@ def test_an_option_of_text_has_an_effect(spark: object, tmp_path: Path, reader: 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("reader", "option"), [("json", "ignoreCorruptFiles"), *CASES])
-def test_an_option_of_files_has_an_effect(spark: object, tmp_path: Path, reader: str, option: str) -> None:
-    line = {"csv": "u,i\n1,2\n", "json": '{"u": 1, "i": 2}\n'}[reader]
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.{reader}").write_text(line)
-    if option == "recursiveFileLookup":
-        (tmp_path / "day=1").mkdir()
-        (tmp_path / "day=1" / f"c.{reader}").write_text(line)
-        dataset = {"attributes": ["day"]}  # folders stand for columns, unless files are looked for in all
-    elif option == "ignoreCorruptFiles":
-        (tmp_path / f"c.{reader}.gz").write_bytes(gzip.compress((line * 10_000).encode())[:-20])
-        dataset = {}
-    else:
-        dataset = {}
-    remove = tmp_path / f"b.{reader}" if option == "ignoreMissingFiles" else None
-    without, used = (
-        read(spark, reader, tmp_path, more, remove=remove, **dataset)
-        for more in ({}, {option: FILES[option]})
-    )
-    assert used != without
-
-
-@pytest.mark.spark
-def test_options_of_parquet_have_an_effect(spark: object, tmp_path: Path) -> None:
-    rows = {"u": [1], "i": [2], "t": pa.array([-14_830_974_000_000_000], pa.timestamp("us", "UTC"))}
-    pq.write_table(pa.table(rows), tmp_path / "int96.parquet", use_deprecated_int96_timestamps=True)
-    pq.write_table(pa.table(rows), tmp_path / "micros.parquet")
-    for option, name in (("int96RebaseMode", "int96"), ("datetimeRebaseMode", "micros")):
-        path = tmp_path / f"{name}.parquet"
-        both = [read(spark, "parquet", path, {option: mode}) for mode in ("LEGACY", "CORRECTED")]
-        assert both[0] != both[1], option
-    (tmp_path / "two").mkdir()
-    pq.write_table(pa.table({"u": [1], "i": [2]}), tmp_path / "two" / "a.parquet")
-    pq.write_table(pa.table({"u": [1], "i": [2], "t": [3]}), tmp_path / "two" / "b.parquet")
-    merged, one = (
-        read(spark, "parquet", tmp_path / "two", {"mergeSchema": value}, attributes=["t"])
-        for value in ("true", "false")
-    )
-    assert merged != one
+@pytest.mark.parametrize("reader", ["csv", "json", "parquet"])
+def test_a_pattern_chooses_files_by_their_names(spark: object, tmp_path: Path, reader: str) -> None:
+    line = {"csv": "u,i\n1,2\n", "json": '{"u": 1, "i": 2}\n'}
+    for folder in (tmp_path, tmp_path / "day=1"):
+        folder.mkdir(exist_ok=True)
+        for name in ("a", "b"):
+            if reader == "parquet":
+                pq.write_table(pa.table({"u": ["1"], "i": ["2"]}), folder / f"{name}.parquet")
+            else:
+                (folder / f"{name}.{reader}").write_text(line[reader])
+    assert [len(read(spark, reader, tmp_path, one)) for one in ({}, {"pathGlobFilter": "a*"})] == [4, 2]
 
 
 @pytest.mark.spark
@@ -168,21 +103,16 @@ def test_options_of_delta_have_an_effect(spark: object, tmp_path: Path) -> None:
 
 
 def test_each_accepted_option_is_tried() -> None:
-    tried = {
-        "csv": {*CSV},
-        "json": {*JSON, "ignoreCorruptFiles"},
-        **{reader: {*one} for reader, one in TYPED.items()},
-    }
+    tried = {reader: {*cases} for reader, cases in {**TEXTS, **TYPED}.items()}
     for reader, accepted in READER_OPTIONS.items():
-        assert {*accepted} - {*FILE_OPTIONS} == tried[reader], reader
-    assert {*FILE_OPTIONS, "ignoreCorruptFiles"} == {*FILES}
+        assert {*accepted} - {"pathGlobFilter"} == tried[reader] - {"pathGlobFilter"}, reader
 
 
-def test_options_without_an_effect_are_refused() -> None:
+def test_options_that_are_not_read_are_refused() -> None:
     for reader, accepted in READER_OPTIONS.items():
-        for option in {*UNUSED_OPTIONS, *FILE_OPTIONS} - {*accepted}:
+        for option in {*UNUSED_OPTIONS} - {*accepted}:
             for name in (option, option.upper()):
-                with pytest.raises(ValueError, match="has no"):
+                with pytest.raises(ValueError, match=f"{name} is not read by reader '{reader}'"):
                     Dataset(name="d", reader=reader, path="log", options={name: "true"})
 
 
@@ -190,7 +120,18 @@ def test_options_without_an_effect_are_refused() -> None:
     ("reader", "options", "message"),
     [
         ("csv", {"timestampFormat": "M/d/yyyy"}, "set dataset.time_unit: timestamp"),
-        ("csv", {"encoding": "UTF-16"}, "iconv -f UTF-16 -t UTF-8"),
+        ("json", {"encoding": "UTF-16"}, "iconv -f UTF-16 -t UTF-8"),
+        (
+            "csv",
+            {"headder": "true"},
+            "(?s)has no 'headder'.*did you mean 'header'.*known: charset",
+        ),
+        (
+            "json",
+            {"allowComments": "true"},
+            "allowComments is not read by reader 'json'(?s:.*)jq -c . FILE",
+        ),
+        ("csv", {"fs.s3a.endpoint": "x"}, "--conf spark.hadoop.fs.s3a.endpoint=VALUE"),
         ("csv", {"sep": "blanks", "quote": "'"}, "with sep: blanks has no 'quote'"),
         ("csv", {"delimiter": "Blanks", "multiLine": "true"}, "with sep: blanks has no 'multiLine'"),
         ("csv", {"inferSchema": "true"}, "every field is read as text"),
@@ -255,3 +196,100 @@ def test_times_of_a_pattern(spark: object, tmp_path: Path, pattern: str, text: s
     (tmp_path / "t.csv").write_text("user_id,item_id,event_time\n1,2,2015-03-14\n")
     with pytest.raises(DataError, match="is not a timestamp by "):
         open_rows(spark, tmp_path / "t.csv", options, time_unit="timestamp")
+
+
+def read_here(path: Path, **settings: Any) -> list[tuple[Any, ...]]:
+    """Rows as processes of this machine read them."""
+    dataset = Dataset(**{"name": "d", "reader": "csv", "path": str(path), **settings})
+    with tempfile.TemporaryDirectory() as spill:
+        log = check_log(open_raw_log(dataset), dataset, LocalEngine(spill))
+        rows = pa.concat_tables(log.rows.each(log.columns, pa.concat_tables)).to_pylist()
+    return [tuple(row.values()) for row in rows]
+
+
+def test_text_that_is_read_as_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide letters, and fields over several lines, of which one is blank, in files of many pieces."""
+    monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", 16)
+    text = "user_id,item_id,rating,note\n" + "".join(f'u{n},é,{n},"a\n\nb ""{n}"""\n' for n in range(40))
+    expected = [(f"u{n}", "é", float(n), None, [("note", f'a\n\nb "{n}"')]) for n in range(40)]
+    for encoding in ("utf-8", "UTF-16", "utf-16le"):
+        (tmp_path / "log.csv").write_text(text, encoding=encoding, newline="\r\n")
+        options = {"multiLine": "true", "encoding": encoding}
+        assert read_here(tmp_path / "log.csv", options=options, attributes=["note"]) == expected
+    plain = text.replace("\n\n", " ")
+    (tmp_path / "log.csv").write_text(plain, encoding="utf-16")
+    assert len(read_here(tmp_path / "log.csv", options={"charset": "utf16"})) == 40
+
+
+def test_quotes_escapes_and_texts_of_missing_values(tmp_path: Path) -> None:
+    lines = ["user_id;item_id;rating", "1;'a;\\'b\\\\';NA", "NA;'c;\\n';2", "3; 'd;4", "'5';e'f';6"]
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    options = {"sep": ";", "quote": "'", "escape": "\\", "nullValue": "NA"}
+    with pytest.raises(DataError, match=r"1 rows whose 'user_id' .*1 rows whose 'rating'"):
+        read_here(tmp_path / "log.txt", options=options)
+    rows = read_here(tmp_path / "log.txt", options=options, bad_rows="reject")
+    assert rows == [("3", " 'd", 4.0, None), ("5", "e'f'", 6.0, None)]
+    (tmp_path / "log.txt").write_text(lines[0] + "\n" + lines[1].replace("NA", "7"))
+    assert read_here(tmp_path / "log.txt", options=options) == [("1", "a;'b\\", 7.0, None)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sep": ";", "delimiter": ","}, "one option, with two values"),
+        ({"quote": "''"}, "quote is one letter, not \"''\""),
+        ({"encoding": "x-windows-874"}, "no encoding 'x-windows-874' is known"),
+        ({"timestampFormat": "E, d MMM yyyy"}, "E is not known"),
+        ({"timestampFormat": "yyyy-yyyy"}, "redefinition of group name"),
+    ],
+)
+def test_values_of_options_that_are_none(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    (tmp_path / "log.csv").write_text("user_id,item_id,event_time\n1,2,2020-01-01\n")
+    with pytest.raises(ConfigError, match=message) as error:
+        read_here(tmp_path / "log.csv", options=options, time_unit="timestamp")
+    assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "micros"),
+    [
+        ("yyyyMMddHHmmss", "20150314100203", 1_426_323_723_000_000),
+        ("d MMM yy[ h:mm:ss.SSS a]", "14 mar 15", 1_426_287_600_000_000),
+        ("d MMM yy[ h:mm:ss.SSS a]", "14 Mar 15 12:00:00.5 am", 1_426_287_600_500_000),
+        ("MMMM d, yyyy 'at' H'h'", "March 14, 2015 at 9h", 1_426_320_000_000_000),
+        ("yyyy-MM-dd'T'HH:mmX", "2015-03-14T09:00Z", 1_426_323_600_000_000),
+        ("yyyy-MM-dd HH:mm VV", "2015-03-14 09:00 America/New_York", 1_426_338_000_000_000),
+        *(("M/d/yyyy h:mm a", text, None) for text in ("3/14/2015 0:30 AM", "3/14/2015 13:00 PM", "x")),
+        *(("dd.MM.yyyy HH", text, None) for text in ("30.02.2015 00", "1.02.2015 00", "01.02.2015 24")),
+    ],
+)
+def test_patterns_of_times(pattern: str, text: str, micros: int | None) -> None:
+    times = convert_times(pa.array([text]), "timestamp", ZoneInfo("Europe/Rome"), pattern)
+    assert times.to_pylist() == [micros]
+
+
+def test_attributes_are_spelled_as_spark_casts_them(tmp_path: Path) -> None:
+    at = pa.array([datetime(2020, 1, 1, 10), datetime(2020, 1, 1, 10, 0, 0, 500_000)], pa.timestamp("us"))
+    columns = {"double": [1e10, 0.1], "half": pa.array([1.5, None], pa.float16()), "at": at}
+    rows = {"user_id": [1, 2], "item_id": [1, 2], **columns}
+    pq.write_table(pa.table({**rows, "list": [[1], [2]]}), tmp_path / "log.parquet")
+    read = read_here(tmp_path / "log.parquet", reader="parquet", attributes=[*columns])
+    assert [[text for _, text in row[-1]] for row in read] == [
+        ["1.0E10", "1.5", "2020-01-01 10:00:00"],
+        ["0.1", None, "2020-01-01 10:00:00.5"],
+    ]
+    with pytest.raises(SchemaError, match=r"column list is list<.*>, which is no attribute"):
+        read_here(tmp_path / "log.parquet", reader="parquet", attributes=["list"])
+
+
+def test_a_folder_of_delta_is_read_by_its_own_reader(tmp_path: Path) -> None:
+    write_deltalake(
+        tmp_path / "t", pa.table({"user_id": [1, 2], "item_id": [1, 2]}), partition_by=["user_id"]
+    )
+    write_deltalake(tmp_path / "t", pa.table({"user_id": [3], "item_id": [3]}), mode="append")
+    for version, users in (("0", {1, 2}), ("1", {1, 2, 3})):
+        rows = read_here(tmp_path / "t", reader="delta", options={"versionAsOf": version})
+        assert {row[0] for row in rows} == users
+    with pytest.raises(DataError, match="it is a table of Delta") as error:
+        read_here(tmp_path / "t", reader="parquet")
+    assert error.value.hint == "dataset.reader: delta"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from recbench_spark.config import Dataset
-from recbench_spark.data.log_sources import HERE, Finder, find_text_files
-from recbench_spark.data.readers.paths import file_system, is_folder, list_names
+from recbench_spark.data.log_sources import HERE, find_text_files
+from recbench_spark.data.readers.paths import file_system, is_folder, list_files, list_names, read_file_head
 from recbench_spark.errors import ConfigError, DataError, MissingError
 from recbench_spark.storage.catalogs import is_delta
-from recbench_spark.storage.local_files import read_head
 from recbench_spark.storage.warehouse import hadoop_uri, share_access
 
 ODD = ("plain", "with space", "per%20cent", "näive")
@@ -34,21 +32,20 @@ def connect() -> SparkSession:
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("prefix", ["", "file:", "file://"])
-def test_a_folder_is_listed_by_any_name(
-    connect: SparkSession, tmp_path: Path, name: str, prefix: str
-) -> None:
+def test_a_folder_is_listed_by_any_name(tmp_path: Path, name: str, prefix: str) -> None:
     folder = tmp_path / name
     (folder / "inner").mkdir(parents=True)
     for file in ("train.ascii.gz", "test.ascii", "notes.txt"):
         (folder / file).write_text("1 2\n", encoding="utf-8")
     place = f"{prefix}{folder}"
-    assert is_folder(connect, place)
-    assert not is_folder(connect, f"{place}/notes.txt")
-    assert list_names(connect, place) == ["inner", "notes.txt", "test.ascii", "train.ascii.gz"]
-    finder = Finder(partial(is_folder, connect), partial(list_names, connect), read_head)
-    assert finder.find(place, ["train.ascii"]) == f"{place}/train.ascii.gz"
+    assert HERE.is_folder(place)
+    assert not HERE.is_folder(f"{place}/notes.txt")
+    assert HERE.list_names(place) == ["inner", "notes.txt", "test.ascii", "train.ascii.gz"]
+    assert HERE.find(place, ["train.ascii"]) == f"{place}/train.ascii.gz"
+    assert HERE.read_head(f"{place}/test.ascii") == b"1 2\n"
+    assert [Path(file).name for file in HERE.list_files(place, "t*")] == ["test.ascii", "train.ascii.gz"]
     with pytest.raises(ConfigError, match=r"no train\.csv") as error:
-        finder.find(place, ["train.csv"])
+        HERE.find(place, ["train.csv"])
     assert "train.ascii" in error.value.hint
 
 
@@ -60,13 +57,30 @@ def test_a_relative_folder_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (file, layout.single) == ("netflix/training_set/mv_0000001.txt", True)  # type: ignore[attr-defined]
 
 
-def test_missing_places_and_files_are_named(connect: SparkSession, tmp_path: Path) -> None:
+def test_missing_places_and_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("x", encoding="utf-8")
     for missing in (f"{tmp_path}/none", f"file:{tmp_path}/none"):
         with pytest.raises(MissingError, match="no such file or folder"):
-            is_folder(connect, missing)
-    with pytest.raises(DataError, match=r"file\.txt: cannot be read"):
-        list_names(connect, f"{tmp_path}/file.txt")
+            HERE.is_folder(missing)
+    with pytest.raises(ConfigError, match=r"file\.txt is a file"):
+        HERE.find(f"{tmp_path}/file.txt", ["train.ascii"])
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_sparks_session_lists_a_folder_by_any_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Hadoop lists and reads them; a local file system represents any."""
+    folder = tmp_path / name
+    for day in ("1", "a b"):
+        (folder / f"day={day}").mkdir(parents=True)
+        (folder / f"day={day}" / "x.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    (folder / "old").mkdir()
+    assert is_folder(spark, str(folder)) and not is_folder(spark, f"{folder}/day=1/x.csv")
+    assert list_names(spark, str(folder)) == ["day=1", "day=a b", "old"]
+    listed = list_files(spark, str(folder), "x*")
+    assert [one["day"] for one in listed.values()] == ["1", "a b"]
+    assert {read_file_head(spark, file) for file in listed} == {b"a,b\n1,2\n"}
+    with pytest.raises(DataError, match=r"x\.csv: cannot be read"):
+        read_file_head(spark, f"{folder}/x.csv")
 
 
 def test_places_that_hadoop_alone_knows_are_refused_by_connect(connect: SparkSession) -> None:

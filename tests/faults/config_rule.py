@@ -382,31 +382,23 @@ def _column_mistakes(dataset: dict[str, Any]) -> str | None:
     return None
 
 
-FILE_OPTIONS = """ ignoremissingfiles modifiedafter modifiedbefore pathglobfilter
-    recursivefilelookup"""
+BLANKS_OPTIONS = "sep delimiter encoding charset comment header pathglobfilter"
 OPTIONS = {
-    "csv": """sep delimiter encoding charset quote escape comment header ignoreleadingwhitespace
-    ignoretrailingwhitespace nullvalue emptyvalue timestampformat maxcolumns maxcharspercolumn multiline
-    chartoescapequoteescaping linesep unescapedquotehandling"""
-    + FILE_OPTIONS,
-    "json": """encoding charset linesep timestampformat allowcomments allowunquotedfieldnames
-    allowsinglequotes allownumericleadingzeros allownonnumericnumbers allowbackslashescapinganycharacter
-    allowunquotedcontrolchars ignorecorruptfiles"""
-    + FILE_OPTIONS,
-    "parquet": "mergeschema datetimerebasemode int96rebasemode" + FILE_OPTIONS,
+    "csv": BLANKS_OPTIONS + " quote escape multiline nullvalue timestampformat",
+    "json": "encoding charset timestampformat pathglobfilter",
+    "parquet": "pathglobfilter",
     "delta": "versionasof timestampasof",
 }
-BLANKS_OPTIONS = "sep delimiter encoding charset comment header" + FILE_OPTIONS
 
 
 def list_strange_options(dataset: dict[str, Any]) -> list[str]:
-    """List options that change nothing; one with a dot is of the file system."""
+    """List options that are not read."""
     options = {name.lower(): value for name, value in dataset.get("options", {}).items()}
     blanks = "blanks" in (str(options.get("sep")).lower(), str(options.get("delimiter")).lower())
     known = {*(BLANKS_OPTIONS if blanks else OPTIONS.get(dataset["reader"], "")).split()}
     if dataset.get("time_unit") != "timestamp":
         known -= {"timestampformat"}
-    return [name for name in dataset.get("options", {}) if name.lower() not in known and "." not in name]
+    return [name for name in dataset.get("options", {}) if name.lower() not in known]
 
 
 READERS = (

@@ -298,7 +298,6 @@ def test_files_are_told_by_line_and_key(
 
 TAKEN = (
     "--set dataset.options.sep=','", "--set dataset.options.HEADER='true'",
-    '--set dataset.options={"fs.s3a.endpoint":"x"}',
     "--set evaluation.parts=[test,valid] --set split.ratio=[0.7,0.1,0.2]",
     "--set evaluation.parts=[valid] --set split.holdout=leave_one_out --set split.valid=true",
     "--set evaluation.parts=[test,open_loop] --set dataset.columns.part=watched_at",

@@ -170,19 +170,23 @@ def test_the_job_starts_no_java(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "reader": (
+    "a catalog": (
         {},
-        {"reader": "json", "options": {"allowComments": "true"}},
-        "allowcomments is for Spark's reader",
+        {"reader": "delta", "path": "shop.orders"},
+        "shop.orders may be a table of a catalog",
     ),
-    "options": (SPLITS["last"], {"options": {"mergeSchema": "true"}}, "no Parquet files of one schema"),
+    "a storage": (
+        SPLITS["last"],
+        {"reader": "csv", "path": "wasb://c@a/log.csv"},
+        "log.csv is on a storage that Spark reads",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_needs_spark_is_said(tmp_path: Path, name: str) -> None:
     split, dataset, why = CASES[name]
-    benchmark = make(write_log(tmp_path / "log", 4), split, **dataset)
+    benchmark = make(split=split, **{"path": "", **dataset})
     choice, _ = choose_runner("auto", benchmark, str(tmp_path / "w"))
     assert choice.engine == "spark" and why in choice.why
     with pytest.raises(ConfigError, match=why) as refused:

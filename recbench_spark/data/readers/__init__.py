@@ -6,9 +6,7 @@ is dropped silently, and no problem appears later as a Java stack trace.
 
     logs             logs that only Spark reads; `data.log_sources` opens all others
     published        rounds, propensities and negatives of published data sets, without Spark
-    tables           lists, scores, ground truth, embeddings, attributes
-    values, ids      conversion and checks of a column; ids as numbers or as text
-    files            lines and fields of text
-    json_lines       one object of JSON in each line
+    auctions         logs of auctions, without Spark
+    tables           tables that only Spark reads; `data.table_pieces` opens all others
     paths            local and remote paths, errors of Spark
 """

@@ -8,41 +8,25 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
-from pyarrow import fs
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from recbench_spark.data.paths import check_path, may_be_table
-from recbench_spark.engine.sessions import Py4JJavaError, is_connect, open_hadoop
-from recbench_spark.errors import DataError, MissingError
+from recbench_spark.data.table_pieces import Folders, read_folders
+from recbench_spark.engine.sessions import Py4JJavaError, open_hadoop, open_java, read_hadoop
+from recbench_spark.errors import DataError
 from recbench_spark.inputs import normalise_path
-from recbench_spark.storage.local_files import DAMAGED
-from recbench_spark.storage.object_access import open_filesystem
+from recbench_spark.storage.local_files import DAMAGED, HEAD_BYTES
 from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.shared_arrays import escape_path
-from recbench_spark.storage.uris import decode_uri, is_object_storage
+from recbench_spark.storage.uris import is_object_storage
 from recbench_spark.storage.warehouse import require_jars, share_access
-
-
-def local_path(file: str) -> str | None:
-    """Return the local path of a file that Spark names by a URI; None for a file of another machine."""
-    return decode_uri(file) if file.startswith("file:/") else None
-
-
-def plain_path(file: str) -> str:
-    """Return the name of a file that Spark names by a URI, in the form that Spark's readers accept."""
-    return escape_path(local_path(file) or unquote(file))
 
 
 def is_folder(spark: SparkSession, path: str) -> bool:
     """Check whether a path, local or remote, is a folder."""
     check_path(path)
     with explain_errors(path):
-        if (arrow := open_arrow(spark, path)) is not None:
-            kind = arrow[0].get_file_info(arrow[1]).type
-            if kind == fs.FileType.NotFound:
-                raise MissingError(f"no such file or folder: {path}")
-            return bool(kind == fs.FileType.Directory)
         files, place = file_system(spark, path)
         return bool(files.getFileStatus(place).isDirectory())
 
@@ -50,19 +34,40 @@ def is_folder(spark: SparkSession, path: str) -> bool:
 def list_names(spark: SparkSession, folder: str) -> list[str]:
     """List the names in a folder, local or remote, in order. The driver holds them all."""
     with explain_errors(folder):
-        if (arrow := open_arrow(spark, folder)) is not None:
-            entries = arrow[0].get_file_info(fs.FileSelector(arrow[1]))
-            return sorted(entry.base_name for entry in entries)
         files, place = file_system(spark, folder)
         return sorted(status.getPath().getName() for status in files.listStatus(place))
 
 
-def open_arrow(spark: SparkSession, path: str) -> tuple[fs.FileSystem, str] | None:
-    """Return Arrow's file system of a local path, by Connect of object storage too; None: ask Hadoop."""
-    place = normalise_path(path)
-    if place.startswith("/"):
-        return fs.LocalFileSystem(), place
-    return open_filesystem(place) if is_connect(spark) and is_object_storage(place) else None
+def list_files(spark: SparkSession, path: str, pattern: str | None = None) -> dict[str, Folders]:
+    """Return the files of a path with the values of their folders; `pattern`: of their names."""
+    with explain_errors(path):
+        reader = spark.read.option("pathGlobFilter", pattern) if pattern else spark.read
+        files = sorted(map(unquote, reader.text(escape_path(path)).inputFiles()))
+    root = strip_host(normalise_path(path)).rstrip("/")
+    folders = read_folders(root, map(strip_host, files))
+    return {file: folders[strip_host(file)] for file in files if strip_host(file) in folders}
+
+
+def strip_host(uri: str) -> str:
+    """Return the path of a URI."""
+    return re.sub("^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?/*", "/", uri)
+
+
+def read_file_head(spark: SparkSession, file: str) -> bytes:
+    """Read the first bytes of a text file, unpacked."""
+    with explain_errors(file):
+        files, place = file_system(spark, file)
+        jvm = open_java(spark)
+        stream = files.open(place)
+        codec = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(read_hadoop(spark)).getCodec(
+            place
+        )
+        unpacked = codec.createInputStream(stream) if codec else stream
+        try:
+            bounded = jvm.org.apache.commons.io.input.BoundedInputStream(unpacked, HEAD_BYTES)
+            return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(bounded))
+        finally:
+            unpacked.close()
 
 
 def reach_storage(spark: SparkSession, path: str) -> None:

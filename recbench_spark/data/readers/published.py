@@ -23,8 +23,10 @@ from recbench_spark.data.arrow_rows import combine_column
 from recbench_spark.data.input_rows import InputRows
 from recbench_spark.data.log_checks import Bools, LogRules, Mark, check_rows, parse_numbers
 from recbench_spark.data.log_sources import HERE, Finder, RawLog, TextLog, open_text_files
+from recbench_spark.data.paths import check_path
+from recbench_spark.data.table_pieces import find_place
 from recbench_spark.data.text_layouts import TEXT_NOTES
-from recbench_spark.data.text_lines import cut_quoted
+from recbench_spark.data.text_lines import RFC_4180, cut_quoted
 from recbench_spark.data.text_pieces import BAD_LINE, Fields, ItemLines, Matrix, TextLayout
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.arrays import Floats
@@ -126,11 +128,14 @@ def _mark_nothing(rows: pa.Table) -> list[tuple[pa.Array, Mark]]:
 
 
 def _find_text(path: str, find: Callable[[Finder], TextLog], engine: Any) -> RawLog:
-    """Open text of this machine by tasks, and other text as Spark opens it."""
-    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
+    """Open text by tasks where they reach it, else as Spark opens it."""
+    try:
+        check_path(path)
+        find_place(path)
         return open_text_files(find(HERE))
-    if getattr(engine, "spark", None) is None:
-        raise FallbackToSpark(f"{path} is no path of this machine")
+    except FallbackToSpark:
+        if getattr(engine, "spark", None) is None:
+            raise
     from recbench_spark.data.readers.logs import read_text_files  # noqa: PLC0415
 
     return read_text_files(engine.spark, find)
@@ -142,12 +147,12 @@ def _find_rounds(finder: Finder, path: str) -> TextLog:
     lines = head_lines(finder.read_head(file))
     header = cut_quoted(lines[0], ",", file, None) if lines else []
     columns = tuple(name or f"_c{place}" for place, name in enumerate(header))
-    return TextLog([(None, file, Fields(columns, ",", header=True, quoted=True))], file)
+    return TextLog([({}, file, Fields(columns, ",", header=True, quotes=RFC_4180))], file)
 
 
 def _find_file(finder: Finder, path: str, name: str, layout: TextLayout) -> TextLog:
     file = finder.find(path, [name]) if finder.is_folder(path) else path
-    return TextLog([(None, file, layout)], file)
+    return TextLog([({}, file, layout)], file)
 
 
 # ------------------------------------------------------------------------------- what tasks do
