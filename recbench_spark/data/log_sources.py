@@ -61,8 +61,7 @@ from recbench_spark.storage.local_files import (
     separator,
     text_separator,
 )
-from recbench_spark.storage.object_access import open_filesystem
-from recbench_spark.storage.object_errors import explain_arrow
+from recbench_spark.storage.object_access import explain_arrow, open_filesystem
 from recbench_spark.storage.text_forms import BLANKS, is_wide
 from recbench_spark.storage.uris import is_remote
 
