@@ -23,6 +23,9 @@ hypothesis.settings.load_profile("tests")
 # Tests of one group share a process of pytest, and so its session.
 NIGHT = "night"
 
+PARSING = {"test_architecture.py", "test_language.py"}
+"""Files whose tests read the parsed sources: one process parses them, once."""
+
 JVM_FIXTURES = {"spark", "own_jvm"}
 """A test that requests one of these is marked `spark`. A fixture that asks for `spark` by a parameter alone
 marks that parameter: `pytest.param("spark", marks=pytest.mark.spark)`."""
@@ -123,6 +126,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (not item.get_closest_marker("spark"), item.path not in nightly))
     for item in items:
         name = str(item.path) if item.get_closest_marker("spark") else f"{item.path} without Spark"
+        name = "sources" if item.path.name in PARSING else name
         group = NIGHT if item.get_closest_marker("spark") and item.path in nightly else name
         item.add_marker(pytest.mark.xdist_group(group))
 
