@@ -18,6 +18,7 @@ from recbench_spark.data.auction_worlds import make_auctions
 from recbench_spark.errors import ConfigError
 from recbench_spark.schemas import REJECTS, REPLAYS, RUNS
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.objects import read_bytes
 
 POINT = {"main_slots": 2, "side_slots": 2}
@@ -170,10 +171,10 @@ def test_a_killed_run_leaves_nothing_visible_and_runs_again(tmp_path, monkeypatc
     config, warehouse = write_file(tmp_path), tmp_path / "wh"
     append = ArrowStore.append
 
-    def die_at_runs(store: ArrowStore, rows: Any, table: Any, *names: str) -> None:
+    def die_at_runs(store: ArrowStore, rows: Any, table: Any, *names: str) -> list[File]:
         if table is RUNS:
             raise KeyboardInterrupt
-        append(store, rows, table, *names)
+        return append(store, rows, table, *names)
 
     monkeypatch.setattr(ArrowStore, "append", die_at_runs)
     with pytest.raises(KeyboardInterrupt):

@@ -14,7 +14,7 @@ from recbench_spark.benchmark import open_night
 from recbench_spark.config import CandidateDraw
 from recbench_spark.nightly.split import prepare_split
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import CHECKS, ITEMS, SPLITS
+from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, SPLITS
 from recbench_spark.storage.store import Store
 from tests.nights import DATE, read_pandas, read_split, run, small
 
@@ -84,7 +84,7 @@ def test_a_night_and_the_one_call_rank_alike(spark, world: dict[str, Any], kind:
     store = world["store"]
     ran = run(store, benchmark([{"name": "m", "kind": kind, **settings}], mode), force=True)
     stored = [("run_id", "=", ran.outcome.run_ids["m"])]
-    rankings = store.read_run("rankings", ran.outcome.run_ids["m"])
+    rankings = store.read_partition(RANKINGS, "run_id", ran.outcome.run_ids["m"])
     tables = {name: spark.createDataFrame(world[name]) for name in ("users", "items", "rows")}
     system = (tables["users"], tables["items"]) if kind == "embeddings" else tables["rows"]
     parts = {part: log[log.part == part][["user_id", "item_id", "rating"]] for part in ("train", "test")}
