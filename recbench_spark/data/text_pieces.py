@@ -197,7 +197,8 @@ def _read_range(piece: LinePiece) -> bytes:
 
 
 def _find_line(file: BinaryIO, at: int) -> int:
-    """Return the first byte at or after `at` where a line begins."""
+    """Return the first byte at or after `at` where a line begins, or the end of the file."""
+    at = min(at, file.seek(0, io.SEEK_END))  # an object has no place behind its end
     if at == 0:
         return 0
     file.seek(at - 1)

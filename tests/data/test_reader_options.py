@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +20,8 @@ from recbench_spark.data.log_sources import open_raw_log
 from recbench_spark.data.log_times import convert_times
 from recbench_spark.data.opened_logs import check_log
 from recbench_spark.engine.local import LocalEngine
-from recbench_spark.errors import ConfigError, DataError, SchemaError
+from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
+from recbench_spark.storage.objects import write_bytes
 from tests.labelled import open_log
 
 Case = tuple[str, str | bytes, dict[str, str]]
@@ -198,7 +200,7 @@ def test_times_of_a_pattern(spark: object, tmp_path: Path, pattern: str, text: s
         open_rows(spark, tmp_path / "t.csv", options, time_unit="timestamp")
 
 
-def read_here(path: Path, **settings: Any) -> list[tuple[Any, ...]]:
+def read_here(path: Path | str, **settings: Any) -> list[tuple[Any, ...]]:
     """Rows as processes of this machine read them."""
     dataset = Dataset(**{"name": "d", "reader": "csv", "path": str(path), **settings})
     with tempfile.TemporaryDirectory() as spill:
@@ -293,3 +295,32 @@ def test_a_folder_of_delta_is_read_by_its_own_reader(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="it is a table of Delta") as error:
         read_here(tmp_path / "t", reader="parquet")
     assert error.value.hint == "dataset.reader: delta"
+
+
+def test_logs_of_object_storage_are_those_of_a_folder(bucket: str, tmp_path: Path) -> None:
+    """Each format by tasks, in folders NAME=VALUE; the rows and the sentences are the same."""
+    column = {"user_id": ["a", "b"], "item_id": ["c", "d"]}
+    pq.write_table(pa.table(column), tmp_path / "x.parquet")
+    contents = {
+        "csv": b"user_id,item_id\na,c\nb,d\n",
+        "csv.gz": gzip.compress(b"user_id,item_id\na,c\nb,d\n"),
+        "json": b'{"user_id": "a", "item_id": "c"}\n{"user_id": "b", "item_id": "d"}\n',
+        "parquet": (tmp_path / "x.parquet").read_bytes(),
+    }
+    for ending, content in contents.items():
+        for place in (f"{bucket}/{ending}", str(tmp_path / ending)):
+            for name in (f"day=1 2/x.{ending}", f"day=2/x.{ending}", f"old/x.{ending}"):
+                write_bytes(f"{place}/{name}", content)
+        reader = ending.removesuffix(".gz")
+        here, there = (
+            read_here(place, reader=reader, attributes=["day"])
+            for place in (tmp_path / ending, f"{bucket}/{ending}")
+        )
+        assert here == there and len(there) == 4 and there[0][-1] == [("day", "1 2")]
+    for place in (bucket, str(tmp_path)):
+        write_bytes(f"{place}/ml/u.data", b"1\t2\t3\t4\n")
+        assert read_here(f"{place}/ml", reader="movielens_100k") == [("1", "2", 3.0, 4_000_000)]
+        with pytest.raises(ConfigError, match=r"no train\.txt"):
+            read_here(f"{place}/ml", reader="lightgcn")
+    with pytest.raises(MissingError, match="no such file or folder"):
+        read_here(f"{bucket}/none", reader="movielens_100k")
