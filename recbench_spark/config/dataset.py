@@ -92,6 +92,7 @@ UNUSED_OPTIONS = {
                      "allowNumericLeadingZeros", "allowNonNumericNumbers", "allowUnquotedControlChars",
                      "allowBackslashEscapingAnyCharacter"), _STRICT),
     **dict.fromkeys(("datetimeRebaseMode", "int96RebaseMode"), _CALENDAR),
+    "multiLine": "quoted fields of CSV have lines; write an object of JSON in each: jq -c '.[]' FILE",
     "lineSep": "lines end as in Unix, Windows or old Macs",
     "mergeSchema": "the columns of all files are read",
     "inputBufferSize": "it changes nothing that is read",
