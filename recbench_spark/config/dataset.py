@@ -92,7 +92,6 @@ UNUSED_OPTIONS = {
                      "allowNumericLeadingZeros", "allowNonNumericNumbers", "allowUnquotedControlChars",
                      "allowBackslashEscapingAnyCharacter"), _STRICT),
     **dict.fromkeys(("datetimeRebaseMode", "int96RebaseMode"), _CALENDAR),
-    "multiLine": "quoted fields of CSV have lines; write an object of JSON in each: jq -c '.[]' FILE",
     "lineSep": "lines end as in Unix, Windows or old Macs",
     "mergeSchema": "the columns of all files are read",
     "inputBufferSize": "it changes nothing that is read",
@@ -288,6 +287,8 @@ class Dataset(Strict):
             known = BLANKS_OPTIONS
         lower = {name.lower() for name in known}
         unused = {name.lower(): why for name, why in UNUSED_OPTIONS.items()}
+        if self.reader == "json":
+            unused["multiline"] = "write an object in each line: jq -c '.[]' FILE"
         for name in self.options:
             if name.lower() in unused and name.lower() not in lower:
                 message = f"options: {name} is not read by reader '{self.reader}'"

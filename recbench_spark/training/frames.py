@@ -11,9 +11,8 @@ from pyspark.sql import functions as F
 from recbench_spark.data.input_rows import check_vectors, open_input, refuse_twice
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import union_rows
-from recbench_spark.evaluation.ranking.relevant_rows import is_relevant
-from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
+from recbench_spark.kernels.ranking.rankings import list_roundings
 from recbench_spark.schemas import Table
 from recbench_spark.storage.frame_blocks import FrameRows, share_rows
 from recbench_spark.storage.store import Store
@@ -25,8 +24,11 @@ __all__ = ["SparkSession"]
 
 
 def keep_relevant(frame: DataFrame, threshold: float | None) -> DataFrame:
-    """Keep rows whose rating is at least the threshold (None: above 0)."""
-    return frame.where(is_relevant(F.col("rating"), threshold))
+    """Keep rows whose rating is at least the threshold (None: above 0), as `rankings.mark_relevant`."""
+    rating, least = F.col("rating"), threshold or 0.0
+    if threshold is None:
+        return frame.where(rating > 0)
+    return frame.where((rating >= F.lit(float(least))) | rating.isin(list_roundings(least)))
 
 
 def read_parts(labelled: DataFrame, *parts: str) -> DataFrame:
@@ -56,9 +58,11 @@ def append_frames(store: Store, table: Table, sides: Mapping[str, DataFrame], ke
 
 def share_frame_vectors(data: Any, items: Any, what: str) -> DotSource:
     """Write the catalogue with the vectors of these items where workers map it; return the source."""
-    vectors = items.frame.select("item_id", "vector", "bias") if isinstance(items, FrameRows) else items
+    frame = items.frame if isinstance(items, FrameRows) else items
+    vectors = frame.select("item_id", "vector", "bias")
     engine = SparkEngine(vectors.sparkSession)
     checked = check_vectors(open_input(engine, vectors, (), what), "item_id", what)
     refuse_twice(engine, checked, "item_id", what)
-    shared = share_rows(data.store.scratch, vector_rows(data.items, vectors))
+    catalogue = data.items.select("item_id", "item_index").join(vectors, "item_id", "left")
+    shared = share_rows(data.store.scratch, catalogue)
     return DotSource(shared, data.n_items, checked.dims)

@@ -250,7 +250,7 @@ def test_a_model_whose_worker_dies_is_named_and_the_others_go_on(tmp_path: Path,
     chosen = [*models("random"), deadly, *models("popular")]
     evaluation = {**EVALUATION, "metrics": ["ndcg"], "parts": ["test"]}
     benchmark = small(name="night", dataset=WORLD, models=chosen, evaluation=evaluation)
-    monkeypatch.setattr("recbench_spark.storage.arrow_store.host_folder", lambda: tmp_path / "host")
+    monkeypatch.setattr("recbench_spark.storage.file_tables.host_folder", lambda: tmp_path / "host")
     store = ArrowStore(str(tmp_path / "w"), workers=2)
     ran = run(store, benchmark)
     assert set(ran.outcome.run_ids) == {"random", "popular"} and set(ran.outcome.failed) == {"deadly"}

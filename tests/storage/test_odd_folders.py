@@ -186,7 +186,7 @@ def test_one_module_opens_tables_and_few_take_paths_from_spark() -> None:
     places = {
         r"\bDeltaTable\(": {"storage/delta_tables.py"},
         r"\.file_uris\(": set(),
-        r"\.inputFiles\(\)": {"data/readers/files.py"},
+        r"\.inputFiles\(\)": {"data/readers/paths.py"},
         r"\.read\.parquet\(": set(),
         r"delta\.`": {"storage/table_sql.py"},
     }
