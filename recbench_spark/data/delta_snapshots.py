@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.inputs import Options, time_travel_options
 from recbench_spark.storage.delta_tables import MAPPING, list_features, open_table
-from recbench_spark.storage.table_scans import find_partition
+from recbench_spark.storage.table_scans import find_partition, read_folder_value
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -86,9 +86,10 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
 def _list_actions(table: DeltaTable, values: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return path and size of the files of a table that have these values in partition columns."""
     actions = pa.table(table.get_add_actions(flatten=True))
-    for name, value in values.items():
-        stored = actions.column(f"partition.{name}").cast(pa.string())
-        actions = actions.filter(pc.equal(stored, value))
+    for name, text in values.items():
+        stored = actions.column(f"partition.{name}")
+        value = read_folder_value(text, stored.type)
+        actions = actions.filter(pc.equal(stored, value) if value.is_valid else pc.is_null(stored))
     return actions.select(["path", "size_bytes"]).to_pylist()  # type: ignore[no-any-return]
 
 

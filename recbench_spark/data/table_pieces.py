@@ -14,8 +14,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import partial, reduce
 from importlib.util import find_spec
+from operator import and_
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote
@@ -273,16 +274,30 @@ def open_typed(path: str, reader: str, wanted: Collection[str], options: Options
         kind, other = ("no table", "parquet") if reader == "delta" else ("a table", "delta")
         raise DataError(f"{path}: cannot be read: it is {kind} of Delta", f"dataset.reader: {other}")
     if reader == "delta":
-        return _open_delta(place, options)
+        return _open_delta(path, options)
     return _open_parquet(path, list_files(place, read_options(options).get("pathglobfilter")), wanted)
 
 
 def _open_delta(path: str, options: Options | None = None) -> TablePieces:
     pinned = find_version(path, options)
     dataset = open_delta(path, select_version(options or {}) if pinned is None else pinned)
-    groups = [group for one in dataset.get_fragments() for group in one.split_by_row_group()]
-    pieces = tuple(FragmentPiece(group, dataset.schema, path) for group in groups)
-    return TablePieces(pieces, dataset.schema, int(dataset.count_rows()))
+    place, schema = find_place(path), dataset.schema
+    groups = [_drop_bounds(group) for one in dataset.get_fragments() for group in one.split_by_row_group()]
+    pieces = tuple(FragmentPiece(group, schema, place) for group in groups)
+    return TablePieces(pieces, schema, int(dataset.count_rows()))
+
+
+def _drop_bounds(group: ds.ParquetFileFragment) -> ds.ParquetFileFragment:
+    """Return a row group without the bounds of its columns, which the log gives: they are kilobytes."""
+    values = ds.get_partition_keys(group.partition_expression).items()
+    facts = [
+        ds.field(name).is_null() if value is None else ds.field(name) == value for name, value in values
+    ]
+    number, whole = group.row_groups[0].id, reduce(and_, facts, ds.scalar(True))
+    fragment: ds.ParquetFileFragment = group.format.make_fragment(
+        group.path, group.filesystem, whole, row_groups=[number]
+    )
+    return fragment
 
 
 def list_files(place: str, pattern: str | None = None) -> dict[str, Folders]:

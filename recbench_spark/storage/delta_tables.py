@@ -220,7 +220,11 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
             raise FallbackToSpark(f"{place} has features of Delta that are Spark's: {', '.join(features)}")
         if is_object_storage(place):
             system = open_small_files(table, str(place))
-        return table.to_pyarrow_dataset(filesystem=system)
+        from pyarrow.dataset import ParquetReadOptions  # noqa: PLC0415
+
+        # Spark's old timestamps have 96 bits, which nanoseconds hold up to 2262 alone.
+        options = ParquetReadOptions(coerce_int96_timestamp_unit="us")
+        return table.to_pyarrow_dataset(filesystem=system, parquet_read_options=options)
 
 
 def list_files(place: str | Path, partition: Mapping[str, str] | None = None) -> list[str]:

@@ -97,11 +97,12 @@ def open_delta(path: str, version: int | None = None) -> ds.Dataset:
         if partition is None:
             return read_dataset(path, version)
         rows = read_dataset(partition.table, version)
-        wanted = partition.values.items()
+        wanted = {
+            name: read_folder_value(text, rows.schema.field(name).type).as_py()
+            for name, text in partition.values.items()
+        }
         keys = {one: ds.get_partition_keys(one.partition_expression) for one in rows.get_fragments()}
-        kept = [
-            one for one, own in keys.items() if all(str(own.get(name)) == value for name, value in wanted)
-        ]
+        kept = [one for one, own in keys.items() if wanted.items() <= own.items()]
         return ds.FileSystemDataset(kept, rows.schema, rows.format, rows.filesystem)
     except (DeltaError, OSError, ValueError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
@@ -230,6 +231,14 @@ class TablePartition(NamedTuple):
 
     table: str
     values: dict[str, str]
+
+
+def read_folder_value(text: str, kind: pa.DataType) -> pa.Scalar[Any]:
+    """Return the value that a folder NAME=VALUE spells, in the type of the column."""
+    if text == "__HIVE_DEFAULT_PARTITION__":
+        return pa.scalar(None, kind)
+    plain = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind  # in UTC, without a zone
+    return pa.scalar(text).cast(plain).cast(kind)
 
 
 def find_partition(path: str) -> TablePartition | None:

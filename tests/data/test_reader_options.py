@@ -133,7 +133,11 @@ def test_options_that_are_not_read_are_refused() -> None:
             {"allowComments": "true"},
             "allowComments is not read by reader 'json'(?s:.*)jq -c . FILE",
         ),
-        ("json", {"multiLine": "true"}, "multiLine is not read by reader 'json'(?s:.*)jq -c '.\\[\\]' FILE"),
+        (
+            "json",
+            {"multiLine": "true"},
+            "multiLine is not read by reader 'json'(?s:.*)jq -c '.\\[\\]'",
+        ),
         ("csv", {"fs.s3a.endpoint": "x"}, "--conf spark.hadoop.fs.s3a.endpoint=VALUE"),
         ("csv", {"sep": "blanks", "quote": "'"}, "with sep: blanks has no 'quote'"),
         ("csv", {"delimiter": "Blanks", "multiLine": "true"}, "with sep: blanks has no 'multiLine'"),

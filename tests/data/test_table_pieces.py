@@ -6,16 +6,18 @@ import bz2
 import gzip
 import pickle
 import zlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import convert_to_deltalake, write_deltalake
 
 from recbench_spark.data import arrow_files, text_pieces
 from recbench_spark.data.arrow_times import OPENERS
-from recbench_spark.data.table_pieces import open_pieces
+from recbench_spark.data.table_pieces import open_pieces, read_rows
 from recbench_spark.errors import DataError
 from recbench_spark.storage import local_files
 
@@ -132,3 +134,42 @@ def test_names_of_a_large_text_file_are_read_without_its_rows(tmp_path, monkeypa
         arrow_files.read_column_names(str(path))
     monkeypatch.setattr(arrow_files, "COUNTED_BYTES", 100)
     assert arrow_files.read_column_names(str(path)) == ["a", "b"]
+
+
+# ---------------------------------------------------------------------------------------- Delta
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([True, False, None], pa.bool_()),
+        ([1.0, 2.5, None], pa.float64()),
+        ([NOON, NOON + timedelta(days=1), None], pa.timestamp("us", "UTC")),
+        (["x", "y z", None], pa.string()),
+    ],
+    ids=["bool", "float", "time", "text"],
+)
+def test_the_folder_of_a_partition_has_its_rows(tmp_path: Path, values: list[Any], kind: Any) -> None:
+    """Also NULL, and a piece that travels has kilobytes, however many columns there are."""
+    many = {f"c{n}": pa.array(range(3)) for n in range(40)}
+    rows = pa.table({"item_id": ["a", "b", "c"], "k": pa.array(values, kind), **many})
+    write_deltalake(tmp_path / "t", rows, partition_by=["k"])
+    seen = {}
+    for folder in (tmp_path / "t").glob("k=*"):
+        opened = open_pieces(str(folder))
+        assert len(pickle.dumps(opened.pieces)) < 6_000
+        (row,) = pa.concat_tables(read_rows(opened.pieces, ["item_id", "k"])).to_pylist()
+        seen[row["item_id"]] = row["k"]
+    assert seen == dict(zip("abc", values, strict=True))
+
+
+def test_old_timestamps_of_delta_reach_beyond_nanoseconds(tmp_path: Path) -> None:
+    times = pa.array([datetime(9999, 12, 31), datetime(1600, 1, 1)], pa.timestamp("us"))
+    (tmp_path / "t").mkdir()
+    rows = pa.table({"item_id": ["a", "b"], "event_time": times})
+    pq.write_table(rows, tmp_path / "t" / "a.parquet", use_deprecated_int96_timestamps=True)
+    convert_to_deltalake(tmp_path / "t")
+    (table,) = read_rows(open_pieces(str(tmp_path / "t")).pieces, ["event_time"])
+    assert [time.year for time in table.column("event_time").to_pylist()] == [9999, 1600]
