@@ -479,7 +479,7 @@ def identity(path: str, *, named: bool = False, options: Options | None = None) 
 def _identify(path: str, named: bool, options: Options) -> PinnedInput:
     place = find_place(path)
     if not is_delta(path):
-        look = partial(_identify_files, place if is_remote(place) else path, named)
+        look = partial(_identify_files, place, named)
         return PinnedInput(path, digest := look(), None, look, digest)
     snapshot = read_snapshot(place, options=options)
     sign_now = partial(_identity_at, place, snapshot.version)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.graph.edge_values import parse_weights
 from recbench_spark.graph.edges import RowSource, expand_lists, open_rows, require_one_kind
-from recbench_spark.storage.table_scans import Piece
+from recbench_spark.storage.table_scans import Piece, read_footers
 
 if TYPE_CHECKING:  # workers import this module and do not need the settings
     from recbench_spark.config.graph import GraphSource
@@ -99,6 +99,19 @@ def open_inputs(source: GraphSource) -> GraphInputs:
         source.self_loops == "keep",
         source.seed,
     )
+
+
+def count_edges(source: GraphSource) -> int:
+    """Count the edges of files from footers, empty lists as one; of CSV by an estimate."""
+    rows = open_inputs(source).edges
+    if not source.lists:
+        return rows.n
+    files = sorted({piece.path for piece in rows.pieces})
+    footers = dict(zip(files, read_footers(files, "edges"), strict=True))
+    groups = [footers[piece.path].row_group(piece.number) for piece in rows.pieces]
+    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+    name = source.column("neighbours")
+    return sum(one.num_values for one in columns if one.path_in_schema.split(".")[0] == name)
 
 
 Ends = tuple[pa.Array, pa.Array]

@@ -39,15 +39,22 @@ if TYPE_CHECKING:
     from recbench_spark.storage.arrow_store import AnyStore
 
 
-def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str, str]:
+def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
     """Write the report; return its place and the leaderboard.
 
     A catalog where Spark alone writes has no place for files: its report lies below the present folder.
+    Where nobody may write there, the journal says so, and the place is None.
     """
     with journal.stage("report", "report"):
         report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
-        path = report_file(night.store.root, night.benchmark.name, night.logical_date)
-        reports.write_report(report, path)
+        path: str | None = report_file(night.store.root, night.benchmark.name, night.logical_date)
+        try:
+            reports.write_report(report, str(path))
+        except OSError as error:
+            if night.store.is_file_storage:
+                raise
+            journal.say(f"no report: {error}")
+            path = None
     return path, reports.leaderboard_text(report)
 
 

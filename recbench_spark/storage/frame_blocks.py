@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.engine.measures import PIECE_ROWS, Measures
+from recbench_spark.engine.measures import Measures
 from recbench_spark.engine.sessions import Py4JError, SparkEngine, open_hadoop
 from recbench_spark.engine.tasks import Tasks
 from recbench_spark.engine.versions import arrow_schema, read_setting, send_to_tasks, union_rows
@@ -57,6 +57,9 @@ from recbench_spark.storage.uris import is_object_storage, join_uri
 
 RESULT_SCHEMA = "found BINARY"
 """The pickled result of a task."""
+
+BATCHES = 1
+"""Value of `FrameRows.most`: tasks get the batches that Spark makes."""
 
 ROWS_PER_PIECE = 1 << 22
 """Rows of a partition that a task holds at once, 200 MB."""
@@ -211,7 +214,7 @@ def _pack_pieces(spark: SparkSession, pieces: Sequence[Any], deal: Callable[[Any
 
 def reduce_frame(measures: Measures, rows: DataFrame) -> dict[str, pa.Table]:
     """Reduce a frame by all measures in one pass, as `blocks.reduce_rows`."""
-    return reduce_rows(measures, FrameRows(rows, PIECE_ROWS), SparkEngine(rows.sparkSession).count_tasks(0))
+    return reduce_rows(measures, FrameRows(rows, BATCHES), SparkEngine(rows.sparkSession).count_tasks(0))
 
 
 # ------------------------------------------------------------------------- what tasks do
@@ -329,5 +332,5 @@ def load_parquet(spark: SparkSession, *places: str) -> DataFrame:
 
 def share_rows(base: str, rows: DataFrame) -> SharedRows:
     """Let tasks write rows to a new folder under a base that all workers can read."""
-    shared = scratch.share_rows(base, FrameRows(rows, PIECE_ROWS), rows.columns)
+    shared = scratch.share_rows(base, FrameRows(rows, BATCHES), rows.columns)
     return shared if shared.files else scratch.share_table(base, arrow_schema(rows).empty_table())

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.engine.versions import change_setting, is_frame, make_frame
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.file_tables import TaskFiles
-from recbench_spark.storage.frame_blocks import FrameRows, open_frame
+from recbench_spark.storage.frame_blocks import BATCHES, FrameRows, open_frame
 from recbench_spark.storage.marks import count_hours_to_keep
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.scratch import scratch_folder
@@ -51,7 +51,7 @@ class Store(WarehouseTables):
         frame, once, name = conform(rows, table), once or uuid.uuid4().hex, self.location(table.name)
         if is_object_storage(self.root) or (self.folder and delta_files.can_commit(name)):
             if not delta_files.is_committed(name, f"{table.name}/{once}"):
-                files = write_table_rows(FrameRows(frame, PIECE_ROWS), table, name)
+                files = write_table_rows(FrameRows(frame, BATCHES), table, name)
                 super().append(TaskFiles(files, name), table, once)
             return []
         writer = frame.write.format("delta").mode("append")
@@ -59,6 +59,11 @@ class Store(WarehouseTables):
         save = writer.saveAsTable if self.in_catalog else writer.save
         self.retry(f"write {table.name}", lambda: save(name))
         return []
+
+    def run_together(self, actions: Sequence[Callable[[], object]]) -> None:
+        """Run actions side by side: the driver plans one while executors work on another."""
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(lambda action: action(), actions))
 
     def _open_spare_folder(self, table: Table) -> str:
         return scratch_folder(self.scratch)

@@ -277,6 +277,12 @@ def test_folders_with_odd_names_are_the_same_to_both_engines(
     assert identify(tmp_path / "a b ü").startswith("delta:")
 
 
+def test_a_name_with_file_is_the_same_input(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"user_id": ["1"], "item_id": ["2"]}), tmp_path / "log.parquet")
+    for path in (delta(tmp_path / "log", "1"), tmp_path / "log.parquet"):
+        assert arrow_files.identity(f"file://{path}") == arrow_files.identity(str(path))
+
+
 def test_an_option_names_its_version(identify: Callable[..., str], tmp_path: Path) -> None:
     first = identify(delta(tmp_path / "log", "1"))
     last = identify(delta(tmp_path / "log", "2", mode="append"))

@@ -14,6 +14,7 @@ import pytest
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import features
 from recbench_spark.graph.build import build_graph, read_ids
+from recbench_spark.graph.build_inputs import count_edges
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.nodes import embed_nodes
 from recbench_spark.graph.runner import Model, plan_passes, run_pass
@@ -260,6 +261,7 @@ def test_projected_over_whole_neighbourhoods_is_bipartite(boards, tmp_path) -> N
     pins = oracle.Drawn(drawn.ids, drawn.edges)
     graph = build_graph(Context(), source, "p", tmp_path / "laid", 3)
     assert graph.nodes == 30
+    assert count_edges(source) == sum(max(len(there), 1) for there in lists["neighbours"])
     form = LayerForm("convolve", "importance", 12, 9)
     one, _ = make_model(graph, pins, (form,), tmp_path / "one")
     two, _ = make_model(graphs[3], drawn, (form,), tmp_path / "two", mode="bipartite")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
@@ -733,7 +734,11 @@ def test_a_night_in_a_catalog(spark, writer: str, tmp_path: Path, monkeypatch: p
         assert "popular" in Path(str(ran.outcome.report_path)).read_text()
         assert spark.table("recbench_night_test.runs").count() == 1
         assert "popular" in ran.outcome.leaderboard
-        assert run(store, small(**TINY)).outcome.skipped == ("popular",)
+        shutil.rmtree(tmp_path / "reports", ignore_errors=True)
+        (tmp_path / "reports").touch()  # no folder can be made there
+        again = run(store, small(**TINY))
+        assert again.outcome.skipped == ("popular",)
+        assert (again.outcome.report_path is None) == (writer == "Spark")
         if writer == "Spark":
             for lost in ("metrics", "items"):
                 spark.sql(f"DROP TABLE recbench_night_test.{lost}")

@@ -21,7 +21,7 @@ from recbench_spark.data.paths import check_path
 from recbench_spark.engine.choices import EngineChoice
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.graph.build import NodeFinder, read_ids
-from recbench_spark.graph.build_inputs import open_inputs
+from recbench_spark.graph.build_inputs import count_edges, open_inputs
 from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.graph.estimates import estimate_passes, explain_costs, fit_rates
 from recbench_spark.graph.folders import FOLDER, Graph
@@ -96,10 +96,11 @@ def choose_graph_runner(args: argparse.Namespace, source: GraphSource | None) ->
 
     def count() -> int:
         if source is not None:
-            return open_inputs(source).edges.n
-        table, column = (SPLITS, "split_id") if args.split else (NEIGHBOURHOODS, "neighbourhood_id")
-        name = args.split or args.neighbourhoods
-        return ArrowStore(args.warehouse, read_only=True).count_rows(table, column, name)
+            return count_edges(source)
+        store = ArrowStore(args.warehouse, read_only=True)
+        if args.split:
+            return store.count_rows(SPLITS, "split_id", args.split)
+        return count_edges(neighbourhood_source(store, args.neighbourhoods))
 
     return choose_job_runner(args.engine, args.warehouse, count, NIGHT_TABLES)
 

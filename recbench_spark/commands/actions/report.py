@@ -37,5 +37,5 @@ def run(args: argparse.Namespace) -> int:
 def write_report(store: AnyStore, benchmark: Benchmark, day: date) -> int:
     """Write the report of a night, and print its place and the leaderboard."""
     path, leaderboard = report_night(open_night(store, benchmark, day), Journal())
-    print_board(leaderboard, [f"report: {link_place(path)}"])
+    print_board(leaderboard, [f"report: {link_place(path)}"] if path else [])
     return OK
