@@ -125,12 +125,13 @@ def cut_quoted(
     return fields
 
 
-def join_lines(lines: Iterable[str], sep: str, quotes: Quotes) -> list[str]:
-    """Join lines whose quoted fields go on in the next line; blank rows are left out."""
+def join_lines(lines: Iterable[str], sep: str, quotes: Quotes, comment: str = "") -> list[str]:
+    """Join lines whose quoted fields go on in the next line; blank rows are left out, comments are not."""
     rows, held, is_open = [], list[str](), False
     for line in lines:
         held.append(line)
-        is_open = _is_open(line, sep, quotes, is_open)
+        is_comment = bool(comment) and not is_open and line.startswith(comment)
+        is_open = not is_comment and _is_open(line, sep, quotes, is_open)
         if not is_open:
             rows.append("\n".join(held))
             held = []

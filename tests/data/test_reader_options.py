@@ -133,7 +133,7 @@ def test_options_that_are_not_read_are_refused() -> None:
             {"allowComments": "true"},
             "allowComments is not read by reader 'json'(?s:.*)jq -c . FILE",
         ),
-        ("json", {"multiLine": "true"}, "multiLine is not read by reader 'json'(?s:.*)jq -c '.\\[\\]' FILE"),
+        ("json", {"multiLine": "true"}, "multiLine is not read by reader 'json'(?s:.*)jq -c '.\\[\\]'"),
         ("csv", {"fs.s3a.endpoint": "x"}, "--conf spark.hadoop.fs.s3a.endpoint=VALUE"),
         ("csv", {"sep": "blanks", "quote": "'"}, "with sep: blanks has no 'quote'"),
         ("csv", {"delimiter": "Blanks", "multiLine": "true"}, "with sep: blanks has no 'multiLine'"),
@@ -222,6 +222,14 @@ def test_text_that_is_read_as_one_piece(tmp_path: Path, monkeypatch: pytest.Monk
     plain = text.replace("\n\n", " ")
     (tmp_path / "log.csv").write_text(plain, encoding="utf-16")
     assert len(read_here(tmp_path / "log.csv", options={"charset": "utf16"})) == 40
+
+
+def test_a_quote_in_a_comment_opens_no_field(tmp_path: Path) -> None:
+    lines = ["user_id,item_id,note", '#3,"x', "1,2,a", '# see,"quoted', '3,4,"b', '#,""c"', '5,6,"d"']
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    options = {"multiLine": "true", "comment": "#"}
+    rows = read_here(tmp_path / "log.csv", options=options, attributes=["note"])
+    assert [row[-1][0][1] for row in rows] == ["a", 'b\n#,"c', "d"]
 
 
 def test_quotes_escapes_and_texts_of_missing_values(tmp_path: Path) -> None:
