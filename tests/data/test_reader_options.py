@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from recbench_spark.config.dataset import READER_OPTIONS, UNUSED_OPTIONS, Dataset
 from recbench_spark.data import text_pieces
-from recbench_spark.data.log_sources import open_raw_log
+from recbench_spark.data.log_sources import HERE, open_raw_log
 from recbench_spark.data.log_times import convert_times
 from recbench_spark.data.opened_logs import check_log
 from recbench_spark.engine.local import LocalEngine
@@ -230,6 +230,29 @@ def test_a_quote_in_a_comment_opens_no_field(tmp_path: Path) -> None:
     options = {"multiLine": "true", "comment": "#"}
     rows = read_here(tmp_path / "log.csv", options=options, attributes=["note"])
     assert [row[-1][0][1] for row in rows] == ["a", 'b\n#,"c', "d"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "chosen"),
+    [
+        ("2026-0[^1].csv", "2 3"),
+        ("2026-0[!1].csv", "2 3"),
+        ("2026-{01,02}.csv", "1 2"),
+        (r"2026\-0?.csv", "1 2 3"),
+        ("*[1-2].csv", "1 2"),
+        ("2026,01.csv", ""),
+        ("2026-{01", None),
+        ("2026-[01", None),
+    ],
+)
+def test_patterns_of_names_are_those_of_hadoop(tmp_path: Path, pattern: str, chosen: str | None) -> None:
+    for month in ("1", "2", "3"):
+        (tmp_path / f"2026-0{month}.csv").write_text("user_id,item_id\n")
+    if chosen is None:
+        with pytest.raises(ConfigError, match="is no pattern"):
+            HERE.list_files(str(tmp_path), pattern)
+    else:
+        assert " ".join(Path(file).stem[-1] for file in HERE.list_files(str(tmp_path), pattern)) == chosen
 
 
 def test_quotes_escapes_and_texts_of_missing_values(tmp_path: Path) -> None:
