@@ -241,6 +241,7 @@ def test_a_quote_in_a_comment_opens_no_field(tmp_path: Path) -> None:
         (r"2026\-0?.csv", "1 2 3"),
         ("*[1-2].csv", "1 2"),
         ("2026,01.csv", ""),
+        ("*", "1 2 3"),
         ("2026-{01", None),
         ("2026-[01", None),
     ],
@@ -248,6 +249,7 @@ def test_a_quote_in_a_comment_opens_no_field(tmp_path: Path) -> None:
 def test_patterns_of_names_are_those_of_hadoop(tmp_path: Path, pattern: str, chosen: str | None) -> None:
     for month in ("1", "2", "3"):
         (tmp_path / f"2026-0{month}.csv").write_text("user_id,item_id\n")
+    (tmp_path / "2026-04.csv._COPYING_").write_text("half of an upload")
     if chosen is None:
         with pytest.raises(ConfigError, match="is no pattern"):
             HERE.list_files(str(tmp_path), pattern)
