@@ -275,6 +275,7 @@ def test_quotes_escapes_and_texts_of_missing_values(tmp_path: Path) -> None:
         ({"sep": ";", "delimiter": ","}, "one option, with two values"),
         ({"quote": "''"}, "quote is one letter, not \"''\""),
         ({"encoding": "x-windows-874"}, "no encoding 'x-windows-874' is known"),
+        ({"encoding": "base64"}, "no encoding 'base64' is known"),
         ({"timestampFormat": "E, d MMM yyyy"}, "E is not known"),
         ({"timestampFormat": "yyyy-yyyy"}, "redefinition of group name"),
     ],
