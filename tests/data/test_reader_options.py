@@ -309,7 +309,9 @@ def test_attributes_are_spelled_as_spark_casts_them(tmp_path: Path) -> None:
     at = pa.array([datetime(2020, 1, 1, 10), datetime(2020, 1, 1, 10, 0, 0, 500_000)], pa.timestamp("us"))
     columns = {"double": [1e10, 0.1], "half": pa.array([1.5, None], pa.float16()), "at": at}
     rows = {"user_id": [1, 2], "item_id": [1, 2], **columns}
-    pq.write_table(pa.table({**rows, "list": [[1], [2]]}), tmp_path / "log.parquet")
+    pq.write_table(
+        pa.table({**rows, "list": [[1], [2]], "bytes": [b"a", b"\xff"]}), tmp_path / "log.parquet"
+    )
     read = read_here(tmp_path / "log.parquet", reader="parquet", attributes=[*columns])
     assert [[text for _, text in row[-1]] for row in read] == [
         ["1.0E10", "1.5", "2020-01-01 10:00:00"],
@@ -317,6 +319,8 @@ def test_attributes_are_spelled_as_spark_casts_them(tmp_path: Path) -> None:
     ]
     with pytest.raises(SchemaError, match=r"column list is list<.*>, which is no attribute"):
         read_here(tmp_path / "log.parquet", reader="parquet", attributes=["list"])
+    with pytest.raises(DataError, match=r"log\.parquet: attribute bytes has bytes that are no text"):
+        read_here(tmp_path / "log.parquet", reader="parquet", attributes=["bytes"])
 
 
 def test_a_folder_of_delta_is_read_by_its_own_reader(tmp_path: Path) -> None:
