@@ -35,7 +35,7 @@ from recbench_spark.data.text_layouts import (
     name_layout,
     read_options,
 )
-from recbench_spark.data.text_lines import RFC_4180, Quotes, read_names
+from recbench_spark.data.text_lines import RFC_4180, Quotes, head_rows, read_names
 from recbench_spark.data.text_pieces import (
     FILE,
     Fields,
@@ -182,15 +182,12 @@ def _list_names(folder: str) -> list[str]:
         return sorted(entry.base_name for entry in system.get_file_info(fs.FileSelector(name)))
 
 
-def _read_head(path: str) -> bytes:
-    return read_head(strip_scheme(path))
-
-
-def _list_files(path: str, pattern: str | None) -> Mapping[str, Folders]:
-    return list_files(find_place(path), pattern)
-
-
-HERE = Finder(_is_folder, _list_names, _read_head, _list_files)
+HERE = Finder(
+    _is_folder,
+    _list_names,
+    lambda path: read_head(strip_scheme(path)),
+    lambda path, pattern: list_files(find_place(path), pattern),
+)
 """Finds files of this machine, and of storage that Arrow reads."""
 
 
@@ -389,8 +386,8 @@ def _find_table_files(dataset: Dataset, finder: Finder) -> TextLog:
         refuse_packed_text(path)
     heads = {}
     for file in files:
-        lines = head_lines(finder.read_head(file), encoding, comment)
-        names = read_names(lines, sep, file, quotes)
+        rows = head_rows(finder.read_head(file), sep, quotes, encoding, comment)
+        names = read_names(rows, sep, file, quotes)
         if names:
             heads[file] = names if headed else [f"_c{place}" for place in range(len(names))]
     if headed:
@@ -430,7 +427,7 @@ def _find_object_files(dataset: Dataset, finder: Finder) -> TextLog:
 def _refuse_other_names(heads: Mapping[str, Sequence[str]], sep: str, path: str) -> None:
     groups: dict[str, list[str]] = {}
     for file, names in heads.items():
-        groups.setdefault((" " if sep == BLANKS else sep).join(names), []).append(file)
+        groups.setdefault((" " if sep == BLANKS else sep).join(names).replace("\n", " "), []).append(file)
     if sep == BLANKS and len(groups) > 1:
         raise SchemaError(f"{path}: files begin with different names", "the same line in every file")
     refuse_strange_names(groups, sep, path)

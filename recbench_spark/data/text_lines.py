@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.data.text_layouts import make_nested_error, open_quote_error
+from recbench_spark.storage.local_files import head_lines
 from recbench_spark.storage.text_forms import BLANKS as BLANK_SEPARATOR
 
 
@@ -136,6 +138,15 @@ def join_lines(lines: Iterable[str], sep: str, quotes: Quotes, comment: str = ""
             rows.append("\n".join(held))
             held = []
     return [row for row in (*rows, "\n".join(held)) if row.strip(BLANKS)]
+
+
+def head_rows(head: bytes, sep: str, quotes: Quotes | None, encoding: str, comment: str) -> list[str]:
+    """Return the rows in the head of a file, without blank ones and comments."""
+    if quotes is None or not quotes.multiline:
+        return head_lines(head, encoding, comment)
+    lines = split_lines(head.removeprefix(BOM_UTF8), encoding, blanks=True).to_pylist()
+    rows = join_lines(lines, sep, quotes, comment)
+    return [row for row in rows if not comment or not row.startswith(comment)]
 
 
 def _is_open(line: str, sep: str, quotes: Quotes, is_open: bool) -> bool:

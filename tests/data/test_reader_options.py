@@ -224,11 +224,12 @@ def test_text_that_is_read_as_one_piece(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(read_here(tmp_path / "log.csv", options={"charset": "utf16"})) == 40
 
 
-def test_a_quote_in_a_comment_opens_no_field(tmp_path: Path) -> None:
-    lines = ["user_id,item_id,note", '#3,"x', "1,2,a", '# see,"quoted', '3,4,"b', '#,""c"', '5,6,"d"']
+def test_a_quote_in_a_comment_opens_no_field_and_names_go_on(tmp_path: Path) -> None:
+    header = ['# "a', 'user_id,"no', "", '#te",item_id']
+    lines = [*header, '#3,"x', "1,a,2", '# see,"quoted', '3,"b', '#,""c",4', '5,"d",6']
     (tmp_path / "log.csv").write_text("\n".join(lines))
     options = {"multiLine": "true", "comment": "#"}
-    rows = read_here(tmp_path / "log.csv", options=options, attributes=["note"])
+    rows = read_here(tmp_path / "log.csv", options=options, attributes=["no\n\n#te"])
     assert [row[-1][0][1] for row in rows] == ["a", 'b\n#,"c', "d"]
 
 
