@@ -25,6 +25,7 @@ from recbench_spark.data.table_pieces import (
     TablePieces,
     find_place,
     list_files,
+    require_files,
 )
 from recbench_spark.data.text_layouts import (
     LAYOUTS,
@@ -390,6 +391,7 @@ def _find_table_files(dataset: Dataset, finder: Finder) -> TextLog:
         names = read_names(rows, sep, file, quotes)
         if names:
             heads[file] = names if headed else [f"_c{place}" for place in range(len(names))]
+    require_files(heads, path)
     if headed:
         _refuse_other_names(heads, sep, path)
     null = options.get("nullvalue", "")
@@ -414,6 +416,7 @@ def _find_object_files(dataset: Dataset, finder: Finder) -> TextLog:
     plain = tuple(dataset.source_names.values())
     refuse_packed_text(path)
     files = finder.list_files(path, options.get("pathglobfilter"))
+    require_files(files, path)
     for file in [*files][:MOST_HEADS] if finder is HERE else ():
         check_head(file, plain, strict=dataset.bad_rows == "error")
     encoding = options.get("encoding", "utf-8")

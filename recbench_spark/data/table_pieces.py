@@ -332,6 +332,19 @@ GLOB = {"*": ".*", "?": ".", "{": "(?:", "}": ")", "[": "[", "\\": "\\"}
 """Signs of Hadoop's patterns as regular expressions; `re` refuses one without its pair."""
 
 
+def require_files(files: Collection[str], path: str) -> None:
+    """Refuse a place of whose files none is read.
+
+    Raises:
+        DataError: it is one.
+    """
+    if not files:
+        hint = "files whose names begin with _ or . are ignored, those that pathGlobFilter leaves out, "
+        hint += "those in folders that are not called NAME=VALUE, and those without a line"
+        what = "it has no lines" if Path(path).is_file() else "it has no files"
+        raise DataError(f"{path}: cannot be read: {what}", hint)
+
+
 def read_folders(root: str, names: Iterable[str]) -> dict[str, Folders]:
     """Return names of files below a folder with what folders NAME=VALUE between them say.
 
@@ -399,9 +412,7 @@ def _read_layout(file: str, given: Fields | Layout) -> Fields:
 
 
 def _open_parquet(path: str, files: Mapping[str, Folders], wanted: Collection[str]) -> TablePieces:
-    if not files:
-        hint = "files whose names begin with _ or . are ignored"
-        raise DataError(f"{path}: cannot be read: it has no files", hint)
+    require_files(files, path)
     footers = read_footers([*files], path)
     schemas = [spark_schema(footer.schema) for footer in footers]
     for schema in schemas:

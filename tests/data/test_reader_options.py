@@ -258,6 +258,22 @@ def test_patterns_of_names_are_those_of_hadoop(tmp_path: Path, pattern: str, cho
         assert " ".join(Path(file).stem[-1] for file in HERE.list_files(str(tmp_path), pattern)) == chosen
 
 
+@pytest.mark.parametrize("reader", ["csv", "json"])
+def test_a_log_without_a_file_that_is_read(tmp_path: Path, reader: str) -> None:
+    folder, blank = tmp_path / "log", tmp_path / "blank.csv"
+    (folder / "old").mkdir(parents=True)
+    (folder / "old" / f"a.{reader}").write_text('{"user_id": 1, "item_id": 2}\n')
+    blank.write_text("\n \n")
+    with pytest.raises(DataError, match="log: cannot be read: it has no files"):
+        read_here(folder, reader=reader)
+    (folder / f"b.{reader}").write_text('{"user_id": 1, "item_id": 2}\n')
+    with pytest.raises(DataError, match="it has no files") as error:
+        read_here(folder, reader=reader, options={"pathGlobFilter": "x*"})
+    assert "pathGlobFilter" in error.value.hint
+    with pytest.raises(DataError, match="it has no lines"):
+        read_here(blank)
+
+
 def test_quotes_escapes_and_texts_of_missing_values(tmp_path: Path) -> None:
     lines = ["user_id;item_id;rating", "1;'a;\\'b\\\\';NA", "NA;'c;\\n';2", "3; 'd;4", "'5';e'f';6"]
     (tmp_path / "log.txt").write_text("\n".join(lines))
