@@ -374,7 +374,7 @@ def _find_table_files(dataset: Dataset, finder: Finder) -> TextLog:
     """
     path, options = str(dataset.path), read_options(dataset.options)
     files = finder.list_files(path, options.get("pathglobfilter"))
-    sep = options.get("sep") or text_separator(path) or separator(next(iter(files), path))
+    sep = options.get("sep") or text_separator(path, files) or separator(next(iter(files), path))
     sep = BLANKS if sep.lower() == BLANKS else sep.replace("\\t", "\t")
     headed = options.get("header", "true").lower() == "true"
     encoding, comment = options.get("encoding", "utf-8"), options.get("comment", "")

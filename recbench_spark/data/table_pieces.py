@@ -315,12 +315,10 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
     text, depth = "", 0
     for token in re.findall(r"\\.|\[[!^]?(?:\\.|[^]\\])+\]|.", pattern, re.DOTALL):
         depth += (token == "{") - (token == "}")
-        if token == "," and depth:
-            text += "|"
-        elif len(token) > 1:
+        if len(token) > 1:
             text += token.replace("[!", "[^", 1) if token[0] == "[" else re.escape(token[1])
         else:
-            text += GLOB.get(token) or re.escape(token)
+            text += "|" if token == "," and depth else GLOB.get(token) or re.escape(token)
     try:
         return re.compile(text, re.DOTALL)
     except re.error as error:
@@ -335,8 +333,7 @@ GLOB = {"*": ".*", "?": ".", "{": "(?:", "}": ")", "[": "[", "\\": "\\"}
 def require_files(files: Collection[str], path: str) -> None:
     """Refuse a place of whose files none is read.
 
-    Raises:
-        DataError: it is one.
+    Raises DataError.
     """
     if not files:
         hint = "files whose names begin with _ or . are ignored, those that pathGlobFilter leaves out, "

@@ -270,6 +270,12 @@ def test_a_log_without_a_file_that_is_read(tmp_path: Path, reader: str) -> None:
     with pytest.raises(DataError, match="it has no files") as error:
         read_here(folder, reader=reader, options={"pathGlobFilter": "x*"})
     assert "pathGlobFilter" in error.value.hint
+    (folder / "README.md").write_text("# The log\n")
+    (folder / "c.tsv").write_text("user_id\titem_id\n1\t2\n")
+    if reader == "csv":
+        assert len(read_here(folder, options={"pathGlobFilter": "*.tsv"})) == 1
+        with pytest.raises(SchemaError, match="are of two formats"):
+            read_here(folder)
     with pytest.raises(DataError, match="it has no lines"):
         read_here(blank)
 
