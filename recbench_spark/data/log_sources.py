@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -213,16 +215,15 @@ def open_raw_log(dataset: Dataset) -> RawLog:
 
 def open_text_files(log: TextLog) -> RawLog:
     """Open text files in pieces."""
-    pieces = [
-        piece
-        for given, file, layout in log.files
-        for piece in split_file(find_place(file), layout, given)  # workers may have another directory
-    ]
-    n = sum(_estimate_rows(layout, find_place(file)) for _, file, layout in log.files)
-    return log.make_raw(partial(PieceRows, pieces=tuple(pieces), read=read_pieces), n)
+    given, files, layouts = zip(*log.files, strict=True)
+    places = [*map(find_place, files)]  # workers may have another directory
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        divided = pool.map(lambda *file: [*split_file(*file)], places, layouts, given)
+        n = sum(pool.map(_estimate_rows, places, layouts))
+    return log.make_raw(partial(PieceRows, pieces=tuple(chain(*divided)), read=read_pieces), n)
 
 
-def _estimate_rows(layout: TextLayout, path: str) -> int:
+def _estimate_rows(path: str, layout: TextLayout) -> int:
     """Estimate the rows of a file by its first lines."""
     with suppress(RecbenchError):
         head = read_head(path)
@@ -381,16 +382,18 @@ def _find_table_files(dataset: Dataset, finder: Finder) -> TextLog:
     mark, quotes = options.get("quote", '"'), None
     if mark and sep != BLANKS:
         multiline = options.get("multiline", "").lower() == "true"
-        lenient = bool(QUOTING & options.keys())
-        quotes = Quotes(mark, options.get("escape") or mark, lenient, multiline)
+        quotes = Quotes(mark, options.get("escape") or mark, bool(QUOTING & options.keys()), multiline)
     if not is_wide(encoding):
         refuse_packed_text(path)
-    heads = {}
-    for file in files:
+
+    def find_names(file: str) -> list[str]:
         rows = head_rows(finder.read_head(file), sep, quotes, encoding, comment)
         names = read_names(rows, sep, file, quotes)
-        if names:
-            heads[file] = names if headed else [f"_c{place}" for place in range(len(names))]
+        return names if headed else [f"_c{place}" for place in range(len(names))]
+
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        read = zip(files, pool.map(find_names, files), strict=True)
+        heads = {file: names for file, names in read if names}
     require_files(heads, path)
     if headed:
         _refuse_other_names(heads, sep, path)
