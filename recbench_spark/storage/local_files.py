@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -179,7 +179,10 @@ def require_columns(names: Sequence[str], columns: Sequence[str], what: str, pat
     try:
         require_names(names, list(columns), what)
     except SchemaError as error:
-        raise SchemaError(error.message, _text_hint(path, columns) or error.hint) from None
+        hint = ""
+        with suppress(SchemaError):  # files beside those that are read
+            hint = _text_hint(path, columns)
+        raise SchemaError(error.message, hint or error.hint) from None
 
 
 def _text_hint(path: str, columns: Sequence[str]) -> str:

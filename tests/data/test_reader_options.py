@@ -276,6 +276,8 @@ def test_a_log_without_a_file_that_is_read(tmp_path: Path, reader: str) -> None:
         assert len(read_here(folder, options={"pathGlobFilter": "*.tsv"})) == 1
         with pytest.raises(SchemaError, match="are of two formats"):
             read_here(folder)
+        with pytest.raises(SchemaError, match="log has no column user_id, item_id"):
+            read_here(folder, options={"pathGlobFilter": "b*"})
     with pytest.raises(DataError, match="it has no lines"):
         read_here(blank)
 
