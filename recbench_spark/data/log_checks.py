@@ -21,7 +21,7 @@ from recbench_spark.data.log_times import convert_times
 from recbench_spark.data.text_layouts import IN_UTF8
 from recbench_spark.data.text_pieces import BAD_LINE, FILE
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, STORED, TIME_TEXT, time_hint
-from recbench_spark.errors import SchemaError
+from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.kernels.ids import (
     EXACT_BITS,
     IDS_AS_TEXT,
@@ -363,7 +363,7 @@ def convert_rows(rows: pa.Table, rules: LogRules) -> pa.Table:
     columns: dict[str, pa.Array | pa.ChunkedArray] = {**checked.columns, "event_time": times}
     columns.setdefault("rating", pa.array(np.ones(n)))
     if rules.attributes:
-        columns["attributes"] = _map_attributes(rows, rules.attributes)
+        columns["attributes"] = _map_attributes(rows, rules.attributes, rules.where)
     if rules.placed:
         columns[PLACE] = rows.column(PLACE)
     keep = ~checked.bad & ~is_later(times, rules)
@@ -378,9 +378,15 @@ def is_later(times: pa.Array, rules: LogRules) -> Bools:
     return _as_mask(pc.greater_equal(times, rules.end))
 
 
-def _map_attributes(rows: pa.Table, names: Sequence[str]) -> pa.Array:
+def _map_attributes(rows: pa.Table, names: Sequence[str], where: str) -> pa.Array:
     n, width = len(rows), len(names)
-    values = [combine_column(spell_values(rows.column(name))) for name in names]
+    values = []
+    for name in names:
+        try:
+            values.append(combine_column(spell_values(rows.column(name))))
+        except pa.ArrowInvalid:
+            message = f"{where}: attribute {name} has bytes that are no text in UTF-8"
+            raise DataError(message, "leave it out of dataset.attributes, or write it as text") from None
     order = np.arange(n * width).reshape(width, n).T.reshape(-1)  # from column by column to row by row
     flat = pa.concat_arrays(values).take(pa.array(order))
     keys = pa.array(np.tile(np.array(names, object), n), pa.string())

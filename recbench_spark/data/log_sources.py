@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from recbench_spark.data.table_pieces import (
     TablePieces,
     find_place,
     list_files,
+    require_files,
 )
 from recbench_spark.data.text_layouts import (
     LAYOUTS,
@@ -35,7 +38,7 @@ from recbench_spark.data.text_layouts import (
     name_layout,
     read_options,
 )
-from recbench_spark.data.text_lines import RFC_4180, Quotes, read_names
+from recbench_spark.data.text_lines import RFC_4180, Quotes, head_rows, read_names
 from recbench_spark.data.text_pieces import (
     FILE,
     Fields,
@@ -182,15 +185,12 @@ def _list_names(folder: str) -> list[str]:
         return sorted(entry.base_name for entry in system.get_file_info(fs.FileSelector(name)))
 
 
-def _read_head(path: str) -> bytes:
-    return read_head(strip_scheme(path))
-
-
-def _list_files(path: str, pattern: str | None) -> Mapping[str, Folders]:
-    return list_files(find_place(path), pattern)
-
-
-HERE = Finder(_is_folder, _list_names, _read_head, _list_files)
+HERE = Finder(
+    _is_folder,
+    _list_names,
+    lambda path: read_head(strip_scheme(path)),
+    lambda path, pattern: list_files(find_place(path), pattern),
+)
 """Finds files of this machine, and of storage that Arrow reads."""
 
 
@@ -215,16 +215,15 @@ def open_raw_log(dataset: Dataset) -> RawLog:
 
 def open_text_files(log: TextLog) -> RawLog:
     """Open text files in pieces."""
-    pieces = [
-        piece
-        for given, file, layout in log.files
-        for piece in split_file(find_place(file), layout, given)  # workers may have another directory
-    ]
-    n = sum(_estimate_rows(layout, find_place(file)) for _, file, layout in log.files)
-    return log.make_raw(partial(PieceRows, pieces=tuple(pieces), read=read_pieces), n)
+    given, files, layouts = zip(*log.files, strict=True)
+    places = [*map(find_place, files)]  # workers may have another directory
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        divided = pool.map(lambda *file: [*split_file(*file)], places, layouts, given)
+        n = sum(pool.map(_estimate_rows, places, layouts))
+    return log.make_raw(partial(PieceRows, pieces=tuple(chain(*divided)), read=read_pieces), n)
 
 
-def _estimate_rows(layout: TextLayout, path: str) -> int:
+def _estimate_rows(path: str, layout: TextLayout) -> int:
     """Estimate the rows of a file by its first lines."""
     with suppress(RecbenchError):
         head = read_head(path)
@@ -376,23 +375,26 @@ def _find_table_files(dataset: Dataset, finder: Finder) -> TextLog:
     """
     path, options = str(dataset.path), read_options(dataset.options)
     files = finder.list_files(path, options.get("pathglobfilter"))
-    sep = options.get("sep") or text_separator(path) or separator(next(iter(files), path))
+    sep = options.get("sep") or text_separator(path, files) or separator(next(iter(files), path))
     sep = BLANKS if sep.lower() == BLANKS else sep.replace("\\t", "\t")
     headed = options.get("header", "true").lower() == "true"
     encoding, comment = options.get("encoding", "utf-8"), options.get("comment", "")
     mark, quotes = options.get("quote", '"'), None
     if mark and sep != BLANKS:
         multiline = options.get("multiline", "").lower() == "true"
-        lenient = bool(QUOTING & options.keys())
-        quotes = Quotes(mark, options.get("escape") or mark, lenient, multiline)
+        quotes = Quotes(mark, options.get("escape") or mark, bool(QUOTING & options.keys()), multiline)
     if not is_wide(encoding):
         refuse_packed_text(path)
-    heads = {}
-    for file in files:
-        lines = head_lines(finder.read_head(file), encoding, comment)
-        names = read_names(lines, sep, file, quotes)
-        if names:
-            heads[file] = names if headed else [f"_c{place}" for place in range(len(names))]
+
+    def find_names(file: str) -> list[str]:
+        rows = head_rows(finder.read_head(file), sep, quotes, encoding, comment)
+        names = read_names(rows, sep, file, quotes)
+        return names if headed else [f"_c{place}" for place in range(len(names))]
+
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        read = zip(files, pool.map(find_names, files), strict=True)
+        heads = {file: names for file, names in read if names}
+    require_files(heads, path)
     if headed:
         _refuse_other_names(heads, sep, path)
     null = options.get("nullvalue", "")
@@ -417,6 +419,7 @@ def _find_object_files(dataset: Dataset, finder: Finder) -> TextLog:
     plain = tuple(dataset.source_names.values())
     refuse_packed_text(path)
     files = finder.list_files(path, options.get("pathglobfilter"))
+    require_files(files, path)
     for file in [*files][:MOST_HEADS] if finder is HERE else ():
         check_head(file, plain, strict=dataset.bad_rows == "error")
     encoding = options.get("encoding", "utf-8")
@@ -430,7 +433,7 @@ def _find_object_files(dataset: Dataset, finder: Finder) -> TextLog:
 def _refuse_other_names(heads: Mapping[str, Sequence[str]], sep: str, path: str) -> None:
     groups: dict[str, list[str]] = {}
     for file, names in heads.items():
-        groups.setdefault((" " if sep == BLANKS else sep).join(names), []).append(file)
+        groups.setdefault((" " if sep == BLANKS else sep).join(names).replace("\n", " "), []).append(file)
     if sep == BLANKS and len(groups) > 1:
         raise SchemaError(f"{path}: files begin with different names", "the same line in every file")
     refuse_strange_names(groups, sep, path)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import partial, reduce
 from importlib.util import find_spec
 from operator import and_
@@ -41,7 +40,7 @@ from recbench_spark.data.text_layouts import (
 from recbench_spark.data.text_lines import RFC_4180, StoredTable, read_names
 from recbench_spark.data.text_pieces import Fields, measure_text, split_file
 from recbench_spark.data.trec_files import FIELDS, find_format
-from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError
 from recbench_spark.inputs import Options, find_version, normalise_path
 from recbench_spark.kernels.ids import decode_dictionary
 from recbench_spark.schemas import IDS
@@ -313,8 +312,49 @@ def list_files(place: str, pattern: str | None = None) -> dict[str, Folders]:
         root = str(Path(place))
         paths = data_files(Path(place)) if Path(place).is_dir() else [Path(place)]
         names = [str(path) for path in paths if path.stat().st_size]
-    kept = [name for name in names if not pattern or fnmatchcase(cut_name(name), pattern)]
-    return read_folders(root, kept)
+    if pattern:
+        glob = compile_glob(pattern)
+        names = [name for name in names if glob.fullmatch(cut_name(name))]
+    return read_folders(root, names)
+
+
+def compile_glob(pattern: str) -> re.Pattern[str]:
+    r"""Compile a pattern of names as Hadoop reads it.
+
+    >>> compile_glob(r"\-[!1]*.{csv,tsv}").pattern
+    '\\-[^1].*\\.(?:csv|tsv)'
+
+    Raises:
+        ConfigError: it is none.
+    """
+    text, depth = "", 0
+    for token in re.findall(r"\\.|\[[!^]?(?:\\.|[^]\\])+\]|.", pattern, re.DOTALL):
+        depth += (token == "{") - (token == "}")
+        if len(token) > 1:
+            text += token.replace("[!", "[^", 1) if token[0] == "[" else re.escape(token[1])
+        else:
+            text += "|" if token == "," and depth else GLOB.get(token) or re.escape(token)
+    try:
+        return re.compile(text, re.DOTALL)
+    except re.error as error:
+        message = f"dataset.options: pathGlobFilter {pattern!r} is no pattern: {error}"
+        raise ConfigError(message, "such as *.csv, part-[0-9]*, {a,b}*.csv") from None
+
+
+GLOB = {"*": ".*", "?": ".", "{": "(?:", "}": ")", "[": "[", "\\": "\\"}
+"""Signs of Hadoop's patterns as regular expressions; `re` refuses one without its pair."""
+
+
+def require_files(files: Collection[str], path: str) -> None:
+    """Refuse a place of whose files none is read.
+
+    Raises DataError.
+    """
+    if not files:
+        hint = "files whose names begin with _ or . are ignored, those that pathGlobFilter leaves out, "
+        hint += "those in folders that are not called NAME=VALUE, and those without a line"
+        what = "it has no lines" if Path(path).is_file() else "it has no files"
+        raise DataError(f"{path}: cannot be read: {what}", hint)
 
 
 def read_folders(root: str, names: Iterable[str]) -> dict[str, Folders]:
@@ -384,9 +424,7 @@ def _read_layout(file: str, given: Fields | Layout) -> Fields:
 
 
 def _open_parquet(path: str, files: Mapping[str, Folders], wanted: Collection[str]) -> TablePieces:
-    if not files:
-        hint = "files whose names begin with _ or . are ignored"
-        raise DataError(f"{path}: cannot be read: it has no files", hint)
+    require_files(files, path)
     footers = read_footers([*files], path)
     schemas = [spark_schema(footer.schema) for footer in footers]
     for schema in schemas:

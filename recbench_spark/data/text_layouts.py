@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +49,8 @@ def read_options(given: Options) -> dict[str, str]:
                 f"dataset.options: {name} is one letter, not {options[name]!r}", "leave it out"
             )
     try:
-        codecs.lookup(options.get("encoding", "utf-8"))
-    except LookupError:
+        "".encode(options.get("encoding", "utf-8"))
+    except (LookupError, UnicodeError):
         message = f"dataset.options: no encoding {options['encoding']!r} is known"
         raise ConfigError(message, f"a name of Python's: utf-8, cp1252, iso-8859-1; or {TO_UTF8}") from None
     return options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.data.text_layouts import make_nested_error, open_quote_error
+from recbench_spark.storage.local_files import head_lines
 from recbench_spark.storage.text_forms import BLANKS as BLANK_SEPARATOR
 
 
@@ -125,16 +127,26 @@ def cut_quoted(
     return fields
 
 
-def join_lines(lines: Iterable[str], sep: str, quotes: Quotes) -> list[str]:
-    """Join lines whose quoted fields go on in the next line; blank rows are left out."""
+def join_lines(lines: Iterable[str], sep: str, quotes: Quotes, comment: str = "") -> list[str]:
+    """Join lines whose quoted fields go on in the next line; blank rows are left out, comments are not."""
     rows, held, is_open = [], list[str](), False
     for line in lines:
         held.append(line)
-        is_open = _is_open(line, sep, quotes, is_open)
+        is_comment = bool(comment) and not is_open and line.startswith(comment)
+        is_open = not is_comment and _is_open(line, sep, quotes, is_open)
         if not is_open:
             rows.append("\n".join(held))
             held = []
     return [row for row in (*rows, "\n".join(held)) if row.strip(BLANKS)]
+
+
+def head_rows(head: bytes, sep: str, quotes: Quotes | None, encoding: str, comment: str) -> list[str]:
+    """Return the rows in the head of a file, without blank ones and comments."""
+    if quotes is None or not quotes.multiline:
+        return head_lines(head, encoding, comment)
+    lines = split_lines(head.removeprefix(BOM_UTF8), encoding, blanks=True).to_pylist()
+    rows = join_lines(lines, sep, quotes, comment)
+    return [row for row in rows if not comment or not row.startswith(comment)]
 
 
 def _is_open(line: str, sep: str, quotes: Quotes, is_open: bool) -> bool:

@@ -261,7 +261,8 @@ class Fields:
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
         """Cut lines into columns; an empty field is NULL."""
         if self.quotes and self.quotes.multiline:
-            lines = pa.array(join_lines(lines.to_pylist(), self.sep, self.quotes), pa.string())
+            rows = join_lines(lines.to_pylist(), self.sep, self.quotes, self.comment)
+            lines = pa.array(rows, pa.string())
         n = len(lines)
         if self.comment:
             lines = lines.filter(pc.invert(pc.starts_with(lines, self.comment)))

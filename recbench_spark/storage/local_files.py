@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -96,8 +96,10 @@ def data_files(folder: Path) -> list[Path]:
     return files
 
 
-def text_separator(path: str) -> str | None:
+def text_separator(path: str, files: Iterable[str] | None = None) -> str | None:
     """Return the separator of a text file or of a folder of them; None for anything else.
+
+    `files`: those of the folder that are read; None: all.
 
     Raises:
         SchemaError: a folder holds text beside other files, or files of two separators.
@@ -107,7 +109,8 @@ def text_separator(path: str) -> str | None:
         return None
     if not folder.is_dir():
         return separator(path) if is_text(path) else None
-    suffixes = {Path(bare_name(file.name)).suffix: file for file in reversed(data_files(folder))}
+    places = data_files(folder) if files is None else [*map(Path, files)]
+    suffixes = {Path(bare_name(file.name)).suffix: file for file in reversed(places)}
     text_suffixes = [suffix for suffix in suffixes if suffix in TEXT]
     if text_suffixes and len(suffixes) > 1:
         one, other = sorted(suffixes.values())[:2]
@@ -176,7 +179,10 @@ def require_columns(names: Sequence[str], columns: Sequence[str], what: str, pat
     try:
         require_names(names, list(columns), what)
     except SchemaError as error:
-        raise SchemaError(error.message, _text_hint(path, columns) or error.hint) from None
+        hint = ""
+        with suppress(SchemaError):  # files beside those that are read
+            hint = _text_hint(path, columns)
+        raise SchemaError(error.message, hint or error.hint) from None
 
 
 def _text_hint(path: str, columns: Sequence[str]) -> str:

@@ -225,7 +225,7 @@ def place_side(warehouse: str, model_id: str, side: str) -> str:
 
 def is_hidden(name: str) -> bool:
     """Return whether Spark skips a file or folder of this name."""
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
 def relative_place(place: str, root: str) -> str:

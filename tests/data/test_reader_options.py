@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from recbench_spark.config.dataset import READER_OPTIONS, UNUSED_OPTIONS, Dataset
 from recbench_spark.data import text_pieces
-from recbench_spark.data.log_sources import open_raw_log
+from recbench_spark.data.log_sources import HERE, open_raw_log
 from recbench_spark.data.log_times import convert_times
 from recbench_spark.data.opened_logs import check_log
 from recbench_spark.engine.local import LocalEngine
@@ -133,11 +133,7 @@ def test_options_that_are_not_read_are_refused() -> None:
             {"allowComments": "true"},
             "allowComments is not read by reader 'json'(?s:.*)jq -c . FILE",
         ),
-        (
-            "json",
-            {"multiLine": "true"},
-            "multiLine is not read by reader 'json'(?s:.*)jq -c '.\\[\\]'",
-        ),
+        ("json", {"multiLine": "true"}, "multiLine is not read by reader 'json'(?s:.*)jq -c '.\\[\\]'"),
         ("csv", {"fs.s3a.endpoint": "x"}, "--conf spark.hadoop.fs.s3a.endpoint=VALUE"),
         ("csv", {"sep": "blanks", "quote": "'"}, "with sep: blanks has no 'quote'"),
         ("csv", {"delimiter": "Blanks", "multiLine": "true"}, "with sep: blanks has no 'multiLine'"),
@@ -228,6 +224,64 @@ def test_text_that_is_read_as_one_piece(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(read_here(tmp_path / "log.csv", options={"charset": "utf16"})) == 40
 
 
+def test_a_quote_in_a_comment_opens_no_field_and_names_go_on(tmp_path: Path) -> None:
+    header = ['# "a', 'user_id,"no', "", '#te",item_id']
+    lines = [*header, '#3,"x', "1,a,2", '# see,"quoted', '3,"b', '#,""c",4', '5,"d",6']
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    options = {"multiLine": "true", "comment": "#"}
+    rows = read_here(tmp_path / "log.csv", options=options, attributes=["no\n\n#te"])
+    assert [row[-1][0][1] for row in rows] == ["a", 'b\n#,"c', "d"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "chosen"),
+    [
+        ("2026-0[^1].csv", "2 3"),
+        ("2026-0[!1].csv", "2 3"),
+        ("2026-{01,02}.csv", "1 2"),
+        (r"2026\-0?.csv", "1 2 3"),
+        ("*[1-2].csv", "1 2"),
+        ("2026,01.csv", ""),
+        ("*", "1 2 3"),
+        ("2026-{01", None),
+        ("2026-[01", None),
+    ],
+)
+def test_patterns_of_names_are_those_of_hadoop(tmp_path: Path, pattern: str, chosen: str | None) -> None:
+    for month in ("1", "2", "3"):
+        (tmp_path / f"2026-0{month}.csv").write_text("user_id,item_id\n")
+    (tmp_path / "2026-04.csv._COPYING_").write_text("half of an upload")
+    if chosen is None:
+        with pytest.raises(ConfigError, match="is no pattern"):
+            HERE.list_files(str(tmp_path), pattern)
+    else:
+        assert " ".join(Path(file).stem[-1] for file in HERE.list_files(str(tmp_path), pattern)) == chosen
+
+
+@pytest.mark.parametrize("reader", ["csv", "json"])
+def test_a_log_without_a_file_that_is_read(tmp_path: Path, reader: str) -> None:
+    folder, blank = tmp_path / "log", tmp_path / "blank.csv"
+    (folder / "old").mkdir(parents=True)
+    (folder / "old" / f"a.{reader}").write_text('{"user_id": 1, "item_id": 2}\n')
+    blank.write_text("\n \n")
+    with pytest.raises(DataError, match="log: cannot be read: it has no files"):
+        read_here(folder, reader=reader)
+    (folder / f"b.{reader}").write_text('{"user_id": 1, "item_id": 2}\n')
+    with pytest.raises(DataError, match="it has no files") as error:
+        read_here(folder, reader=reader, options={"pathGlobFilter": "x*"})
+    assert "pathGlobFilter" in error.value.hint
+    (folder / "README.md").write_text("# The log\n")
+    (folder / "c.tsv").write_text("user_id\titem_id\n1\t2\n")
+    if reader == "csv":
+        assert len(read_here(folder, options={"pathGlobFilter": "*.tsv"})) == 1
+        with pytest.raises(SchemaError, match="are of two formats"):
+            read_here(folder)
+        with pytest.raises(SchemaError, match="log has no column user_id, item_id"):
+            read_here(folder, options={"pathGlobFilter": "b*"})
+    with pytest.raises(DataError, match="it has no lines"):
+        read_here(blank)
+
+
 def test_quotes_escapes_and_texts_of_missing_values(tmp_path: Path) -> None:
     lines = ["user_id;item_id;rating", "1;'a;\\'b\\\\';NA", "NA;'c;\\n';2", "3; 'd;4", "'5';e'f';6"]
     (tmp_path / "log.txt").write_text("\n".join(lines))
@@ -246,6 +300,7 @@ def test_quotes_escapes_and_texts_of_missing_values(tmp_path: Path) -> None:
         ({"sep": ";", "delimiter": ","}, "one option, with two values"),
         ({"quote": "''"}, "quote is one letter, not \"''\""),
         ({"encoding": "x-windows-874"}, "no encoding 'x-windows-874' is known"),
+        ({"encoding": "base64"}, "no encoding 'base64' is known"),
         ({"timestampFormat": "E, d MMM yyyy"}, "E is not known"),
         ({"timestampFormat": "yyyy-yyyy"}, "redefinition of group name"),
     ],
@@ -279,7 +334,9 @@ def test_attributes_are_spelled_as_spark_casts_them(tmp_path: Path) -> None:
     at = pa.array([datetime(2020, 1, 1, 10), datetime(2020, 1, 1, 10, 0, 0, 500_000)], pa.timestamp("us"))
     columns = {"double": [1e10, 0.1], "half": pa.array([1.5, None], pa.float16()), "at": at}
     rows = {"user_id": [1, 2], "item_id": [1, 2], **columns}
-    pq.write_table(pa.table({**rows, "list": [[1], [2]]}), tmp_path / "log.parquet")
+    pq.write_table(
+        pa.table({**rows, "list": [[1], [2]], "bytes": [b"a", b"\xff"]}), tmp_path / "log.parquet"
+    )
     read = read_here(tmp_path / "log.parquet", reader="parquet", attributes=[*columns])
     assert [[text for _, text in row[-1]] for row in read] == [
         ["1.0E10", "1.5", "2020-01-01 10:00:00"],
@@ -287,6 +344,8 @@ def test_attributes_are_spelled_as_spark_casts_them(tmp_path: Path) -> None:
     ]
     with pytest.raises(SchemaError, match=r"column list is list<.*>, which is no attribute"):
         read_here(tmp_path / "log.parquet", reader="parquet", attributes=["list"])
+    with pytest.raises(DataError, match=r"log\.parquet: attribute bytes has bytes that are no text"):
+        read_here(tmp_path / "log.parquet", reader="parquet", attributes=["bytes"])
 
 
 def test_a_folder_of_delta_is_read_by_its_own_reader(tmp_path: Path) -> None:

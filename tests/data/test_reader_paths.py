@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -47,6 +49,20 @@ def test_a_folder_is_listed_by_any_name(tmp_path: Path, name: str, prefix: str) 
     with pytest.raises(ConfigError, match=r"no train\.csv") as error:
         HERE.find(place, ["train.csv"])
     assert "train.ascii" in error.value.hint
+
+
+def test_first_lines_of_several_files_are_read_at_once(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("user_id,item_id\n1,2\n", encoding="utf-8")
+    both = Barrier(2)
+
+    def read_head(path: str) -> bytes:
+        both.wait(timeout=20)
+        return HERE.read_head(path)
+
+    dataset = Dataset(name="n", reader="csv", path=str(tmp_path))
+    files = find_text_files(dataset, replace(HERE, read_head=read_head)).files
+    assert [Path(file).name for _, file, _ in files] == ["a.csv", "b.csv"]
 
 
 def test_a_relative_folder_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
