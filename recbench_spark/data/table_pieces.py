@@ -13,9 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from importlib.util import find_spec
-from operator import and_
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote
@@ -66,6 +65,7 @@ from recbench_spark.storage.table_scans import (
     read_footers,
     read_row_group,
     spark_schema,
+    split_groups,
 )
 from recbench_spark.storage.text_forms import BLANKS
 from recbench_spark.storage.uris import arrow_uri, is_hdfs, is_object_storage, is_remote
@@ -281,22 +281,8 @@ def _open_delta(path: str, options: Options | None = None) -> TablePieces:
     pinned = find_version(path, options)
     dataset = open_delta(path, select_version(options or {}) if pinned is None else pinned)
     place, schema = find_place(path), dataset.schema
-    groups = [_drop_bounds(group) for one in dataset.get_fragments() for group in one.split_by_row_group()]
-    pieces = tuple(FragmentPiece(group, schema, place) for group in groups)
+    pieces = tuple(FragmentPiece(group, schema, place) for group in split_groups(dataset))
     return TablePieces(pieces, schema, int(dataset.count_rows()))
-
-
-def _drop_bounds(group: ds.ParquetFileFragment) -> ds.ParquetFileFragment:
-    """Return a row group without the bounds of its columns, which the log gives: they are kilobytes."""
-    values = ds.get_partition_keys(group.partition_expression).items()
-    facts = [
-        ds.field(name).is_null() if value is None else ds.field(name) == value for name, value in values
-    ]
-    number, whole = group.row_groups[0].id, reduce(and_, facts, ds.scalar(True))
-    fragment: ds.ParquetFileFragment = group.format.make_fragment(
-        group.path, group.filesystem, whole, row_groups=[number]
-    )
-    return fragment
 
 
 def list_files(place: str, pattern: str | None = None) -> dict[str, Folders]:

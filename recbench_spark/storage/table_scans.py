@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -106,6 +107,24 @@ def open_delta(path: str, version: int | None = None) -> ds.Dataset:
         return ds.FileSystemDataset(kept, rows.schema, rows.format, rows.filesystem)
     except (DeltaError, OSError, ValueError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
+
+
+def split_groups(dataset: ds.Dataset) -> list[ds.ParquetFileFragment]:
+    """Return the row groups of a Delta table, as tasks get them."""
+    return [_drop_bounds(group) for one in dataset.get_fragments() for group in one.split_by_row_group()]
+
+
+def _drop_bounds(group: ds.ParquetFileFragment) -> ds.ParquetFileFragment:
+    """Return a row group without the bounds of its columns, which the log gives: they are kilobytes."""
+    values = ds.get_partition_keys(group.partition_expression).items()
+    facts = [
+        ds.field(name).is_null() if value is None else ds.field(name) == value for name, value in values
+    ]
+    number, whole = group.row_groups[0].id, reduce(and_, facts, ds.scalar(True))
+    fragment: ds.ParquetFileFragment = group.format.make_fragment(
+        group.path, group.filesystem, whole, row_groups=[number]
+    )
+    return fragment
 
 
 def query_delta(path: str) -> pa.RecordBatchReader:
