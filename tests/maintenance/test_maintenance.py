@@ -218,7 +218,7 @@ def test_a_migration_keeps_what_another_writer_appends_meanwhile(
             older.write.format("delta").mode("append").save(place)
         change_table(place, table, version)
 
-    monkeypatch.setattr("recbench_spark.storage.table_upkeep.change_table", append_and_change)
+    monkeypatch.setattr("recbench_spark.storage.migration.change_table", append_and_change)
     migrate(store)
     assert {row.run_id for row in store.read(RUNS).collect()} == {"r1", "r2"} and not late
     assert migrate(store) == []
