@@ -49,3 +49,14 @@ def conform(frame: DataFrame, table: Table) -> DataFrame:
             for field in spark_schema(table)
         )
     )
+
+
+def raise_breaches(frame: DataFrame, table: Table) -> DataFrame:
+    """Return a frame whose tasks end with an error at a row that breaks a constraint of the table."""
+    first = spark_schema(table)[0]
+    for name, condition in table.constraints.items():
+        message = F.lit(f"cannot write {table.name}: a row breaks the constraint {name}: {condition}")
+        holds = F.coalesce(F.expr(condition), F.lit(False))
+        value = F.when(holds, F.col(first.name)).otherwise(F.raise_error(message).cast(first.dataType))
+        frame = frame.withColumn(first.name, value)
+    return frame

@@ -27,7 +27,7 @@ from recbench_spark.storage.marks import count_hours_to_keep
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.storage.spark_errors import retry_conflicts
-from recbench_spark.storage.spark_types import conform, spark_schema
+from recbench_spark.storage.spark_types import conform, raise_breaches, spark_schema
 from recbench_spark.storage.table_sql import equality_condition, quote_text, timestamp_literal
 from recbench_spark.storage.task_files import write_table_rows
 from recbench_spark.storage.uris import is_object_storage, join_uri
@@ -42,16 +42,16 @@ class Store(WarehouseTables):
     def append(self, rows: Any, table: Table, once: str = "", named_by: str = "") -> list[File]:
         """Append rows as `FileTables.append`, which may be a frame of Spark, too.
 
-        Tasks write its rows where the driver commits. Where Spark does, Delta skips a version that is not
+        Tasks write its rows on object storage. Elsewhere Spark does, and Delta skips a version that is not
         above the last one of a name.
         """
         if not is_frame(rows):
             return super().append(rows, table, once, named_by)
         self.create(table)
         frame, once, name = conform(rows, table), once or uuid.uuid4().hex, self.location(table.name)
-        if is_object_storage(self.root) or (self.folder and delta_files.can_commit(name)):
+        if is_object_storage(self.root):
             if not delta_files.is_committed(name, f"{table.name}/{once}"):
-                files = write_table_rows(FrameRows(frame, BATCHES), table, name)
+                files = write_table_rows(FrameRows(raise_breaches(frame, table), BATCHES), table, name)
                 super().append(TaskFiles(files, name), table, once)
             return []
         writer = frame.write.format("delta").mode("append")

@@ -8,11 +8,9 @@ from functools import partial, reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.errors import StoreError
 from recbench_spark.schemas import Table, arrow_rows
 from recbench_spark.storage.blocks import Rows, gather_tables
 from recbench_spark.storage.delta_files import File, refuse_nulls, write_file
-from recbench_spark.storage.table_sql import has_breach
 
 
 def write_rows(
@@ -36,10 +34,8 @@ def _write_tables(
 def write_table_rows(rows: Rows, table: Table, place: str) -> list[File]:
     """Write rows as files of a table, a file for each of its partitions, as `write_rows`.
 
-    No writer of Delta sees the rows, so tasks check the table's constraints.
-
     Raises:
-        StoreError: a row breaks a constraint; on Spark it reaches the caller as an error of Spark.
+        StoreError: a column that may not holds NULL; on Spark it reaches the caller as an error of Spark.
     """
     written = rows.each(table.names, partial(_write_partitions, table=table, place=place))
     return [file for files in written for file in files]
@@ -51,11 +47,6 @@ def _write_partitions(tables: Iterable[pa.Table], table: Table, place: str) -> l
     for gathered in gather_tables(tables):
         rows = arrow_rows(gathered, table)
         refuse_nulls(place, rows)
-        for name, condition in table.constraints.items():
-            if has_breach(rows, table, condition):
-                raise StoreError(
-                    f"cannot write {table.name}: a row breaks the constraint {name}: {condition}"
-                )
         files += [write_file(part, place, values, names) for values, part in _split_rows(rows, table)]
     return files
 
