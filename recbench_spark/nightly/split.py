@@ -68,7 +68,8 @@ def identify_split(store: AnyStore, benchmark: Benchmark) -> tuple[str, dict[str
     A split that retention removed is made again under the new name `HASH.1`: Delta would take rows of the
     old name for a repetition of the removed ones.
     """
-    refuse_empty(str(benchmark.dataset.path or ""))
+    if benchmark.dataset.path:
+        refuse_empty(str(benchmark.dataset.path))
     split_hash, inputs = hash_split(choose_identity(store), benchmark)
     return current_split_id(store, split_hash), inputs
 

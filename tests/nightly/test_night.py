@@ -748,8 +748,8 @@ def test_a_night_in_a_catalog(spark, writer: str, tmp_path: Path, monkeypatch: p
             assert run(store, small(**TINY)).outcome.skipped == ("popular",)
             several = {**TINY, "models": models("popular", "random", "als_4"), "evaluation": DRAWN}
             assert set(run(store, small(**several)).outcome.run_ids) == {"popular", "random", "als_4"}
-            run(Store(spark, str(tmp_path)), small(**several))
-            assert list_numbers(store) >= list_numbers(ArrowStore(str(tmp_path)))
+            run(Store(spark, str(tmp_path / "w")), small(**several))
+            assert list_numbers(store) >= list_numbers(ArrowStore(str(tmp_path / "w")))
     finally:
         spark.sql("DROP SCHEMA recbench_night_test CASCADE")
 
