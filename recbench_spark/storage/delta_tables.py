@@ -26,6 +26,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
+from pyarrow.dataset import Dataset, ParquetReadOptions
 
 from recbench_spark.errors import FallbackToSpark, StoreError
 from recbench_spark.storage.object_access import delta_options, repeat_if_cut, storage_error
@@ -44,7 +45,6 @@ from recbench_spark.storage.uris import (
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from pyarrow.dataset import Dataset
 
 UNSUPPORTED_CHARACTERS = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
 """Characters that `deltalake` does not accept in the name of a table's folder."""
@@ -220,8 +220,6 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
             raise FallbackToSpark(f"{place} has features of Delta that are Spark's: {', '.join(features)}")
         if is_object_storage(place):
             system = open_small_files(table, str(place))
-        from pyarrow.dataset import ParquetReadOptions  # noqa: PLC0415
-
         # Spark's old timestamps have 96 bits, which nanoseconds hold up to 2262 alone.
         options = ParquetReadOptions(coerce_int96_timestamp_unit="us")
         return table.to_pyarrow_dataset(filesystem=system, parquet_read_options=options)
