@@ -57,6 +57,7 @@ from recbench_spark.storage.local_files import (
 from recbench_spark.storage.objects import stat_visible
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.table_scans import (
+    NULL_FOLDER,
     Piece,
     find_partition,
     is_delta_table,
@@ -332,10 +333,7 @@ GLOB = {"*": ".*", "?": ".", "{": "(?:", "}": ")", "[": "[", "\\": "\\"}
 
 
 def require_files(files: Collection[str], path: str) -> None:
-    """Refuse a place of whose files none is read.
-
-    Raises DataError.
-    """
+    """Refuse a place of whose files none is read. Raises DataError."""
     if not files:
         hint = "files whose names begin with _ or . are ignored, those that pathGlobFilter leaves out, "
         hint += "those in folders that are not called NAME=VALUE, and those without a line"
@@ -358,7 +356,7 @@ def read_folders(root: str, names: Iterable[str]) -> dict[str, Folders]:
 
 def _read_folder(folder: str) -> tuple[str, str | None]:
     name, _, value = folder.partition("=")
-    return unquote(name), None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
+    return unquote(name), None if value == NULL_FOLDER else unquote(value)
 
 
 def read_rows(pieces: Iterable[TablePiece], columns: Sequence[str]) -> Iterator[pa.Table]:

@@ -114,9 +114,7 @@ def cut_quoted(
     while at <= len(line):
         match = patterns.quoted.match(line, at)
         if match is None and not quotes.lenient and line.startswith(mark, at):
-            raise open_quote_error(
-                path if "://" in path else f"file:{Path(path).absolute()}", line, sep, width
-            )
+            raise open_quote_error(_name_place(path), line, sep, width)
         after = match.end() if match else len(line) if line.startswith(mark, at) else at
         end = line.find(sep, after)
         end = len(line) if end < 0 else end
@@ -125,6 +123,10 @@ def cut_quoted(
         fields.append(text)
         at = end + len(sep)
     return fields
+
+
+def _name_place(path: str) -> str:
+    return path if "://" in path else f"file:{Path(path).absolute()}"
 
 
 def join_lines(lines: Iterable[str], sep: str, quotes: Quotes, comment: str = "") -> list[str]:
@@ -179,7 +181,7 @@ def refuse_nested(row: str, fields: Sequence[str | None], sep: str, path: str, w
     else:
         holds = "\n" in row.rstrip("\n")
     if holds:
-        raise make_nested_error(path if "://" in path else f"file:{Path(path).absolute()}", row)
+        raise make_nested_error(_name_place(path), row)
 
 
 def _holds_rows(field: str, place: int, sep: str, width: int) -> bool:

@@ -23,7 +23,7 @@ from recbench_spark.engine.measures import Measures
 from recbench_spark.engine.sessions import Py4JError, SparkEngine, open_hadoop
 from recbench_spark.engine.tasks import Tasks
 from recbench_spark.engine.versions import arrow_schema, read_setting, send_to_tasks, union_rows
-from recbench_spark.errors import ConfigError, StoreError
+from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.streams import Batches, chunks
 from recbench_spark.storage import scratch, shared_arrays
 from recbench_spark.storage.blocks import (
@@ -39,7 +39,6 @@ from recbench_spark.storage.blocks import (
     reduce_rows,
     return_rows,
 )
-from recbench_spark.storage.objects import remove_objects
 from recbench_spark.storage.packed_blocks import (
     BLOCK_SCHEMA,
     Block,
@@ -314,11 +313,7 @@ def drop_scratch(spark: SparkSession, base: str) -> None:
 
 
 def _remove_remote(spark: SparkSession, folder: str) -> None:
-    """Remove a folder: of object storage its objects, else by Hadoop's file system, which wrote it."""
-    if is_object_storage(folder):
-        with suppress(StoreError):
-            remove_objects(folder)
-        return
+    """Remove a folder by Hadoop's file system, which wrote it."""
     with suppress(Py4JError):  # a folder left behind costs only space
         files, path = open_hadoop(spark, folder)
         files.delete(path, True)
@@ -326,8 +321,7 @@ def _remove_remote(spark: SparkSession, folder: str) -> None:
 
 def load_parquet(spark: SparkSession, *places: str) -> DataFrame:
     """Return the rows of Parquet files or folders; a path is a name, even with `[` or `*` in it."""
-    reader = spark.read
-    return reader.parquet(*map(shared_arrays.escape_path, places))
+    return spark.read.parquet(*map(shared_arrays.escape_path, places))
 
 
 def share_rows(base: str, rows: DataFrame) -> SharedRows:

@@ -62,7 +62,7 @@ class Store(WarehouseTables):
 
     def run_together(self, actions: Sequence[Callable[[], object]]) -> None:
         """Run actions side by side: the driver plans one while executors work on another."""
-        with ThreadPoolExecutor(max_workers=4) as pool:
+        with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(lambda action: action(), actions))
 
     def _open_spare_folder(self, table: Table) -> str:

@@ -110,8 +110,10 @@ def open_delta(path: str, version: int | None = None) -> ds.Dataset:
 
 
 def split_groups(dataset: ds.Dataset) -> list[ds.ParquetFileFragment]:
-    """Return the row groups of a Delta table, as tasks get them."""
-    return [_drop_bounds(group) for one in dataset.get_fragments() for group in one.split_by_row_group()]
+    """Return the row groups of a Delta table, as tasks get them; footers are read side by side."""
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        groups = [*pool.map(lambda one: one.split_by_row_group(), dataset.get_fragments())]
+    return [_drop_bounds(group) for file in groups for group in file]
 
 
 def _drop_bounds(group: ds.ParquetFileFragment) -> ds.ParquetFileFragment:
@@ -242,6 +244,9 @@ def read_row_group(piece: Piece, columns: Sequence[str], most: int) -> Iterator[
 
 # ---------------------------------------- partitions by path: `embeddings/model_id=ID`
 
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""What a folder NAME=VALUE has for NULL."""
+
 PARTITION = re.compile(r"(.+?)((?:/\w+=[^/=]+)+)/?")
 
 
@@ -254,7 +259,7 @@ class TablePartition(NamedTuple):
 
 def read_folder_value(text: str, kind: pa.DataType) -> pa.Scalar[Any]:
     """Return the value that a folder NAME=VALUE spells, in the type of the column."""
-    if text == "__HIVE_DEFAULT_PARTITION__":
+    if text == NULL_FOLDER:
         return pa.scalar(None, kind)
     plain = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind  # in UTC, without a zone
     return pa.scalar(text).cast(plain).cast(kind)
