@@ -321,7 +321,8 @@ def _remove_remote(spark: SparkSession, folder: str) -> None:
 
 def load_parquet(spark: SparkSession, *places: str) -> DataFrame:
     """Return the rows of Parquet files or folders; a path is a name, even with `[` or `*` in it."""
-    return spark.read.parquet(*map(shared_arrays.escape_path, places))
+    reader = spark.read
+    return reader.parquet(*map(shared_arrays.escape_path, places))
 
 
 def share_rows(base: str, rows: DataFrame) -> SharedRows:
