@@ -23,10 +23,9 @@ from recbench_spark.graph.runner import LayerRun, has_result, run_model
 from recbench_spark.graph.stored_graphs import files_folder, mark_used, write_graph_checks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import GRAPH_RUNS
-from recbench_spark.storage.block_arrays import remove_parts
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import make_folder
-from recbench_spark.storage.objects import list_folders, measure_files, write_text
+from recbench_spark.storage.objects import list_folders, measure_files, remove_objects, write_text
 from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.uris import is_remote, join_uri, relative_place
 
@@ -116,7 +115,7 @@ def _write_note(store: FileTables, prepared: PreparedGraphModel) -> None:
 def _remove_layers(folder: str) -> None:
     """Remove the arrays in a model's folder, and those that an older version left, a file each."""
     for name in list_folders(folder):
-        remove_parts(join_uri(folder, name))
+        remove_objects(join_uri(folder, name))
     if not is_remote(folder):
         for path in local_path(folder).glob("*.npy"):
             path.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from recbench_spark.storage import delta_files, table_upkeep
 from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
 from recbench_spark.storage.delta_files import File, Filters, Since
 from recbench_spark.storage.delta_tables import list_file_sizes, read_dataset
-from recbench_spark.storage.marks import count_hours_to_keep, end_runs, note_run, runs_at_work
+from recbench_spark.storage.marks import count_hours_to_keep, end_runs, note_run, oldest_work, runs_at_work
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.packed_blocks import read_partition_files
@@ -335,6 +335,15 @@ class FileTables:
         if self.folder is not None:
             return read_clock(self.folder)
         return read_object_clock(self.root) if is_object_storage(self.root) else time.time()
+
+    def find_use_time(self, seconds: float) -> float:
+        """Return since when data may be in use: some seconds ago, or since the longest job at work began.
+
+        The time is the storage's. On object storage no mark says what is at work.
+        """
+        began = oldest_work(self.folder) if self.folder is not None else None
+        ago = self.read_clock() - seconds
+        return ago if began is None else min(began, ago)
 
     def delete_orphans(self, older_than: str) -> None:
         """Delete rows of runs that never succeeded, began before a time stamp, and are not at work.

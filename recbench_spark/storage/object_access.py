@@ -25,9 +25,18 @@ from pyarrow import fs
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage import hdfs
+from recbench_spark.storage.drivers import LocalFolders
 from recbench_spark.storage.hdfs import NameNode, explain_hdfs
 from recbench_spark.storage.makers import cache_in_process
-from recbench_spark.storage.uris import arrow_uri, is_hdfs, is_object_storage, read_scheme, split_bucket
+from recbench_spark.storage.publish import local_path
+from recbench_spark.storage.uris import (
+    arrow_uri,
+    is_hdfs,
+    is_object_storage,
+    is_remote,
+    read_scheme,
+    split_bucket,
+)
 from recbench_spark.transfer_sizes import PART_BYTES, PARTS_AT_ONCE
 
 if TYPE_CHECKING:
@@ -409,11 +418,14 @@ def explain_storage(place: str) -> Iterator[None]:
 
 @contextmanager
 def open_store(place: str, retry_seconds: float = RETRY_SECONDS) -> Iterator[tuple[Any, str]]:
-    """Open the bucket, or the HDFS, of a URI for a block, with the name of the place in it.
+    """Open the driver of a place for a block, with the name of the place in it.
 
     Raises:
-        StoreError: it does not answer, or refuses, here or in the block.
+        StoreError: an object storage does not answer, or refuses, here or in the block.
     """
+    if not is_remote(place):
+        yield LocalFolders(), str(local_path(place))
+        return
     bucket = split_bucket(place)
     with explain_storage(place):
         yield open_bucket(bucket.root, retry_seconds=retry_seconds), bucket.key

@@ -11,8 +11,15 @@ from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.maintenance.compaction import drop_old_results, find_old_results
-from recbench_spark.maintenance.graph_retention import compact_table, drop_old_graphs, find_old_graphs
+from recbench_spark.maintenance.graph_retention import (
+    OldGraphs,
+    compact_table,
+    drop_old_graphs,
+    find_old_graphs,
+)
 from recbench_spark.maintenance.retention import (
+    MAX_NIGHT_SECONDS,
+    RetentionRule,
     find_old_fits,
     find_old_layouts,
     remove_folders,
@@ -50,7 +57,8 @@ def maintain(args: argparse.Namespace, store: AnyStore) -> int:
         return OK
     journal.say("remove what killed runs left")
     store.delete_orphans(yesterday_stamp(store))
-    remove_private_files(store)
+    if store.is_file_storage:
+        remove_private_files(store.root, store.read_clock() - MAX_NIGHT_SECONDS)
     for name in filter(store.exists, TABLES):
         if args.optimize and compact_table(store, name):
             journal.say(f"optimized {name}")
@@ -97,9 +105,11 @@ def retain(store: AnyStore, args: argparse.Namespace, journal: Journal) -> None:
     first = first_retained_night(args)
     assert first is not None
     old = find_old_results(store, first, args.keep_night)
-    graphs = find_old_graphs(store, first, args.keep_night, old.splits)
-    fits = find_old_fits(store, first, args.keep_night, old.splits)
-    layouts = find_old_layouts(store, first, args.keep_night)
+    graphs, fits, layouts = OldGraphs(), tuple[str, ...](), tuple[str, ...]()
+    if store.is_file_storage:  # a catalog where Spark writes has no such files
+        rule = RetentionRule.read(store, first, args.keep_night, old.splits)
+        graphs = find_old_graphs(store.root, rule)
+        fits, layouts = find_old_fits(store.root, rule), find_old_layouts(store.root, rule)
     megabytes, layers = graphs.size / 1e6, len(graphs.models)
     print(f"nights before {first}: rows per user of {len(old.runs)} runs, {len(old.splits)} splits")
     print(f"graph_files: {len(graphs.folders)} folders, {megabytes:.1f} MB; layers of {layers} models")
@@ -111,5 +121,4 @@ def retain(store: AnyStore, args: argparse.Namespace, journal: Journal) -> None:
         journal.say(f"remove nights before {first}")
         drop_old_results(store, old)
         drop_old_graphs(store, graphs)
-        remove_folders(store, fits)
-        remove_folders(store, layouts)
+        remove_folders((*fits, *layouts), store.find_use_time(MAX_NIGHT_SECONDS))

@@ -1,0 +1,118 @@
+"""Storage with folders in the words of obstore, so that `objects` treats folders and HDFS like a bucket."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from recbench_spark.storage.makers import PRIVATE_NAME
+from recbench_spark.storage.publish import remove_published
+
+Entry = dict[str, Any]
+"""A file as obstore describes an object: path without a slash in front, size, times; it has no ETag."""
+
+
+class FolderTree:
+    """FolderTree lists what a storage with folders holds, in the order of an object storage."""
+
+    def list_folder(self, folder: str) -> Iterable[tuple[str, Entry | None]]:
+        """Return the keys of what is directly in a folder, with its facts; None: it is a folder."""
+        raise NotImplementedError
+
+    def delete_folder(self, key: str) -> None:
+        """Delete a file, or a folder with all that it holds; it need not exist."""
+        raise NotImplementedError
+
+    def list_with_delimiter(self, prefix: str | None = None) -> dict[str, Any]:
+        """List what is directly in a folder: names of folders as `common_prefixes`, files as `objects`."""
+        entries = self._list_sorted(prefix or "")
+        return {
+            "common_prefixes": [key for key, entry in entries if entry is None],
+            "objects": [entry for _, entry in entries if entry is not None],
+        }
+
+    def list(
+        self, prefix: str | None = None, *, offset: str | None = None, chunk_size: int = 1000
+    ) -> Iterator[Sequence[Entry]]:
+        """Yield the files below a folder in the order of their names, in lists; hidden drafts are left out.
+
+        Args:
+            prefix: the folder; None: all.
+            offset: only names behind this one.
+            chunk_size: longest list.
+        """
+        entries = (entry for entry in self._walk(prefix or "") if offset is None or entry["path"] > offset)
+        while chunk := tuple(islice(entries, chunk_size)):
+            yield chunk
+
+    def list_drafts(self, folder: str) -> Iterator[Entry]:
+        """Yield the hidden drafts below a folder, of living writers and of killed ones."""
+        return self._walk(folder, drafts=True)
+
+    def _walk(self, folder: str, *, drafts: bool = False) -> Iterator[Entry]:
+        """Yield the files below a folder as an object storage orders them. One folder a level is held."""
+        for key, entry in self._list_sorted(folder, drafts=drafts):
+            if entry is None:
+                yield from self._walk(key, drafts=drafts)
+            else:
+                yield entry
+
+    def _list_sorted(self, folder: str, *, drafts: bool = False) -> Sequence[tuple[str, Entry | None]]:
+        """Return what is directly in a folder; a slash counts as a part of a folder's name.
+
+        `drafts`: of files only the hidden drafts, else all others.
+        """
+        below = [
+            (key, entry)
+            for key, entry in self.list_folder(folder)
+            if entry is None or bool(PRIVATE_NAME.fullmatch(key.rpartition("/")[2])) == drafts
+        ]
+        return sorted(below, key=lambda pair: pair[0] + "/" * (pair[1] is None))
+
+
+def describe_file(key: str, size: int, seconds: float) -> Entry:
+    """Describe a file, by the time of its last write, as obstore does."""
+    written = datetime.fromtimestamp(seconds, UTC)
+    return {"path": key, "size": size, "last_modified": written, "e_tag": None, "version": None}
+
+
+class LocalFolders(FolderTree):
+    """LocalFolders is the disks of this machine; keys are paths, and links are not followed."""
+
+    def list_folder(self, folder: str) -> Iterable[tuple[str, Entry | None]]:
+        """Return the paths of what is directly in a folder, as `FolderTree.list_folder`."""
+        try:
+            names = os.listdir(folder)  # noqa: PTH208 (names)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for key in (f"{folder}/{name}" for name in names):
+            with suppress(FileNotFoundError):
+                yield key, self._describe(key)
+
+    def head(self, key: str) -> Entry:
+        """Describe a file. Raises FileNotFoundError where there is none, or a folder."""
+        entry = self._describe(key)
+        if entry is None:
+            raise FileNotFoundError(key)
+        return entry
+
+    def delete(self, keys: str | Sequence[str]) -> None:
+        """Delete files, which need not exist. Their folder stays."""
+        for key in [keys] if isinstance(keys, str) else keys:
+            Path(key).unlink(missing_ok=True)
+
+    def delete_folder(self, key: str) -> None:
+        """Delete a file, or a folder with all that it holds, of which nobody opens a half."""
+        remove_published(Path(key))
+
+    def _describe(self, key: str) -> Entry | None:
+        status = os.lstat(key)
+        if stat.S_ISDIR(status.st_mode):
+            return None
+        return describe_file(key, status.st_size, status.st_mtime)
