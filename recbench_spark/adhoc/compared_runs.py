@@ -35,9 +35,10 @@ from recbench_spark.metric_names import suggest_metric
 from recbench_spark.revisions import SHARED, describe_changes
 from recbench_spark.schemas import IDS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
+from recbench_spark.storage.file_tables import FileTables
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.store import Store
+    pass
 
 POPULAR = "popularity"
 """Name of the training rows that metrics of popularity count, among the limits of a result."""
@@ -231,7 +232,7 @@ def _as_text(name: Any) -> str:
     return name if isinstance(name, str) else show_value(name)
 
 
-def _open_store(root: str) -> Store | ArrowStore:
+def _open_store(root: str) -> FileTables:
     if needs_no_java(root):
         return ArrowStore(root, read_only=True)
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
@@ -247,7 +248,7 @@ RUN_COLUMNS = [
 
 
 def choose_runs(
-    store: Store | ArrowStore, texts: Mapping[str, str], suite: str | None
+    store: FileTables, texts: Mapping[str, str], suite: str | None
 ) -> dict[str, dict[str, Any]]:
     """Return the row of `runs` of each name: the newest ones that all have one split, where there are such.
 
@@ -302,7 +303,7 @@ def _match_runs(text: str, rows: Sequence[dict[str, Any]], suite: str | None) ->
     return matching
 
 
-def _find_largest(store: Store | ArrowStore, runs: Sequence[ModelRun]) -> Largest:
+def _find_largest(store: FileTables, runs: Sequence[ModelRun]) -> Largest:
     """Return the largest values; of metrics that a night scales those of all its runs, as a night does.
 
     They decide the bits of sums. Rows of other runs are read batch by batch, and none is kept.
@@ -312,7 +313,7 @@ def _find_largest(store: Store | ArrowStore, runs: Sequence[ModelRun]) -> Larges
         for key, value in find_largest(run.values).items():
             largest[key] = max(value or 0.0, largest.get(key) or 0.0)
     names = {metric for metric, definition in largest if leaves_unit(metric, definition)}
-    if not names or not isinstance(store, ArrowStore):
+    if not names or store.spark is not None:
         return largest
     table = TABLES["user_metrics"]
     scan = store.dataset(table).to_batches(

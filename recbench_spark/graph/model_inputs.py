@@ -47,9 +47,8 @@ from recbench_spark.storage.block_arrays import has_parts
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
-from recbench_spark.storage.objects import read_bytes, write_text
-from recbench_spark.storage.publish import remove_published
-from recbench_spark.storage.seals import SEAL, find_damage, write_seal
+from recbench_spark.storage.objects import read_bytes, remove_objects, write_text
+from recbench_spark.storage.seals import find_damage, write_seal
 from recbench_spark.storage.uris import absolute_place, is_remote, join_uri
 
 PROBE_MIN_EDGES = 1_000_000
@@ -284,10 +283,9 @@ def build_features(
     """
     features, engine, name = settings.features, store.engine, identify_features(store, settings)
     target = graph.place(f"{FEATURES}/{name}")
-    damage = _features_damage(target)
-    if damage:
+    if damage := find_damage(target, digests=True, optional=True):
         journal.say(f"warning: features {name} are damaged and are computed again: {damage}")
-        remove_published(Path(target))
+        remove_objects(target)
     with make_folder(target, lambda: _read_counts(target) is not None, journal.say) as work:
         if work is not None:
             text = f"features: {features.path or features.kind}"
@@ -322,12 +320,6 @@ MODELS = "models"
 
 COUNTS_FILE = "counts.json"
 """File of counts in a folder of features. It is written after the matrix."""
-
-
-def _features_damage(target: str) -> str:
-    """Return the damage of features on a folder, or an empty text. Older versions wrote no seal."""
-    sealed = not is_remote(target) and Path(target, SEAL).is_file()
-    return find_damage(Path(target), digests=True) if sealed else ""
 
 
 def identify_features(store: FileTables, settings: GraphModel) -> str:

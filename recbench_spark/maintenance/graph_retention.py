@@ -8,7 +8,6 @@ and of a model's note. Files that a run may be using stay (`maintenance/retentio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from recbench_spark.graph.folders import FOLDER, read_note
 from recbench_spark.maintenance.retention import (
@@ -19,10 +18,8 @@ from recbench_spark.maintenance.retention import (
     remove_folders,
 )
 from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.uris import join_uri, relative_place
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ def find_old_graphs(root: str, rule: RetentionRule) -> OldGraphs:
     return OldGraphs(names, tuple(lists), sum(sizes.values()))
 
 
-def drop_old_graphs(store: AnyStore, old: OldGraphs) -> None:
+def drop_old_graphs(store: FileTables, old: OldGraphs) -> None:
     """Delete old graphs, rows of layers first, so that no model without files appears complete.
 
     Those that a run has begun to use stay.
@@ -77,7 +74,7 @@ def _last_layer(place: str) -> int:
     return int(note["layers"]) + int(note["output"] == "embeddings")
 
 
-def compact_table(store: AnyStore, name: str) -> bool:
+def compact_table(store: FileTables, name: str) -> bool:
     """OPTIMIZE a table; return False for one whose files must stay as tasks wrote them, block by block.
 
     A run over a graph identifies finished blocks by the names of files. So vectors of graph models are not

@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from recbench_spark.graph.folders import FOLDER, MANIFEST, NIGHT_NOTE
 from recbench_spark.schemas import SPLITS
 from recbench_spark.simulation.log_layout import LAYOUTS
 from recbench_spark.simulation.log_layout import MANIFEST as LAYOUT_MANIFEST
 from recbench_spark.simulation.part_files import FACTS
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.host_files import PRIVATE_FOLDER
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
 from recbench_spark.storage.made_folders import CURRENT
@@ -31,9 +31,6 @@ from recbench_spark.storage.objects import (
 )
 from recbench_spark.storage.uris import arrow_uri, join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 MAX_NIGHT_SECONDS = 24 * 3600
 """Seconds after which a night is over: a day."""
@@ -69,7 +66,7 @@ class RetentionRule:
 
     @classmethod
     def read(
-        cls, store: AnyStore, before: date, keep: Sequence[date], doomed: Collection[str]
+        cls, store: FileTables, before: date, keep: Sequence[date], doomed: Collection[str]
     ) -> RetentionRule:
         """Return the rule for a warehouse; `doomed`: splits that will be removed."""
         existing = store.list_values(SPLITS, "split_id") if store.exists(SPLITS.name) else set()

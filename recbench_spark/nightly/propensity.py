@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,12 +27,9 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage.blocks import ChangedRows, Rows, TaskRows, count_table_rows
-from recbench_spark.storage.file_tables import TaskParts
+from recbench_spark.storage.file_tables import FileTables, TaskParts
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def write_propensities(
@@ -104,14 +101,14 @@ def _fit_ratings(exposed: ExposureLog) -> pa.Table:
     return fitting.rating_propensities(logged, sample, _count_users(exposed) * items)
 
 
-def read_given(store: AnyStore, path: str) -> pa.Table:
+def read_given(store: FileTables, path: str) -> pa.Table:
     """Read item_id and propensity of a table."""
     given = open_numbers(store, path, "propensity", "propensities")
     names = ("item_id", "propensity")
     return pa.concat_tables(table for task in given.each(names, list) for table in task)
 
 
-def open_numbers(store: AnyStore, path: str, value: str, what: str) -> ChangedRows:
+def open_numbers(store: FileTables, path: str, value: str, what: str) -> ChangedRows:
     """Open item_id[, user_id] and a number of a table; a value that is no number is NULL.
 
     Raises:

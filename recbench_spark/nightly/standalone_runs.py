@@ -7,7 +7,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,12 +20,10 @@ from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.commits import Addition, add_checks, check_rows, commit, commit_together
 from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, REJECTS, REPLAYS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables
 
 
-def publish_standalone(store: AnyStore, result: Result, run: dict[str, Any]) -> str:
+def publish_standalone(store: FileTables, result: Result, run: dict[str, Any]) -> str:
     """Write the result of `adhoc.evaluate.evaluate`, with the row of `runs` last; return the run's id.
 
     Frames of Spark need its store; tables of Arrow are written by each.
@@ -132,7 +130,7 @@ def _standalone_row(
     }
 
 
-def check_base_rates(store: AnyStore, suite: str, result: Result) -> list[Check]:
+def check_base_rates(store: FileTables, suite: str, result: Result) -> list[Check]:
     """Warn if the suite has value metrics over another mean outcome, since RIG depends on it."""
     if result.truth is None:
         return []

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from recbench_spark.config import Benchmark
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, RUNS
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables
 
 Entry = TypeVar("Entry", str, float)
 
@@ -35,7 +33,7 @@ class TrackedRun:
 
 
 def log_night(
-    uri: str, store: AnyStore, benchmark: Benchmark, run_ids: dict[str, str], journal: Journal
+    uri: str, store: FileTables, benchmark: Benchmark, run_ids: dict[str, str], journal: Journal
 ) -> bool:
     """Log the new runs of a night to the experiment of the suite's name; return False on a failure."""
     try:
@@ -80,7 +78,7 @@ def _split(entries: Mapping[str, Entry]) -> Iterator[dict[str, Entry]]:
         yield dict(listed[start : start + MOST_AT_ONCE])
 
 
-def read_tracked_runs(store: AnyStore, run_ids: dict[str, str], k: Sequence[int]) -> list[TrackedRun]:
+def read_tracked_runs(store: FileTables, run_ids: dict[str, str], k: Sequence[int]) -> list[TrackedRun]:
     """Return all that is logged of these runs. The driver holds published numbers, no row for a user.
 
     Args:

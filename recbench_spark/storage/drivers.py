@@ -1,18 +1,29 @@
-"""Storage with folders in the words of obstore, so that `objects` treats folders and HDFS like a bucket."""
+"""Drivers of storage: what each kind brings, and folders in the words of obstore.
+
+So `objects` treats a bucket, HDFS and the folders of this machine alike. A further kind is a `Driver` under
+its scheme in `object_access.DRIVERS` and `uris.OBJECT_SCHEMES`.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+from pyarrow import fs
+
+from recbench_spark.errors import StoreError
 from recbench_spark.storage.makers import PRIVATE_NAME
 from recbench_spark.storage.publish import remove_published
+
+T = TypeVar("T")
 
 Entry = dict[str, Any]
 """A file as obstore describes an object: path without a slash in front, size, times; it has no ETag."""
@@ -20,6 +31,8 @@ Entry = dict[str, Any]
 
 class FolderTree:
     """FolderTree lists what a storage with folders holds, in the order of an object storage."""
+
+    open_writer: Callable[..., Any]
 
     def list_folder(self, folder: str) -> Iterable[tuple[str, Entry | None]]:
         """Return the keys of what is directly in a folder, with its facts; None: it is a folder."""
@@ -116,3 +129,67 @@ class LocalFolders(FolderTree):
         if stat.S_ISDIR(status.st_mode):
             return None
         return describe_file(key, status.st_size, status.st_mtime)
+
+
+class Driver(NamedTuple):
+    """Driver is what one kind of storage needs to hold a warehouse; schemes of URIs name it.
+
+    Attributes:
+        open_bucket: from the URI of a bucket and the longest seconds of a request to obstore's methods.
+        open_arrow: from a URI to Arrow's file system.
+        name_in_arrow: from a URI to the name within that.
+        delta_options: from a URI to the settings of `deltalake`.
+        explain: from a URI and the text of an error to an error in words.
+    """
+
+    open_bucket: Callable[[str, float], Any]
+    open_arrow: Callable[[str], fs.FileSystem]
+    name_in_arrow: Callable[[str], str]
+    delta_options: Callable[[str], dict[str, str]]
+    explain: Callable[[str, str], StoreError]
+
+
+# ---------------------------------------- answers that were cut
+
+
+def squeeze(text: str) -> str:
+    """Return a text without case, blanks and underscores, since each library spells errors otherwise."""
+    return re.sub("[ _]", "", text.lower())
+
+
+def has_word(said: str, words: Sequence[str]) -> bool:
+    """Return whether a squeezed text has one of some words."""
+    return any(squeeze(word) in said for word in words)
+
+
+CUT = (
+    "response body error",
+    "error reading a body",
+    "getting list response body",
+    "message length reached",
+)
+"""Words of an error after an answer whose end is missing."""
+
+CUT_ATTEMPTS = 5
+"""Number of times that a request is made whose answers are cut."""
+
+
+def is_cut_answer(error: Exception) -> bool:
+    """Return whether the connection ended within the storage's answer.
+
+    The libraries repeat a request without an answer, and go on with an object that is read; of a listing
+    they do not ask for the rest.
+    """
+    return has_word(squeeze(str(error)), CUT)
+
+
+def repeat_if_cut(action: Callable[[], T]) -> T:
+    """Run an action that changes nothing, again where the storage's answer was cut; return its result."""
+    for attempt in range(1, CUT_ATTEMPTS):
+        try:
+            return action()
+        except Exception as error:
+            if not is_cut_answer(error):
+                raise
+        time.sleep(0.1 * 2**attempt)
+    return action()

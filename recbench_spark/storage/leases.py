@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -130,6 +130,13 @@ def hold_lease(
             yield lease
     finally:
         _release(lease, is_done)
+
+
+def hold_folder_lease(
+    folder: str | None, name: str, is_done: Callable[[], bool]
+) -> AbstractContextManager[Lease | None]:
+    """Return the lease of a name in a folder of this machine; elsewhere each maker makes its own."""
+    return nullcontext() if folder is None or is_remote(folder) else hold_lease(Path(folder, name), is_done)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def migrate(warehouse: FileTables) -> list[str]:
 
 def _require_spark(warehouse: FileTables, table: Table) -> WarehouseTables:
     """Return a warehouse with a session. Raises FallbackToSpark."""
-    if not hasattr(warehouse, "spark"):
+    if warehouse.spark is None:
         raise FallbackToSpark(f"table {table.name} of the warehouse is changed by Spark alone")
     return cast("WarehouseTables", warehouse)
 

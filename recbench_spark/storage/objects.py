@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,19 +23,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.drivers import FolderTree
+from recbench_spark.storage.drivers import CUT_ATTEMPTS, FolderTree, is_cut_answer, repeat_if_cut
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.object_access import (
-    CUT_ATTEMPTS,
     ObjectOutput,
     explain_arrow,
     explain_storage,
-    is_cut_answer,
     may_have_credentials,
     open_filesystem,
     open_path,
     open_store,
-    repeat_if_cut,
     storage_error,
 )
 from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
@@ -292,6 +290,22 @@ def list_folders(place: str) -> list[str]:
     with open_store(place) as (store, key):
         listed = repeat_if_cut(lambda: store.list_with_delimiter(key or None))
     return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in listed["common_prefixes"])
+
+
+USE_MARK = "used.txt"
+"""Object that is written where a run uses what is beside it."""
+
+
+def refresh_time(place: str) -> None:
+    """Refresh the time of a file, since retention keeps what was used lately.
+
+    An object cannot be touched: on object storage an object beside it is written anew.
+    """
+    if is_remote(place):
+        with suppress(StoreError):  # a warehouse that others may only read
+            write_bytes(join_uri(place.rpartition("/")[0], USE_MARK), b"\n")
+    elif Path(place).is_file():
+        os.utime(place)
 
 
 def copy_object(place: str, target: str) -> None:

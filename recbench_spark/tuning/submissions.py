@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from recbench_spark.kernels.sums import Sums
 from recbench_spark.leaderboard.entries import Entry, canonical_method, spread_columns
 from recbench_spark.leaderboard.fold_statistics import summarise_folds
 from recbench_spark.schemas import METRICS, SUBMISSIONS
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.objects import holds_files
 from recbench_spark.storage.packed_blocks import (
     decode_dictionaries,
@@ -56,9 +57,6 @@ from recbench_spark.tuning.plausibility_checks import (
 )
 from recbench_spark.tuning.scored_predictions import count_pairs, join_truth, refuse_rows, sum_parts
 
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
-
 FACTS_FILE = "bundle.json"
 ROW_FILES = {"predictions": "predictions.parquet", "rankings": "lists.parquet"}
 CONTENT_SEED = 0
@@ -70,7 +68,7 @@ COLUMNS = {"predictions": ["user_id", "item_id", "prediction"], "rankings": ["us
 
 
 def read_predictions(
-    store: AnyStore, benchmark: Benchmark, log: FoldedLog, model: str
+    store: FileTables, benchmark: Benchmark, log: FoldedLog, model: str
 ) -> tuple[pa.Table, Row]:
     """Return a model's predictions of every fold from its lowest seed, and one of its rows of `fits`.
 
@@ -101,7 +99,7 @@ def read_predictions(
     return pa.concat_tables(texts).select(columns), next(iter(first.values()))
 
 
-def _require_files(store: AnyStore, model: str, folders: Sequence[str]) -> None:
+def _require_files(store: FileTables, model: str, folders: Sequence[str]) -> None:
     """Refuse fits whose predictions retention has removed; their rows of `fits` still exist."""
     missing = [place for place in folders if store.is_file_storage and not holds_files(place)]
     if missing:
@@ -208,7 +206,7 @@ def open_bundle(folder: Path) -> tuple[Bundle, Path]:
 
 
 def score_bundle(
-    store: AnyStore,
+    store: FileTables,
     benchmark: Benchmark,
     log: FoldedLog,
     folder: Path,
@@ -290,7 +288,7 @@ class ScoredSubmission:
     doubts: Sequence[str]
 
 
-def find_earlier_entry(store: AnyStore, board: str, bundle: Bundle) -> Entry | None:
+def find_earlier_entry(store: FileTables, board: str, bundle: Bundle) -> Entry | None:
     """Return the row of the board from an earlier scoring of this bundle; None if there is none.
 
     Raises:
@@ -321,7 +319,7 @@ def find_earlier_entry(store: AnyStore, board: str, bundle: Bundle) -> Entry | N
 
 
 def _record_decision(
-    store: AnyStore,
+    store: FileTables,
     entry: Entry,
     doubts: Sequence[str],
     accepted: tuple[str, str] | None,
@@ -346,7 +344,7 @@ def _record_decision(
 
 
 def _score_predictions(
-    store: AnyStore, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, path: Path
+    store: FileTables, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, path: Path
 ) -> ScoredSubmission:
     """Compute the RMSE of each fold or part by the sums of a night."""
     joined = keep_results(store.scratch, join_truth(store, log, bundle, path), store.engine)
@@ -372,7 +370,7 @@ def _score_predictions(
 
 
 def _score_rankings(
-    store: AnyStore, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
+    store: FileTables, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
 ) -> ScoredSubmission:
     """Score the headline of a night with these lists as its only model.
 
@@ -420,7 +418,7 @@ def _entry_fields(
 
 
 def _count_look(
-    store: AnyStore, entry: Entry, bundle: Bundle, by_part: Mapping[str, float], notes: Sequence[str]
+    store: FileTables, entry: Entry, bundle: Bundle, by_part: Mapping[str, float], notes: Sequence[str]
 ) -> None:
     now = datetime.now(UTC)
     row = (

@@ -6,7 +6,6 @@ import os
 import time
 from datetime import UTC, datetime, timedelta
 
-from recbench_spark.graph.stored_graphs import mark_used
 from recbench_spark.maintenance.graph_retention import find_old_graphs
 from recbench_spark.maintenance.retention import (
     RetentionRule,
@@ -14,7 +13,7 @@ from recbench_spark.maintenance.retention import (
     find_unused,
     remove_private_files,
 )
-from recbench_spark.storage.objects import list_objects, remove_objects, write_bytes
+from recbench_spark.storage.objects import list_objects, refresh_time, remove_objects, write_bytes
 from tests.object_storage import S3Server
 
 DAYS_AGO = {
@@ -94,5 +93,5 @@ def test_files_of_graphs_go_with_their_split_or_when_nobody_uses_them(
 
 
 def test_a_graph_in_use_is_marked(bucket: str) -> None:
-    mark_used(f"{bucket}/graph_files/g-4/12345678901234567890123456789012/graph.json")
+    refresh_time(f"{bucket}/graph_files/g-4/12345678901234567890123456789012/graph.json")
     assert list(list_objects(f"{bucket}/graph_files")) == ["g-4/12345678901234567890123456789012/used.txt"]

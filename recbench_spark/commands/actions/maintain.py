@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from datetime import date, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
 
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import require_warehouse
@@ -29,10 +28,8 @@ from recbench_spark.nightly.night import yesterday_stamp
 from recbench_spark.nightly.runners import choose_job_runner, count_no_log
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TABLES
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.migration import migrate as migrate_tables
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 MIN_VACUUM_HOURS = 24
 """Fewest hours for a vacuum: a night may still read or write younger files."""
@@ -46,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     return run_job("maintain", args, chosen, partial(maintain, args), any_version=args.migrate)
 
 
-def maintain(args: argparse.Namespace, store: AnyStore) -> int:
+def maintain(args: argparse.Namespace, store: FileTables) -> int:
     """Migrate, remove old files and compact tables."""
     journal = Journal()
     if args.migrate:
@@ -93,14 +90,14 @@ def first_retained_night(args: argparse.Namespace) -> date | None:
     return first
 
 
-def migrate(store: AnyStore, journal: Journal) -> None:
+def migrate(store: FileTables, journal: Journal) -> None:
     """Bring the tables to the current schema and report each step."""
     for statement in (done := migrate_tables(store)):
         journal.say(statement)
     print(f"migrated {store.root}: {len(done)} changes")
 
 
-def retain(store: AnyStore, args: argparse.Namespace, journal: Journal) -> None:
+def retain(store: FileTables, args: argparse.Namespace, journal: Journal) -> None:
     """Remove the rows and files of old nights, or with --dry-run list them."""
     first = first_retained_night(args)
     assert first is not None

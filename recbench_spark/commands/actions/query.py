@@ -21,11 +21,12 @@ from recbench_spark.query.command_lines import command_line
 from recbench_spark.query.export import export_warehouse
 from recbench_spark.schemas import COMPARISONS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.table_sql import query_files, view_files
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.store import Store
+    pass
 
 
 def run(args: argparse.Namespace) -> int:
@@ -192,7 +193,7 @@ COMPARING = "which_differences_hold"
 """The question whose rows only suites with comparisons have."""
 
 
-def suggest_comparisons(args: argparse.Namespace, store: Store | ArrowStore) -> None:
+def suggest_comparisons(args: argparse.Namespace, store: FileTables) -> None:
     """Print on stderr, for each suite without comparisons, the lines to add and the command to compare now.
 
     Args:

@@ -27,9 +27,8 @@ from recbench_spark.simulation.replay import LOGGED
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.local_files import COMPRESSED
-from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.shared_arrays import host_folder
-from recbench_spark.storage.uris import is_remote, join_uri
+from recbench_spark.storage.uris import join_uri, link_place
 
 MOST_ROWS = 100_000_000
 """Most rows of a log that one process holds, about 10 GB."""
@@ -232,7 +231,7 @@ def write_replay_page(store: ArrowStore, name: str, rows: list[dict[str, Any]], 
     table = arrow_rows([{**row, "run_id": ""} for row in rows], REPLAYS).to_pandas()
     facts = make_replay_facts(name, table, notes)
     place = write_page(render_replay(facts), join_uri(store.root, "reports", f"replay-{name}.html"))
-    return place if is_remote(place) else local_path(place).as_uri()
+    return link_place(place)
 
 
 def print_replays(rows: list[dict[str, Any]], outcome: replays.ReplayOutcome) -> None:
