@@ -35,7 +35,7 @@ from recbench_spark.metric_names import suggest_metric
 from recbench_spark.revisions import SHARED, describe_changes
 from recbench_spark.schemas import IDS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
-from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.file_tables import FileTables, RowReader
 
 if TYPE_CHECKING:
     pass
@@ -192,7 +192,7 @@ def read_warehouse(models: Any, root: str, suite: str | None) -> tuple[list[Mode
     """
     texts = _name_runs(models)
     store = _open_store(root)
-    rows = choose_runs(store, texts, suite)
+    rows = choose_runs(store.rows, texts, suite)
     runs = []
     for name, row in rows.items():
         values = store.read_run("user_metrics", row["run_id"])
@@ -247,16 +247,14 @@ RUN_COLUMNS = [
 ]
 
 
-def choose_runs(
-    store: FileTables, texts: Mapping[str, str], suite: str | None
-) -> dict[str, dict[str, Any]]:
+def choose_runs(read: RowReader, texts: Mapping[str, str], suite: str | None) -> dict[str, dict[str, Any]]:
     """Return the row of `runs` of each name: the newest ones that all have one split, where there are such.
 
     Raises:
         ConfigError: no run, runs of several suites.
     """
     filters = [("status", "=", "succeeded"), *([("suite", "=", suite)] if suite else [])]
-    rows = sorted(store.rows(RUNS, filters, RUN_COLUMNS), key=_sort_run)
+    rows = sorted(read(RUNS, filters, RUN_COLUMNS), key=_sort_run)
     candidates = {name: _match_runs(text, rows, suite) for name, text in texts.items()}
     splits = [{_split_name(row) for row in group} for group in candidates.values()]
     shared = set.intersection(*splits) if splits else set()

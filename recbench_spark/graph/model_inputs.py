@@ -105,7 +105,7 @@ def prepare_model(store: FileTables, settings: GraphModel, journal: Journal) -> 
         settings.batch,
         settings.groups,
     )
-    return _measure_costs(store, PreparedGraphModel(settings, graph, model, checks))
+    return _measure_costs(store.engine, PreparedGraphModel(settings, graph, model, checks))
 
 
 def ensure_checked_graph(
@@ -116,14 +116,14 @@ def ensure_checked_graph(
     Raises:
         DataError: features are missing or cannot be used; no edge is stored then.
     """
-    check = None if settings.features.path is None else partial(_check_nodes, store, settings)
+    check = None if settings.features.path is None else partial(_check_nodes, store.engine, settings)
     return ensure_graph(store, settings.graph, blocks, journal, check=check)
 
 
-def _check_nodes(store: FileTables, settings: GraphModel, graph: Graph) -> None:
+def _check_nodes(engine: Engine, settings: GraphModel, graph: Graph) -> None:
     """Check the table of features against the nodes of a graph; errors as `features.check_table`."""
     rows, side, dims = _open_feature_table(settings, graph)
-    engine, missing = store.engine, settings.features.missing
+    missing = settings.features.missing
     first.check_table(engine, graph, rows, side, dims, missing=missing)
 
 
@@ -142,9 +142,9 @@ def model_folder(store: FileTables, model_id: str) -> str:
     return join_uri(files_folder(store), MODELS, model_id)
 
 
-def _measure_costs(store: FileTables, prepared: PreparedGraphModel) -> PreparedGraphModel:
+def _measure_costs(engine: Engine, prepared: PreparedGraphModel) -> PreparedGraphModel:
     """Measure how fast features are fetched and read, unless the graph is small or the model exists."""
-    graph, features, engine = prepared.graph, prepared.model.features, store.engine
+    graph, features = prepared.graph, prepared.model.features
     measured = graph.edges >= PROBE_MIN_EDGES and read_note(prepared.model.folder) is None
     network = describe_network(engine, features, measured) if is_remote(features) else None
     pace = measure_read_throughput(engine, graph, features) if measured else prepared.pace

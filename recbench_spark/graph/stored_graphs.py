@@ -138,7 +138,7 @@ def find_graph(store: FileTables, graph_id: str, blocks: int | None, journal: Jo
         if graph is None:
             continue
         refresh_time(graph.place(MANIFEST))
-        damage = _graph_damage(store, graph)
+        damage = _graph_damage(store.engine, graph)
         if not damage:
             return graph
         journal.say(f"warning: graph {graph_id} is damaged and is built again: {damage}")
@@ -151,9 +151,9 @@ def _read_stored_graph(target: str) -> Graph | None:
     return None if folder is None else read_graph(folder)
 
 
-def _graph_damage(store: FileTables, graph: Graph) -> str:
+def _graph_damage(engine: Engine, graph: Graph) -> str:
     try:
-        return _find_graph_damage(store.engine, graph.folder)
+        return _find_graph_damage(engine, graph.folder)
     except StoreError as error:
         return error.message
 

@@ -114,7 +114,7 @@ def read_propensities(store: FileTables, split_id: str, exposure: Exposure) -> p
     """
     settings, name = exposure.propensities, method_name(store, exposure.propensities)
     if settings.method == "given":
-        return read_given(store, str(settings.path))
+        return read_given(store.engine, str(settings.path))
     propensities = _read_stored(store, split_id, name)
     if not len(propensities) and settings.method != "true":
         rows, items = open_labelled(store, split_id), store.open_rows(ITEMS, "split_id", [split_id])
@@ -193,7 +193,7 @@ def estimate_with_rewards(
     store: FileTables, run_id: str, measures: Measures, exposure: Exposure
 ) -> tuple[dict[str, pa.Table], Check]:
     """Return results of measures that need the rewards of a model, and count the items without one."""
-    rewards = open_numbers(store, str(exposure.rewards), "reward", "rewards")
+    rewards = open_numbers(store.engine, str(exposure.rewards), "reward", "rewards")
     rankings = store.open_rows(RANKINGS, "run_id", [run_id])
     results = reduce_rewarded(store.engine, measures, rankings, rewards)
     unknown = results.pop("unknown", None)  # None: no user was ranked

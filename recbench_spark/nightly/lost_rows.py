@@ -29,7 +29,7 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.file_tables import FileTables, RowReader
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.table_upkeep import LostFile
 
@@ -115,7 +115,7 @@ def find_lost_rows(
     )
     done = {row["run_id"]: row["split_id"] for row in runs if row["status"] == "succeeded"}
     gone = [name for name in sorted({*had, *ALWAYS}) if done and not store.exists(name)]
-    empty = _find_empty_runs(store, done, {*files, *gone})
+    empty = _find_empty_runs(store.rows, done, {*files, *gone})
     absent = (*gone, *(name for name, runs_without in empty.items() if runs_without))
     owners = {one.owner for lost in files.values() for one in lost}
     splits = {name_split(owner) for owner in owners - run_ids - {""}}
@@ -150,15 +150,15 @@ def list_filled_tables(store: FileTables, run_ids: Set[str], split_hash: str) ->
     return sorted({*filled, *ALWAYS})
 
 
-def _find_empty_runs(store: FileTables, done: Mapping[str, str], unread: Set[str]) -> dict[str, set[str]]:
+def _find_empty_runs(read: RowReader, done: Mapping[str, str], unread: Set[str]) -> dict[str, set[str]]:
     """Return the succeeded runs without rows of `metrics`, and of `manifests` for their split."""
     empty: dict[str, set[str]] = {METRICS.name: set(), MANIFESTS.name: set()}
     if done and METRICS.name not in unread:
-        rows = store.rows(METRICS, [("run_id", "in", sorted(done))], ["run_id"])
+        rows = read(METRICS, [("run_id", "in", sorted(done))], ["run_id"])
         empty[METRICS.name] = done.keys() - {row["run_id"] for row in rows}
     splits = {split for split in done.values() if split}
     if splits and MANIFESTS.name not in unread:
-        rows = store.rows(MANIFESTS, [("split_id", "in", sorted(splits))], ["split_id"])
+        rows = read(MANIFESTS, [("split_id", "in", sorted(splits))], ["split_id"])
         audited = {row["split_id"] for row in rows}
         empty[MANIFESTS.name] = {run_id for run_id, split in done.items() if split not in audited}
     return empty

@@ -20,7 +20,7 @@ from recbench_spark import __version__, revisions
 from recbench_spark.config import Benchmark
 from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.schemas import COMPARISONS, METRICS
-from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.file_tables import FileTables, RowReader
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -182,10 +182,10 @@ def read_metrics(store: FileTables, models: Mapping[str, str], benchmark: Benchm
     return sorted(records, key=_sort_key)
 
 
-def read_differences(store: FileTables, comparison_id: str) -> list[DifferenceRecord]:
+def read_differences(read: RowReader, comparison_id: str) -> list[DifferenceRecord]:
     """Read the rows of a comparison."""
     names = list(DifferenceRecord.model_fields)
-    rows = store.rows(COMPARISONS, [("comparison_id", "=", comparison_id)], names)
+    rows = read(COMPARISONS, [("comparison_id", "=", comparison_id)], names)
     records = [DifferenceRecord(**_make_finite(row, names)) for row in rows]
     return sorted(records, key=lambda one: (one.kind, one.other, *_sort_key(one)))
 

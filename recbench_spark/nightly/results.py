@@ -199,7 +199,7 @@ def write_night(night: BenchmarkNight, outcome: NightOutcome, comparison_id: str
     suite, day = night.benchmark.name, night.logical_date
     newest = find_newest_runs(night, [("logical_date", "=", day)])
     run_ids = {model: row["run_id"] for model, row in sorted(newest.items())}
-    differences = read_differences(night.store, comparison_id) if comparison_id else []
+    differences = read_differences(night.store.rows, comparison_id) if comparison_id else []
     record = NightRecord(
         suite=suite,
         logical_date=day,

@@ -45,7 +45,7 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
-from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.file_tables import FileTables, RowReader
 
 HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
 """Parts that a log or a protocol may hold out, beside those that `split.parts` names."""
@@ -67,13 +67,13 @@ def identify_split(store: FileTables, benchmark: Benchmark) -> tuple[str, dict[s
     if benchmark.dataset.path:
         refuse_empty(str(benchmark.dataset.path))
     split_hash, inputs = hash_split(choose_identity(store), benchmark)
-    return current_split_id(store, split_hash), inputs
+    return current_split_id(store.rows, split_hash), inputs
 
 
-def current_split_id(store: FileTables, split_id: str) -> str:
+def current_split_id(read: RowReader, split_id: str) -> str:
     """Return the name under which this split is made now."""
     base = split_id.partition(".")[0]
-    rows = store.rows(MANIFESTS, [("split_id", "=", base), ("fact", "=", DROPPED_FACT)], ["value"])
+    rows = read(MANIFESTS, [("split_id", "=", base), ("fact", "=", DROPPED_FACT)], ["value"])
     dropped = max((row["value"] for row in rows), default=0)
     return f"{base}.{dropped:.0f}" if dropped else base
 

@@ -47,6 +47,9 @@ from recbench_spark.storage.uris import is_object_storage, shorten_path
 
 T = TypeVar("T")
 
+RowReader = Callable[..., list[dict[str, Any]]]
+"""`FileTables.rows` of a warehouse, for what reads nothing else of it."""
+
 MAX_DELETIONS = 10
 """Number of times that the rows of one name can be deleted and appended again."""
 

@@ -31,7 +31,7 @@ from recbench_spark.leaderboard.verdicts import TuningReason, TuningVerdict, use
 from recbench_spark.nightly.measure_checks import make_metric_plan
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.schemas import BOARDS, FITS, RUNS, TRIALS, VERDICTS
-from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.file_tables import FileTables, RowReader
 from recbench_spark.training.fits.tasks import Row
 from recbench_spark.tuning.credit import find_search, find_tuning, read_credited_trials
 from recbench_spark.tuning.decisions import HELD, is_counted, keep_headline, read_latest_decisions
@@ -78,13 +78,13 @@ def update_board(store: FileTables, benchmark: Benchmark, log: FoldedLog | None)
     published = make_published_entries(boards[name]) if name in boards else []
     if log:
         own_entries, searches = (
-            collect_own_entries(store, benchmark, log, trials),
-            read_searches(store, log.log_id),
+            collect_own_entries(store.rows, benchmark, log, trials),
+            read_searches(store.rows, log.log_id),
         )
     else:
         own_entries, searches = collect_nightly_entries(store, benchmark, trials), collect_searches(trials)
     append_entries(store, [*published, *(entry for entry, _ in own_entries)])
-    decisions = read_latest_decisions(store, name)
+    decisions = read_latest_decisions(store.rows, name)
     held = {key: row["reason"] for key, row in decisions.items() if row["decision"] == HELD}
     entries = [
         e for e in read_entries(store, name) if e.entry_id in held or is_counted(e.entry_id, decisions)
@@ -93,7 +93,7 @@ def update_board(store: FileTables, benchmark: Benchmark, log: FoldedLog | None)
     verdicts = judge_entries(
         [entry for entry in entries if entry.entry_id not in held],
         {model: search for model, search in searched.items() if search is not None},
-        measure_setting_effects(read_other_searches(store, log)) if log else {},
+        measure_setting_effects(read_other_searches(store.rows, log)) if log else {},
         {entry.entry_id: tuning for entry, tuning in own_entries},
     )
     write_verdicts(store, name, verdicts)
@@ -101,13 +101,13 @@ def update_board(store: FileTables, benchmark: Benchmark, log: FoldedLog | None)
 
 
 def collect_own_entries(
-    store: FileTables, benchmark: Benchmark, log: FoldedLog, trials: Sequence[Row]
+    read: RowReader, benchmark: Benchmark, log: FoldedLog, trials: Sequence[Row]
 ) -> list[tuple[Entry, SettingsSource]]:
     """Return an entry for each model, setting and part, over the seeds that cover all folds.
 
     Each entry comes with the source of its settings. `trials`: rows that may be credited to it.
     """
-    rows = read_own_fits(store, benchmark, log)
+    rows = read_own_fits(read, benchmark, log)
     by_setting: dict[tuple[str, str], list[Row]] = {}
     for row in {(row["fit_id"], row["model"]): row for row in rows}.values():
         by_setting.setdefault((row["model"], row["settings_json"]), []).append(row)
@@ -118,11 +118,11 @@ def collect_own_entries(
     return entries
 
 
-def read_own_fits(store: FileTables, benchmark: Benchmark, log: FoldedLog) -> list[Row]:
+def read_own_fits(read: RowReader, benchmark: Benchmark, log: FoldedLog) -> list[Row]:
     """Return the succeeded fits of a benchmark file over all folds, without errors by step."""
     own = {"log_id": log.log_id, "suite": benchmark.name, "purpose": "benchmark", "status": "succeeded"}
     columns = [name for name in FITS.names if name != "rmse_by_step"]
-    return store.rows(FITS, [(name, "=", value) for name, value in own.items()], columns)
+    return read(FITS, [(name, "=", value) for name, value in own.items()], columns)
 
 
 def collect_nightly_entries(
@@ -154,7 +154,7 @@ def collect_nightly_entries(
     # Older code scored bundles of lists in the benchmark's own suite: these are no models of the file.
     names = {model.name for model in benchmark.models}
     rows = [row for row in rows if row["model"] in names or row["model_kind"] != "lists"]
-    settings = read_run_settings(store, [row["run_id"] for row in rows])
+    settings = read_run_settings(store.rows, [row["run_id"] for row in rows])
     lower = about_metric(metric).best == "small"
     entries = []
     for row in rows:
@@ -169,9 +169,9 @@ def collect_nightly_entries(
     return entries
 
 
-def read_run_settings(store: FileTables, run_ids: Sequence[str]) -> dict[str, Row]:
+def read_run_settings(read: RowReader, run_ids: Sequence[str]) -> dict[str, Row]:
     """Return the settings that the model of each run had; the file may have others by now."""
-    rows = store.rows(RUNS, [("run_id", "in", list(run_ids))], ["run_id", "config_json"])
+    rows = read(RUNS, [("run_id", "in", list(run_ids))], ["run_id", "config_json"])
     return {row["run_id"]: json.loads(row["config_json"] or "{}").get("model", {}) for row in rows}
 
 
@@ -275,10 +275,10 @@ def read_entries(store: FileTables, name: str) -> list[Entry]:
     )
 
 
-def read_other_searches(store: FileTables, log: FoldedLog) -> dict[str, tuple[str, SearchTrials]]:
+def read_other_searches(read: RowReader, log: FoldedLog) -> dict[str, tuple[str, SearchTrials]]:
     """Return method and search of rating models on other logs, by log and model."""
     by_log: dict[str, list[Row]] = {}
-    for row in store.rows(TRIALS, [("log_id", "!=", log.log_id)]):
+    for row in read(TRIALS, [("log_id", "!=", log.log_id)]):
         if (row["metric"] or RMSE) == RMSE:
             by_log.setdefault(row["log_id"], []).append(row)
     searches = {}

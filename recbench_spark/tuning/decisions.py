@@ -10,7 +10,7 @@ from recbench_spark.config import Benchmark, digest
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.nightly.measure_checks import parse_headline
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS
-from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.file_tables import FileTables, RowReader
 
 Decision = dict[str, Any]
 """A row of `board_decisions`."""
@@ -20,10 +20,10 @@ PROGRAM = "recbench-spark"
 """Value of `who` for a decision of the plausibility check."""
 
 
-def read_latest_decisions(store: FileTables, board: str) -> dict[str, Decision]:
+def read_latest_decisions(read: RowReader, board: str) -> dict[str, Decision]:
     """Return the newest decision on each row of a board, by entry id. The driver holds all of them."""
     decisions: dict[str, Decision] = {}
-    rows = store.rows(BOARD_DECISIONS, [("board", "=", board)])
+    rows = read(BOARD_DECISIONS, [("board", "=", board)])
     for row in sorted(rows, key=lambda row: (row["decided_at"], row["decision_id"])):
         decisions[row["entry_id"]] = row
     return decisions

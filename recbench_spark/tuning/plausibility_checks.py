@@ -32,7 +32,7 @@ from recbench_spark.leaderboard.published import load_published_boards
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.schemas import CHECKS
 from recbench_spark.storage.blocks import ChangedRows, Rows
-from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.file_tables import FileTables, RowReader
 from recbench_spark.tuning.board_update import (
     board_name,
     collect_nightly_entries,
@@ -136,7 +136,7 @@ def find_rating_doubts(
         part: name of the hidden part, which alone counts; None for folds, each judged by itself.
     """
     trusted = find_best_trusted(
-        _list_entries(store, benchmark, log), store, board_name(benchmark), part, True
+        _list_entries(store, benchmark, log), store.rows, board_name(benchmark), part, True
     )
     exactness = check_exactness(_count_hits(pairs, part))
     work = partial(_sum_moments, part=part, middle=sum(log.files.scale) / 2)
@@ -237,7 +237,7 @@ def find_ranking_doubts(store: FileTables, benchmark: Benchmark, entry: Entry, e
     except MissingError:
         entries = []
     board_entries = [*entries, *_read_board_entries(store, benchmark)]
-    trusted = find_best_trusted(board_entries, store, entry.board, entry.part, entry.lower_is_better)
+    trusted = find_best_trusted(board_entries, store.rows, entry.board, entry.part, entry.lower_is_better)
     if trusted is None and not math.isfinite(worst):
         return []
     base = trusted or TrustedRun("the worst possible value", worst, 0.0, 0)
@@ -247,7 +247,7 @@ def find_ranking_doubts(store: FileTables, benchmark: Benchmark, entry: Entry, e
 
 def _list_entries(store: FileTables, benchmark: Benchmark, log: FoldedLog) -> list[Entry]:
     """Return the rows of the board, and the own rows that the next `jobs/board.py` will add."""
-    own_entries = [entry for entry, _ in collect_own_entries(store, benchmark, log, ())]
+    own_entries = [entry for entry, _ in collect_own_entries(store.rows, benchmark, log, ())]
     return [*own_entries, *_read_board_entries(store, benchmark)]
 
 
@@ -258,14 +258,14 @@ def _read_board_entries(store: FileTables, benchmark: Benchmark) -> list[Entry]:
 
 
 def find_best_trusted(
-    entries: Sequence[Entry], store: FileTables, board: str, part: str | None, lower_is_better: bool
+    entries: Sequence[Entry], read: RowReader, board: str, part: str | None, lower_is_better: bool
 ) -> TrustedRun | None:
     """Return the best row of a part that is published, own, or accepted by an operator; None without one.
 
     A submission that was not accepted is no reference: otherwise each bundle could raise the limit for the
     next one. A row without a part counts for every part.
     """
-    decisions = read_latest_decisions(store, board)
+    decisions = read_latest_decisions(read, board)
     trusted = [
         entry
         for entry in entries
@@ -280,10 +280,10 @@ def find_best_trusted(
     return TrustedRun(best.name, best.value, noise, len({entry.method for entry in trusted}))
 
 
-def note_training_items(store: FileTables, run_id: str) -> list[str]:
+def note_training_items(read: RowReader, run_id: str) -> list[str]:
     """Return a note on lists that recommend training items; empty if they do not."""
     filters = [("run_id", "=", run_id), ("check", "=", TRAINING_ITEMS)]
-    n = sum(int(row["observed"] or 0) for row in store.rows(CHECKS, filters, ["observed"]))
+    n = sum(int(row["observed"] or 0) for row in read(CHECKS, filters, ["observed"]))
     if not n:
         return []
     return [

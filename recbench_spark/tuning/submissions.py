@@ -77,7 +77,7 @@ def read_predictions(
     Raises:
         ConfigError: no seed has fits of all folds.
     """
-    fits = read_own_fits(store, benchmark, log)
+    fits = read_own_fits(store.rows, benchmark, log)
     rows = [row for row in fits if row["model"] == model and row["files"] is not None]
     last = max(((row["finished_at"], row["settings_json"]) for row in rows), default=(None, None))[1]
     complete = select_complete_seeds([row for row in rows if row["settings_json"] == last], log.folds)
@@ -294,7 +294,7 @@ def find_earlier_entry(store: FileTables, board: str, bundle: Bundle) -> Entry |
     Raises:
         DataError: that row was retracted, or the board has the same predictions under other facts.
     """
-    decisions = read_latest_decisions(store, board)
+    decisions = read_latest_decisions(store.rows, board)
     looks = store.rows(SUBMISSIONS, [("board", "=", board), ("content", "=", bundle.content)], ["entry_id"])
     same_rows = {row["entry_id"] for row in looks}
     earlier = None
@@ -328,7 +328,7 @@ def _record_decision(
     """Hold an implausible result back, or accept it. The decision is written before the entry."""
     if not doubts:
         return
-    decision = read_latest_decisions(store, entry.board).get(entry.entry_id)
+    decision = read_latest_decisions(store.rows, entry.board).get(entry.entry_id)
     if accepted is not None:
         who, why = accepted
         reason = f"{why} (doubted: {'; '.join(doubts)})"
@@ -400,7 +400,7 @@ def _score_rankings(
     scored_entry = Entry(**{**entry, "value": by_part[part], "part": part})
     error = next((row["stderr"] for row in rows if row["part"] == part), None) or 0.0
     doubts = find_ranking_doubts(store, benchmark, scored_entry, error)
-    return ScoredSubmission(scored_entry, by_part, note_training_items(store, run_id), doubts)
+    return ScoredSubmission(scored_entry, by_part, note_training_items(store.rows, run_id), doubts)
 
 
 def _entry_fields(

@@ -199,9 +199,9 @@ def compute_embeddings(
     with open_model_work(store, prepared, journal) as working:
         embed(store, print_costs(args, store, working, journal), journal)
     facts = report_drift(store, prepared, args.previous, journal) if args.previous else []
-    print_location(store, prepared)
+    print_location(store.root, prepared)
     if near is not None:
-        print_nearest_location(store, ensure_nearest_nodes(store, prepared, near, journal))
+        print_nearest_location(store.root, ensure_nearest_nodes(store, prepared, near, journal))
     held = [{"part": side, "fact": fact, "value": value} for side, fact, value in facts]
     if (error := gate_error(gate_checks(args.gate, held))) is not None:
         raise error
@@ -453,24 +453,24 @@ def sample_ids(graph: Graph, side: int) -> list[str]:
     return ids[:MAX_SEARCHED_IDS]
 
 
-def print_location(store: FileTables, prepared: PreparedGraphModel) -> None:
+def print_location(root: str, prepared: PreparedGraphModel) -> None:
     """Print the table of the embeddings, a query for it, and how to measure vectors of users and items."""
     name, table = prepared.model.model_id, "embeddings"
     if prepared.model.embeddings is None:
         table = "graph_vectors"
     query = f"SELECT * FROM {table} WHERE model_id = '{name}' LIMIT 10"
-    print(f"model {name}: table {table} in {store.root}; ask in SQL:")
-    print(f"  {query_command(store.root, query)}")
+    print(f"model {name}: table {table} in {root}; ask in SQL:")
+    print(f"  {query_command(root, query)}")
     if table == "embeddings" and {"user", "item"} <= set(prepared.graph.sides):
-        place = shlex.quote(store.root)
+        place = shlex.quote(root)
         flags = (
             f"--warehouse {place} --model {prepared.settings.name} --embeddings {place} --model-id {name}"
         )
         print(f"measure it:\n  recbench evaluate {flags} --truth TEST --train TRAIN")
 
 
-def print_nearest_location(store: FileTables, name: str) -> None:
+def print_nearest_location(root: str, name: str) -> None:
     """Print the table of nearest nodes and a query for it."""
     query = f"SELECT * FROM nearest_nodes WHERE nearest_id = '{name}' LIMIT 10"
-    print(f"nearest nodes {name}: table nearest_nodes in {store.root}; ask in SQL:")
-    print(f"  {query_command(store.root, query)}")
+    print(f"nearest nodes {name}: table nearest_nodes in {root}; ask in SQL:")
+    print(f"  {query_command(root, query)}")

@@ -153,7 +153,7 @@ def run_one_night(
     benchmark = credit_searches(store, benchmark)
     outcome = run_night(store, benchmark, day, journal, args.force)
     if args.mlflow and outcome.run_ids:
-        log_night(args.mlflow, store, benchmark, outcome.run_ids, journal)
+        log_night(args.mlflow, store.rows, benchmark, outcome.run_ids, journal)
     return outcome
 
 

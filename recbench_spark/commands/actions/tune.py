@@ -84,7 +84,7 @@ def search_settings(
     trials = make_trials(store, benchmark, search, args, journal)
     results = run_searches(trials, search, make_searches(benchmark, search, trials), journal)
     if args.extend:
-        known = read_searches(store, trials.log_id)
+        known = read_searches(store.rows, trials.log_id)
         extra = extend_searches(benchmark, search, trials, known)
         results |= run_searches(trials, search, extra, journal) if extra else {}
     print("\n\n".join(describe_result(one) for one in results.values()))
