@@ -51,7 +51,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def check_driver(root: str) -> None:
-    """What every storage does alike."""
+    """Check each verb of a storage."""
     objects.require_storage(root)
     check_bytes(f"{root}/bytes")
     check_rows(f"{root}/rows")
