@@ -9,7 +9,7 @@ from recbench_spark.storage.host_files import copy_file_to_object
 from recbench_spark.storage.makers import cache_in_process
 from recbench_spark.storage.objects import stat_objects
 from recbench_spark.storage.publish import remove_tree
-from recbench_spark.storage.seals import find_damage, write_seal
+from recbench_spark.storage.seals import find_damage, read_seal, write_seal
 from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 from recbench_spark.training.model_adapter import SplitData
@@ -33,7 +33,8 @@ def has_weights(data: SplitData, key: str) -> bool:
     if (weights := next(stat_objects(place), None)) is None:
         return False
     folder = place.rpartition("/")[0]
-    if damage := _find_damage(folder, weights.size, weights.tag):
+    # Folders of older versions have no seal.
+    if read_seal(folder) and (damage := _find_damage(folder, weights.size, weights.tag)):
         raise StoreError(damage, f"remove {folder}: the next run fits the model again")
     return True
 
@@ -42,7 +43,7 @@ def has_weights(data: SplitData, key: str) -> bool:
 def _find_damage(folder: str, size: int, tag: str) -> str:
     """Compare a folder with its seal; the bytes of a file of one size and time are read once a process."""
     del size, tag  # part of the key
-    return find_damage(folder, digests=True, optional=True)
+    return find_damage(folder, digests=True)
 
 
 def keep_weights(data: SplitData, key: str, append: Callable[[], None]) -> None:
