@@ -18,7 +18,7 @@ from recbench_spark.simulation.log_layout import LAYOUTS
 from recbench_spark.simulation.log_layout import MANIFEST as LAYOUT_MANIFEST
 from recbench_spark.simulation.part_files import FACTS
 from recbench_spark.storage.file_tables import FileTables
-from recbench_spark.storage.host_files import PRIVATE_FOLDER
+from recbench_spark.storage.host_files import is_private
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
 from recbench_spark.storage.made_folders import CURRENT
 from recbench_spark.storage.makers import PRIVATE_NAME
@@ -219,7 +219,7 @@ def _find_private_folder(root: str, name: str) -> str:
     inner = name.split("/")[len(shared)]
     if shared and PRIVATE_NAME.fullmatch(shared[-1]):
         return join_uri(root, *shared)
-    return join_uri(root, *shared, inner) if shared and PRIVATE_FOLDER.fullmatch(inner) else ""
+    return join_uri(root, *shared, inner) if shared and is_private(root, inner) else ""
 
 
 def _is_named(place: str) -> bool:

@@ -96,7 +96,7 @@ def describe_file(key: str, size: int, seconds: float) -> Entry:
 
 
 class LocalFolders(FolderTree):
-    """LocalFolders is the disks of this machine; keys are paths, and links are not followed."""
+    """LocalFolders is the disks of this machine, by paths; links inside a folder are not followed."""
 
     def list_folder(self, folder: str) -> Iterable[tuple[str, Entry | None]]:
         """Return the paths of what is directly in a folder, as `FolderTree.list_folder`."""
@@ -106,11 +106,11 @@ class LocalFolders(FolderTree):
             return
         for key in (f"{folder}/{name}" for name in names):
             with suppress(FileNotFoundError):
-                yield key, self._describe(key)
+                yield key, _describe_path(key, follow=False)
 
     def head(self, key: str) -> Entry:
         """Describe a file. Raises FileNotFoundError where there is none, or a folder."""
-        entry = self._describe(key)
+        entry = _describe_path(key) if Path(key).exists() else None
         if entry is None:
             raise FileNotFoundError(key)
         return entry
@@ -124,11 +124,10 @@ class LocalFolders(FolderTree):
         """Delete a file, or a folder with all that it holds, of which nobody opens a half."""
         remove_published(Path(key))
 
-    def _describe(self, key: str) -> Entry | None:
-        status = os.lstat(key)
-        if stat.S_ISDIR(status.st_mode):
-            return None
-        return describe_file(key, status.st_size, status.st_mtime)
+
+def _describe_path(key: str, *, follow: bool = True) -> Entry | None:
+    status = os.stat(key, follow_symlinks=follow)  # noqa: PTH116 (a text)
+    return None if stat.S_ISDIR(status.st_mode) else describe_file(key, status.st_size, status.st_mtime)
 
 
 class Driver(NamedTuple):

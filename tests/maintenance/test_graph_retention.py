@@ -133,6 +133,20 @@ def test_files_of_a_fit_go_with_its_split_or_when_nothing_writes_to_them(tmp_pat
     assert find_fits(store, before, (), ["s2.1"]) == [] and (tmp_path / "fit_files/def/data.npy").is_file()
 
 
+def test_files_may_lie_on_another_disk_and_names_of_digests_are_no_private_folders(tmp_path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "fit_files").symlink_to(tmp_path / "disk")
+    digest = "0123456789abcdef" * 2
+    make_folder(tmp_path, "../fit_files/abc", None, LONG_AGO)
+    make_folder(tmp_path, f"../fit_files/s1-m/{digest}", None, LONG_AGO)
+    store = Warehouse(tmp_path, "s1")
+    assert [path.name for path in find_fits(store, BEFORE)] == ["abc"]
+    assert remove_private_files(str(tmp_path), time.time()) == 0
+    remove(store, find_fits(store, BEFORE))
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["s1-m"]
+    assert (tmp_path / "disk" / "s1-m" / digest / "data.npy").is_file()
+
+
 def test_a_log_of_auctions_goes_when_no_replay_has_used_it(tmp_path) -> None:
     """A layout and its counts each have a mark of use; the age of other files says nothing."""
     for folder, mark, used in (
