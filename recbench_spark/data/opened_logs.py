@@ -36,7 +36,6 @@ from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.placeholders import log_end_micros
 from recbench_spark.schemas import IDS, INTERACTIONS
-from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import (
     ChangedRows,
     Engine,
@@ -390,7 +389,7 @@ def _convert_placed(rows: pa.Table, rules: LogRules, stretches: Stretches) -> pa
 
 def choose_identity(store: Any) -> Callable[..., str]:
     """Return the function that identifies inputs of a warehouse; both runners give the same text."""
-    if isinstance(store, ArrowStore):
+    if store.spark is None:
         return arrow_files.identity
     from recbench_spark.data.identity import identity  # noqa: PLC0415
 

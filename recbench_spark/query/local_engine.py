@@ -17,15 +17,14 @@ import pyarrow as pa
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, StoreError, nearest
 from recbench_spark.schemas import METRICS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.table_folders import is_catalog_schema
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.table_sql import view_files
 from recbench_spark.storage.table_upkeep import HINT as LOST_HINT
-from recbench_spark.storage.table_upkeep import list_lost_files, lost_error
+from recbench_spark.storage.table_upkeep import lost_error
 
 if TYPE_CHECKING:
     import duckdb
 
-    from recbench_spark.storage.store import Store
 
 MAX_LOCAL_ROWS = 20_000_000
 """Largest number of rows of all tables of a query that runs here; DuckDB reads only the columns it
@@ -233,7 +232,7 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
         connection.execute(f"CREATE VIEW {name} AS {views[name]}")
 
 
-def require_whole(store: ArrowStore | Store, names: Iterable[str]) -> None:
+def require_whole(store: FileTables, names: Iterable[str]) -> None:
     """Refuse tables that lack files, and `metrics` that is not there although models have been measured.
 
     Of a catalog where Spark writes, only `metrics` is looked for.
@@ -241,10 +240,8 @@ def require_whole(store: ArrowStore | Store, names: Iterable[str]) -> None:
     Raises:
         StoreError: a table lacks a file that its log names, or is not there.
     """
-    has_files = not is_catalog_schema(store.root)
     for name in names:
-        lost = list_lost_files(store.location(name)) if has_files and store.exists(name) else []
-        if lost:
+        if lost := store.list_lost_files(TABLES[name]):
             raise lost_error(name, [one.path for one in lost])
         is_gone = name == METRICS.name and not store.exists(name)
         if is_gone and store.rows(RUNS, [("status", "=", "succeeded")], ["status"]):

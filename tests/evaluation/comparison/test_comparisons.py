@@ -260,7 +260,7 @@ def test_nights_are_compared_once_and_looks_add_up(tmp_path: Path) -> None:
     for night in (0, 1):  # each night has its own rows, whichever comparison is the newest
         name = str(said[night][0])
         own = comparisons[comparisons.comparison_id == name]
-        assert len(read_differences(store, name)) == len(own) > 0
+        assert len(read_differences(store.rows, name)) == len(own) > 0
         assert set(own.logical_date) == {NIGHTS[night]}
     (sentence,) = said[1][1]
     assert sentence.startswith("popular: ndcg@10 of test is 0.") and "2026-01-01: -0." in sentence
