@@ -267,11 +267,26 @@ def test_the_job_starts_no_java(tmp_path: Path, capsys: Any, monkeypatch: Any) -
     assert "engine local: 22,000 rows" in said.out + said.err and "als_32" in said.out
 
 
+HALF = ("--engine=local", "--set=evaluation.bootstrap.replicates=10")
+
+
+def run_job(place: Path) -> Path:
+    assert job.main(job.parser().parse_args(job_line(place, *HALF))) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole_night(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_job(tmp_path_factory.mktemp("whole") / "w")
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_a_night_that_ended_half_way_is_completed(tmp_path: Path, sent: signal.Signals) -> None:
+def test_a_night_that_ended_half_way_is_completed(
+    whole_night: Path, tmp_path: Path, sent: signal.Signals
+) -> None:
     """It ends while models are ranked: nothing is visible; the next run has the tables of a whole one."""
-    words = [sys.executable, "jobs/nightly.py", *job_line(tmp_path / "w", "--engine=local")]
+    words = [sys.executable, "jobs/nightly.py", *job_line(tmp_path / "w", *HALF)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
         assert started.stdout is not None
         for line in started.stdout:
@@ -282,10 +297,7 @@ def test_a_night_that_ended_half_way_is_completed(tmp_path: Path, sent: signal.S
     assert started.returncode == (130 if sent == signal.SIGINT else -sent)
     store = ArrowStore(str(tmp_path / "w"))
     assert not [row for row in store.rows(RUNS) if row["status"] == "succeeded"]
-    for place in ("w", "whole"):
-        done = subprocess.run([*words[:4], "--warehouse", str(tmp_path / place), *words[6:]], check=False)
-        assert done.returncode == 0
-    assert compare([str(tmp_path / "w"), str(tmp_path / "whole")]) == 0
+    assert compare([str(run_job(tmp_path / "w")), str(whole_night)]) == 0
 
 
 FEATURES = {"method": "logistic_regression", "item_features": "f.csv"}
