@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
@@ -110,9 +111,8 @@ def run_query(store: ArrowStore, sql: str, limit: int | None = None) -> pa.Table
 
     query = replace_backticks(sql)
     check_query(query, (*TABLES, *view_files()))
-    with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection:
+    with _open_database().cursor() as connection:
         _register_tables(connection, store, query)
-        connection.execute("SET lock_configuration = true")
         try:
             rows = connection.sql(query)
             return (rows if limit is None else rows.limit(limit)).to_arrow_table()
@@ -120,6 +120,16 @@ def run_query(store: ArrowStore, sql: str, limit: int | None = None) -> pa.Table
             raise ConfigError(_first_line(error), HINT) from None
         except duckdb.Error as error:
             raise DataError(_first_line(error)) from None
+
+
+@cache
+def _open_database() -> duckdb.DuckDBPyConnection:
+    """Open the empty database of this process; a query has a cursor, and its names end with it."""
+    import duckdb  # noqa: PLC0415
+
+    database = duckdb.connect(":memory:", config=dict(SETTINGS))
+    database.execute("SET lock_configuration = true")
+    return database
 
 
 def count_query_rows(store: ArrowStore, sql: str) -> int:
@@ -168,7 +178,7 @@ def check_query(sql: str, names: Iterable[str]) -> None:
         if kinds != ["SELECT"]:
             message = f"this is not a query: DuckDB reads it as {', '.join(kinds) or 'nothing'}"
             raise ConfigError(message, HINT)
-        with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection:
+        with _open_database().cursor() as connection:
             (text,) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone() or ("{}",)
     except duckdb.Error as error:
         raise ConfigError(f"not valid SQL: {_first_line(error)}", HINT) from None
@@ -229,7 +239,7 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
     if total > MAX_LOCAL_ROWS:
         raise FallbackToSpark(f"{total:,} rows, up to {MAX_LOCAL_ROWS:,} are read without it")
     for name in filter(views.__contains__, needed):
-        connection.execute(f"CREATE VIEW {name} AS {views[name]}")
+        connection.execute(f"CREATE TEMP VIEW {name} AS {views[name]}")
 
 
 def require_whole(store: FileTables, names: Iterable[str]) -> None:
