@@ -14,16 +14,17 @@ import pyarrow as pa
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import require_names
 from recbench_spark.storage.object_access import explain_arrow, open_filesystem
+from recbench_spark.storage.objects import open_input
 from recbench_spark.storage.text_forms import BLANKS, TO_UTF8
 from recbench_spark.storage.uris import LOG, is_hidden, is_remote
 
 DAMAGED = "the file is damaged, cut off or in another format: write it again"
 
-COMPRESSED = (".gz", ".bz2")
-"""Suffixes of compressed text files that both engines read."""
+COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+"""Suffixes of compressed text files that are read."""
 
-UNSUPPORTED = (".zip", ".zst", ".xz", ".lz4", ".lzma", ".snappy", ".7z", ".rar", ".tar", ".tgz")
-"""Suffixes of compressed files that Spark does not read."""
+UNSUPPORTED = (".zip", ".xz", ".lzma", ".snappy", ".7z", ".rar", ".tar", ".tgz")
+"""Suffixes of compressed files that are not read."""
 
 TEXT = (".csv", ".tsv")
 
@@ -302,9 +303,12 @@ def find_undecoded(path: str) -> tuple[int, int] | None:
     return (line, rest[0]) if rest else None
 
 
-def describe_undecoded(path: str) -> list[str]:
-    """Return a sentence about the first byte of a local file that is not UTF-8; nothing where all is."""
-    place = find_undecoded(path) if Path(path).is_file() else None
+def describe_undecoded(path: str, *, is_file: bool = False) -> list[str]:
+    """Return a sentence about the first byte of a file that is not UTF-8; nothing where all is.
+
+    `is_file`: the path is known to be a file, and no name of a folder or a table.
+    """
+    place = find_undecoded(path) if is_file or Path(path).is_file() else None
     return [] if place is None else [f"byte 0x{place[1]:02X} in line {place[0]:,} is not UTF-8"]
 
 
@@ -346,9 +350,9 @@ MAGIC = {
 
 
 def describe_content(path: str) -> tuple[str, str]:
-    """Return the format of a local file by its first bytes, and a hint; empty texts: unknown."""
-    with Path(path).open("rb") as file:
-        head = file.read(HEAD_BYTES)
+    """Return the format of a file by its first bytes, and a hint; empty texts: unknown."""
+    with open_input(path) as file:
+        head = bytes(file.read(HEAD_BYTES) or b"")
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
     if kind:
         return kind, find_hint(
@@ -413,11 +417,11 @@ def refuse_misspelt(names: Sequence[str], wanted: Sequence[str], where: str, key
             raise SchemaError(f"{where}: column {lower[name]} is not read: {name} is expected", hint)
 
 
-def parquet_error(where: str, file: str, error: Exception) -> DataError:
-    """Return the error for a file that is not Parquet, with its real format."""
+def parquet_error(where: str, file: str, error: Exception, wanted: str = "Parquet") -> DataError:
+    """Return the error for a file that is not of the wanted format, with its real one."""
     kind, hint = describe_content(file) if Path(file).is_file() else ("", DAMAGED)
     name = "it" if where.endswith(Path(file).name) else Path(file).name
-    if kind and kind != "Parquet":
-        return DataError(f"{where}: cannot be read: {name} is {kind}, not a Parquet file", hint)
+    if kind and kind != wanted:
+        return DataError(f"{where}: cannot be read: {name} is {kind}, not a {wanted} file", hint)
     reason = str(error).strip().splitlines()[0]
-    return DataError(f"{where}: cannot be read: {name} is not a Parquet file: {reason[:300]}", DAMAGED)
+    return DataError(f"{where}: cannot be read: {name} is not a {wanted} file: {reason[:300]}", DAMAGED)
