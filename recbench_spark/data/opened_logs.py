@@ -23,7 +23,7 @@ from recbench_spark.data.log_checks import PLACE, LogRules, Mark, convert_rows, 
 from recbench_spark.data.log_sources import RawLog
 from recbench_spark.data.log_survey import RowFacts, survey_rows
 from recbench_spark.data.log_times import compile_pattern
-from recbench_spark.data.text_layouts import IN_UTF8
+from recbench_spark.data.text_layouts import IN_UTF8, read_options
 from recbench_spark.data.text_pieces import BAD_LINE
 from recbench_spark.data.times import (
     MICROS_PER_UNIT,
@@ -112,7 +112,8 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
     if not dataset.is_table:
         required -= {"event_time"}  # some files of MovieLens have none
     needed = [*(source for name, source in source_names.items() if name in required), *dataset.attributes]
-    require_columns(raw.names, needed, raw.where, raw.where)
+    sep = read_options(dataset.options).get("sep", "").replace("\\t", "\t") or None
+    require_columns(raw.names, needed, raw.where, raw.where, sep)
     if dataset.is_table:
         refuse_misspelt(raw.names, list(source_names.values()), raw.where, "dataset.columns")
     if dataset.time_format:

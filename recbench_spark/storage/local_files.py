@@ -171,8 +171,12 @@ def split_line(line: str, sep: str) -> list[str]:
     return next(csv.reader([line], delimiter=sep), [])
 
 
-def require_columns(names: Sequence[str], columns: Sequence[str], what: str, path: str) -> None:
+def require_columns(
+    names: Sequence[str], columns: Sequence[str], what: str, path: str, sep: str | None = None
+) -> None:
     """Check a table by path as `require_names`; for text the hint names the line or separator to use.
+
+    `sep`: what fields were separated by; None: by the name of the file.
 
     Raises:
         SchemaError: a column is missing.
@@ -182,23 +186,23 @@ def require_columns(names: Sequence[str], columns: Sequence[str], what: str, pat
     except SchemaError as error:
         hint = ""
         with suppress(SchemaError):  # files beside those that are read
-            hint = _text_hint(path, columns)
+            hint = _text_hint(path, columns, sep or text_separator(path))
         raise SchemaError(error.message, hint or error.hint) from None
 
 
-def _text_hint(path: str, columns: Sequence[str]) -> str:
-    """Return a hint where the first line lacks columns; empty if nothing is known."""
+def _text_hint(path: str, columns: Sequence[str], used: str | None) -> str:
+    """Return a hint where the first line, cut at a separator, lacks columns; empty if nothing is known."""
     place = Path(path)
-    if not place.exists() or text_separator(path) is None:
+    if not place.exists() or used is None:
         return ""
     files = data_files(place) if place.is_dir() else [place]
     lines = [line for file in files[:1] for line in head_lines(read_head(str(file)))]
     for number, line in enumerate(lines[:HEADER_LINES], 1):
         for sep in SEPARATORS:
-            if number == 1 and sep == text_separator(path):
+            if number == 1 and sep == used:
                 continue
             if {*columns} <= cut_names(line, sep):
-                return f"{_line_hint(number)}{_separator_hint(sep, path)}".strip()
+                return f"{_line_hint(number)}{_separator_hint(sep, used)}".strip()
     return trec_hint(lines)
 
 
@@ -244,8 +248,8 @@ def _line_hint(number: int) -> str:
     return f"line {number} holds these names: remove the lines before it" if number > 1 else ""
 
 
-def _separator_hint(sep: str, path: str) -> str:
-    if sep == text_separator(path):
+def _separator_hint(sep: str, used: str) -> str:
+    if sep == used:
         return ""
     return f" fields are separated by {sep!r}: dataset.options sep of a log; else write commas"
 
