@@ -20,7 +20,7 @@ PACKAGE = "recbench_spark"
 
 LEVELS = (
     {"errors", "randomness", "revisions", "transfer_sizes"},
-    {"definitions", "checks", "inputs", "extras", "metric_names"},
+    {"definitions", "checks", "inputs", "extras", "metric_names", "readers"},
     {"kernels"},
     {"kernels.ranking", "kernels.splits", "kernels.graph", "kernels.simulation"},
     {"kernels.metrics", "kernels.retrieval"},

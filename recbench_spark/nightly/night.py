@@ -21,7 +21,6 @@ from recbench_spark.config import (
     Evaluation,
     ModelConfig,
 )
-from recbench_spark.data.columnar import COLUMNAR_READERS
 from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.definitions import VERSION, Definition
 from recbench_spark.errors import DataError, StoreError
@@ -165,7 +164,7 @@ class BenchmarkNight:
             dataset=self.benchmark.dataset.name,
             logical_date=self.logical_date,
             scale=self.benchmark.dataset.scale,
-            typed_ids=self.benchmark.dataset.reader in COLUMNAR_READERS,
+            typed_ids=self.benchmark.dataset.is_typed,
         )
 
     def plan(self) -> MetricPlan:

@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, Split
+from recbench_spark.config import Benchmark, Dataset, Split
 from recbench_spark.config.models import ListsModel
 from recbench_spark.data.log_sources import open_raw_log
 from recbench_spark.data.opened_logs import OpenedLog, check_log, choose_identity
@@ -173,7 +173,7 @@ def name_time_unit(dataset: Dataset) -> Iterator[None]:
     try:
         yield
     except EmptyPartError as error:
-        if error.ends is None or dataset.reader not in TABLE_READERS or dataset.time_unit == "timestamp":
+        if error.ends is None or not dataset.is_table or dataset.time_unit == "timestamp":
             raise
         hint = f"{error.hint}; {describe_units(error.ends, dataset.time_unit)}"
         raise EmptyPartError(error.message, hint, error.ends) from None

@@ -13,7 +13,7 @@ from recbench_spark.commands.actions.benchmark import choose_fit_runner
 from recbench_spark.commands.dry_runs import check_log
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
-from recbench_spark.config import FOLD_HOLDOUTS, HEADED_READERS, Benchmark, SearchSettings, load_benchmark
+from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, SearchSettings, load_benchmark
 from recbench_spark.config.searching import MAX_SETTINGS
 from recbench_spark.data import arrow_files
 from recbench_spark.engine.choices import EngineChoice
@@ -126,8 +126,8 @@ def resolve_search(benchmark: Benchmark, models: str | None, budget: int | None)
 
 def check_validation(benchmark: Benchmark, search: SearchSettings) -> None:
     """Check that the validation share of a local table is one row or more. Raises ConfigError."""
-    path, reader = benchmark.dataset.path, benchmark.dataset.reader
-    if not path or reader not in HEADED_READERS:
+    path = benchmark.dataset.path
+    if not path or not benchmark.dataset.is_headed:
         return
     with suppress(FallbackToSpark):
         rows = arrow_files.estimate_rows(path)
