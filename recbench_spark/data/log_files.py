@@ -43,7 +43,7 @@ from recbench_spark.storage.local_files import (
 )
 from recbench_spark.storage.table_scans import query_delta
 from recbench_spark.storage.text_forms import BLANKS, TO_UTF8, WIDE
-from recbench_spark.storage.uris import is_remote
+from recbench_spark.storage.uris import absolute_place
 
 SEPARATORS = ("::", "\t", ",", ";", "|")
 TYPED = re.compile(r".+:(token|float)(_seq)?")
@@ -112,7 +112,7 @@ def open_log_file(
             return _open_typed(place, "delta")
     except FallbackToSpark as error:
         raise ConfigError(error.message, "look at a part of it: head -n 100000 > part.csv") from None
-    place = place if is_remote(place) else str(Path(place).absolute())
+    place = absolute_place(place)
     files = [*list_files(place)]
     if files != [place]:
         return _open_folder(place, files, given)
