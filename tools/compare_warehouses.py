@@ -213,7 +213,8 @@ class TableContent:
 
     def _share_batches(self, plain: set[str]) -> Iterator[pa.RecordBatch]:
         done = 0
-        for batch in self.rows.to_batches(columns=list(self.names), batch_size=ROWS_AT_ONCE):
+        ahead = {"batch_size": ROWS_AT_ONCE, "batch_readahead": 2, "fragment_readahead": 1}
+        for batch in self.rows.to_batches(columns=list(self.names), **ahead):
             parts = [
                 pa.array(
                     [

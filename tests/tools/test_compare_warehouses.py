@@ -134,7 +134,7 @@ NESTED = pa.schema([
 ])  # fmt: skip
 
 
-def nested_rows() -> Rows:
+def make_rows() -> Rows:
     numbers = [0.0, -0.0, math.nan, None, 0.1]
     return [
         {
@@ -182,10 +182,10 @@ def test_every_value_counts_and_no_order(
 ) -> None:
     """Rows lie in several batches, which are slices of longer ones."""
     monkeypatch.setattr("tools.compare_warehouses.ROWS_AT_ONCE", 7)
-    places, later = [str(tmp_path / name) for name in ("a", "b")], nested_rows()
+    places, later = [str(tmp_path / name) for name in ("a", "b")], make_rows()
     later[5]["pairs"].reverse()
     later[row][column] = value
-    for place, rows in zip(places, (nested_rows(), later[::-1]), strict=True):
+    for place, rows in zip(places, (make_rows(), later[::-1]), strict=True):
         write_deltalake(f"{place}/t", pa.Table.from_pylist(rows, NESTED))
     assert main(places) == 1 and "1 rows lost, 1 new" in capsys.readouterr().out
     assert main([places[0], places[0]]) == 0
