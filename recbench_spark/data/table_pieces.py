@@ -139,7 +139,8 @@ def find_layout(path: str) -> Fields | Layout | None:
         return LAYOUTS[name]
     if kind := find_format(path):
         return Fields(FIELDS[kind], BLANKS)
-    sep = text_separator(path)
+    place = find_place(path)
+    sep = text_separator(path, list_files(place) if is_remote(place) else None)
     return Layout(sep) if sep else None
 
 

@@ -257,16 +257,13 @@ def cut_plain(
         marks: texts with which a line is more than its fields.
 
     Returns:
-        None: a line has a mark or another number of fields, begins with a blank, or is not UTF-8.
+        None: a line has a mark or another number of fields, may be blank, or is not UTF-8.
     """
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    byte_n = np.frombuffer(text, np.uint8)
-    begin_l = np.append(byte_n[:1], byte_n[1:][byte_n[:-1] == END])
-    has_marks = any(mark.encode() in text for mark in marks if mark)
-    if has_marks or np.any((begin_l <= LAST_BLANK) & (begin_l != END)):
-        return None
     if len(sep) != 1 or not wanted or len(names) < 2 or not text:
+        return None
+    if any(mark.encode() in text for mark in marks if mark) or (sep <= " " and _has_blanks(text)):
         return None
     all_names = [name or f"{place}\n" for place, name in enumerate(names)]
     read = pacsv.ReadOptions(use_threads=False, block_size=1 << 30, column_names=all_names)
@@ -284,6 +281,13 @@ def cut_plain(
 
 
 END, LAST_BLANK = ord("\n"), ord(" ")
+
+
+def _has_blanks(text: bytes) -> bool:
+    """Return whether a line begins with a blank: it may have nothing else."""
+    byte_n = np.frombuffer(text, np.uint8)
+    begin_l = np.append(byte_n[:1], byte_n[1:][byte_n[:-1] == END])
+    return bool(np.any((begin_l <= LAST_BLANK) & (begin_l != END)))
 
 
 def split_tokens(lines: pa.Array) -> pa.Array:

@@ -23,16 +23,19 @@ from recbench_spark.data.table_pieces import (
     open_typed,
 )
 from recbench_spark.data.text_lines import RFC_4180, read_names
-from recbench_spark.data.text_pieces import MARK, Fields
+from recbench_spark.data.text_pieces import MARK, Fields, LinePiece
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError, nearest
 from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids, drop_empty
-from recbench_spark.kernels.streams import chunks
+from recbench_spark.kernels.streams import group_batches
 from recbench_spark.storage.local_files import bare_name, read_head
 from recbench_spark.storage.text_forms import BLANKS
 
 ROWS_A_CHUNK = 1 << 21
 """Rows that a task holds at once: some 100 MB."""
+
+TEXT_SAMPLE = 1 << 22
+"""Bytes of a text file that determine the types of its columns. Later rows of another type are refused."""
 
 BYTES_A_LINE = 16
 """Bytes of a line of text, about."""
@@ -69,8 +72,8 @@ class RowSource:
     def chunks(self, pieces: Sequence[TablePiece]) -> Iterator[pa.Table]:
         """Yield the rows of some pieces, some ROWS_A_CHUNK at a time."""
         for piece in pieces:
-            for whole in chunks(self._read(piece), ROWS_A_CHUNK):
-                table = whole
+            for batches in group_batches(self._read(piece), ROWS_A_CHUNK):
+                table = pa.Table.from_batches(batches)
                 for column, value in self.where:
                     table = table.filter(pc.equal(table.column(column).cast(pa.string()), value))
                 if table.num_rows:
@@ -231,8 +234,14 @@ def _find_kind(rows: RowSource, opened: TablePieces, name: str, requested: str) 
     if not opened.line:
         kind = opened.schema.field(name).type
         return "whole" if _is_numeric(kind, requested, name, rows.what) else "text"
-    sample = next((table for piece in rows.pieces[:1] for table in rows.chunks([piece])), None)
-    return "text" if sample is None else detect_id_kind(sample.column(name), name, requested, rows.what)
+    first = (
+        one._replace(size=min(one.size, TEXT_SAMPLE))
+        for one in opened.pieces[:1]
+        if isinstance(one, LinePiece)
+    )
+    sample = next(rows.chunks([*first]), None)
+    values = pa.chunked_array([], pa.string()) if sample is None else sample.column(name)
+    return detect_id_kind(values, name, requested, rows.what)
 
 
 def _is_numeric(kind: pa.DataType, requested: str, name: str, what: str) -> bool:

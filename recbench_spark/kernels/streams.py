@@ -24,6 +24,12 @@ def serialize_table(rows: pa.Table) -> bytes:
 
 def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
     """Yield batches merged into tables of `rows` rows or more, one chunk each; the last may be smaller."""
+    for group in group_batches(batches, rows):
+        yield pa.Table.from_batches(group).combine_chunks()
+
+
+def group_batches(batches: Batches, rows: int) -> Iterator[list[pa.RecordBatch]]:
+    """Yield batches that together have `rows` rows or more; the last may have fewer."""
     buffer: list[pa.RecordBatch] = []
     n = 0
     for batch in batches:
@@ -31,7 +37,7 @@ def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
             buffer.append(batch)
             n += batch.num_rows
         if n >= rows:
-            yield pa.Table.from_batches(buffer).combine_chunks()
+            yield buffer
             buffer, n = [], 0
     if buffer:
-        yield pa.Table.from_batches(buffer).combine_chunks()
+        yield buffer

@@ -100,7 +100,7 @@ def data_files(folder: Path) -> list[Path]:
 def text_separator(path: str, files: Iterable[str] | None = None) -> str | None:
     """Return the separator of a text file or of a folder of them; None for anything else.
 
-    `files`: those of the folder that are read; None: all.
+    `files`: those of a folder, here or elsewhere, that are read; None: all.
 
     Raises:
         SchemaError: a folder holds text beside other files, or files of two separators.
@@ -108,7 +108,7 @@ def text_separator(path: str, files: Iterable[str] | None = None) -> str | None:
     folder = Path(path)
     if has_delta_log(path):
         return None
-    if not folder.is_dir():
+    if files is None and not folder.is_dir():
         return separator(path) if is_text(path) else None
     places = data_files(folder) if files is None else [*map(Path, files)]
     suffixes = {Path(bare_name(file.name)).suffix: file for file in reversed(places)}

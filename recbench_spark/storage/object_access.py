@@ -448,16 +448,20 @@ class ObjectOutput:
 
 @contextmanager
 def explain_arrow(place: str) -> Iterator[None]:
-    """Turn Arrow's errors on object storage into a StoreError, but for a file that does not exist."""
+    """Turn Arrow's errors on object storage into a StoreError, but for missing and for damaged files."""
     try:
         with explain_hdfs():
             yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        if not is_object_storage(place):
+        if not is_object_storage(place) or UNPACKING.search(str(error)):
             raise
         raise storage_error(place, str(error)) from None
+
+
+UNPACKING = re.compile("(inflate|decompress) failed|Truncated compressed")
+"""Errors of a compressed text, wherever it is."""
 
 
 def _shorten(text: str) -> str:

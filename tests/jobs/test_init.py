@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from recbench_spark.commands import init, nightly
 from recbench_spark.config import load_benchmark
 from recbench_spark.schemas import REJECTS, SPLITS
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.objects import write_bytes
 from tests.log_shapes import FIRST, SHAPES, make_rows
 
 
@@ -306,6 +309,38 @@ def test_folders(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(parts, "--dry-run") == 0 and "4 rows" in capsys.readouterr().out
     (place / "empty").mkdir()
     assert run(place / "empty") == 2
+
+
+TEXT = "user_id;item_id;rating\n" + "".join(f"u{n % 9};{n % 7};{n % 5}.5\n" for n in range(40))
+SHAPES_OF_FILES = {
+    "bzip2": {"log.csv.bz2": bz2.compress(TEXT.encode())},
+    "zstd": {"log.csv.zst": bytes(pa.Codec("zstd").compress(TEXT.encode()))},
+    "a folder": {f"log/{name}.csv": TEXT.encode() for name in "ab"},
+    "folders": {f"log/day={day}/a.csv": TEXT.encode() for day in (1, 2)},
+}
+
+
+@pytest.mark.parametrize("name", SHAPES_OF_FILES)
+def test_what_nights_read_is_looked_at(name: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file, content in SHAPES_OF_FILES[name].items():
+        (place / file).parent.mkdir(parents=True, exist_ok=True)
+        (place / file).write_bytes(content)
+    path = place / next(iter(SHAPES_OF_FILES[name])).split("/")[0]
+    assert run(path, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert f"{path}: {40 * len(SHAPES_OF_FILES[name])} rows" in said and 'sep: ";"' in said
+    assert f'path: "{path}"' in said and ("day" in said) == (name == "folders")
+
+
+def test_a_log_of_object_storage_is_looked_at(bucket: str, place: Path, capsys) -> None:
+    write_bytes(f"{bucket}/in/log.csv.gz", gzip.compress(TEXT.encode()))
+    for path in (f"{bucket}/in", f"{bucket}/in/log.csv.gz"):
+        words = ["--log", path, "--dry-run", "--name", "own"]
+        with pytest.raises(SystemExit) as end:
+            cli.run(init.main, init.parser(), words)
+        said, errors = capsys.readouterr()
+        assert end.value.code == 0, errors
+        assert f"{path}: 40 rows" in said and f'path: "{path}"' in said
 
 
 def test_the_file_runs(spark: object, place: Path) -> None:
