@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, date, datetime
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from recbench_spark.config import Benchmark, ModelConfig, PublishedModel, RetrievedModel, SwitchModel
-from recbench_spark.errors import FAILED, GATE, FallbackToSpark, Interrupted, RecbenchError, is_cancelled
-from recbench_spark.failures import describe_with_trace, is_java_gone
+from recbench_spark.errors import FAILED, GATE, Interrupted, RecbenchError, is_cancelled
+from recbench_spark.failures import describe_with_trace
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.batched_evaluation import (
     RankableModel,
+    ends_night,
     group_models,
     measure_group,
     needs_candidates,
@@ -61,15 +61,12 @@ from recbench_spark.nightly.results import (
 from recbench_spark.nightly.split import prepare_split
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.storage.arrow_store import ArrowStore
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables
 
 
 @pin_inputs()
 def run_night(
-    store: AnyStore, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False
+    store: FileTables, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False
 ) -> NightOutcome:
     """Evaluate all models of a benchmark file for one night; a failing model does not stop the others.
 
@@ -81,7 +78,7 @@ def run_night(
 
 
 def _run_night(
-    store: AnyStore, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool
+    store: FileTables, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool
 ) -> NightOutcome:
     mend_night(store, fill_placeholders(benchmark, logical_date), logical_date, journal)
     night = open_night(store, benchmark, logical_date)
@@ -95,9 +92,9 @@ def _run_night(
         return make_attempts(night, list_missing_models(night, attempts), attempts, journal)
 
 
-def hold_caches(store: AnyStore) -> AbstractContextManager[None]:
+def hold_caches(store: FileTables) -> AbstractContextManager[None]:
     """Return what removes from Spark's memory, in the end, the frames that a night caches."""
-    if isinstance(store, ArrowStore):
+    if store.spark is None:
         return nullcontext()
     from recbench_spark.runtime.session import cache_scope  # noqa: PLC0415
 
@@ -334,9 +331,7 @@ def catch_failures(runs: Attempt | Sequence[Attempt], journal: Journal) -> Itera
         if is_cancelled(error):
             raise Interrupted from error
         # Every other model would fail too, and no run can be written; or Spark makes the night.
-        own = runs if isinstance(runs, Attempt) else next(iter(runs), None)
-        is_local = own is not None and isinstance(own.night.store, ArrowStore)
-        if is_java_gone(error) or (is_local and isinstance(error, FallbackToSpark)):
+        if ends_night(error):
             raise
         for run in [runs] if isinstance(runs, Attempt) else runs:
             if not run.error:  # an earlier reason is the one to report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import sys
 import tempfile
@@ -111,6 +112,12 @@ def mark_test(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.full)
 
 
+def pytest_collection() -> None:
+    """Collect no garbage while tests are collected: hundreds of modules are read, and all of them stay."""
+    gc.disable()
+    gc.set_threshold(100_000, 20, 20)
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups, and before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests and put them in order.
@@ -119,6 +126,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     file. Files without Spark follow from the last to the first, since the first ones are short: neither
     process is idle long at the end.
     """
+    gc.freeze()
+    gc.enable()
     for item in items:
         mark_test(item)
     nightly = {item.path for item in items if belongs_to_night(item)}

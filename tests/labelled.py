@@ -20,6 +20,7 @@ from recbench_spark.data.opened_logs import OpenedLog, fill_columns
 from recbench_spark.data.readers import logs
 from recbench_spark.data.readers.tables import open_table
 from recbench_spark.data.text_lines import StoredTable
+from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import collect_arrow, make_frame
 from recbench_spark.errors import FallbackToSpark
@@ -28,7 +29,7 @@ from recbench_spark.protocol import rules
 from recbench_spark.protocol.labels import read_dropped
 from recbench_spark.protocol.rules import open_world
 from recbench_spark.schemas import ID_KIND, IDS, INTERACTIONS, REJECTS, SPLITS
-from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.blocks import PieceRows, TaskRows, return_rows
 from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows, open_frame
 from recbench_spark.storage.spark_types import spark_columns, spark_schema
 
@@ -128,6 +129,33 @@ def label_blocks(
     return Labelled(
         spark, rules.label_log(opened, dataset, split, SparkEngine(spark), every_fold=every_fold)
     )
+
+
+def label_rows(
+    rows: Sequence[Sequence[Any]], split: Split, duplicates: Any = None, pieces: int = 1
+) -> list[SimpleNamespace]:
+    """Label rows in the order of `INTERACTIONS` on this machine, cut into pieces."""
+    columns = zip(*rows, strict=True) if rows else ([] for _ in INTERACTIONS)
+    arrays = [
+        pa.array([list(one.items()) if isinstance(one, dict) else one for one in column], field.type)
+        for column, field in zip(columns, INTERACTIONS, strict=True)
+    ]
+    table = pa.Table.from_arrays(arrays, schema=INTERACTIONS)
+    unparted = [row for row in rows if row[4] is None]
+    undated = sum(row[3] is None for row in unparted)
+    facts = RowFacts(unparted=len(unparted), undated_unparted=undated)
+    engine, step = LocalEngine(""), -(-max(len(rows), 1) // pieces)
+    cut = [table.slice(start, step) for start in range(0, len(table), step)]
+    opened = OpenedLog(
+        PieceRows(engine, cut, open_pieces), tuple(INTERACTIONS.names), len(rows), frozenset(), facts=facts
+    )
+    dataset = Dataset(name="log", reader="parquet", path="log", duplicates=duplicates or "keep_last")
+    made = rules.label_log(opened, dataset, split, engine).each(return_rows)
+    return [SimpleNamespace(**row) for one in made for row in one.to_pylist()]
+
+
+def open_pieces(pieces: Sequence[pa.Table], columns: Sequence[str]) -> Iterable[pa.Table]:
+    return (piece.select(columns) for piece in pieces)
 
 
 def count_dropped_rows(labelled: Labelled) -> Counter[tuple[str, str]]:

@@ -20,7 +20,7 @@ PACKAGE = "recbench_spark"
 
 LEVELS = (
     {"errors", "randomness", "revisions", "transfer_sizes"},
-    {"definitions", "checks", "inputs", "extras", "metric_names"},
+    {"definitions", "checks", "inputs", "extras", "metric_names", "readers"},
     {"kernels"},
     {"kernels.ranking", "kernels.splits", "kernels.graph", "kernels.simulation"},
     {"kernels.metrics", "kernels.retrieval"},
@@ -556,3 +556,51 @@ def test_steps_of_a_night_return_rows() -> None:
     }
     allowed = {f"{name}: {verb}" for name, verbs in WRITERS.items() for verb in verbs}
     assert calls <= allowed and {f"{name}: append" for name in list(WRITERS)[:1]} <= calls
+
+
+# --------------------------------------------------------------------------------- kinds of storage
+
+KIND = re.compile(
+    r"\b(is_remote|is_object_storage|is_hdfs|is_catalog_schema|may_have_folder|read_scheme)\("
+    r'|\.in_catalog\b|"://" (not )?in|isinstance\([\w.]*store, |store\.folder is'
+)
+"""A question which kind of storage a place or a warehouse has."""
+
+KIND_IS_ASKED = {
+    "commands": {
+        "actions/embed.py": 2,  # a word of a flag may be a URI
+        "warehouses.py": 3,  # before a warehouse is opened
+    },
+    "data": {  # inputs of users, of which Hadoop alone reads some
+        "arrow_files.py": 1, "identity.py": 3, "log_sources.py": 2, "readers/paths.py": 1,
+        "readers/tables.py": 1, "stored_embeddings.py": 1, "table_pieces.py": 3, "text_lines.py": 1,
+        "text_pieces.py": 1,
+    },
+    "graph": {
+        "edges.py": 2,  # inputs of users
+        "model_inputs.py": 1,  # what the network costs is measured
+        "pipeline.py": 1,  # what is published on object storage stays
+    },
+    "nightly": {
+        "model_fits.py": 2,  # checkpoints are on this host, and copies of them in the storage
+        "night_status.py": 1,  # a report of a catalog lies in the working directory
+    },
+    "query": {"answers.py": 1},  # a warehouse that is open is used again
+    "runtime": {"journal.py": 3},  # a log grows in a folder alone
+    "training": {  # files that tasks map
+        "kept_weights.py": 1, "nearest_nodes.py": 1, "retrieved.py": 1,
+    },
+}  # fmt: skip
+"""Modules outside `storage` that ask, and how many of their lines do; others call a driver or a store."""
+
+
+def test_the_kind_of_a_storage_is_asked_by_drivers() -> None:
+    lines_by_file = dict[str, int]()
+    for file in source_files():
+        lines = file.read_text(encoding="utf-8").splitlines()
+        n = sum(map(bool, map(KIND.search, lines)))
+        if n and PACKAGE in file.parts and "storage" not in file.parts:
+            lines_by_file[file.relative_to(ROOT / PACKAGE).as_posix()] = n
+    allowed = {f"{room}/{name}": n for room, files in KIND_IS_ASKED.items() for name, n in files.items()}
+    assert {name: n for name, n in lines_by_file.items() if n > allowed.get(name, 0)} == {}
+    assert sum(lines_by_file.values()) <= 33

@@ -185,16 +185,12 @@ def list_docstrings(tree: ast.AST) -> list[ast.Constant]:
     return [one for one in values if isinstance(one, ast.Constant) and isinstance(one.value, str)]
 
 
-def list_words(tree: ast.AST) -> set[str]:
-    """Names and words of strings in a file, without its docstrings."""
-    documents, words = {id(one) for one in list_docstrings(tree)}, set[str]()
-    for node in list_nodes(tree):
-        texts = [value for value in vars(node).values() if isinstance(value, str)]
-        if not isinstance(node, ast.Constant):
-            words.update(part for name in texts for part in name.split("."))
-        elif texts and id(node) not in documents:
-            words.update(re.findall(r"\w+", node.value))
-    return words
+def list_words(name: str, tree: ast.AST) -> set[str]:
+    """Words of a file, without its docstrings and comments."""
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    for one in list_docstrings(tree):
+        lines[one.lineno - 1 : one.end_lineno] = [""] * ((one.end_lineno or 0) - one.lineno + 1)
+    return set(re.findall(r"\w+", re.sub(r"#.*", "", "\n".join(lines))))
 
 
 def find_lost_names(tree: ast.AST, known: set[str]) -> list[str]:
@@ -217,7 +213,8 @@ NOT_OURS = {
 def test_docstrings_name_what_exists() -> None:
     """Tables, columns and settings stand in SQL and YAML, everything else in the code."""
     known = {part for name, _, _ in parse_files() for part in name.removesuffix(".py").split("/")}
-    known.update(word for _, tree, _ in (*parse_files(), *parse_tests()) for word in list_words(tree))
+    for name, tree, _ in (*parse_files(), *parse_tests()):
+        known |= list_words(name, tree)
     texts = [
         *ROOT.glob("conf/**/*.yaml"),
         *ROOT.glob("conf/**/*.conf"),

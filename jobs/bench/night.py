@@ -35,7 +35,7 @@ from functools import cached_property, partial
 from itertools import count, pairwise
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,10 +78,8 @@ from recbench_spark.nightly.measure_checks import make_metric_plan
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.store import Store
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 USERS_PER_BATCH = 4096
 
@@ -189,7 +187,7 @@ def largest_worker_memory() -> float:
     return max(sizes)
 
 
-def check_results(store: AnyStore, runs: dict[str, str], plan: MetricPlan, expected: list[Any]) -> None:
+def check_results(store: FileTables, runs: dict[str, str], plan: MetricPlan, expected: list[Any]) -> None:
     """Check that the committed metrics equal those of the bare arithmetic. Raises DataError."""
     table = delta_files.read_rows(store.location("metrics"), [("run_id", "in", list(runs.values()))])
     rows = {(row["run_id"], row["metric"], row["k"]): row for row in table.to_pylist()}
@@ -250,7 +248,7 @@ class StoredNights:
         self.days, self.runs = count(), dict[str, str]()
 
     @cached_property
-    def store(self) -> AnyStore:
+    def store(self) -> FileTables:
         """The warehouse; Spark starts with the first one that needs it."""
         if self.name == "local":
             return ArrowStore(self.root, workers=len(os.sched_getaffinity(0)))

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,11 @@ from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
 from recbench_spark.nightly.night import open_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.packed_blocks import read_files
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 KNOWN_ITEMS, HELD_OUT_ITEMS, PLANTED_SHARE = 47, 5, 0.3
 """Number of training and held-out items of a user, and the share of held-out vectors in the user's."""
@@ -151,7 +148,7 @@ def _list_rows(rows: npt.NDArray[Any]) -> pa.ListArray:
     return pa.ListArray.from_arrays(bounds, pa.array(rows.ravel()))
 
 
-def store_split(store: AnyStore, night_benchmark: Benchmark, world: NightWorld) -> None:
+def store_split(store: FileTables, night_benchmark: Benchmark, world: NightWorld) -> None:
     """Store user blocks and items as the split of the night, as if they came from a log."""
     split_id = open_night(store, night_benchmark, FIRST_NIGHT).split_id
     for start in range(0, len(world.truth_un), USERS_PER_FILE):
@@ -198,10 +195,10 @@ def _make_blocks(world: NightWorld, split_id: str, start: int) -> pa.Table:
 
 
 def run_nights(
-    store: AnyStore, night_benchmark: Benchmark, days: Any, at_once: str
+    store: FileTables, night_benchmark: Benchmark, days: Any, at_once: str
 ) -> tuple[float, dict[str, str]]:
     """Run a night; return its seconds and run_ids. Its stages are logged."""
-    if not isinstance(store, ArrowStore):
+    if store.spark is not None:
         store.spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
     day, journal = FIRST_NIGHT + timedelta(days=next(days)), Journal(io.StringIO())
     journal.write_to(name_log(store, day))
@@ -212,17 +209,17 @@ def run_nights(
     return seconds, done.run_ids
 
 
-def name_log(store: AnyStore, day: date) -> str:
+def name_log(store: FileTables, day: date) -> str:
     """Return the place of the log of a night."""
     return f"{store.root}/logs/{day}.jsonl"
 
 
-def read_log(store: AnyStore, day: date) -> list[dict[str, Any]]:
+def read_log(store: FileTables, day: date) -> list[dict[str, Any]]:
     """Return the rows of the log of a night."""
     return [json.loads(line) for line in (read_bytes(name_log(store, day)) or b"").splitlines()]
 
 
-def list_stages(store: AnyStore, day: date) -> list[Stage]:
+def list_stages(store: FileTables, day: date) -> list[Stage]:
     """Return the stages of a night."""
     stages = []
     for row in read_log(store, day):
@@ -231,7 +228,7 @@ def list_stages(store: AnyStore, day: date) -> list[Stage]:
     return stages
 
 
-def read_stages(store: AnyStore, day: date) -> str:
+def read_stages(store: FileTables, day: date) -> str:
     """Return the seconds of a night by stage, summed over models."""
     seconds: dict[str, float] = {}
     for row in read_log(store, day):
@@ -239,7 +236,7 @@ def read_stages(store: AnyStore, day: date) -> str:
     return ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items() if spent >= 0.05)
 
 
-def read_metrics(store: AnyStore, runs: dict[str, str]) -> list[Any]:
+def read_metrics(store: FileTables, runs: dict[str, str]) -> list[Any]:
     """Return the metrics of a night by model, in order."""
     models = {run_id: model for model, run_id in runs.items()}
     table = delta_files.read_rows(store.location("metrics"), [("run_id", "in", list(models))])

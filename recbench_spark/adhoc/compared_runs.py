@@ -35,9 +35,10 @@ from recbench_spark.metric_names import suggest_metric
 from recbench_spark.revisions import SHARED, describe_changes
 from recbench_spark.schemas import IDS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
+from recbench_spark.storage.file_tables import FileTables, RowReader
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.store import Store
+    pass
 
 POPULAR = "popularity"
 """Name of the training rows that metrics of popularity count, among the limits of a result."""
@@ -191,7 +192,7 @@ def read_warehouse(models: Any, root: str, suite: str | None) -> tuple[list[Mode
     """
     texts = _name_runs(models)
     store = _open_store(root)
-    rows = choose_runs(store, texts, suite)
+    rows = choose_runs(store.rows, texts, suite)
     runs = []
     for name, row in rows.items():
         values = store.read_run("user_metrics", row["run_id"])
@@ -231,7 +232,7 @@ def _as_text(name: Any) -> str:
     return name if isinstance(name, str) else show_value(name)
 
 
-def _open_store(root: str) -> Store | ArrowStore:
+def _open_store(root: str) -> FileTables:
     if needs_no_java(root):
         return ArrowStore(root, read_only=True)
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
@@ -246,16 +247,14 @@ RUN_COLUMNS = [
 ]
 
 
-def choose_runs(
-    store: Store | ArrowStore, texts: Mapping[str, str], suite: str | None
-) -> dict[str, dict[str, Any]]:
+def choose_runs(read: RowReader, texts: Mapping[str, str], suite: str | None) -> dict[str, dict[str, Any]]:
     """Return the row of `runs` of each name: the newest ones that all have one split, where there are such.
 
     Raises:
         ConfigError: no run, runs of several suites.
     """
     filters = [("status", "=", "succeeded"), *([("suite", "=", suite)] if suite else [])]
-    rows = sorted(store.rows(RUNS, filters, RUN_COLUMNS), key=_sort_run)
+    rows = sorted(read(RUNS, filters, RUN_COLUMNS), key=_sort_run)
     candidates = {name: _match_runs(text, rows, suite) for name, text in texts.items()}
     splits = [{_split_name(row) for row in group} for group in candidates.values()]
     shared = set.intersection(*splits) if splits else set()
@@ -302,7 +301,7 @@ def _match_runs(text: str, rows: Sequence[dict[str, Any]], suite: str | None) ->
     return matching
 
 
-def _find_largest(store: Store | ArrowStore, runs: Sequence[ModelRun]) -> Largest:
+def _find_largest(store: FileTables, runs: Sequence[ModelRun]) -> Largest:
     """Return the largest values; of metrics that a night scales those of all its runs, as a night does.
 
     They decide the bits of sums. Rows of other runs are read batch by batch, and none is kept.
@@ -312,7 +311,7 @@ def _find_largest(store: Store | ArrowStore, runs: Sequence[ModelRun]) -> Larges
         for key, value in find_largest(run.values).items():
             largest[key] = max(value or 0.0, largest.get(key) or 0.0)
     names = {metric for metric, definition in largest if leaves_unit(metric, definition)}
-    if not names or not isinstance(store, ArrowStore):
+    if not names or store.spark is not None:
         return largest
     table = TABLES["user_metrics"]
     scan = store.dataset(table).to_batches(

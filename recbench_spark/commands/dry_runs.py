@@ -14,7 +14,6 @@ from recbench_spark import __version__
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_models, check_warehouse
 from recbench_spark.config import (
-    HEADED_READERS,
     Benchmark,
     Dataset,
     EmbeddingsModel,
@@ -24,19 +23,15 @@ from recbench_spark.config import (
 )
 from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
+from recbench_spark.data.log_sources import open_raw_log
+from recbench_spark.data.opened_logs import make_rules
 from recbench_spark.data.table_pieces import detect_kind
-from recbench_spark.data.text_layouts import MOVIELENS, OPTION_ALIASES
-from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, SchemaError
+from recbench_spark.data.text_layouts import MOVIELENS
+from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
 from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.run_keys import evaluation_paths
-from recbench_spark.schemas import require_names
 from recbench_spark.storage.local_files import (
-    SEPARATORS,
-    cut_names,
     describe_content,
-    head_lines,
-    read_head,
-    separator,
 )
 from recbench_spark.storage.table_scans import find_partition
 
@@ -152,7 +147,8 @@ def check_log(dataset: Dataset) -> list[str]:
     if columns:
         _check_times(dataset)
     elif dataset.reader == "csv":
-        _check_header(dataset)
+        with suppress(FallbackToSpark):
+            make_rules(open_raw_log(dataset), dataset)
     elif dataset.reader in MOVIELENS:
         _check_movielens_times(dataset)
     return [line]
@@ -160,7 +156,7 @@ def check_log(dataset: Dataset) -> list[str]:
 
 def _has_known_columns(dataset: Dataset) -> bool:
     """Return whether the columns of a log are read without Spark; no header names those of JSON."""
-    return dataset.reader in HEADED_READERS and not dataset.options
+    return dataset.is_headed and not dataset.options
 
 
 def _list_log_columns(dataset: Dataset) -> tuple[str, ...]:
@@ -168,32 +164,6 @@ def _list_log_columns(dataset: Dataset) -> tuple[str, ...]:
     named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
     wanted = [*filter(None, {**named, **dataset.columns}.values()), *dataset.attributes]
     return tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
-
-
-LINE_OPTIONS = {"quote", "escape", "multiLine"}
-"""Options that change how a line of text is cut."""
-
-
-def _check_header(dataset: Dataset) -> None:
-    """Check the first line of a text file that has options. Raises SchemaError.
-
-    A file with one of LINE_OPTIONS is not looked at.
-    """
-    path = str(dataset.path)
-    options = {OPTION_ALIASES.get(k.lower(), k.lower()): value for k, value in dataset.options.items()}
-    sep = options.get("sep", separator(path)).replace("\\t", "\t")
-    plain = len(sep) == 1 and not {name.lower() for name in LINE_OPTIONS} & options.keys()
-    if not plain or options.get("header", "true").lower() != "true" or not Path(path).is_file():
-        return
-    lines = head_lines(read_head(path), options.get("encoding", "utf-8"), options.get("comment", ""))
-    columns = _list_log_columns(dataset)
-    if lines and not {*columns} <= (names := cut_names(lines[0], sep)):
-        fits = next((one for one in SEPARATORS if {*columns} <= cut_names(lines[0], one)), None)
-        try:
-            require_names(sorted(names), columns, f"log {path}, cut at {sep!r},")
-        except SchemaError as error:
-            hint = f"its fields are separated by {fits!r}: dataset.options sep"
-            raise SchemaError(error.message, hint if fits else error.hint) from None
 
 
 def _check_log_parts(benchmark: Benchmark) -> None:
@@ -236,7 +206,7 @@ def _require_times(benchmark: Benchmark) -> None:
 def _check_reader(dataset: Dataset) -> None:
     """Check that the format of the log fits its reader. Raises ConfigError."""
     path, reader = str(dataset.path), dataset.reader
-    if reader not in HEADED_READERS:
+    if not dataset.is_headed:
         return
     with suppress(FallbackToSpark):
         kind = detect_kind(path)

@@ -12,9 +12,9 @@
 
 Edges: CSV, Parquet or Delta, one row an edge (src, dst[, weight]); a CSV file without names in its first
 line has these columns in this order. With --lists one row a node (node, neighbours[, weights]). Features:
-Parquet or Delta (id, vector), for all nodes of a side. The graph is built once for all models; an
-interrupted run continues where it stopped. Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration,
-3 the drift since --previous is outside a --gate (the embeddings are there).
+a table (id, vector), in text with arrays of JSON, for all nodes of a side. The graph is built once for all
+models; an interrupted run continues where it stopped. Exit codes: 0 fine, 1 failed, 2 wrong usage or
+configuration, 3 the drift since --previous is outside a --gate (the embeddings are there).
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
     python jobs/init.py --log events.csv --dry-run
     python jobs/init.py --log reviews.jsonl --item-column parent_asin --time-unit ms --output books.yaml
 
-CSV, TSV and other separators (gzip or not), blanks, `::`, RecBole's .inter, an object of JSON in each line,
-Parquet, Delta; folders of MovieLens, Coat, Yahoo R3, LightGCN and NCF. It prints which columns it took for
-users, items, ratings and times, with their values. Where two columns or two units of time are plausible it
-chooses none, and names the flag that does. What may be a rating or a time is taken, or asked for by a flag.
-It needs no Spark.
+CSV, TSV and other separators (compressed or not), blanks, `::`, RecBole's .inter, an object of JSON in each
+line, Parquet, Delta, formats of packages; folders of these, of MovieLens, Coat, Yahoo R3, LightGCN and NCF.
+It prints which columns it took for users, items, ratings and times, with their values. Where two columns or
+two units of time are plausible it chooses none, and names the flag that does. What may be a rating or a
+time is taken, or asked for by a flag. It needs no Spark.
 """
 
 from __future__ import annotations

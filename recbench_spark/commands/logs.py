@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark import cli
-from recbench_spark.storage.local_files import bare_name, has_delta_log, text_separator
+from recbench_spark.readers import find_name
+from recbench_spark.storage.local_files import bare_name, data_files, has_delta_log, text_separator
 
 
 def log_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -35,4 +36,7 @@ def guess_reader(path: str) -> str:
     """Return the reader that fits the name or the content of a path."""
     if has_delta_log(path):
         return "delta"
-    return "csv" if text_separator(path) else "parquet"
+    if text_separator(path):
+        return "csv"
+    files = [file.name for file in data_files(Path(path))] if Path(path).is_dir() else [path]
+    return next(filter(None, map(find_name, files)), "parquet")

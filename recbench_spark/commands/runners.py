@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from recbench_spark.engine.choices import EngineChoice, require_spark
 from recbench_spark.engine.local import choose_workers
@@ -12,9 +12,7 @@ from recbench_spark.errors import FallbackToSpark
 from recbench_spark.extras import explain_missing
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.arrow_store import ArrowStore
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables
 
 Result = TypeVar("Result")
 
@@ -23,7 +21,7 @@ def run_job(
     name: str,
     args: argparse.Namespace,
     chosen: tuple[EngineChoice, int],
-    work: Callable[[AnyStore], Result],
+    work: Callable[[FileTables], Result],
     *,
     journal: Journal | None = None,
     any_version: bool = False,

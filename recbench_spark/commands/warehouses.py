@@ -12,7 +12,7 @@ from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 from recbench_spark.storage.delta_files import partition_values
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
-from recbench_spark.storage.table_folders import check_would_write, is_catalog_schema, may_have_folder
+from recbench_spark.storage.table_folders import check_would_write, may_have_folder
 from recbench_spark.storage.uris import is_object_storage
 
 MAX_NEIGHBOURS = 1000
@@ -72,7 +72,7 @@ def require_warehouse(root: str) -> None:
         ConfigError: it is not there, or holds none; the hint names the nearest warehouse beside it.
     """
     require_storage(root)
-    if "://" in root or is_catalog_schema(root) or _holds_tables(Path(root)):
+    if not is_local_folder(root) or _holds_tables(Path(root)):
         return
     folder = Path(root)
     message = f"no results in warehouse {root}"

@@ -32,10 +32,8 @@ from recbench_spark.config.base import (
 from recbench_spark.config.benchmark import Benchmark
 from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
 from recbench_spark.config.dataset import (
-    HEADED_READERS,
     LOG_COLUMNS,
     OFFSET,
-    TABLE_READERS,
     Dataset,
     WorldSettings,
 )
@@ -83,7 +81,6 @@ __all__ = [
     "DEFAULT_METRICS",
     "EXPOSURE_SLICES",
     "FOLD_HOLDOUTS",
-    "HEADED_READERS",
     "HOLDOUT_KEYS",
     "INT",
     "LOG_COLUMNS",
@@ -98,7 +95,6 @@ __all__ = [
     "PROTOCOLS",
     "SECRET",
     "SECRETS_HINT",
-    "TABLE_READERS",
     "UNITS",
     "Benchmark",
     "Bootstrap",

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
 
@@ -146,6 +147,7 @@ def _field_texts(value: Any, is_map: bool) -> list[str]:
     return [text for text in values if isinstance(text, str)]
 
 
+@cache
 def _accepts_bool(model: type[BaseModel], key: Any) -> bool:
     """Return whether a field is a bool: for other fields, pydantic takes true and false for 1 and 0."""
     field = model.model_fields.get(key) if isinstance(key, str) else None
@@ -158,6 +160,7 @@ def _types_in(annotation: Any) -> set[Any]:
     return set().union(*map(_types_in, inner)) if inner else {annotation}
 
 
+@cache
 def _is_map(model: type[BaseModel], key: Any) -> bool:
     """Return whether a field is a map of plain values; sections, and maps of sections, check themselves."""
     field = model.model_fields.get(key) if isinstance(key, str) else None

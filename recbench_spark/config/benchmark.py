@@ -8,7 +8,7 @@ from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, mod
 
 from recbench_spark.config.base import Name, Strict, require_own_names
 from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
-from recbench_spark.config.dataset import CLOSED_LOOP_READERS, TABLE_READERS, Dataset
+from recbench_spark.config.dataset import CLOSED_LOOP_READERS, Dataset
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
 from recbench_spark.config.models import (
     EmbeddingsModel,
@@ -262,7 +262,7 @@ def _open_loop_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
     """Return settings of the closed and of the open loop that cannot go together: (is wrong, message)."""
     dataset, split = benchmark.dataset, benchmark.split
     given, divided = split.holdout == "given", dataset.closed_loop == "split"
-    has_open_loop = dataset.reader in ("world", *CLOSED_LOOP_READERS, *TABLE_READERS)
+    has_open_loop = dataset.is_table or dataset.reader in ("world", *CLOSED_LOOP_READERS)
     return [
         (given and divided, "dataset.closed_loop 'split' needs a split.holdout other than 'given'"),
         (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import date, timedelta, timezone, tzinfo
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from recbench_spark.config.base import (
     SECRET,
@@ -21,6 +21,7 @@ from recbench_spark.config.base import (
     make_error,
 )
 from recbench_spark.errors import nearest
+from recbench_spark.readers import find_readers
 from recbench_spark.storage.text_forms import BLANKS, TO_UTF8, is_wide
 
 OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
@@ -32,10 +33,21 @@ LOG_COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 SourceName = Annotated[str, Field(pattern=r"^([^\x00]*[^\x00\s][^\x00]*)?$")]
 """The name of a column of a log, or nothing."""
 
-HEADED_READERS = ("csv", "parquet", "delta")
-"""Readers of tables whose columns are known before any row is read."""
-TABLE_READERS = (*HEADED_READERS, "json")
-"""Readers of logs that are tables with their own columns; all files of a folder are read alike."""
+BuiltIn = Literal[
+    "world", "movielens_100k", "movielens_1m", "movielens_10m", "movielens_20m", "movielens_25m",
+    "movielens_32m", "movielens_latest", "netflix", "coat", "yahoo_r3", "lightgcn", "ncf", "csv", "json",
+    "parquet", "delta",
+]  # fmt: skip
+
+
+def _check_reader(name: str) -> str:
+    if name not in (known := [*get_args(BuiltIn), *find_readers()]):
+        raise make_error(f"no reader '{name}'", nearest(name, known))
+    return name
+
+
+ReaderName = Annotated[BuiltIn | str, AfterValidator(_check_reader)]
+"""The name of a reader: of this package, or of another one."""
 
 READERS_WITHOUT_TIMES = ("coat", "yahoo_r3", "lightgcn")
 """Readers whose files have no times at all."""
@@ -145,26 +157,9 @@ class Dataset(Strict):
 
     name: Name
     """Name of the dataset in tables and reports."""
-    reader: Literal[
-        "world",
-        "movielens_100k",
-        "movielens_1m",
-        "movielens_10m",
-        "movielens_20m",
-        "movielens_25m",
-        "movielens_32m",
-        "movielens_latest",
-        "netflix",
-        "coat",
-        "yahoo_r3",
-        "lightgcn",
-        "ncf",
-        "csv",
-        "json",
-        "parquet",
-        "delta",
-    ]
-    """Format of the log; `world` generates one, and csv, parquet and delta take `columns`."""
+    reader: ReaderName
+    """Format of the log; `world` generates one. Those that take `columns` are csv, json, parquet, delta and
+    formats that packages add."""
     path: Location | None = None
     """File or folder of the log, on any storage; it may hold `{logical_date}`."""
     columns: dict[str, SourceName] = {}
@@ -241,6 +236,21 @@ class Dataset(Strict):
         return timezone(sign * timedelta(hours=hours, minutes=minutes))
 
     @property
+    def is_typed(self) -> bool:
+        """True where the columns of the log have types."""
+        return self.reader in ("parquet", "delta") or self.reader not in get_args(BuiltIn)
+
+    @property
+    def is_table(self) -> bool:
+        """True for a table with columns of its own; all files of a folder are read alike."""
+        return self.is_headed or self.reader == "json"
+
+    @property
+    def is_headed(self) -> bool:
+        """True for a table whose columns are known before any row is read."""
+        return self.is_typed or self.reader == "csv"
+
+    @property
     def lists_negatives(self) -> bool:
         """True where the files list candidates: `definition.candidates: given` then needs no path."""
         return self.reader == "ncf"
@@ -263,7 +273,7 @@ class Dataset(Strict):
 
     @model_validator(mode="after")
     def _check_reader_keys(self) -> Dataset:
-        if self.reader not in TABLE_READERS and (self.columns or self.options):
+        if not self.is_table and (self.columns or self.options):
             message = f"reader '{self.reader}' takes no 'columns' and no 'options'"
             raise make_error(message, "use reader 'csv' for a file with another layout")
         if self.reader != "world" and self.world != WorldSettings():
@@ -282,7 +292,7 @@ class Dataset(Strict):
 
     @model_validator(mode="after")
     def _check_option_names(self) -> Dataset:
-        known = READER_OPTIONS.get(self.reader, ())
+        known = READER_OPTIONS.get(self.reader, ("pathGlobFilter",) if self.is_typed else ())
         if self.separates_by_blanks:
             known = BLANKS_OPTIONS
         lower = {name.lower() for name in known}

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from recbench_spark.config.base import UNITS, seconds
 from recbench_spark.config.comparisons import Gate
-from recbench_spark.config.dataset import TABLE_READERS
 
 if TYPE_CHECKING:
     from recbench_spark.config.benchmark import Benchmark
@@ -34,9 +33,7 @@ def grows(benchmark: Benchmark) -> bool:
     dataset, split = benchmark.dataset, benchmark.split
     texts = (dataset.path, dataset.until, *dataset.options.values(), split.start)
     named = any("{logical_date" in text for text in texts if isinstance(text, str))
-    return dataset.reader in TABLE_READERS and (
-        named or (split.holdout == "period" and split.start is None)
-    )
+    return dataset.is_table and (named or (split.holdout == "period" and split.start is None))
 
 
 def gates_with_age(benchmark: Benchmark) -> tuple[Gate, ...]:

@@ -6,16 +6,18 @@ does not know) the functions raise `FallbackToSpark`.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 import os
 import sys
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,20 +26,12 @@ import pyarrow.compute as pc
 
 from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import SPARK_NAMES, as_double, combine_column, encode_ids, read_column
-from recbench_spark.data.arrow_times import OPENERS
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.data.digests import content_identity, digest_in_threads
+from recbench_spark.data.formats import TablePiece, TablePieces
 from recbench_spark.data.object_digests import object_identity
-from recbench_spark.data.table_pieces import (
-    TablePiece,
-    TablePieces,
-    detect_kind,
-    find_place,
-    is_delta,
-    list_files,
-    open_pieces,
-)
+from recbench_spark.data.table_pieces import detect_kind, find_place, is_delta, list_files, open_pieces
 from recbench_spark.data.text_layouts import (
     BELOW_2_53,
     FINITE_TEXT,
@@ -206,7 +200,7 @@ def _convert_column(
     if name in NUMBER_COLUMNS or name == "rank":
         return _convert_number(raw, name, where, problems)
     if name == "vector":
-        return pa.field(name, arrow_rows.FLOAT32), _convert_vectors(raw, where, problems)
+        return pa.field(name, arrow_rows.FLOAT32), convert_vectors(raw, where, problems)
     return pa.field(name, raw.type), raw
 
 
@@ -256,16 +250,21 @@ def _count_lines(path: str) -> int:
 def _read_text_head(path: str) -> tuple[bytes, float]:
     """Return the first bytes of a file's text, and how many times as long the whole text is about."""
     size = measure_files([path])[0] or 0
-    opener = next((OPENERS[end] for end in COMPRESSED if path.endswith(end)), None)
     with open_input(path) as stream:
-        if opener is None:
+        if not path.endswith(COMPRESSED):
             head = bytes(stream.read(COUNTED_BYTES) or b"")
             return head, max(1.0, size / len(head)) if head else 1.0
-        head = _unpack_head(opener(stream))
+        open_text = OPENERS.get(path[path.rfind(".") :], pa.CompressedInputStream)
+        text = open_text(stream, "rb" if open_text in OPENERS.values() else pa.Codec.detect(path).name)
+        head = _unpack_head(text)  # before `text` goes, and closes the file
         return head, max(1.0, size / stream.tell())
 
 
-def _unpack_head(text: BinaryIO) -> bytes:
+OPENERS: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+"""Functions that unpack a text up to where it is damaged, by the ending of the file's name."""
+
+
+def _unpack_head(text: Any) -> bytes:
     """Return the first bytes of a compressed text.
 
     A damaged file ends where it is damaged; the reader says so.
@@ -427,8 +426,8 @@ def _convert_number(raw: pa.Array, name: str, where: str, problems: Problems) ->
     return pa.field(name, pa.int64()), valid.cast(pa.int64(), safe=False)
 
 
-def _convert_vectors(raw: pa.Array, where: str, problems: Problems) -> pa.Array:
-    """Convert lists of numbers (JSON arrays in text files) to lists of float32."""
+def convert_vectors(raw: pa.Array, where: str, problems: Problems) -> pa.Array:
+    """Convert lists of numbers (JSON arrays in text files) to lists of float32; others are problems."""
     text = pa.types.is_string(raw.type) or pa.types.is_large_string(raw.type)
     column = (
         pa.array([_parse_json_vector(one) for one in raw.to_pylist()], pa.list_(pa.float64()))

@@ -5,13 +5,10 @@ A dry run uses it to check the first rows of a log.
 
 from __future__ import annotations
 
-import bz2
-import gzip
-from collections.abc import Callable
+import io
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +28,7 @@ from recbench_spark.data.times import (
     time_hint,
 )
 from recbench_spark.errors import DataError, SchemaError
-
-OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
-"""Functions that open compressed text, by the ending of the file's name."""
+from recbench_spark.storage.local_files import COMPRESSED, open_stream
 
 
 def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bool, all_bad: bool) -> None:
@@ -96,7 +91,7 @@ def read_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.A
     """
     names, place = MOVIELENS[reader], Path(path)
     if place.is_dir():
-        candidates = (place / f"{name}{ending}" for name in names for ending in ("", *OPENERS))
+        candidates = (place / f"{name}{ending}" for name in names for ending in ("", *COMPRESSED))
         place = next((file for file in candidates if file.is_file()), place)
     if not place.is_file():
         return None
@@ -105,7 +100,7 @@ def read_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.A
         LAYOUTS[layout_name],
         SOURCE_COLUMNS.get(layout_name, {}).get("event_time", "event_time"),
     )
-    with OPENERS.get(place.suffix, open)(place, "rt", encoding="utf-8", errors="replace") as lines:
+    with open_stream(str(place)) as raw, io.TextIOWrapper(raw, "utf-8", "replace") as lines:
         header = layout.names or tuple(next(lines, "").strip().split(layout.separator))
         if column not in header:
             return None

@@ -17,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.data.formats import TablePiece, TablePieces
 from recbench_spark.data.paths import check_path
-from recbench_spark.data.table_pieces import TablePiece, TablePieces, open_typed
+from recbench_spark.data.table_pieces import open_typed
 from recbench_spark.data.text_layouts import is_folder
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, coarser_unit, describe_misread_times
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
@@ -29,9 +30,6 @@ from recbench_spark.storage.packed_blocks import Block, buffer_rows, partition_r
 
 if TYPE_CHECKING:  # workers import this module and need no settings
     from recbench_spark.config import Dataset
-
-COLUMNAR_READERS = ("parquet", "delta")
-"""Readers of columnar file formats."""
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time")
 
@@ -60,7 +58,7 @@ class ColumnarLog:
 def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     """Read the footers of a log's files into row groups; None where it takes two passes."""
     source_names = {name: dataset.columns.get(name, name) for name in COLUMNS}
-    if dataset.reader not in COLUMNAR_READERS or dataset.attributes or dataset.until:
+    if not dataset.is_typed or dataset.attributes or dataset.until:
         return None
     if dataset.bad_rows == "reject":
         return None
@@ -80,7 +78,7 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
 def open_groups(dataset: Dataset) -> TablePieces:
     """Open the row groups of a log; errors as `table_pieces.open_typed`."""
     path, wanted = str(dataset.path), {*dataset.source_names.values(), *dataset.attributes}
-    if dataset.reader == "parquet":
+    if dataset.reader != "delta":
         check_path(path)
     return open_typed(path, dataset.reader, wanted, dataset.options)
 

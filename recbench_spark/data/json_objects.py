@@ -5,14 +5,11 @@ from __future__ import annotations
 import ast
 import io
 import json
-import shutil
-import tempfile
-from codecs import BOM_UTF8
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 import pyarrow as pa
@@ -129,21 +126,6 @@ def _open_lines(path: str) -> Iterator[IO[bytes]]:
         yield cast("IO[bytes]", io.BufferedReader(cast("io.RawIOBase", stream)))
 
 
-@contextmanager
-def open_unmarked(path: str) -> Iterator[str]:
-    """Yield the path of a file, or of a copy without the mark of the byte order: DuckDB reads none."""
-    with _open_lines(path) as stream:
-        marked = stream.read(len(BOM_UTF8)) == BOM_UTF8
-        if not marked:
-            yield path
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder, "objects.json")
-            with copy.open("wb") as out:
-                shutil.copyfileobj(stream, out)
-            yield str(copy)
-
-
 def describe_line(line: str, plain: Collection[str] = ()) -> tuple[str, str] | None:
     """Return what a line is, and what to do, where it is no object with plain values; else None.
 
@@ -229,19 +211,28 @@ def list_keys(
     encoding: str,
     read_head: Callable[[str], bytes] | None = None,
 ) -> tuple[str, ...]:
-    """List the keys of the objects; lines are read until all that are wanted have been seen.
+    """List the keys of the objects; text is read until all that are wanted have been seen.
 
-    `read_head`: reads the first lines of a file, where only Spark reaches the others.
+    Only text that may hold a wanted key is parsed. `read_head`: reads the first lines of a file, where only
+    Spark reaches the others.
     """
     known: dict[str, None] = {}
     for file in files:
         piece = LinePiece(file, 0, -1, Objects((), (), encoding))
         for raw in read_texts(piece) if read_head is None else [read_head(file)]:
+            if known and not _may_hold(raw, [name for name in wanted if name not in known], encoding):
+                continue
             for line in split_lines(raw.removeprefix(MARK), encoding).to_pylist():
                 known |= dict.fromkeys(_read_object(line, ()) or ())
             if all(name in known for name in wanted):
                 return tuple(known)
     return tuple(known)
+
+
+def _may_hold(raw: bytes, keys: Sequence[str], encoding: str) -> bool:
+    """Return whether objects may have one of some keys, also where its letters stand by their numbers."""
+    marks = (f'"{key}"' if re.fullmatch(r"\w+", key) else "" for key in keys)
+    return any(mark.encode(encoding) in raw for mark in (*marks, r"\u"))
 
 
 def _read_object(line: str, plain: Collection[str]) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ from recbench_spark.kernels.ids import (
     SAFE_DIGITS,
     drop_empty,
     float_id_rule,
+    is_utf8,
 )
 from recbench_spark.schemas import IDS
 
@@ -271,19 +272,11 @@ def _convert_texts(array: pa.Array, source: str) -> Ids:
         text = binary.cast(pa.string())
         text.validate(full=True)
     except pa.ArrowInvalid:
-        bad = np.array([not _is_utf8(one) for one in binary.to_pylist()])
+        bad = np.array([not is_utf8(one) for one in binary.to_pylist()])
         text = pa.array(
             [one if one is None else one.decode(errors="replace") for one in binary.to_pylist()]
         )
     return drop_empty(text), [Mark(source, "text in UTF-8", bad, IDS_AS_TEXT)], "string"
-
-
-def _is_utf8(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def name_type(kind: pa.DataType) -> str:

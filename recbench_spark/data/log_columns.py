@@ -15,7 +15,8 @@ import numpy as np
 from recbench_spark.data.column_names import LOG_NAMES, strip_name
 from recbench_spark.data.json_objects import find_bad_line
 from recbench_spark.data.log_files import LogFile
-from recbench_spark.data.log_values import SAMPLE, ColumnFacts
+from recbench_spark.data.log_values import ColumnFacts
+from recbench_spark.data.table_pieces import find_place, list_files
 from recbench_spark.data.times import (
     LATEST,
     MICROS_PER_UNIT,
@@ -32,6 +33,9 @@ FLAGS = {
     "event_time": "--time-column",
 }
 """The flag that names each column."""
+
+LOOKED_AT = 20_000
+"""Objects of JSON whose ids are looked at."""
 
 NONE = "none"
 """Name that means: the log has no such column."""
@@ -279,9 +283,10 @@ def _refuse_twice(chosen: Mapping[str, ColumnFacts]) -> None:
 def _refuse_nested(log: LogFile, ids: Sequence[ColumnFacts]) -> None:
     """Refuse ids of a file of JSON that are objects or arrays; the error has the line of the first one."""
     if log.reader == "json":
-        bad = find_bad_line(log.path, [column.name for column in ids], SAMPLE)
-        if bad is not None and "whose" in bad.what:
-            raise bad.make_error(log.path)
+        for file in list_files(find_place(log.path)):
+            bad = find_bad_line(file, [column.name for column in ids], LOOKED_AT)
+            if bad is not None and "whose" in bad.what:
+                raise bad.make_error(file)
 
 
 def _refuse_words(rating: ColumnFacts | None) -> None:

@@ -7,38 +7,43 @@ says it.
 from __future__ import annotations
 
 import codecs
+import fnmatch
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
+from recbench_spark.config import Dataset
 from recbench_spark.data.column_names import LOG_NAMES, strip_name
-from recbench_spark.data.json_objects import check_first_lines
-from recbench_spark.data.paths import check_path
+from recbench_spark.data.formats import TablePiece, cut_name
+from recbench_spark.data.json_objects import Objects, check_first_lines, list_keys
+from recbench_spark.data.log_sources import HERE, TextLog, find_text_files
+from recbench_spark.data.table_pieces import find_place, is_delta, list_files, open_typed
 from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS
+from recbench_spark.data.text_pieces import split_file
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, show_value
+from recbench_spark.readers import find_name
 from recbench_spark.storage.local_files import (
+    COMPRESSED,
     HEAD_BYTES,
     WIDE_MARKS,
     bare_name,
     describe_content,
     describe_undecoded,
     find_hint,
-    has_delta_log,
     head_lines,
     read_chunks,
     read_head,
     split_line,
+    text_separator,
 )
-from recbench_spark.storage.table_scans import open_delta, open_parquet, query_delta
+from recbench_spark.storage.table_scans import query_delta
 from recbench_spark.storage.text_forms import BLANKS, TO_UTF8, WIDE
-
-if TYPE_CHECKING:
-    import pyarrow.dataset as ds
+from recbench_spark.storage.uris import absolute_place
 
 SEPARATORS = ("::", "\t", ",", ";", "|")
 TYPED = re.compile(r".+:(token|float)(_seq)?")
@@ -89,10 +94,10 @@ class LogFile:
 def open_log_file(
     path: str, separator: str | None = None, *, header: bool | None = None, encoding: str | None = None
 ) -> LogFile:
-    """Find out how a file or folder of this machine is read.
+    """Find out how a file or folder is read.
 
     Args:
-        path: the file; or a folder of MovieLens, of Parquet or Delta, or of one of SPLITS.
+        path: the file, a folder of files of one format, or a folder of MovieLens or of one of SPLITS.
         separator: the separator of fields, where the caller knows it.
         header: whether the first line has the names.
         encoding: the encoding of its text, where the caller knows it.
@@ -101,21 +106,26 @@ def open_log_file(
         MissingError: nothing is there. ConfigError: the first lines leave open how it is read.
         DataError: it is no log, or in a format that is not read.
     """
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
-        raise ConfigError(
-            f"{path} is not on this machine", "look at a part of it: head -n 100000 > part.csv"
-        )
-    check_path(path)
-    place = Path(path).absolute()
-    if place.is_dir():
-        return _open_folder(place, _TextSettings(separator, header, encoding))
-    kind = describe_content(str(place))[0]
+    try:
+        place, given = find_place(path), _TextSettings(separator, header, encoding)
+        if is_delta(path):
+            return _open_typed(place, "delta")
+    except FallbackToSpark as error:
+        raise ConfigError(error.message, "look at a part of it: head -n 100000 > part.csv") from None
+    place = absolute_place(place)
+    files = [*list_files(place)]
+    if files != [place]:
+        return _open_folder(place, files, given)
+    if reader := find_name(place):
+        return _open_typed(place, reader)
+    kind = describe_content(place)[0]
     if kind == "Parquet":
-        return _open_stored(place, "parquet")
-    if kind not in ("text", "compressed with gzip") and "TREC" not in kind:
+        return _open_typed(place, "parquet")
+    is_packed = kind.startswith("compressed") and place.endswith(COMPRESSED)
+    if kind != "text" and not is_packed and "TREC" not in kind:
         hint = find_hint(kind, "write it as CSV or Parquet")
         raise DataError(f"{path} is {kind or 'not text'}", hint)
-    return _open_text(place, _TextSettings(separator, header, encoding))
+    return _open_text(place, given)
 
 
 class _TextSettings(NamedTuple):
@@ -126,59 +136,112 @@ class _TextSettings(NamedTuple):
     encoding: str | None
 
 
-def _open_folder(place: Path, given: _TextSettings) -> LogFile:
-    if has_delta_log(place):
-        return _open_stored(place, "delta")
+def _open_folder(place: str, files: Sequence[str], given: _TextSettings) -> LogFile:
+    names = [*map(cut_name, files)]
     for reader, patterns in SPLITS.items():
-        if all(any(place.glob(pattern)) for pattern in patterns):
-            return LogFile(str(place), reader)
+        if all(fnmatch.filter(names, pattern) for pattern in patterns):
+            return LogFile(place, reader)
     known = dict.fromkeys(name for names in MOVIELENS.values() for name in names)
-    files = [file for file in sorted(place.iterdir()) if bare_name(file.name) in known]
-    if files:
-        return _open_text(files[0], given)
-    if any(place.rglob("*.parquet")):
-        return _open_stored(place, "parquet")
-    names = ", ".join(file.name for file in sorted(place.iterdir())[:10])
-    raise ConfigError(f"{place} is a folder with {names or 'nothing in it'}", "name the file of the log")
+    ratings = [file for file in files if bare_name(file) in known]
+    if ratings:
+        return _open_text(ratings[0], given)
+    if text_separator(place, files):
+        return replace(_open_text(files[0], given), path=place)
+    typed = [one for one in names if one.endswith(".parquet") or find_name(one)]
+    if typed:
+        return _open_typed(place, find_name(typed[0]) or "parquet")
+    raise ConfigError(
+        f"{place} is a folder with {', '.join(names[:10]) or 'nothing in it'}", "name the file of the log"
+    )
 
 
-def _open_stored(place: Path, reader: str) -> LogFile:
-    return LogFile(str(place), reader, tuple(open_rows(str(place), reader).schema.names))
-
-
-def open_rows(path: str, reader: str) -> ds.Dataset | pa.RecordBatchReader:
-    """Open Parquet or Delta; a table of Delta whose files alone are not its rows can be read once."""
-    if reader == "parquet":
-        return open_parquet(path)
+def _open_typed(place: str, reader: str) -> LogFile:
     try:
-        return open_delta(path)
+        names = open_typed(place, reader, (), {}).schema.names
     except FallbackToSpark:
-        return query_delta(path)
+        names = query_delta(place).schema.names
+    return LogFile(place, reader, tuple(names))
 
 
-def _open_text(place: Path, given: _TextSettings) -> LogFile:
+@dataclass
+class LogStream:
+    """Rows of a log as a stream of Arrow, which begins again for each that reads it.
+
+    Attributes:
+        schema: the columns that are read.
+        pieces: of the log.
+        broken: lines with another layout, of the reading that went furthest last.
+    """
+
+    schema: pa.Schema
+    pieces: Sequence[TablePiece]
+    broken: int = 0
+
+    def __arrow_c_stream__(self, schema: object = None) -> object:
+        """Return the stream, as the protocol of Arrow says."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._read()).__arrow_c_stream__(schema)
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        self.broken = 0
+        for piece in self.pieces:
+            for stored in piece.read(self.schema.names):
+                self.broken += len(stored.bad_lines)
+                yield from pa.table(stored.table.columns, schema=self.schema).to_batches()
+
+
+def open_rows(log: LogFile, names: Sequence[str] = ()) -> LogStream | pa.RecordBatchReader:
+    """Open some columns of a log, or all; a table of Delta whose files alone are not its rows: once.
+
+    Fields of text are text, and empty ones NULL.
+    """
+    if log.reader in ("csv", "json"):
+        text = _find_text(log)
+        pieces: Sequence[TablePiece] = [
+            x for given, file, one in text.files for x in split_file(file, one, given)
+        ]
+        schema = pa.schema([(name, pa.string()) for name in names or text.names])
+        return LogStream(schema, pieces)
+    try:
+        opened = open_typed(log.path, log.reader, (), {})
+    except FallbackToSpark:
+        return query_delta(log.path)
+    fields = [opened.schema.field(name).remove_metadata() for name in names or opened.schema.names]
+    return LogStream(pa.schema(fields), opened.pieces)
+
+
+def _find_text(log: LogFile) -> TextLog:
+    if log.reader == "csv":
+        return find_text_files(
+            Dataset(name="log", reader="csv", path=log.path, options={**log.options}), HERE
+        )
+    files = list_files(find_place(log.path))
+    layout = Objects(list_keys(files, (), "utf-8"), ())
+    return TextLog([(given, file, layout) for file, given in files.items()], log.path)
+
+
+def _open_text(place: str, given: _TextSettings) -> LogFile:
     encoding, note = _find_encoding(place, given.encoding)
     lines = _read_first_lines(place, encoding)
     if lines[0].lstrip().startswith(("{", "[")):
         if encoding:
             raise DataError(f"{place}: {note}", f"JSON is UTF-8: iconv -f {encoding} -t UTF-8 FILE")
-        check_first_lines(str(place), most=1)
-        return LogFile(str(place), "json")
+        check_first_lines(place, most=1)
+        return LogFile(place, "json")
     log = _open_known(place) or _open_fields(place, lines, given)
     return replace(log, options={**log.options, "encoding": encoding}, note=note) if encoding else log
 
 
-def _open_known(place: Path) -> LogFile | None:
+def _open_known(place: str) -> LogFile | None:
     """Return the log of a file whose name says its layout."""
-    layout = LAYOUTS.get(bare_name(place.name))
+    layout = LAYOUTS.get(bare_name(place))
     if not layout or not layout.names or "rating" not in layout.names:
         return None
     places = {name: f"_c{n}" for n, name in enumerate(layout.names)}
     options = {"sep": layout.separator, "header": "false", "quote": ""}
-    return LogFile(str(place), "csv", tuple(places.values()), options, places)
+    return LogFile(place, "csv", tuple(places.values()), options, places)
 
 
-def _open_fields(place: Path, lines: Sequence[str], given: _TextSettings) -> LogFile:
+def _open_fields(place: str, lines: Sequence[str], given: _TextSettings) -> LogFile:
     sep = given.separator or find_separator(lines, place)
     fields = [split_line(line, sep) for line in lines]
     if len(fields[0]) < 2:
@@ -186,25 +249,25 @@ def _open_fields(place: Path, lines: Sequence[str], given: _TextSettings) -> Log
             f"{place}: one field in a line separated by {sep!r}", "add --separator, such as ';' or blanks"
         )
     has_names = has_header(fields, place) if given.header is None else given.header
-    usual = "\t" if bare_name(place.name).endswith(".tsv") else ","
+    usual = "\t" if bare_name(place).endswith(".tsv") else ","
     options = {} if sep == usual else {"sep": sep}
     if has_names:
         names = _name_columns(fields[0])
         _refuse_equal_names(names, place)
-        return LogFile(str(place), "csv", names, options)
+        return LogFile(place, "csv", names, options)
     if len(fields[0]) >= MATRIX_WIDTH:
         raise _make_matrix_error(place)
     names = tuple(f"_c{n}" for n in range(len(fields[0])))
-    return LogFile(str(place), "csv", names, {**options, "header": "false"})
+    return LogFile(place, "csv", names, {**options, "header": "false"})
 
 
-def _find_encoding(place: Path, given: str | None) -> tuple[str, str]:
+def _find_encoding(place: str, given: str | None) -> tuple[str, str]:
     """Return the encoding of a text that is not UTF-8, and a sentence about it; else two empty texts.
 
     Raises:
         ConfigError: the caller's encoding is not known here. DataError: it is UTF-16 or UTF-32.
     """
-    if read_head(str(place)).startswith(WIDE_MARKS) or (given or "").lower().startswith(WIDE):
+    if read_head(place).startswith(WIDE_MARKS) or (given or "").lower().startswith(WIDE):
         raise DataError(f"{place} is text in UTF-16 or UTF-32", TO_UTF8)
     if given is not None:
         try:
@@ -212,10 +275,10 @@ def _find_encoding(place: Path, given: str | None) -> tuple[str, str]:
         except LookupError:
             raise ConfigError(f"--encoding {given} is not known", "such as cp1252 or ISO-8859-1") from None
         return ("", "") if name == "utf-8" else (given, f"read as {given}, as --encoding says")
-    problem = describe_undecoded(str(place))
+    problem = describe_undecoded(place, is_file=True)
     if not problem:
         return "", ""
-    rest = any(set(chunk) & NOT_CP1252 for chunk in read_chunks(str(place)))
+    rest = any(set(chunk) & NOT_CP1252 for chunk in read_chunks(place))
     encoding = "ISO-8859-1" if rest else "cp1252"
     return encoding, f"{problem[0]}: read as {encoding}; --encoding names another"
 
@@ -229,7 +292,7 @@ def _name_columns(fields: Sequence[str]) -> tuple[str, ...]:
     return tuple(name or f"_c{n}" for n, name in enumerate(fields))
 
 
-def _refuse_equal_names(names: Sequence[str], place: Path) -> None:
+def _refuse_equal_names(names: Sequence[str], place: str) -> None:
     """Refuse names that are one name where case does not count, as in SQL."""
     counts = Counter(name.lower() for name in names)
     equal = [name for name in names if counts[name.lower()] > 1]
@@ -238,15 +301,13 @@ def _refuse_equal_names(names: Sequence[str], place: Path) -> None:
         raise ConfigError(message, "rename them in the file")
 
 
-def _make_matrix_error(place: Path) -> DataError:
+def _make_matrix_error(place: str) -> DataError:
     hint = "Coat: give the folder that holds train.ascii and test.ascii; else write a row for each rating"
     return DataError(f"{place} is a matrix with a row for each user, and no log", hint)
 
 
-def _read_first_lines(place: Path, encoding: str) -> list[str]:
-    if place.name.endswith(".bz2"):
-        raise DataError(f"{place}: files compressed with bzip2 are not looked at", "unpack it, or use gzip")
-    head = read_head(str(place))
+def _read_first_lines(place: str, encoding: str) -> list[str]:
+    head = read_head(place)
     lines = head_lines(head, encoding or "utf-8")
     if not lines:
         raise DataError(f"{place}: no lines", "check the path")
@@ -254,7 +315,7 @@ def _read_first_lines(place: Path, encoding: str) -> list[str]:
     return whole[:100] or lines
 
 
-def find_separator(lines: Sequence[str], place: Path) -> str:
+def find_separator(lines: Sequence[str], place: str) -> str:
     """Return the separator that cuts all lines into as many fields, two or more.
 
     Raises:
@@ -267,7 +328,7 @@ def find_separator(lines: Sequence[str], place: Path) -> str:
     blanks = {len(split_line(line, BLANKS)) for line in lines}
     if len(blanks) == 1 and blanks != {1} and (not fits or _are_padded(fits, lines)):
         return BLANKS
-    usual = {".csv": ",", ".tsv": "\t", ".inter": "\t"}.get(Path(bare_name(place.name)).suffix)
+    usual = {".csv": ",", ".tsv": "\t", ".inter": "\t"}.get(Path(bare_name(place)).suffix)
     if usual in fits or len(fits) == 1:
         return str(usual if usual in fits else fits[0])
     shown = " and ".join(map(repr, fits))
@@ -284,7 +345,7 @@ def _are_padded(fits: Sequence[str], lines: Sequence[str]) -> bool:
     )
 
 
-def has_header(fields: Sequence[Sequence[str]], place: Path) -> bool:
+def has_header(fields: Sequence[Sequence[str]], place: str) -> bool:
     """Return whether the first line has names instead of values.
 
     Raises:

@@ -15,20 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
-from recbench_spark.config import TABLE_READERS, Dataset
+from recbench_spark.config import Dataset
 from recbench_spark.data import columnar
-from recbench_spark.data.columnar import COLUMNAR_READERS
+from recbench_spark.data.formats import FilePiece, Folders, TablePiece, TablePieces, require_files
 from recbench_spark.data.json_objects import MOST_HEADS, Objects, check_head, find_bad_object, list_keys
 from recbench_spark.data.paths import check_path, find_entry, strip_scheme
-from recbench_spark.data.table_pieces import (
-    Folders,
-    RowGroupPiece,
-    TablePiece,
-    TablePieces,
-    find_place,
-    list_files,
-    require_files,
-)
+from recbench_spark.data.table_pieces import find_place, list_files
 from recbench_spark.data.text_layouts import (
     LAYOUTS,
     MOVIELENS,
@@ -156,7 +148,7 @@ class Finder:
     list_files: Callable[[str, str | None], Mapping[str, Folders]]
 
     def find(self, folder: str, patterns: Sequence[str]) -> str:
-        """Find the path of an entry by the first pattern that fits any; `.gz` or `.bz2` may follow.
+        """Find the path of an entry by the first pattern that fits any; `.gz` or the like may follow.
 
         Raises:
             ConfigError: nothing fits, or the path is not a folder; the hint has the nearest name.
@@ -200,7 +192,7 @@ def open_raw_log(dataset: Dataset) -> RawLog:
     Raises:
         FallbackToSpark: only Spark reads it. ConfigError, SchemaError, DataError: it cannot be read.
     """
-    if dataset.reader in COLUMNAR_READERS:
+    if dataset.is_typed:
         return _open_columnar(dataset)
     path = str(dataset.path)
     check_path(path)
@@ -246,7 +238,7 @@ def find_text_files(dataset: Dataset, finder: Finder) -> TextLog:
         ConfigError: a file is missing. SchemaError: a file has another layout.
     """
     path = str(dataset.path)
-    if dataset.reader in TABLE_READERS:
+    if dataset.is_table:
         return (_find_object_files if dataset.reader == "json" else _find_table_files)(dataset, finder)
     if dataset.reader in MOVIELENS:
         return _find_movielens(dataset, finder)
@@ -477,7 +469,7 @@ def _find_days(opened: TablePieces, dataset: Dataset) -> dict[str, pa.DataType]:
     name = dataset.source_names.get("event_time", "")
     if name not in opened.schema.names or not is_folder(opened.schema.field(name)):
         return {}
-    texts = pa.array({one.folders.get(name) for one in opened.pieces if isinstance(one, RowGroupPiece)})
+    texts = pa.array({one.folders.get(name) for one in opened.pieces if isinstance(one, FilePiece)})
     for kind in (pa.date32(), pa.timestamp("us")):
         with suppress(pa.ArrowInvalid):
             texts.cast(kind)

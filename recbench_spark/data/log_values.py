@@ -5,32 +5,24 @@ A database of this process reads the file, once for each question.
 
 from __future__ import annotations
 
-import codecs
-import re
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from recbench_spark.data.json_objects import open_unmarked
-from recbench_spark.data.log_files import DATE, LogFile, open_rows
+from recbench_spark.data.log_files import DATE, LogFile, LogStream, open_rows
+from recbench_spark.data.table_pieces import find_place, list_files
 from recbench_spark.data.times import TIME_FORMATS
 from recbench_spark.errors import DataError
-from recbench_spark.storage.local_files import bare_name, read_chunks
-from recbench_spark.storage.text_forms import BLANKS
+from recbench_spark.storage.objects import measure_files
 
 if TYPE_CHECKING:
     import duckdb
 
 OFFSET = "(Z|[+-][0-9]{2}:?[0-9]{2})$"
 """The end of a time that names its zone."""
-
-SAMPLE = 20_000
-"""Objects of JSON whose keys are the columns."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +87,12 @@ def profile_columns(log: LogFile) -> tuple[int, int, list[ColumnFacts]]:
     Raises:
         DataError: the file cannot be read.
     """
-    with _connect(log) as connection:
+    with _connect(log) as (connection, stream):
         types = {row[0]: str(row[1]) for row in connection.sql("DESCRIBE log").fetchall()}
         distinct = "approx_count_distinct(" if _count_bytes(log.path) > EXACT_BYTES else "count(DISTINCT "
         parts = ", ".join(_write_aggregates(name, distinct) for name in types)
         row = connection.sql(f"SELECT count(*), {parts} FROM log").fetchall()[0]
-        broken = _count_broken_lines(connection, log) if log.reader == "csv" else 0
+        broken = stream.broken if isinstance(stream, LogStream) and log.reader == "csv" else 0
         samples = connection.sql("SELECT * FROM log LIMIT 1000").fetchall()
         dated = [name for n, name in enumerate(types) if row[1 + n * FACTS] == row[n * FACTS + FACTS] != 0]
         formats = {name: _find_formats(connection, name) for name in dated}
@@ -129,7 +121,7 @@ def find_no_ratings(log: LogFile, name: str) -> tuple[float, int] | None:
         ends AS (SELECT min(r) AS low, max(r) AS high FROM rows)
         SELECT low, min(r) FILTER (r > low), count(*) FILTER (r = low), high, max(r) FILTER (r < high),
         count(*) FILTER (r = high) FROM rows, ends WHERE isfinite(r) GROUP BY low, high"""
-    with _connect(log) as connection:
+    with _connect(log, [name]) as (connection, _):
         rows = connection.sql(query).fetchall()
     if not rows or rows[0][1] in (None, rows[0][3]):  # two values at most: a label
         return None
@@ -156,18 +148,8 @@ OTHER_DATE = (
 """Pattern of a date in another form than 2026-01-31."""
 
 
-def _count_broken_lines(connection: duckdb.DuckDBPyConnection, log: LogFile) -> int:
-    """Return the number of lines that the pass over all rows, the only one before, left out."""
-    if log.options.get("sep") == BLANKS:
-        return int(
-            connection.sql(f"SELECT count(*) FROM fields WHERE len(x) <> {len(log.names)}").fetchall()[0][0]
-        )
-    return int(connection.sql("SELECT count(DISTINCT line) FROM reject_errors").fetchall()[0][0])
-
-
 def _count_bytes(path: str) -> int:
-    place = Path(path)
-    return sum(file.stat().st_size for file in (place.rglob("*") if place.is_dir() else [place]))
+    return sum(size or 0 for size in measure_files([*list_files(find_place(path))]))
 
 
 def _write_aggregates(name: str, distinct: str) -> str:
@@ -211,94 +193,35 @@ def share_known_users(log: LogFile, user: str, time: str, pattern: str = "") -> 
         users AS (SELECT min(t) AS first, max(t) AS last FROM rows GROUP BY u),
         cut AS (SELECT quantile_disc(t, 0.8) AS t FROM rows)
         SELECT count(*) FILTER (first <= cut.t) / nullif(count(*), 0) FROM users, cut WHERE last > cut.t"""
-    with _connect(log) as connection:
+    with _connect(log, [user, time]) as (connection, _):
         share = connection.sql(query).fetchall()[0][0]
     return float(share or 0.0)
 
 
 @contextmanager
-def _connect(log: LogFile) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Connect to a new database with the log as the view `log`; its errors become DataErrors."""
+def _connect(
+    log: LogFile, names: Sequence[str] = ()
+) -> Iterator[tuple[duckdb.DuckDBPyConnection, LogStream | pa.RecordBatchReader]]:
+    """Connect to a new database with some columns of the log, or all, as the table `log`; yield both.
+
+    Errors of the database become DataErrors.
+    """
     import duckdb  # noqa: PLC0415
 
-    with (
-        duckdb.connect(":memory:", config={"threads": "2"}) as connection,
-        tempfile.TemporaryDirectory(prefix="recbench-init-") as folder,
-        open_unmarked(log.path) if log.reader == "json" else nullcontext(log.path) as place,
-    ):
+    with duckdb.connect(":memory:", config={"threads": "2"}) as connection:
+        rows = open_rows(log, names)
         try:
-            _register(connection, _write_utf8(replace(log, path=place), Path(folder, bare_name(log.path))))
-            yield connection
+            connection.register("rows", rows)
+            kind = "VIEW" if isinstance(rows, LogStream) else "TEMP TABLE"
+            connection.execute(f"CREATE {kind} log AS SELECT * FROM rows")
+            yield connection, rows
         except duckdb.Error as error:
             message = f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}"
             raise DataError(message, "write it as Parquet, or as CSV in UTF-8") from None
 
 
-def _write_utf8(log: LogFile, copy: Path) -> LogFile:
-    """Return a log whose text is UTF-8: itself, or a copy of it."""
-    if "encoding" not in log.options:
-        return log
-    decoder = codecs.getincrementaldecoder(log.options["encoding"])(errors="replace")
-    with copy.open("w", encoding="utf-8", newline="") as stream:
-        for chunk in read_chunks(log.path):
-            stream.write(decoder.decode(chunk))
-        stream.write(decoder.decode(b"", final=True))
-    return replace(log, path=str(copy))
-
-
-def _register_blanks(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
-    """Give a connection a log whose fields are separated by blanks, as the view `log`."""
-    call = (
-        f"read_csv({_quote_path(log.path)}, delim = '\x01', quote = '', escape = '', auto_detect = false, "
-        f"columns = {{'line': 'VARCHAR'}}, header = {log.options.get('header', 'true')})"
-    )
-    bare = r"regexp_replace(line, '^\s+|\s+$', '', 'g')"
-    split = rf"SELECT regexp_split_to_array({bare}, '\s+') AS x FROM {call} WHERE {bare} <> ''"
-    connection.execute(f"CREATE VIEW fields AS {split}")
-    names = ", ".join(f"x[{n}] AS {_quote(name)}" for n, name in enumerate(log.names, 1))
-    connection.execute(f"CREATE VIEW log AS SELECT {names} FROM fields WHERE len(x) = {len(log.names)}")
-
-
-def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
-    """Give a connection the log as the view `log`; fields of text files are text."""
-    if log.reader in ("parquet", "delta"):
-        rows = open_rows(log.path, log.reader)
-        once = isinstance(rows, pa.RecordBatchReader)
-        connection.register("rows" if once else "log", rows)
-        if once:
-            connection.execute("CREATE TABLE log AS SELECT * FROM rows")
-        return
-    if log.options.get("sep") == BLANKS:
-        _register_blanks(connection, log)
-        return
-    path = _quote_path(log.path)
-    if log.reader == "json":
-        call = f"read_json({path}, format = 'newline_delimited', records = true, ignore_errors = true"
-        keys = [
-            row[0]
-            for row in connection.sql(f"DESCRIBE SELECT * FROM {call}, sample_size = {SAMPLE})").fetchall()
-        ]
-        texts = ", ".join(f"{_quote_text(key)}: 'VARCHAR'" for key in keys)
-        call += f", columns = {{{texts}}})"
-    else:
-        sep = log.options.get("sep") or ("\t" if bare_name(log.path).endswith(".tsv") else ",")
-        quote = log.options.get("quote", '"')
-        names = "{" + ", ".join(f"{_quote_text(name)}: 'VARCHAR'" for name in log.names) + "}"
-        header = log.options.get("header", "true")
-        call = (
-            f"read_csv({path}, delim = {_quote_text(sep)}, header = {header}, auto_detect = false, "
-            f"quote = '{quote}', escape = '{quote}', columns = {names}, store_rejects = true)"
-        )
-    connection.execute(f"CREATE VIEW log AS SELECT * FROM {call}")
-
-
 def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _quote_path(path: str) -> str:
-    """Return SQL of the path of one file: DuckDB takes `*`, `?` and `[` for wildcards elsewhere."""
-    return _quote_text(re.sub(r"([*?[])", r"[\1]", path))
 
 
 def _quote_text(text: str) -> str:

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.config import LOG_COLUMNS, TABLE_READERS, Dataset, Split
+from recbench_spark.config import LOG_COLUMNS, Dataset, Split
 from recbench_spark.data import arrow_files
 from recbench_spark.data.log_checks import PLACE, LogRules, Mark, convert_rows, find_rejects
 from recbench_spark.data.log_sources import RawLog
 from recbench_spark.data.log_survey import RowFacts, survey_rows
 from recbench_spark.data.log_times import compile_pattern
-from recbench_spark.data.text_layouts import IN_UTF8
+from recbench_spark.data.text_layouts import IN_UTF8, read_options
 from recbench_spark.data.text_pieces import BAD_LINE
 from recbench_spark.data.times import (
     MICROS_PER_UNIT,
@@ -36,7 +36,6 @@ from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.placeholders import log_end_micros
 from recbench_spark.schemas import IDS, INTERACTIONS
-from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import (
     ChangedRows,
     Engine,
@@ -109,11 +108,12 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
     names = {name: raw.source_names.get(name, name) for name in LOG_COLUMNS}
     source_names = {name: source for name, source in names.items() if source}
     required = {"user_id", "item_id", *raw.source_names}
-    if dataset.reader not in TABLE_READERS:
+    if not dataset.is_table:
         required -= {"event_time"}  # some files of MovieLens have none
     needed = [*(source for name, source in source_names.items() if name in required), *dataset.attributes]
-    require_columns(raw.names, needed, raw.where, raw.where)
-    if dataset.reader in TABLE_READERS:
+    sep = read_options(dataset.options).get("sep", "").replace("\\t", "\t") or None
+    require_columns(raw.names, needed, raw.where, raw.where, sep)
+    if dataset.is_table:
         refuse_misspelt(raw.names, list(source_names.values()), raw.where, "dataset.columns")
     if dataset.time_format:
         compile_pattern(dataset.time_format)
@@ -390,7 +390,7 @@ def _convert_placed(rows: pa.Table, rules: LogRules, stretches: Stretches) -> pa
 
 def choose_identity(store: Any) -> Callable[..., str]:
     """Return the function that identifies inputs of a warehouse; both runners give the same text."""
-    if isinstance(store, ArrowStore):
+    if store.spark is None:
         return arrow_files.identity
     from recbench_spark.data.identity import identity  # noqa: PLC0415
 

@@ -45,7 +45,7 @@ def check_path(path: str) -> None:
 
 
 def find_entry(folder: str, names: Sequence[str] | None, patterns: Sequence[str]) -> str:
-    """Find the path of an entry by the first pattern that fits any; `.gz` or `.bz2` may follow.
+    """Find the path of an entry by the first pattern that fits any; `.gz` or the like may follow.
 
     Args:
         folder: the folder.

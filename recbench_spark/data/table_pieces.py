@@ -12,24 +12,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from recbench_spark.data.arrow_rows import as_double
 from recbench_spark.data.delta_snapshots import select_version
-from recbench_spark.data.list_columns import is_list
+from recbench_spark.data.formats import (
+    MOST_ROWS,
+    READERS,
+    Folders,
+    TablePiece,
+    TablePieces,
+    choose_reader,
+    cut_name,
+    open_files,
+)
 from recbench_spark.data.paths import check_path, exists, may_be_table
 from recbench_spark.data.text_layouts import (
-    FOLDER_NOTES,
     LAYOUTS,
     NUMBER_COLUMNS,
     Layout,
@@ -39,9 +43,9 @@ from recbench_spark.data.text_layouts import (
 from recbench_spark.data.text_lines import RFC_4180, StoredTable, read_names
 from recbench_spark.data.text_pieces import Fields, measure_text, split_file
 from recbench_spark.data.trec_files import FIELDS, find_format
-from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark
 from recbench_spark.inputs import Options, find_version, normalise_path
-from recbench_spark.kernels.ids import decode_dictionary
+from recbench_spark.readers import find_readers
 from recbench_spark.schemas import IDS
 from recbench_spark.storage.local_files import (
     DAMAGED,
@@ -49,7 +53,6 @@ from recbench_spark.storage.local_files import (
     data_files,
     head_lines,
     read_head,
-    refuse_case,
     refuse_packed_text,
     refuse_strange_names,
     text_separator,
@@ -58,58 +61,16 @@ from recbench_spark.storage.objects import stat_visible
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.table_scans import (
     NULL_FOLDER,
-    Piece,
     find_partition,
     is_delta_table,
-    list_row_groups,
     open_delta,
-    read_footers,
-    read_row_group,
-    spark_schema,
     split_groups,
 )
 from recbench_spark.storage.text_forms import BLANKS
 from recbench_spark.storage.uris import arrow_uri, is_hdfs, is_object_storage, is_remote
 
-MOST_ROWS = 1 << 18
-
 READ_COLUMNS = frozenset({*IDS, *NUMBER_COLUMNS, "rank", "vector"})
 """Columns that must have a common type in all files of a table."""
-
-Folders = Mapping[str, str | None]
-"""Columns that the folders of a file give, with their values."""
-
-
-class TablePiece(Protocol):
-    """Some rows of a table."""
-
-    @property
-    def file(self) -> str:
-        """The file that holds them."""
-
-    def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
-        """Yield some columns of the rows, in order."""
-
-
-@dataclass(frozen=True)
-class TablePieces:
-    """A table in pieces.
-
-    Attributes:
-        pieces: in the order of the rows; each is a few values that are sent to a task.
-        schema: names and types of all columns.
-        n: number of rows; 0 where only its lines tell.
-        line: the layouts of a line of text; empty: rows have types.
-        size: bytes of text.
-        notes: metadata of the first file of Parquet.
-    """
-
-    pieces: tuple[TablePiece, ...]
-    schema: pa.Schema
-    n: int = 0
-    line: str = ""
-    size: int = 0
-    notes: Mapping[bytes, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,61 +97,6 @@ class FragmentPiece:
         except (pa.ArrowException, OSError) as error:
             message = str(error).strip().splitlines()[0]
             raise DataError(f"{self.path}: cannot be read: {message[:300]}", DAMAGED) from None
-
-
-@dataclass(frozen=True)
-class RowGroupPiece:
-    """A row group of Parquet.
-
-    Attributes:
-        group: its file and number.
-        own: columns of the file.
-        schema: of the table.
-        folders: as in `Folders`.
-    """
-
-    group: Piece
-    own: frozenset[str]
-    schema: pa.Schema
-    folders: Folders = field(default_factory=dict)
-
-    @property
-    def file(self) -> str:
-        """The file of the row group."""
-        return self.group.path
-
-    def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
-        """Yield the rows in batches."""
-        stored = [name for name in columns if name in self.own and name not in self.folders]
-        for batch in read_row_group(self.group, stored, MOST_ROWS):
-            yield StoredTable(fit_columns(batch, columns, self.schema, self.folders))
-
-
-def fit_columns(
-    rows: pa.Table | pa.RecordBatch, columns: Sequence[str], schema: pa.Schema, folders: Folders
-) -> pa.Table:
-    """Return columns of a file in the types of its table."""
-    fitted = []
-    for name in columns:
-        kind = schema.field(name).type
-        if name in folders or name not in rows.schema.names:
-            fitted.append(pa.repeat(pa.scalar(folders.get(name), kind), rows.num_rows))
-        else:
-            fitted.append(_fit(rows.column(name), kind))
-    return pa.table(fitted, schema=pa.schema([schema.field(name) for name in columns]))
-
-
-def _fit(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    if column.type == kind:
-        return column
-    if pa.types.is_dictionary(column.type):
-        column = decode_dictionary(column)
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":  # a cast rounds towards zero
-        column = pc.floor_temporal(column, unit="microsecond")
-    if pa.types.is_floating(kind) and not pa.types.is_floating(column.type):
-        number = as_double(column, "number")
-        return pc.if_else(pc.less(pc.abs(number), 2.0**53), number, np.inf)
-    return column.cast(kind, safe=False)
 
 
 # ------------------------------------------------------------------------------------------ opening
@@ -253,11 +159,17 @@ def open_pieces(path: str, wanted: Iterable[str] = ()) -> TablePieces:
         return _open_delta(path)
     files = list_files(place)
     if layout := find_layout(path):
-        return _open_text(path, files, layout)
-    return _open_parquet(path, files, READ_COLUMNS | {*wanted})
+        return open_texts(path, files, lambda file: (_read_layout(file, layout), 0))
+    return open_files(path, files, choose_reader(path, files), READ_COLUMNS | {*wanted})
 
 
-def open_typed(path: str, reader: str, wanted: Collection[str], options: Options) -> TablePieces:
+def open_typed(
+    path: str,
+    reader: str,
+    wanted: Collection[str],
+    options: Options,
+    partitions: Mapping[str, str] | None = None,
+) -> TablePieces:
     """Open Parquet or Delta, whose rows have types; errors as `open_pieces`.
 
     Args:
@@ -265,22 +177,27 @@ def open_typed(path: str, reader: str, wanted: Collection[str], options: Options
         reader: `parquet` or `delta`.
         wanted: columns that must have a common type in all files.
         options: those of `dataset.options`.
+        partitions: values of partition columns of Delta.
 
     Raises:
-        DataError: the path is of the other kind.
+        DataError: the path is of the other kind, or has no such partition.
     """
     place = find_place(path)
     if is_delta(path) != (reader == "delta"):
         kind, other = ("no table", "parquet") if reader == "delta" else ("a table", "delta")
-        raise DataError(f"{path}: cannot be read: it is {kind} of Delta", f"dataset.reader: {other}")
+        raise DataError(f"{path}: cannot be read: it is {kind} of Delta", f"its reader is {other}")
     if reader == "delta":
-        return _open_delta(path, options)
-    return _open_parquet(path, list_files(place, read_options(options).get("pathglobfilter")), wanted)
+        return _open_delta(path, options, partitions)
+    files = list_files(place, read_options(options).get("pathglobfilter"))
+    return open_files(path, files, {**READERS, **find_readers()}[reader], wanted)
 
 
-def _open_delta(path: str, options: Options | None = None) -> TablePieces:
+def _open_delta(
+    path: str, options: Options | None = None, partitions: Mapping[str, str] | None = None
+) -> TablePieces:
     pinned = find_version(path, options)
-    dataset = open_delta(path, select_version(options or {}) if pinned is None else pinned)
+    version = select_version(options or {}) if pinned is None else pinned
+    dataset = open_delta(path, version, partitions)
     place, schema = find_place(path), dataset.schema
     pieces = tuple(FragmentPiece(group, schema, place) for group in split_groups(dataset))
     return TablePieces(pieces, schema, int(dataset.count_rows()))
@@ -332,15 +249,6 @@ GLOB = {"*": ".*", "?": ".", "{": "(?:", "}": ")", "[": "[", "\\": "\\"}
 """Signs of Hadoop's patterns as regular expressions; `re` refuses one without its pair."""
 
 
-def require_files(files: Collection[str], path: str) -> None:
-    """Refuse a place of whose files none is read. Raises DataError."""
-    if not files:
-        hint = "files whose names begin with _ or . are ignored, those that pathGlobFilter leaves out, "
-        hint += "those in folders that are not called NAME=VALUE, and those without a line"
-        what = "it has no lines" if Path(path).is_file() else "it has no files"
-        raise DataError(f"{path}: cannot be read: {what}", hint)
-
-
 def read_folders(root: str, names: Iterable[str]) -> dict[str, Folders]:
     """Return names of files below a folder with what folders NAME=VALUE between them say.
 
@@ -377,9 +285,20 @@ def read_unfolded(
 # --------------------------------------------------------------------------------------------- text
 
 
-def _open_text(path: str, files: Mapping[str, Folders], given: Fields | Layout) -> TablePieces:
+def open_texts(
+    path: str, files: Mapping[str, Folders], look: Callable[[str], tuple[Fields, int]]
+) -> TablePieces:
+    """Open text files; errors as `open_pieces`.
+
+    Args:
+        path: file or folder.
+        files: as `list_files` returns them.
+        look: function from a file to its layout, and the byte from which on it holds rows.
+    """
     refuse_packed_text(path)
-    layouts = {file: _read_layout(file, given) for file in files}
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        looked = dict(zip(files, pool.map(look, files), strict=True))
+    layouts = {file: layout for file, (layout, _) in looked.items()}
     heads: dict[str, list[str]] = {}
     for file, layout in layouts.items():
         if layout.header and layout.names:
@@ -388,7 +307,11 @@ def _open_text(path: str, files: Mapping[str, Folders], given: Fields | Layout) 
     used = {file: layout for file, layout in layouts.items() if layout.names}
     folders = list(dict.fromkeys(name for file in used for name in files[file]))
     own = dict.fromkeys(name for layout in used.values() for name in layout.names if name)
-    pieces = [piece for file, layout in used.items() for piece in split_file(file, layout, files[file])]
+    pieces = [
+        piece
+        for file, layout in used.items()
+        for piece in split_file(file, layout, files[file], looked[file][1])
+    ]
     schema = note_texts(dict.fromkeys([*own, *folders]), folders)
     line = " or ".join(dict.fromkeys(layout.line for layout in used.values()))
     size = sum(map(measure_text, used))
@@ -402,97 +325,3 @@ def _read_layout(file: str, given: Fields | Layout) -> Fields:
         return Fields(given.names, given.separator, encoding=given.encoding)
     names = read_names(head_lines(read_head(file)), given.separator, file)
     return Fields(tuple(names), given.separator, header=True, quotes=RFC_4180)
-
-
-# ------------------------------------------------------------------------------------------ Parquet
-
-
-def _open_parquet(path: str, files: Mapping[str, Folders], wanted: Collection[str]) -> TablePieces:
-    require_files(files, path)
-    footers = read_footers([*files], path)
-    schemas = [spark_schema(footer.schema) for footer in footers]
-    for schema in schemas:
-        refuse_case(schema.names, path)
-    fields = _unite(path, dict(zip(files, schemas, strict=True)), wanted)
-    folders = dict.fromkeys(name for values in files.values() for name in values)
-    fields |= {name: pa.field(name, pa.string(), metadata=FOLDER_NOTES) for name in folders}
-    union = pa.schema(list(fields.values()))
-    own = dict(zip(files, (frozenset(schema.names) & {*union.names} for schema in schemas), strict=True))
-    groups = list_row_groups([*files], footers)
-    pieces = [RowGroupPiece(one, own[one.path], union, files[one.path]) for one in groups]
-    notes = schemas[0].metadata or {}
-    return TablePieces(tuple(pieces), union, sum(one.rows for one in groups), notes=notes)
-
-
-def _unite(path: str, schemas: Mapping[str, pa.Schema], wanted: Collection[str]) -> dict[str, pa.Field]:
-    """Return the columns of all files in common types; those without one are left out.
-
-    Raises:
-        SchemaError: such a column is wanted, or names of two files differ only in case.
-    """
-    fields: dict[str, pa.Field] = {}
-    first: dict[str, tuple[str, pa.Field]] = {}
-    clashes = set()
-    for file, schema in schemas.items():
-        for one in schema:
-            place, known = first.setdefault(one.name.lower(), (file, one))
-            if known.name != one.name and {known.name, one.name} & {*wanted}:
-                names = f"column {known.name} in {cut_name(place)} and {one.name} in {cut_name(file)}"
-                raise SchemaError(f"{path}: {names} differ in case alone", "one spelling in all files")
-            before = fields.setdefault(one.name, one.with_type(_in_micros(one.type)))
-            kind = _common_type(before.type, _in_micros(one.type))
-            if kind is None and one.name in wanted:
-                names = f"{known.type} in {cut_name(place)}, {one.type} in {cut_name(file)}"
-                raise SchemaError(
-                    f"{path}: column {one.name} is of type {names}", "write files of one type"
-                )
-            clashes |= {one.name} if kind is None else set()
-            fields[one.name] = before if kind is None else before.with_type(kind)
-            if pa.types.is_null(known.type):
-                first[one.name.lower()] = (file, one)
-    return {name: one for name, one in fields.items() if name not in clashes}
-
-
-def cut_name(file: str) -> str:
-    """Return the last part of a path or URI."""
-    return file.rsplit("/", 1)[-1]
-
-
-def _in_micros(kind: pa.DataType) -> pa.DataType:
-    """Return a type with times in microseconds."""
-    is_finer = pa.types.is_timestamp(kind) and kind.unit == "ns"
-    return pa.timestamp("us", kind.tz) if is_finer else kind
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return one type for all in which files hold the same values."""
-    if pa.types.is_dictionary(kind):
-        return plain_type(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", None if kind.tz is None else "UTC")
-    return pa.list_(plain_type(kind.value_type)) if is_list(kind) else kind
-
-
-def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type for values of both; None where there is none."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    one, other = plain_type(one), plain_type(other)
-    if one == other:
-        return one
-    if is_list(one) and is_list(other):
-        inner = _common_type(one.value_type, other.value_type)
-        return None if inner is None else pa.list_(inner)
-    is_number = partial(_fits_any, tests=(pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))
-    if not (is_number(one) and is_number(other)):
-        return None
-    is_whole = all(pa.types.is_integer(kind) and kind != pa.uint64() for kind in (one, other))
-    return pa.int64() if is_whole else pa.float64()
-
-
-def _fits_any(kind: pa.DataType, tests: Sequence[Callable[[pa.DataType], bool]]) -> bool:
-    return any(test(kind) for test in tests)

@@ -10,10 +10,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 
 from recbench_spark.data.text_layouts import make_nested_error, open_quote_error
+from recbench_spark.errors import DataError
 from recbench_spark.storage.local_files import head_lines
 from recbench_spark.storage.text_forms import BLANKS as BLANK_SEPARATOR
 
@@ -31,6 +34,17 @@ class StoredTable:
     table: pa.Table
     line: str = ""
     bad_lines: tuple[str, ...] = ()
+
+    def refuse_lines(self, where: str) -> None:
+        """Raise DataError where there are lines of another layout."""
+        if self.bad_lines:
+            raise make_lines_error(where, len(self.bad_lines), self.bad_lines[0], self.line)
+
+
+def make_lines_error(where: str, count: int, example: str, layout: str) -> DataError:
+    """Return the error for lines of a text file with another layout."""
+    message = f"{where}: {count} lines have not {layout}, e.g. {example[:200]!r}"
+    return DataError(message, "write the same number of fields in every line")
 
 
 BLANKS = "".join(map(chr, range(33)))
@@ -228,3 +242,51 @@ def _as_utf8(raw: bytes, encoding: str) -> bytes:
     except UnicodeDecodeError:
         return raw.decode(errors="replace").encode()
     return raw
+
+
+def cut_plain(
+    text: bytes, sep: str, names: Sequence[str | None], wanted: Sequence[str], marks: Iterable[str]
+) -> pa.Table | None:
+    """Cut lines into texts at once; an empty field is NULL, blank lines are left out.
+
+    Args:
+        text: whole lines.
+        sep: the separator of fields.
+        names: of the fields of a line.
+        wanted: names of fields that are cut.
+        marks: texts with which a line is more than its fields.
+
+    Returns:
+        None: a line has a mark or another number of fields, begins with a blank, or is not UTF-8.
+    """
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    byte_n = np.frombuffer(text, np.uint8)
+    begin_l = np.append(byte_n[:1], byte_n[1:][byte_n[:-1] == END])
+    has_marks = any(mark.encode() in text for mark in marks if mark)
+    if has_marks or np.any((begin_l <= LAST_BLANK) & (begin_l != END)):
+        return None
+    if len(sep) != 1 or not wanted or len(names) < 2 or not text:
+        return None
+    all_names = [name or f"{place}\n" for place, name in enumerate(names)]
+    read = pacsv.ReadOptions(use_threads=False, block_size=1 << 30, column_names=all_names)
+    parse = pacsv.ParseOptions(delimiter=sep, quote_char=False)
+    convert = pacsv.ConvertOptions(
+        column_types=dict.fromkeys(wanted, pa.string()),
+        include_columns=list(wanted),
+        strings_can_be_null=True,
+        null_values=[""],
+    )
+    try:
+        return pacsv.read_csv(pa.BufferReader(text), read, parse, convert)
+    except pa.ArrowException:
+        return None
+
+
+END, LAST_BLANK = ord("\n"), ord(" ")
+
+
+def split_tokens(lines: pa.Array) -> pa.Array:
+    """Split lines at blanks of any number."""
+    even = pc.replace_substring_regex(lines, r"[\s\v]+", " ")
+    return pc.split_pattern(pc.ascii_trim(even, " "), " ")

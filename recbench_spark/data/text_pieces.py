@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol, cast
@@ -21,10 +21,12 @@ from recbench_spark.data.text_layouts import note_texts
 from recbench_spark.data.text_lines import (
     Quotes,
     StoredTable,
+    cut_plain,
     cut_quoted,
     join_lines,
     refuse_nested,
     split_lines,
+    split_tokens,
 )
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Ints
@@ -55,7 +57,7 @@ class LinePiece(NamedTuple):
 
     Attributes:
         path: the file.
-        first, size: the range of bytes; size -1: the whole file.
+        first, size: the range of bytes; size -1: the whole file from `first` on.
         layout: cuts lines into columns.
         given: columns that have one value in all rows, as names of folders and of files give them.
     """
@@ -108,14 +110,14 @@ class TextLayout(Protocol):
 
 
 def split_file(
-    path: str, layout: TextLayout, given: Mapping[str, str | None] | None = None
+    path: str, layout: TextLayout, given: Mapping[str, str | None] | None = None, begin: int = 0
 ) -> Iterator[LinePiece]:
-    """Yield the pieces of a file; a compressed one is one piece."""
+    """Yield the pieces of a file from a byte on; a compressed one is one piece."""
     size = measure_files([path])[0] or 0
     if path.endswith(COMPRESSED) or not layout.divisible:
-        yield LinePiece(path, 0, -1, layout, given or {})
+        yield LinePiece(path, begin, -1, layout, given or {})
         return
-    for first in range(0, max(size, 1), BYTES_A_PIECE):
+    for first in range(begin, max(size, begin + 1), BYTES_A_PIECE):
         yield LinePiece(path, first, BYTES_A_PIECE, layout, given or {})
 
 
@@ -141,8 +143,11 @@ def read_pieces(pieces: Iterable[LinePiece], columns: Sequence[str]) -> Iterator
 def cut_text(raw: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
     """Cut whole lines into rows; `piece.first` is 0 where they begin the file."""
     text = raw.removeprefix(MARK) if piece.first == 0 else raw
-    joins = isinstance(piece.layout, Fields) and piece.layout.is_multiline
-    rows = piece.layout.cut(split_lines(text, piece.layout.encoding, blanks=joins), piece, columns)
+    layout = piece.layout
+    rows = layout.cut_at_once(text, piece, columns) if isinstance(layout, Fields) else None
+    if rows is None:
+        blanks = isinstance(layout, Fields) and layout.is_multiline
+        rows = layout.cut(split_lines(text, layout.encoding, blanks=blanks), piece, columns)
     more = {FILE: name_file(piece.path), **piece.given}
     chosen = {}
     for name in columns:
@@ -164,8 +169,9 @@ def read_texts(piece: LinePiece) -> Iterator[bytes]:
         yield _read_range(piece)
         return
     held: list[bytes] = []
-    size, may_cut = 0, piece.layout.divisible and not piece.layout.carries
-    for chunk in read_chunks(piece.path):
+    size, may_cut, skipped = 0, piece.layout.divisible and not piece.layout.carries, piece.first
+    for whole_chunk in read_chunks(piece.path):
+        chunk, skipped = whole_chunk[skipped:], max(skipped - len(whole_chunk), 0)
         held.append(chunk)
         size += len(chunk)
         if may_cut and size >= BYTES_A_PIECE and b"\n" in chunk:
@@ -258,6 +264,18 @@ class Fields:
         between = "blanks" if self.sep == BLANKS else repr(self.sep)
         return f"{len(self.names)} fields separated by {between}"
 
+    def cut_at_once(self, text: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table | None:
+        """Cut text as `cut` its lines; None where that takes a look at each."""
+        if self.null or self.encoding.lower() not in ("utf-8", "utf8"):
+            return None
+        wanted = [name for name in self.columns if name in columns]
+        marks = (self.comment, self.quotes.mark if self.quotes else "")
+        rows = cut_plain(text, self.sep, self.names, wanted, marks)
+        if rows is None:
+            return None
+        rows = rows.slice(int(self.header and piece.first == 0))
+        return rows.append_column(BAD_LINE, pa.nulls(len(rows), pa.string()))
+
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
         """Cut lines into columns; an empty field is NULL."""
         if self.quotes and self.quotes.multiline:
@@ -276,13 +294,13 @@ class Fields:
         return _make_table(dict(zip(wanted, fields, strict=True)), _keep_bad(lines, fits), comments)
 
     def _split(self, lines: pa.Array, path: str) -> pa.Array:
-        if self.sep == BLANKS:
-            return _split_tokens(lines)
-        quotes = self.quotes
+        quotes, blanks = self.quotes, self.sep == BLANKS
         if quotes is None or not pc.any(pc.match_substring(lines, quotes.mark), min_count=0).as_py():
-            return pc.split_pattern(lines, self.sep)
-        rows, width = lines.to_pylist(), len(self.names)
-        cut = [cut_quoted(row, self.sep, path, width, quotes) for row in rows]
+            return split_tokens(lines) if blanks else pc.split_pattern(lines, self.sep)
+        rows, width, sep = lines.to_pylist(), len(self.names), " " if blanks else self.sep
+        if blanks:
+            rows = [row if quotes.mark in row else " ".join(row.split()) for row in rows]
+        cut = [cut_quoted(row, sep, path, width, quotes) for row in rows]
         for row, fields in zip(rows, cut, strict=True) if quotes.multiline else ():
             if "\n" in row:
                 refuse_nested(row, fields, self.sep, path, width)
@@ -307,12 +325,6 @@ def _drop_text(field: pa.Array, text: str) -> pa.Array:
 
 def _keep_bad(lines: pa.Array, fits: pa.Array) -> pa.Array:
     return pc.if_else(fits, pa.scalar(None, pa.string()), lines)
-
-
-def _split_tokens(lines: pa.Array) -> pa.Array:
-    """Split lines at blanks of any number."""
-    even = pc.replace_substring_regex(lines, r"[\s\v]+", " ")
-    return pc.split_pattern(pc.ascii_trim(even, " "), " ")
 
 
 WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
@@ -345,7 +357,7 @@ class ItemLines:
         fits = pc.match_substring_regex(lines, LISTED if self.listed else WHOLE_NUMBERS)
         wrong = lines.filter(pc.invert(fits))
         good = lines.filter(fits)
-        parts = _split_tokens(pc.replace_substring_regex(good, "[(),]", " ") if self.listed else good)
+        parts = split_tokens(pc.replace_substring_regex(good, "[(),]", " ") if self.listed else good)
         line_r, value_r = pc.list_parent_indices(parts), pc.list_flatten(parts)
         starts = np.asarray(parts.offsets)[:-1] - parts.offsets[0].as_py()
         keep = _mark_negatives(line_r, value_r, starts) if self.listed else np.ones(len(value_r), np.bool_)
@@ -386,7 +398,7 @@ class Matrix:
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
         """Make a row for each number that is not 0, and one of a bad line."""
-        parts = _split_tokens(lines)
+        parts = split_tokens(lines)
         width_l = pc.list_value_length(parts).to_numpy(zero_copy_only=False)
         width = int(width_l[0]) if len(width_l) else 0
         fits = width_l == width
@@ -415,10 +427,9 @@ class Matrix:
 
 
 def _is_zero(text: str) -> bool:
-    try:
+    with suppress(ValueError):
         return float(text) == 0
-    except ValueError:
-        return False
+    return False
 
 
 def _as_text(numbers: np.ndarray) -> pa.Array:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from recbench_spark.data.arrow_files import Problems, convert_columns, holds_floats, note_floats
-from recbench_spark.data.table_pieces import TablePiece
+from recbench_spark.data.formats import TablePiece
 from recbench_spark.data.text_layouts import TEXT_NOTES
 from recbench_spark.data.text_lines import StoredTable
 from recbench_spark.schemas import IDS

@@ -92,16 +92,6 @@ def add_columns(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
     return frame.withColumns(dict(columns)) if columns else frame
 
 
-def is_utf8(text: Column) -> Column:
-    """Return whether the bytes of a text are UTF-8. `is_valid_utf8` came with Spark 4.0."""
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
-    if not is_old():
-        return F.is_valid_utf8(text)
-    stored = text.cast("binary")
-    return F.encode(F.decode(stored, "UTF-8"), "UTF-8") == stored
-
-
 # ------------------------------------------------------------------------- settings
 
 

@@ -54,12 +54,11 @@ from recbench_spark.storage.block_arrays import (
     make_part,
     map_part,
     read_parts,
-    remove_parts,
     write_part,
 )
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.delta_files import File
-from recbench_spark.storage.objects import open_output
+from recbench_spark.storage.objects import open_output, remove_objects
 from recbench_spark.storage.retries import commit_files
 
 if TYPE_CHECKING:  # workers import this module and do not need the settings
@@ -117,7 +116,7 @@ def build_graph(
     if check is not None:
         check(graph)
     into = _build_edges(engine, inputs, graph, source.duplicates == "drop")
-    remove_parts(graph.place(NUMBERS))
+    remove_objects(graph.place(NUMBERS))
     whole = tuple(
         replace(block, edges=block_counts.edges, sources=block_counts.sources, parts=block_counts.parts)
         for block, block_counts in zip(graph.blocks, sorted(into), strict=True)
@@ -192,7 +191,7 @@ def _index_nodes(engine: Engine, graph: Graph) -> None:
     """Write the hashes of all nodes by dense id, and an index of their prefixes for each side."""
     hashes = engine.parallelize(graph.blocks, len(graph.blocks)).map(partial(_place_hashes, graph=graph))
     publish_arrays(graph.folder, hashes.collect(), {"hashes": ((graph.nodes,), np.uint64)})
-    remove_parts(graph.place(NODES))
+    remove_objects(graph.place(NODES))
     sides = range(len(graph.sides))
     written = engine.parallelize(sides, len(sides)).map(partial(_index_side, graph=graph)).collect()
     arrays = {"index": (SEPARATE, np.int64), NUMBERS: (SEPARATE, np.uint32)}

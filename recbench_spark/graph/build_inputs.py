@@ -11,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.data.formats import TablePiece
 from recbench_spark.graph.edge_values import parse_weights
 from recbench_spark.graph.edges import RowSource, expand_lists, open_rows, require_one_kind
-from recbench_spark.storage.table_scans import Piece, read_footers
+from recbench_spark.storage.table_scans import read_footers
 
 if TYPE_CHECKING:  # workers import this module and do not need the settings
     from recbench_spark.config.graph import GraphSource
@@ -106,9 +107,8 @@ def count_edges(source: GraphSource) -> int:
     rows = open_inputs(source).edges
     if not source.lists:
         return rows.n
-    files = sorted({piece.path for piece in rows.pieces})
-    footers = dict(zip(files, read_footers(files, "edges"), strict=True))
-    groups = [footers[piece.path].row_group(piece.number) for piece in rows.pieces]
+    footers = read_footers(sorted({piece.file for piece in rows.pieces}))
+    groups = [footer.row_group(place) for footer in footers for place in range(footer.num_row_groups)]
     columns = [group.column(place) for group in groups for place in range(group.num_columns)]
     name = source.column("neighbours")
     return sum(one.num_values for one in columns if one.path_in_schema.split(".")[0] == name)
@@ -119,7 +119,9 @@ Ends = tuple[pa.Array, pa.Array]
 Weight = npt.NDArray[np.float32] | None
 
 
-def read_edges(inputs: GraphInputs, pieces: tuple[Piece, ...]) -> Iterator[tuple[Ends, Weight, EdgeCounts]]:
+def read_edges(
+    inputs: GraphInputs, pieces: tuple[TablePiece, ...]
+) -> Iterator[tuple[Ends, Weight, EdgeCounts]]:
     """Yield ids of source and destination of usable edges, their weights, and counts, chunk by chunk."""
     src, dst, weight = inputs.names
     for chunk in inputs.edges.chunks(pieces):

@@ -1,90 +1,92 @@
-"""Read edge lists and tables of ids piece by piece in Python tasks: Parquet, Delta and CSV."""
+"""Read edge lists and tables of ids in tasks: any table, and text whose first lines tell its layout."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.data.arrow_files import Problems, convert_vectors
+from recbench_spark.data.formats import TablePiece, TablePieces
+from recbench_spark.data.list_columns import is_list
+from recbench_spark.data.table_pieces import (
+    find_place,
+    is_delta,
+    list_files,
+    open_pieces,
+    open_texts,
+    open_typed,
+)
+from recbench_spark.data.text_lines import RFC_4180, read_names
+from recbench_spark.data.text_pieces import MARK, Fields
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError, nearest
-from recbench_spark.graph.csv_pieces import (
-    COMPRESSED_ENDINGS,
-    detect_id_kind,
-    read_csv_tables,
-    read_head,
-    split_ranges,
-)
 from recbench_spark.graph.edge_values import to_id_array
-from recbench_spark.kernels.ids import as_ids
-from recbench_spark.storage.local_files import has_delta_log, list_folder
-from recbench_spark.storage.objects import holds_files, stat_visible
-from recbench_spark.storage.publish import local_path
-from recbench_spark.storage.table_scans import (
-    Piece,
-    list_delta_files,
-    list_row_groups,
-    read_footers,
-    read_row_group,
-)
-from recbench_spark.storage.uris import LOG, is_object_storage, is_remote, join_uri
+from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids, drop_empty
+from recbench_spark.kernels.streams import chunks
+from recbench_spark.storage.local_files import bare_name, read_head
+from recbench_spark.storage.text_forms import BLANKS
 
 ROWS_A_CHUNK = 1 << 21
 """Rows that a task holds at once: some 100 MB."""
 
-
-CSV_SAMPLE = 1 << 22
-"""Bytes of a CSV file that determine the types of its columns. Later rows of another type are refused."""
+BYTES_A_LINE = 16
+"""Bytes of a line of text, about."""
 
 
 @dataclass(frozen=True)
 class RowSource:
-    """RowSource reads some columns of files, in pieces.
+    """RowSource reads some columns of a table, in pieces.
 
     Attributes:
         pieces: a few values each, held by the driver and sent to all tasks.
         columns: names to read, in order.
+        n: number of rows; of text an estimate by bytes.
         where: column -> the text that a row must have there.
         numeric: by column, true if ids are whole numbers; other columns are not converted.
-        header: names of a CSV file's columns, in its order; () for other files.
-        delimiter: delimiter of a CSV file.
-        floats: columns of a CSV file whose whole numbers are written as floats (`10.0`).
+        floats: columns of text whose whole numbers are written as floats (`10.0`).
         what: name of the rows in errors.
-        others: names of the file's columns that are not read.
+        others: names of the columns that are not read.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TablePiece, ...]
     columns: tuple[str, ...]
+    n: int
     where: tuple[tuple[str, str], ...] = ()
     numeric: tuple[tuple[str, bool], ...] = ()
-    header: tuple[str, ...] = ()
-    delimiter: str = ","
     floats: frozenset[str] = frozenset()
     what: str = "edges"
     others: tuple[str, ...] = ()
 
-    @property
-    def n(self) -> int:
-        """Return the number of rows. For CSV it is an estimate by bytes."""
-        return sum(piece.rows if piece.rows >= 0 else piece.size // 16 for piece in self.pieces)
-
-    def part(self, number: int, tasks: int) -> tuple[Piece, ...]:
+    def part(self, number: int, tasks: int) -> tuple[TablePiece, ...]:
         """Return the pieces of task `number` of `tasks`."""
         return self.pieces[number::tasks]
 
-    def chunks(self, pieces: Sequence[Piece]) -> Iterator[pa.Table]:
-        """Yield the rows of some pieces, at most ROWS_A_CHUNK at a time."""
+    def chunks(self, pieces: Sequence[TablePiece]) -> Iterator[pa.Table]:
+        """Yield the rows of some pieces, some ROWS_A_CHUNK at a time."""
         for piece in pieces:
-            for whole in _read_batches(self, piece):
+            for whole in chunks(self._read(piece), ROWS_A_CHUNK):
                 table = whole
                 for column, value in self.where:
                     table = table.filter(pc.equal(table.column(column).cast(pa.string()), value))
                 if table.num_rows:
                     yield table.select(list(self.columns))
+
+    def _read(self, piece: TablePiece) -> Iterator[pa.RecordBatch]:
+        names = list(dict.fromkeys([*self.columns, *(name for name, _ in self.where)]))
+        for stored in piece.read(names):
+            stored.refuse_lines(f"{self.what} {piece.file}")
+            table = stored.table
+            if stored.line and "vector" in names:
+                problems = Problems(self.what, piece.file)
+                vectors = convert_vectors(table.column("vector").combine_chunks(), self.what, problems)
+                problems.refuse()
+                table = table.set_column(names.index("vector"), "vector", vectors)
+            yield from table.to_batches()
 
     def ids(self, table: pa.Table, column: str, name: str | None = None) -> pa.Array:
         """Return a column of ids as int64 or as texts, in one chunk; NULL where there is none.
@@ -112,10 +114,10 @@ def open_rows(
     where: Mapping[str, str] | None = None,
     partitions: Mapping[str, str] | None = None,
 ) -> RowSource:
-    """Open a file, a folder of files or a Delta table. Footers are read, and the first lines of CSV.
+    """Open a table on any storage. Footers are read, and the first lines of text.
 
     Args:
-        path: CSV, Parquet or Delta on a disk; Parquet or Delta on an object storage.
+        path: file, folder or Delta table.
         columns: names that must exist.
         what: name of the rows in errors.
         fmt: csv, parquet or delta; None: by the names of the files.
@@ -124,125 +126,85 @@ def open_rows(
         partitions: partitions of a Delta table, column -> value.
 
     Raises:
-        DataError: the path does not exist or cannot be read. SchemaError: a column is missing.
+        MissingError: there is no such path. DataError: it cannot be read. SchemaError: a column is missing.
     """
-    if is_remote(path):
-        fmt, files = _list_remote_files(path, fmt, partitions or {}, what)
-    else:
-        fmt, files = _list_local_files(local_path(path).absolute(), fmt, partitions or {}, what)
-    rows = _open_csv if fmt == "csv" else _open_parquet
-    return rows(files, columns, ids or {}, where or {}, what)
-
-
-Files = tuple[str, list[str]]
-"""Format and places of the files of some rows."""
-
-
-def _list_local_files(place: Path, fmt: str | None, partitions: Mapping[str, str], what: str) -> Files:
-    if not place.exists():
-        raise DataError(f"{what}: nothing at {place}", "give a file, a folder of files or a Delta table")
-    kind = fmt or detect_format(place)
-    if kind == "delta":
-        return kind, _list_table_files(place, partitions, what)
-    return kind, _list_plain_files(place, what)
-
-
-def _list_remote_files(path: str, fmt: str | None, partitions: Mapping[str, str], what: str) -> Files:
-    if not is_object_storage(path) or fmt == "csv":
-        raise _refuse_remote(path, what)
-    if fmt == "delta" or (fmt is None and holds_files(join_uri(path, LOG))):
-        return "delta", _list_table_files(path, partitions, what)
-    files = stat_visible(path)
-    if not files:
-        raise DataError(f"{what}: no files at {path}", "files whose names begin with _ or . are ignored")
-    if any("/" in entry.name for entry in files.values()):
-        raise DataError(f"{what}: {path} holds folders", "give one folder of files, or a Delta table")
-    if any(place.lower().endswith((*TEXT_ENDINGS, *COMPRESSED_ENDINGS)) for place in files):
-        raise _refuse_remote(path, what)
-    return "parquet", list(files)
-
-
-def _refuse_remote(path: str, what: str) -> DataError:
-    return DataError(
-        f"{what}: {path} is not on a disk",
-        "of s3://, gs://, abfss:// and hdfs:// Parquet and Delta are read: write it so, or copy it",
+    wanted = list(dict.fromkeys([*columns, *(where or {})]))
+    try:
+        opened = _open(
+            path, fmt, wanted, partitions or {}, partial(look_at_text, columns=columns, what=what)
+        )
+    except FallbackToSpark as error:
+        raise DataError(f"{what} {error.message}", error.hint or "copy its rows to Parquet") from None
+    except DataError as error:
+        raise DataError(f"{what} {error.message}", f"{error.hint}; see --format") from None
+    _require_columns(opened.schema.names, wanted, f"{what} {path}")
+    pieces = tuple(sorted(opened.pieces, key=lambda one: one.file))
+    others = tuple(name for name in opened.schema.names if name not in columns)
+    n = opened.n or opened.size // BYTES_A_LINE
+    rows = RowSource(pieces, tuple(columns), n, tuple((where or {}).items()), what=what, others=others)
+    kinds = {name: _find_kind(rows, opened, name, kind) for name, kind in (ids or {}).items()}
+    numeric = tuple((name, kind != "text") for name, kind in kinds.items())
+    return replace(
+        rows, numeric=numeric, floats=frozenset(x for x, kind in kinds.items() if kind == "floats")
     )
 
 
-def detect_format(place: Path) -> str:
-    """Return the format of a path by its name or the names of its files."""
-    if has_delta_log(place):
-        return "delta"
-    names = [place.name, *(entry.name for entry in place.iterdir())] if place.is_dir() else [place.name]
-    bare = [name.lower() for name in names]
-    for ending in COMPRESSED_ENDINGS:
-        bare = [name.removesuffix(ending) for name in bare]
-    return "csv" if any(name.endswith(TEXT_ENDINGS) for name in bare) else "parquet"
+def _open(
+    path: str,
+    fmt: str | None,
+    wanted: Sequence[str],
+    partitions: Mapping[str, str],
+    look: Callable[[str], tuple[Fields, int]],
+) -> TablePieces:
+    if fmt in ("parquet", "delta") or partitions:
+        return open_typed(path, fmt or "delta", wanted, {}, partitions)
+    place = find_place(path)
+    files = {} if is_delta(path) else list_files(place)
+    if fmt == "csv" or any(bare_name(file).lower().endswith(TEXT_ENDINGS) for file in files):
+        return open_texts(path, files, look)
+    return open_pieces(path, wanted)
 
 
 TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".edges")
-"""Endings of text files. One of COMPRESSED_ENDINGS may follow."""
+"""Endings of text files whose first lines tell the layout. That of a compressed file may follow."""
 
 
-def _list_plain_files(place: Path, what: str) -> list[str]:
-    if place.is_file():
-        return [str(place)]
-    files, folders = list_folder(place)
-    if folders:
-        raise DataError(
-            f"{what}: {place} holds a folder, {folders[0].name}",
-            "give one folder of files, or a Delta table",
-        )
-    if not files:
-        raise DataError(f"{what}: no files in {place}", "files whose names begin with _ or . are ignored")
-    return [str(file) for file in files]
+def look_at_text(path: str, columns: Sequence[str], what: str) -> tuple[Fields, int]:
+    """Find the layout of a text file by its first lines, and the byte from which on it has rows.
+
+    Lines at its beginning that begin with # are comments. If the first row holds a number and not all
+    wanted names, there is no header, and the columns are the wanted ones in order.
+
+    Raises:
+        DataError: the file has no lines. SchemaError: its header lacks a column.
+    """
+    head = read_head(path)
+    at = begin = len(MARK) if head.startswith(MARK) else 0
+    while head[at : at + 1] == b"#":
+        at = head.find(b"\n", at) + 1 or len(head)
+    line = head[at:].splitlines(keepends=True)[:1]
+    if not line or not line[0].strip():
+        raise DataError(f"{path} is empty", f"write one line per row: {','.join(columns)}")
+    text = line[0].decode("utf-8", "replace").strip("\r\n")
+    mark = next((one for one in ("\t", ",", ";", " ") if one in text), ",")
+    # Any number of blanks separates two columns. With other separators each one counts.
+    sep = BLANKS if mark == " " else mark
+    fields = [field.strip().strip('"') for field in text.split(None if mark == " " else mark)]
+    if any(map(_is_number, fields)) and not {*columns} <= {*fields}:
+        more = (f"column_{n}" for n in range(len(columns), len(fields)))
+        given = tuple([*columns, *more][: len(fields)])
+        return Fields(given, sep, quotes=RFC_4180), 0 if at == begin else at
+    names = [name.strip() for name in read_names([text], sep, path)]
+    _require_columns(names, columns, f"{what} {path}")
+    return Fields(tuple(names), sep, quotes=RFC_4180), at + len(line[0])
 
 
-def _list_table_files(place: Path | str, partitions: Mapping[str, str], what: str) -> list[str]:
+def _is_number(text: str) -> bool:
     try:
-        files = list_delta_files(place, partitions).files
-    except FallbackToSpark as error:
-        raise DataError(f"{what}: {error.message}", error.hint) from None
-    if not files:
-        raise DataError(
-            f"{what}: {place} has no rows of {dict(partitions) or 'any kind'}", "check its name"
-        )
-    return files
-
-
-def _open_parquet(
-    files: Sequence[str],
-    columns: Sequence[str],
-    ids: Mapping[str, str],
-    where: Mapping[str, str],
-    what: str,
-) -> RowSource:
-    try:
-        footers = read_footers(
-            files, f"{what} {files[0] if len(files) == 1 else files[0].rpartition('/')[0]}"
-        )
-    except DataError as error:
-        raise DataError(error.message, f"{error.hint}; see --format") from None
-    schemas = [footer.schema.to_arrow_schema() for footer in footers]
-    first = schemas[0]
-    for path, schema in zip(files, schemas, strict=True):
-        _require_columns(schema.names, [*columns, *where], f"{what} {path}")
-        for name in columns:
-            if not _are_alike(schema.field(name).type, first.field(name).type):
-                kinds = f"{schema.field(name).type} in {path}, {first.field(name).type} in {files[0]}"
-                raise SchemaError(f"{what}: column {name} is of type {kinds}", "write files of one type")
-    numeric = {name: _is_numeric(first.field(name).type, ids[name], name, what) for name in ids}
-    pieces = list_row_groups(files, footers)
-    others = tuple(name for name in first.names if name not in columns)
-    return RowSource(
-        pieces, tuple(columns), tuple(where.items()), tuple(numeric.items()), what=what, others=others
-    )
-
-
-def _are_alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """Tell whether values of two types are read alike: the types are equal, or both are numbers."""
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return one == other or all(any(test(kind) for test in tests) for kind in (one, other))
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _require_columns(names: Sequence[str], columns: Sequence[str], what: str) -> None:
@@ -264,6 +226,15 @@ def _name_hint(what: str, missing: Sequence[str], names: Sequence[str]) -> str:
     return f"name it in columns (--columns NAME=COLUMN){headless}"
 
 
+def _find_kind(rows: RowSource, opened: TablePieces, name: str, requested: str) -> str:
+    """Return the kind of ids in a column: `whole` numbers, `floats` that are whole, or `text`."""
+    if not opened.line:
+        kind = opened.schema.field(name).type
+        return "whole" if _is_numeric(kind, requested, name, rows.what) else "text"
+    sample = next((table for piece in rows.pieces[:1] for table in rows.chunks([piece])), None)
+    return "text" if sample is None else detect_id_kind(sample.column(name), name, requested, rows.what)
+
+
 def _is_numeric(kind: pa.DataType, requested: str, name: str, what: str) -> bool:
     """Tell whether ids of a type are read as whole numbers.
 
@@ -283,61 +254,28 @@ def _is_numeric(kind: pa.DataType, requested: str, name: str, what: str) -> bool
     return requested == "numeric" or (requested == "auto" and any(test(kind) for test in tests))
 
 
-# --------------------------------------------------------------------------------- CSV
+def detect_id_kind(sample: pa.ChunkedArray, name: str, requested: str, what: str) -> str:
+    """Return the kind of ids in a column of texts: `whole` numbers, `floats` that are whole, or `text`."""
+    values = drop_empty(sample).drop_null()
+    if requested == "text" or not len(values):
+        return "whole" if requested == "numeric" else "text"
+    if _match_all(values, CANONICAL_INTEGER):
+        return "whole"
+    if _match_all(values, WHOLE_FLOAT):
+        known = pc.not_equal(pc.utf8_lower(values), "nan")
+        return "floats" if pc.any(known).as_py() else "text"
+    bare = pc.utf8_trim_whitespace(values)
+    if requested == "auto" and _match_all(bare, CANONICAL_INTEGER):
+        example = values.filter(pc.not_equal(bare, values))[0].as_py()
+        raise DataError(
+            f"{what}: column {name} has white space around its ids, e.g. {example!r}",
+            "remove it, or take ids as they are written: ids: text (--ids text)",
+        )
+    return "whole" if requested == "numeric" else "text"
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Tell whether a column holds lists."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _open_csv(
-    files: Sequence[str],
-    columns: Sequence[str],
-    ids: Mapping[str, str],
-    where: Mapping[str, str],
-    what: str,
-) -> RowSource:
-    """Open CSV files, with or without a header."""
-    heads = [read_head(path, columns, what) for path in files]
-    for path, head in zip(files, heads, strict=True):
-        _require_columns(head.names, [*columns, *where], f"{what} {path}")
-        if head.delimiter != heads[0].delimiter:
-            message = (
-                f"{what}: {path} is separated by {head.delimiter!r}, {files[0]} by {heads[0].delimiter!r}"
-            )
-            raise SchemaError(message, "use one separator in all files")
-        if head[:2] != heads[0][:2]:
-            message = f"{what}: {path} has columns {', '.join(head.names)}"
-            raise SchemaError(
-                f"{message}, {files[0]} has {', '.join(heads[0].names)}",
-                "use one order of columns in all files",
-            )
-    pieces = tuple(
-        piece for path, head in zip(files, heads, strict=True) for piece in split_ranges(path, head.first)
-    )
-    names, delimiter, _ = heads[0]
-    others = tuple(name for name in names if name not in columns)
-    rows = RowSource(
-        pieces, tuple(columns), tuple(where.items()), (), names, delimiter, what=what, others=others
-    )
-    if not ids:
-        return rows
-    wanted = list(dict.fromkeys([*columns, *where]))
-    sample = next(read_csv_tables(pieces[0], wanted, names, delimiter, CSV_SAMPLE), None)
-    kinds = {name: detect_id_kind(sample, name, kind, what) for name, kind in ids.items()}
-    numeric = tuple((name, kind != "text") for name, kind in kinds.items())
-    floats = frozenset(name for name, kind in kinds.items() if kind == "floats")
-    return replace(rows, numeric=numeric, floats=floats)
-
-
-def _read_batches(rows: RowSource, piece: Piece) -> Iterator[pa.Table]:
-    columns = list(dict.fromkeys([*rows.columns, *(name for name, _ in rows.where)]))
-    if piece.number < 0:
-        yield from read_csv_tables(piece, columns, rows.header, rows.delimiter)
-        return
-    for batch in read_row_group(piece, columns, ROWS_A_CHUNK):
-        yield pa.Table.from_batches([batch])
+def _match_all(texts: pa.ChunkedArray, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
 
 
 # --------------------------------------------------------------------------------- values

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.data.list_columns import is_list
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.graph.build import NodeFinder, read_ids
 from recbench_spark.graph.build_nodes import run_shuffle
-from recbench_spark.graph.edges import RowSource, count_tasks, is_list, open_rows
+from recbench_spark.graph.edges import RowSource, count_tasks, open_rows
 from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.kernels.graph.dense import store
 from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids, hash_numbers
@@ -40,7 +41,7 @@ class ReadFeatures(NamedTuple):
 
 
 def open_features(path: str, id_column: str, kind: str) -> RowSource:
-    """Open a table of vectors (id, vector) in Parquet or Delta. Only footers are read.
+    """Open a table of vectors (id, vector).
 
     Args:
         path: the table.
@@ -50,10 +51,7 @@ def open_features(path: str, id_column: str, kind: str) -> RowSource:
     Raises:
         DataError, SchemaError: the table or a column is missing.
     """
-    rows = open_rows(path, [id_column, "vector"], "features", ids={id_column: kind})
-    if rows.header:
-        raise DataError(f"features: {path} is CSV, which holds no vectors", "write Parquet or Delta")
-    return rows
+    return open_rows(path, [id_column, "vector"], "features", ids={id_column: kind})
 
 
 def count_dimensions(rows: RowSource) -> int:

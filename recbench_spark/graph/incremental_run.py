@@ -34,14 +34,14 @@ from recbench_spark.graph.model_families import (
 from recbench_spark.graph.model_inputs import MODELS, PreparedGraphModel, model_folder, read_layers
 from recbench_spark.graph.pipeline import layer_places
 from recbench_spark.graph.runner import plan_passes
-from recbench_spark.graph.stored_graphs import files_folder, mark_used
+from recbench_spark.graph.stored_graphs import files_folder
 from recbench_spark.kernels.graph import costs
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import MANIFESTS
 from recbench_spark.storage.block_arrays import has_parts, read_parts
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import hold_private_folder
-from recbench_spark.storage.objects import list_folders
+from recbench_spark.storage.objects import list_folders, refresh_time
 from recbench_spark.storage.uris import join_uri, resolve_path
 
 
@@ -60,7 +60,7 @@ def read_model_night(store: FileTables, model_id: str) -> tuple[GraphNight, Note
     graph = read_graph(folder)
     # Retention keeps what was used lately.
     for mark in (join_uri(model_folder(store, model_id), NIGHT_NOTE), join_uri(folder, MANIFEST)):
-        mark_used(mark)
+        refresh_time(mark)
     if graph is None or not has_parts(features):
         raise ConfigError(f"the graph of model {model_id} is gone: {folder}", "run without --previous")
     return GraphNight(graph, features, layer_places(store, graph, note)), note

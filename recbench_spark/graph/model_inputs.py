@@ -47,9 +47,8 @@ from recbench_spark.storage.block_arrays import has_parts
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
-from recbench_spark.storage.objects import read_bytes, write_text
-from recbench_spark.storage.publish import remove_published
-from recbench_spark.storage.seals import SEAL, find_damage, write_seal
+from recbench_spark.storage.objects import read_bytes, remove_objects, write_text
+from recbench_spark.storage.seals import find_damage, write_seal
 from recbench_spark.storage.uris import absolute_place, is_remote, join_uri
 
 PROBE_MIN_EDGES = 1_000_000
@@ -106,7 +105,7 @@ def prepare_model(store: FileTables, settings: GraphModel, journal: Journal) -> 
         settings.batch,
         settings.groups,
     )
-    return _measure_costs(store, PreparedGraphModel(settings, graph, model, checks))
+    return _measure_costs(store.engine, PreparedGraphModel(settings, graph, model, checks))
 
 
 def ensure_checked_graph(
@@ -117,14 +116,14 @@ def ensure_checked_graph(
     Raises:
         DataError: features are missing or cannot be used; no edge is stored then.
     """
-    check = None if settings.features.path is None else partial(_check_nodes, store, settings)
+    check = None if settings.features.path is None else partial(_check_nodes, store.engine, settings)
     return ensure_graph(store, settings.graph, blocks, journal, check=check)
 
 
-def _check_nodes(store: FileTables, settings: GraphModel, graph: Graph) -> None:
+def _check_nodes(engine: Engine, settings: GraphModel, graph: Graph) -> None:
     """Check the table of features against the nodes of a graph; errors as `features.check_table`."""
     rows, side, dims = _open_feature_table(settings, graph)
-    engine, missing = store.engine, settings.features.missing
+    missing = settings.features.missing
     first.check_table(engine, graph, rows, side, dims, missing=missing)
 
 
@@ -143,9 +142,9 @@ def model_folder(store: FileTables, model_id: str) -> str:
     return join_uri(files_folder(store), MODELS, model_id)
 
 
-def _measure_costs(store: FileTables, prepared: PreparedGraphModel) -> PreparedGraphModel:
+def _measure_costs(engine: Engine, prepared: PreparedGraphModel) -> PreparedGraphModel:
     """Measure how fast features are fetched and read, unless the graph is small or the model exists."""
-    graph, features, engine = prepared.graph, prepared.model.features, store.engine
+    graph, features = prepared.graph, prepared.model.features
     measured = graph.edges >= PROBE_MIN_EDGES and read_note(prepared.model.folder) is None
     network = describe_network(engine, features, measured) if is_remote(features) else None
     pace = measure_read_throughput(engine, graph, features) if measured else prepared.pace
@@ -284,10 +283,9 @@ def build_features(
     """
     features, engine, name = settings.features, store.engine, identify_features(store, settings)
     target = graph.place(f"{FEATURES}/{name}")
-    damage = _features_damage(target)
-    if damage:
+    if damage := find_damage(target, digests=True, optional=True):
         journal.say(f"warning: features {name} are damaged and are computed again: {damage}")
-        remove_published(Path(target))
+        remove_objects(target)
     with make_folder(target, lambda: _read_counts(target) is not None, journal.say) as work:
         if work is not None:
             text = f"features: {features.path or features.kind}"
@@ -322,12 +320,6 @@ MODELS = "models"
 
 COUNTS_FILE = "counts.json"
 """File of counts in a folder of features. It is written after the matrix."""
-
-
-def _features_damage(target: str) -> str:
-    """Return the damage of features on a folder, or an empty text. Older versions wrote no seal."""
-    sealed = not is_remote(target) and Path(target, SEAL).is_file()
-    return find_damage(Path(target), digests=True) if sealed else ""
 
 
 def identify_features(store: FileTables, settings: GraphModel) -> str:

@@ -20,14 +20,20 @@ from recbench_spark.graph.message_passing import Pass, PassPlan
 from recbench_spark.graph.model_families import list_layers, list_settings, model_family
 from recbench_spark.graph.model_inputs import PreparedGraphModel
 from recbench_spark.graph.runner import LayerRun, has_result, run_model
-from recbench_spark.graph.stored_graphs import files_folder, mark_used, write_graph_checks
+from recbench_spark.graph.stored_graphs import files_folder, write_graph_checks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import GRAPH_RUNS
-from recbench_spark.storage.block_arrays import remove_parts
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import make_folder
-from recbench_spark.storage.objects import list_folders, measure_files, write_text
-from recbench_spark.storage.publish import local_path
+from recbench_spark.storage.objects import (
+    list_folders,
+    list_objects,
+    measure_files,
+    refresh_time,
+    remove_object,
+    remove_objects,
+    write_text,
+)
 from recbench_spark.storage.uris import is_remote, join_uri, relative_place
 
 
@@ -74,7 +80,7 @@ def embed(store: FileTables, prepared: PreparedGraphModel, journal: Journal) -> 
     if not is_remote(folder) or read_note(folder) is None:  # what is published on object storage stays
         _write_note(store, prepared)
     else:
-        mark_used(join_uri(folder, NIGHT_NOTE))
+        refresh_time(join_uri(folder, NIGHT_NOTE))
     if not runs:
         journal.say(f"model {prepared.model.model_id}: already made")
     return runs
@@ -116,10 +122,9 @@ def _write_note(store: FileTables, prepared: PreparedGraphModel) -> None:
 def _remove_layers(folder: str) -> None:
     """Remove the arrays in a model's folder, and those that an older version left, a file each."""
     for name in list_folders(folder):
-        remove_parts(join_uri(folder, name))
-    if not is_remote(folder):
-        for path in local_path(folder).glob("*.npy"):
-            path.unlink(missing_ok=True)
+        remove_objects(join_uri(folder, name))
+    for name in [name for name in list_objects(folder) if name.endswith(".npy") and "/" not in name]:
+        remove_object(join_uri(folder, name))
 
 
 def layer_places(store: FileTables, graph: Graph, note: Mapping[str, Any]) -> tuple[LayerFiles, ...]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -34,8 +32,7 @@ from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
-from recbench_spark.storage.objects import list_folders, write_bytes
-from recbench_spark.storage.publish import remove_published
+from recbench_spark.storage.objects import list_folders, refresh_time, remove_objects
 from recbench_spark.storage.seals import (
     Entry,
     find_file_damage,
@@ -44,7 +41,7 @@ from recbench_spark.storage.seals import (
     seal_entry,
     write_entries,
 )
-from recbench_spark.storage.uris import absolute_place, is_remote, join_uri, shorten_path
+from recbench_spark.storage.uris import absolute_place, join_uri
 
 USE_MARK = "used.txt"
 """Object whose time is that of the last use of a graph or model."""
@@ -66,18 +63,6 @@ def files_folder(store: FileTables) -> str:
             "--warehouse must be a folder that the driver and all workers see, or s3://, gs://, abfss://, hdfs://",
         )
     return join_uri(store.root, FOLDER)
-
-
-def mark_used(place: str) -> None:
-    """Refresh the time of a file, since retention keeps what was used lately.
-
-    An object cannot be touched: on object storage an object beside it is written anew.
-    """
-    if is_remote(place):
-        with suppress(StoreError):  # a warehouse that others may only read
-            write_bytes(join_uri(place.rpartition("/")[0], USE_MARK), b"\n")
-    elif Path(place).is_file():
-        os.utime(place)
 
 
 def split_source(store: FileTables, split_id: str, **more: Any) -> GraphSource:
@@ -152,12 +137,12 @@ def find_graph(store: FileTables, graph_id: str, blocks: int | None, journal: Jo
         graph = _read_stored_graph(join_uri(root, name))
         if graph is None:
             continue
-        mark_used(graph.place(MANIFEST))
-        damage = _graph_damage(store, graph)
+        refresh_time(graph.place(MANIFEST))
+        damage = _graph_damage(store.engine, graph)
         if not damage:
             return graph
         journal.say(f"warning: graph {graph_id} is damaged and is built again: {damage}")
-        remove_published(Path(graph.folder))
+        remove_objects(graph.folder)
     return None
 
 
@@ -166,11 +151,9 @@ def _read_stored_graph(target: str) -> Graph | None:
     return None if folder is None else read_graph(folder)
 
 
-def _graph_damage(store: FileTables, graph: Graph) -> str:
-    if is_remote(graph.folder):
-        return ""
+def _graph_damage(engine: Engine, graph: Graph) -> str:
     try:
-        return _find_graph_damage(store.engine, Path(graph.folder))
+        return _find_graph_damage(engine, graph.folder)
     except StoreError as error:
         return error.message
 
@@ -270,7 +253,7 @@ def _write_graph_seal(engine: Engine, folder: Path) -> None:
     write_entries(folder, dict(entries))
 
 
-def _find_graph_damage(engine: Engine, folder: Path) -> str:
+def _find_graph_damage(engine: Engine, folder: str) -> str:
     """Return the difference between a graph's files and their seal in words, or an empty text.
 
     Graphs of older versions have no seal and are not checked.
@@ -278,7 +261,7 @@ def _find_graph_damage(engine: Engine, folder: Path) -> str:
     entries: list[tuple[str, Entry]] = list(read_seal(folder).items())
     if not entries:
         return ""
-    look = partial(_find_file_damage, folder=folder)
+    look = partial(_find_file_damage, folder=Path(folder))
     damages = engine.parallelize(entries, len(entries)).map(look).collect()
     return next(filter(None, damages), "")
 
@@ -321,9 +304,8 @@ def _append_graph(store: FileTables, source: GraphSource, graph: Graph, edges: s
 
 def shorten_edges(store: FileTables, edges: str) -> str:
     """Return the path of a graph's edges as rows show it: a table of the warehouse by its name alone."""
-    root = None if store.in_catalog else store.root
     for table in (SPLITS, NEIGHBOURHOODS):
-        edges = shorten_path(edges, root, table.name)
+        edges = store.shorten_path(edges, table.name)
     return edges
 
 

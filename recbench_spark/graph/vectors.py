@@ -21,9 +21,8 @@ from recbench_spark.errors import StoreError
 from recbench_spark.graph.folders import NodeBlock, make_file_place
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.delta_tables import list_files
-from recbench_spark.storage.object_access import open_filesystem, storage_error
+from recbench_spark.storage.object_access import explain_arrow, open_filesystem
 from recbench_spark.storage.objects import open_output
-from recbench_spark.storage.uris import is_remote
 
 PREFIX = "part-b"
 
@@ -183,14 +182,12 @@ def read_vectors(file: str, block: NodeBlock) -> Iterator[tuple[int, Any]]:
     system, path = open_filesystem(file)
     digest = RowsDigest(file)
     try:
-        with pq.ParquetFile(path, filesystem=system) as table:
+        with explain_arrow(file), pq.ParquetFile(path, filesystem=system) as table:
             yield from _read_batches(table, block.first, digest)
             stored = (table.metadata.metadata or {}).get(DIGEST.encode())
     except FileNotFoundError:
         raise StoreError(f"no file {file}, and the log of its table names it", REPAIR) from None
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-        if is_remote(file) and isinstance(error, OSError):
-            raise storage_error(file, str(error)) from None
         message = f"{file} is cut short or damaged: {str(error).strip()[:200]}"
         raise StoreError(message, REPAIR) from None
     if stored is not None and stored.decode(errors="replace") != digest.text:

@@ -92,6 +92,11 @@ def hash_numbers(values_r: npt.NDArray[Any], hashes_r: Hashes) -> Hashes:
     return hash_texts(texts, np.arange(rows, dtype=np.int32), hashes_r)
 
 
+def place_hashes(hashes_r: Hashes) -> npt.NDArray[np.float64]:
+    """Return numbers in [0, 1) with 53 random bits, as in `randomness.uniform`."""
+    return (hashes_r >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def start(rows: int) -> Hashes:
     """Return the start value of Spark's `xxhash64`, (rows,)."""
     return np.full(rows, 42, np.uint64)

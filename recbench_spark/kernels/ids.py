@@ -258,11 +258,12 @@ def _find_wrong_decimals(column: pa.ChunkedArray, what: str) -> WrongIds | None:
 
 def _find_wrong_texts(column: pa.ChunkedArray, what: str) -> WrongIds | None:
     raw = _as_bytes(column)
-    bad = pa.chunked_array([[not _is_utf8(value) for value in raw.to_pylist()]], pa.bool_())
+    bad = pa.chunked_array([[not is_utf8(value) for value in raw.to_pylist()]], pa.bool_())
     return _describe_wrong(raw, bad, what, "text in UTF-8")
 
 
-def _is_utf8(value: bytes | None) -> bool:
+def is_utf8(value: bytes | None) -> bool:
+    """Return whether bytes are text in UTF-8; so are missing ones."""
     try:
         return value is None or value.decode() is not None
     except UnicodeDecodeError:

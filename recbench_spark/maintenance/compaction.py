@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING
 
 from recbench_spark.nightly.split import drop_splits
 from recbench_spark.schemas import RUNS, SPLITS, TABLES, Table
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.object_access import map_together
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 LARGE_RESULTS = ("rankings", "user_metrics", "curve_values", "curve_rankings")
 """Tables with a row for each user and run. Metrics and checks of an old night are small and stay."""
@@ -27,7 +24,7 @@ class OldResults:
     splits: tuple[str, ...]
 
 
-def find_old_results(store: AnyStore, before: date, keep: Sequence[date] = ()) -> OldResults:
+def find_old_results(store: FileTables, before: date, keep: Sequence[date] = ()) -> OldResults:
     """Return runs of earlier nights that have rows of users, and splits that only such runs have used.
 
     The driver holds names of runs and splits, no row for a user.
@@ -44,12 +41,12 @@ def find_old_results(store: AnyStore, before: date, keep: Sequence[date] = ()) -
     return OldResults(tuple(sorted(run_ids)), tuple(sorted(splits)))
 
 
-def list_known(store: AnyStore, table: Table) -> set[str]:
+def list_known(store: FileTables, table: Table) -> set[str]:
     """Return the values of the partition column of a table; none where there is no such table."""
     return store.list_values(table, table.partition_by[0]) if store.exists(table.name) else set()
 
 
-def drop_old_results(store: AnyStore, old: OldResults) -> None:
+def drop_old_results(store: FileTables, old: OldResults) -> None:
     """Delete old results."""
     for name in filter(store.exists, LARGE_RESULTS):
         if old.runs:

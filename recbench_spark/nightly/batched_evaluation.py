@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig, digest
@@ -30,10 +29,8 @@ from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.run_rows import NightMeasures, RunRows, list_additions, make_run_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RANKINGS, USER_METRICS
-from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.file_tables import TaskFiles
 from recbench_spark.storage.objects import measure_files
-from recbench_spark.storage.scratch import scratch_folder
 from recbench_spark.training.model_adapter import make_adapter
 
 MODELS_AT_ONCE_SETTING = "spark.recbench.models_at_once"
@@ -78,7 +75,7 @@ class EvaluationOutcome:
 
 def read_models_per_pass(night: BenchmarkNight) -> int:
     """Return how many models one pass may have on this night; 0: none, since they predict ratings."""
-    spark = getattr(night.store.engine, "spark", None)
+    spark = night.store.spark
     text = str((spark and read_setting(spark, MODELS_AT_ONCE_SETTING)) or MAX_MODELS)
     if not text.isdecimal():
         raise ConfigError(
@@ -90,9 +87,9 @@ def read_models_per_pass(night: BenchmarkNight) -> int:
 def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> RankableModel:
     """Open a trained or external model and check its inputs."""
     adapter = make_adapter(model)
-    reads_rows = adapter.runs_local or isinstance(night.store, ArrowStore)
     users = night.select_users()
-    ranked, checks = adapter.prepare_ranking(users if reads_rows else night.open_frame(users), night.data)
+    rows = users if adapter.runs_local else night.open_frame(users)
+    ranked, checks = adapter.prepare_ranking(rows, night.data)
     return RankableModel(run_id, model, ranked, checks, _item_bytes(ranked))
 
 
@@ -239,7 +236,7 @@ def _run_pass(
 ) -> list[PassResult]:
     started = time.monotonic()
     members = tuple(shuffle.to_member(ready.run_id, ready.ranked, wanted.request) for ready in group)
-    notes = _progress_folder(night)
+    notes = night.store.open_progress_folder()
     values = partial(map_user_values, wanted.plan, wanted.catalogue) if wanted.has_values else None
     candidates = select_candidates(night) if needs_candidates(group) else None
     work = BatchedWork(
@@ -264,13 +261,7 @@ def needs_candidates(group: Sequence[RankableModel]) -> bool:
     return any(not make_adapter(ready.model).brings_candidates for ready in group)
 
 
-def _progress_folder(night: BenchmarkNight) -> Path | None:
-    """Return the folder in which tasks note their progress; None: the warehouse is no folder."""
-    folder = night.store.folder
-    return None if folder is None else Path(scratch_folder(str(folder)))
-
-
-def ends_night(error: Exception) -> bool:
+def ends_night(error: BaseException) -> bool:
     """Return whether no other model can be evaluated either, or Spark makes the night."""
     return is_cancelled(error) or is_java_gone(error) or isinstance(error, FallbackToSpark)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recbench_spark.config import TABLE_READERS, Benchmark, ModelConfig, RetrievedModel
+from recbench_spark.config import Benchmark, ModelConfig, RetrievedModel
 from recbench_spark.config.models import ListsModel, ScoresModel
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
@@ -58,7 +58,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
         if cut.of in ("users", "items") and not cut.path:
             raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "give a table with the ids")
         known = benchmark.dataset.attributes
-        if cut.of == "log" and reader in TABLE_READERS and (name := cut.column or cut.key) not in known:
+        if cut.of == "log" and benchmark.dataset.is_table and (name := cut.column or cut.key) not in known:
             hint = f"{nearest(name, known)}; dataset.attributes lists what is kept of a log"
             raise ConfigError(f"evaluation.slices.{cut.key}: '{name}' is not in dataset.attributes", hint)
     for model in benchmark.models:
@@ -128,7 +128,7 @@ def _check_parts(benchmark: Benchmark) -> None:
             raise ConfigError(
                 f"evaluation.parts: the split does not hold out '{part}'", nearest(part, known)
             )
-    if dataset.reader not in TABLE_READERS:  # the log of a table may name the parts of its rows
+    if not dataset.is_table:  # the log of a table may name the parts of its rows
         require_parts(benchmark, READER_PARTS.get(dataset.reader, ()))
 
 

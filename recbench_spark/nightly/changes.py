@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -26,9 +25,7 @@ from recbench_spark.nightly.comparisons import (
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables
 
 USER_SLICES = ("cold_user", "users")
 """Slices in which all truth items of a user carry one label."""
@@ -56,14 +53,14 @@ def explain_changes(night: BenchmarkNight, journal: Journal) -> list[Addition]:
     return [Addition(CHANGES, name, add_facts(rows, facts, CHANGES), named_by="change_id")]
 
 
-def _explain(store: AnyStore, plan: ChangePlan) -> pa.Table:
+def _explain(store: FileTables, plan: ChangePlan) -> pa.Table:
     runs = [run for pair in plan.pairs for run in pair]
     user_metrics, tasks = open_runs(store, USER_METRICS, list_owners(runs, plan.numbers))
     rankings, _ = open_runs(store, RANKINGS, list_owners(runs, ()))
     return compute_changes(store.engine, ChangeRows(user_metrics, rankings), plan, tasks)
 
 
-def add_code_changes(store: AnyStore, plan: ChangePlan, rows: pa.Table) -> pa.Table:
+def add_code_changes(store: FileTables, plan: ChangePlan, rows: pa.Table) -> pa.Table:
     """Add `code_change` and `code_alone`; both are NULL where the two nights ran the same code."""
     owners: dict[str, set[str]] = {}
     for number in plan.numbers:

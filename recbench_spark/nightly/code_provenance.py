@@ -15,10 +15,10 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.inputs import OLD_IDENTITY
 from recbench_spark.kernels.ranking.rankings import list_roundings
 from recbench_spark.schemas import RUNS
+from recbench_spark.storage.file_tables import FileTables
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import ArrowStore
-    from recbench_spark.storage.store import Store
+    pass
 
 STANDALONE = ("ids", "rankings", "metrics", "sampled", "values", "pairs", "exposure")
 """Parts of the code that evaluations without a night can use."""
@@ -63,9 +63,7 @@ class CodeChange:
     alone: bool | None
 
 
-def code_changes(
-    store: ArrowStore | Store, pairs: Iterable[tuple[str, str]]
-) -> dict[tuple[str, str], CodeChange]:
+def code_changes(store: FileTables, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], CodeChange]:
     """Map (run before, run now) to the change of the code; pairs with equal revisions are left out.
 
     The driver holds one row of `runs` for each run.

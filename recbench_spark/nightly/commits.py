@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recbench_spark.checks import Check
 from recbench_spark.schemas import CHECKS, Table
 from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.delta_files import File
-from recbench_spark.storage.file_tables import TaskParts
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables, TaskParts
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Addition:
     named_by: str = ""
 
 
-def commit(store: AnyStore, *additions: Addition) -> list[File]:
+def commit(store: FileTables, *additions: Addition) -> list[File]:
     """Append what a step returns, a commit for each addition, in their order.
 
     Returns:
@@ -36,12 +33,12 @@ def commit(store: AnyStore, *additions: Addition) -> list[File]:
     return [file for addition in additions for file in _append(store, addition)]
 
 
-def commit_together(store: AnyStore, *additions: Addition) -> None:
+def commit_together(store: FileTables, *additions: Addition) -> None:
     """Append to several tables side by side, where no table tells that the others are complete."""
     store.run_together([partial(_append, store, addition) for addition in additions])
 
 
-def _append(store: AnyStore, addition: Addition) -> list[File]:
+def _append(store: FileTables, addition: Addition) -> list[File]:
     return store.append(addition.rows, addition.table, addition.once, addition.named_by)
 
 

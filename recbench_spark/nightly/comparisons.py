@@ -32,10 +32,10 @@ from recbench_spark.reports.frame_values import is_missing
 from recbench_spark.reports.phrases import format_decimals, format_signed
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS, Table
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.object_access import map_together
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
     from recbench_spark.storage.blocks import Rows
 
 
@@ -107,7 +107,7 @@ def list_owners(runs: Iterable[ComparedRun], numbers: Iterable[CountedNumber]) -
     return sorted({run.run_id for run in runs} | {number.owner for number in numbers})
 
 
-def open_runs(store: AnyStore, table: Table, run_ids: Sequence[str]) -> tuple[Rows, int]:
+def open_runs(store: FileTables, table: Table, run_ids: Sequence[str]) -> tuple[Rows, int]:
     """Return the rows of some runs, and the number of tasks of a shuffle of them."""
     n = sum(map_together(store.root, partial(store.count_rows, table, "run_id"), run_ids))
     return store.open_rows(table, "run_id", run_ids), store.engine.count_tasks(n)

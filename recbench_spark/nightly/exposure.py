@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -42,11 +42,9 @@ from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.protocol.labels import HISTORY
 from recbench_spark.schemas import ITEMS, PROPENSITIES, RANKINGS
 from recbench_spark.storage.blocks import reduce_rows
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
 """An estimate gets a warning if its effective rows are fewer, or are a smaller share of all rows."""
@@ -69,7 +67,7 @@ class ExposureContext:
 
 
 def build_exposure_context(
-    store: AnyStore, split_id: str, evaluation: Evaluation, definition: Definition
+    store: FileTables, split_id: str, evaluation: Evaluation, definition: Definition
 ) -> ExposureContext:
     """Write the propensities of the split once for each name, and weigh the truth.
 
@@ -94,7 +92,7 @@ def build_exposure_context(
 
 
 def weigh_truth(
-    store: AnyStore, split_id: str, select: Change, definition: Definition
+    store: FileTables, split_id: str, select: Change, definition: Definition
 ) -> dict[str, Weights]:
     """Return the weights of each part; a task sums those of its users."""
     users = map_user_blocks(store, split_id, select, EXPOSED_USERS.names)
@@ -109,14 +107,14 @@ def _choose_strata(chances: Chances, exposure: Exposure) -> tuple[StratumEdges, 
     return cut_strata(chances, exposure.strata)
 
 
-def read_propensities(store: AnyStore, split_id: str, exposure: Exposure) -> pa.Table:
+def read_propensities(store: FileTables, split_id: str, exposure: Exposure) -> pa.Table:
     """Return item_id and propensity: given ones from their file, others from the table.
 
     Propensities that the table lacks are fitted first.
     """
     settings, name = exposure.propensities, method_name(store, exposure.propensities)
     if settings.method == "given":
-        return read_given(store, str(settings.path))
+        return read_given(store.engine, str(settings.path))
     propensities = _read_stored(store, split_id, name)
     if not len(propensities) and settings.method != "true":
         rows, items = open_labelled(store, split_id), store.open_rows(ITEMS, "split_id", [split_id])
@@ -127,7 +125,7 @@ def read_propensities(store: AnyStore, split_id: str, exposure: Exposure) -> pa.
     return propensities
 
 
-def _read_stored(store: AnyStore, split_id: str, name: str) -> pa.Table:
+def _read_stored(store: FileTables, split_id: str, name: str) -> pa.Table:
     filters = [("split_id", "=", split_id), ("method", "=", name)]
     return store.read_rows(PROPENSITIES, filters, ["item_id", "propensity"])
 
@@ -192,10 +190,10 @@ def strata_checks(plan: EstimationPlan, rows: Sequence[Any]) -> list[Check]:
 
 
 def estimate_with_rewards(
-    store: AnyStore, run_id: str, measures: Measures, exposure: Exposure
+    store: FileTables, run_id: str, measures: Measures, exposure: Exposure
 ) -> tuple[dict[str, pa.Table], Check]:
     """Return results of measures that need the rewards of a model, and count the items without one."""
-    rewards = open_numbers(store, str(exposure.rewards), "reward", "rewards")
+    rewards = open_numbers(store.engine, str(exposure.rewards), "reward", "rewards")
     rankings = store.open_rows(RANKINGS, "run_id", [run_id])
     results = reduce_rewarded(store.engine, measures, rankings, rewards)
     unknown = results.pop("unknown", None)  # None: no user was ranked

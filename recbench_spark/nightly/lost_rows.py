@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, Protocol
+from functools import partial
 
 from recbench_spark.schemas import (
     CHANGES,
@@ -29,10 +29,9 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.delta_files import Filters
+from recbench_spark.storage.file_tables import FileTables, RowReader
 from recbench_spark.storage.object_access import map_together
-from recbench_spark.storage.table_folders import is_catalog_schema
-from recbench_spark.storage.table_upkeep import LostFile, list_lost_files
+from recbench_spark.storage.table_upkeep import LostFile
 
 OWNERS = ("split_id", "model_id", "graph_id", "neighbourhood_id", "nearest_id")
 """Partition columns whose values are a split's name, or begin with it."""
@@ -61,23 +60,6 @@ SPLIT_TABLES = frozenset(
 
 LOST_WHOLLY = frozenset((*(table.name for table in RUN_TABLES), *SPLIT_TABLES))
 """Tables of which a lost file may hold rows of every run of a night."""
-
-
-class NightReader(Protocol):
-    """A warehouse: `Store` or `ArrowStore`."""
-
-    root: str
-
-    def exists(self, name: str) -> bool:
-        """Return whether a table has been created."""
-
-    def location(self, name: str) -> str:
-        """Return the folder or the URI of a table."""
-
-    def rows(
-        self, table: Table, filters: Filters = ..., columns: Sequence[str] | None = ...
-    ) -> list[dict[str, Any]]:
-        """Return the rows that fulfil all filters."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +93,7 @@ class LostRows:
 
 
 def find_lost_rows(
-    store: NightReader, suite: str, day: date, split_hash: str, had: Iterable[str] = ()
+    store: FileTables, suite: str, day: date, split_hash: str, had: Iterable[str] = ()
 ) -> LostRows:
     """Compare the tables of a night with their logs, and with its runs.
 
@@ -133,7 +115,7 @@ def find_lost_rows(
     )
     done = {row["run_id"]: row["split_id"] for row in runs if row["status"] == "succeeded"}
     gone = [name for name in sorted({*had, *ALWAYS}) if done and not store.exists(name)]
-    empty = _find_empty_runs(store, done, {*files, *gone})
+    empty = _find_empty_runs(store.rows, done, {*files, *gone})
     absent = (*gone, *(name for name, runs_without in empty.items() if runs_without))
     owners = {one.owner for lost in files.values() for one in lost}
     splits = {name_split(owner) for owner in owners - run_ids - {""}}
@@ -154,7 +136,7 @@ def hash_owner(owner: str) -> str:
     return name_split(owner).partition(".")[0]
 
 
-def list_filled_tables(store: NightReader, run_ids: Set[str], split_hash: str) -> list[str]:
+def list_filled_tables(store: FileTables, run_ids: Set[str], split_hash: str) -> list[str]:
     """Return the names of the tables that hold rows of some runs, or of a split and its models."""
     filled = [
         table.name
@@ -168,34 +150,24 @@ def list_filled_tables(store: NightReader, run_ids: Set[str], split_hash: str) -
     return sorted({*filled, *ALWAYS})
 
 
-def _find_empty_runs(store: NightReader, done: Mapping[str, str], unread: Set[str]) -> dict[str, set[str]]:
+def _find_empty_runs(read: RowReader, done: Mapping[str, str], unread: Set[str]) -> dict[str, set[str]]:
     """Return the succeeded runs without rows of `metrics`, and of `manifests` for their split."""
     empty: dict[str, set[str]] = {METRICS.name: set(), MANIFESTS.name: set()}
     if done and METRICS.name not in unread:
-        rows = store.rows(METRICS, [("run_id", "in", sorted(done))], ["run_id"])
+        rows = read(METRICS, [("run_id", "in", sorted(done))], ["run_id"])
         empty[METRICS.name] = done.keys() - {row["run_id"] for row in rows}
     splits = {split for split in done.values() if split}
     if splits and MANIFESTS.name not in unread:
-        rows = store.rows(MANIFESTS, [("split_id", "in", sorted(splits))], ["split_id"])
+        rows = read(MANIFESTS, [("split_id", "in", sorted(splits))], ["split_id"])
         audited = {row["split_id"] for row in rows}
         empty[MANIFESTS.name] = {run_id for run_id, split in done.items() if split not in audited}
     return empty
 
 
 def _list_lost(
-    store: NightReader, tables: Sequence[Table], is_owner: Callable[[str], bool]
+    store: FileTables, tables: Sequence[Table], is_owner: Callable[[str], bool]
 ) -> dict[str, Sequence[LostFile]]:
-    """Return the lost files of those tables that have any; of partitions with some values alone.
-
-    A catalog where Spark writes keeps the names of its files to itself: there none is looked for.
-    """
-    if is_catalog_schema(store.root):
-        return {}
-
-    def list_table(table: Table) -> list[LostFile]:
-        column = table.partition_by[0] if table.partition_by else ""
-        place = store.location(table.name)
-        return list_lost_files(place, column, is_owner) if store.exists(table.name) else []
-
-    lost_by_table = zip(tables, map_together(store.root, list_table, tables), strict=True)
+    """Return the lost files of those tables that have any; of partitions with some values alone."""
+    look = partial(store.list_lost_files, is_owner=is_owner)
+    lost_by_table = zip(tables, map_together(store.root, look, tables), strict=True)
     return {table.name: lost for table, lost in lost_by_table if lost}

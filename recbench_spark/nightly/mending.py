@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING
 
 from recbench_spark.config import Benchmark
 from recbench_spark.data.opened_logs import choose_identity
@@ -14,14 +13,12 @@ from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.nightly.split import drop_splits
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
 from recbench_spark.storage.table_upkeep import forget_files
 
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
-
-def mend_night(store: AnyStore, benchmark: Benchmark, day: date, journal: Journal) -> None:
+def mend_night(store: FileTables, benchmark: Benchmark, day: date, journal: Journal) -> None:
     """Remove lost files from the logs, fail the runs that lack rows, and drop the splits that do.
 
     The runs fail first: a job that is killed in between leaves none that succeeded and lacks rows. In a
@@ -49,14 +46,14 @@ def mend_night(store: AnyStore, benchmark: Benchmark, day: date, journal: Journa
         drop_splits(store, sorted(lost.splits), "lost rows")
 
 
-def _fail_run(store: AnyStore, run_id: str, reason: str) -> None:
+def _fail_run(store: FileTables, run_id: str, reason: str) -> None:
     """Give the row of a run the state `failed`, so that nobody reads the rows that it still has."""
     rows = store.rows(RUNS, [("run_id", "=", run_id)])
     failed = [{**row, "status": "failed", "error": f"rows were lost: {reason}"} for row in rows]
     store.replace_rows(failed, RUNS, "run_id", run_id)
 
 
-def _forget(store: AnyStore, lost: LostRows, journal: Journal) -> None:
+def _forget(store: FileTables, lost: LostRows, journal: Journal) -> None:
     for name, files in lost.files.items():
         journal.say(f"table {name}: {len(files):,} lost files are removed from its log")
         forget = partial(forget_files, store.location(name), [one.path for one in files])

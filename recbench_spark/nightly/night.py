@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
@@ -21,7 +21,6 @@ from recbench_spark.config import (
     Evaluation,
     ModelConfig,
 )
-from recbench_spark.data.columnar import COLUMNAR_READERS
 from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.definitions import VERSION, Definition
 from recbench_spark.errors import DataError, StoreError
@@ -55,8 +54,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.blocks import ChangedRows, count_table_rows
 from recbench_spark.storage.delta_files import Filters
-from recbench_spark.storage.leases import take_turns
-from recbench_spark.storage.marks import MARKS_FOLDER
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.training.external_models import open_features
 from recbench_spark.training.model_adapter import SplitData, make_adapter
@@ -65,14 +63,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from recbench_spark.nightly.curve_context import CurveContext
-    from recbench_spark.storage.arrow_store import AnyStore
 
 
 @dataclass(frozen=True)
 class BenchmarkNight:
     """One night of a benchmark: the data and settings that all its models share."""
 
-    store: AnyStore
+    store: FileTables
     benchmark: Benchmark
     definition: Definition
     split_id: str
@@ -167,7 +164,7 @@ class BenchmarkNight:
             dataset=self.benchmark.dataset.name,
             logical_date=self.logical_date,
             scale=self.benchmark.dataset.scale,
-            typed_ids=self.benchmark.dataset.reader in COLUMNAR_READERS,
+            typed_ids=self.benchmark.dataset.is_typed,
         )
 
     def plan(self) -> MetricPlan:
@@ -175,7 +172,7 @@ class BenchmarkNight:
         return make_metric_plan(self.benchmark.evaluation, self.definition)
 
 
-def open_night(store: AnyStore, benchmark: Benchmark, logical_date: date) -> BenchmarkNight:
+def open_night(store: FileTables, benchmark: Benchmark, logical_date: date) -> BenchmarkNight:
     """Check the settings, name the split and identify the inputs of a night."""
     benchmark = fill_placeholders(benchmark, logical_date)
     check_benchmark(benchmark)
@@ -186,9 +183,8 @@ def open_night(store: AnyStore, benchmark: Benchmark, logical_date: date) -> Ben
     return BenchmarkNight(store, benchmark, benchmark.definition, split_id, inputs, logical_date)
 
 
-@contextmanager
-def hold_night(night: BenchmarkNight, journal: Journal, part: str = "") -> Iterator[None]:
-    """Hold the lock of a night; another job with the same night waits until this one has ended.
+def hold_night(night: BenchmarkNight, journal: Journal, part: str = "") -> AbstractContextManager[object]:
+    """Return the lock of a night; another job with the same night waits until this one has ended.
 
     The second job then sees the results of the first one. A killed job is not waited for. A remote
     warehouse and a catalog where Spark writes have no leases: there both jobs run, and each run is whole.
@@ -198,13 +194,8 @@ def hold_night(night: BenchmarkNight, journal: Journal, part: str = "") -> Itera
         journal: reports that this job waits for another one.
         part: name of some of its models; two different parts run at once.
     """
-    folder = night.store.folder
-    if folder is None:
-        yield
-        return
     name = "-".join(filter(None, ("night", night.benchmark.name, str(night.logical_date), part)))
-    with take_turns(folder / MARKS_FOLDER / name, journal.say):
-        yield
+    return night.store.take_turns(name, journal.say)
 
 
 def count_attempts(night: BenchmarkNight) -> dict[str, int]:
@@ -264,7 +255,7 @@ def require_truth(night: BenchmarkNight) -> None:
 def require_split(night: BenchmarkNight) -> None:
     """Refuse to publish if the split was removed or an input was changed during the run."""
     require_unchanged()
-    if current_split_id(night.store, night.split_id) != night.split_id:
+    if current_split_id(night.store.rows, night.split_id) != night.split_id:
         raise StoreError(f"split {night.split_id} was removed by jobs/maintain.py meanwhile", "run again")
 
 
@@ -306,7 +297,7 @@ def make_run_key(night: BenchmarkNight, model: ModelConfig) -> str:
     return hash_run_key(night.benchmark, night.definition, night.split_id, inputs, model)
 
 
-def identify_model_inputs(store: AnyStore, model: ModelConfig) -> dict[str, str]:
+def identify_model_inputs(store: FileTables, model: ModelConfig) -> dict[str, str]:
     """Return the identity of each file that a model is read from."""
     return run_keys.identify_model_inputs(choose_identity(store), model)
 
@@ -320,7 +311,7 @@ def describe_metric(evaluation: Evaluation, definition: Definition, metric: str)
     return make_metric_plan(evaluation, definition).describe(metric)
 
 
-def yesterday_stamp(store: AnyStore) -> str:
+def yesterday_stamp(store: FileTables) -> str:
     """Return the time stamp of run ids a day ago: older runs that are not running will never succeed.
 
     The clock is that of the warehouse's storage, and this host's for a catalog where Spark writes.

@@ -7,15 +7,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 from recbench_spark.errors import RecbenchError
 from recbench_spark.nightly.night_status import night_file, read_filled_tables
 from recbench_spark.nightly.result_files import NightStateRecord, list_versions
 from recbench_spark.runtime.journal import write_json
-from recbench_spark.storage.arrow_store import needs_no_java
+from recbench_spark.storage.arrow_store import is_made
 from recbench_spark.storage.objects import read_bytes
-from recbench_spark.storage.uris import is_object_storage
 
 ErrorReader = Callable[[BaseException], tuple[int, str]]
 """Function from an error to the exit code of its job and its message."""
@@ -60,7 +58,7 @@ def record_state(root: str, suite: str, day: date, read_error: ErrorReader) -> I
 
 def _write(root: str, place: str, record: NightStateRecord) -> bool:
     """Write a record where the warehouse has files; the job itself reports errors of its storage."""
-    if not needs_no_java(root) or not (is_object_storage(root) or Path(root).is_dir()):
+    if not is_made(root):
         return False
     with suppress(OSError, RecbenchError):
         write_json(place, record.model_dump(mode="json"))

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Protocol
 
 from recbench_spark import __version__, revisions
 from recbench_spark.config import Benchmark, ModelConfig, digest
@@ -21,9 +19,9 @@ from recbench_spark.data import arrow_files
 from recbench_spark.errors import FAILED, GATE, OK, REGRESSION, RecbenchError
 from recbench_spark.nightly import run_keys
 from recbench_spark.nightly.lost_rows import find_lost_rows
-from recbench_spark.schemas import CHANGES, COMPARISONS, CURVE_CROSSINGS, FLIPS, PARADOXES, RUNS, Table
+from recbench_spark.schemas import CHANGES, COMPARISONS, CURVE_CROSSINGS, FLIPS, PARADOXES, RUNS
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
-from recbench_spark.storage.delta_files import Filters
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import measure_files, read_bytes
 from recbench_spark.storage.table_folders import is_catalog_schema
@@ -57,17 +55,6 @@ class NightOutcome:
         return REGRESSION if self.regressions else OK
 
 
-class RowReader(Protocol):
-    """A warehouse from which few rows are read: `Store`, or `ArrowStore`. `root`: its folder or URI."""
-
-    root: str
-
-    def rows(
-        self, table: Table, filters: Filters = ..., columns: Sequence[str] | None = ...
-    ) -> list[dict[str, Any]]:
-        """Return the rows that fulfil all filters."""
-
-
 def night_file(root: str, suite: str, day: date) -> str:
     """Return the place of the file that records the outcome of a night."""
     return join_uri(root, "results", f"night-{suite}-{day}.json")
@@ -87,7 +74,7 @@ def read_filled_tables(root: str, suite: str, day: date) -> list[str]:
     return []
 
 
-def hash_following(store: RowReader, benchmark: Benchmark, day: date) -> str:
+def hash_following(store: FileTables, benchmark: Benchmark, day: date) -> str:
     """Hash the inputs and the sizes of the comparisons, changes and report of a night.
 
     The hash covers the succeeded runs of the suite until this night, the number of rows in

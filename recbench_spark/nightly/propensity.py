@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,13 +26,10 @@ from recbench_spark.schemas import (
     RATING_PROPENSITIES,
     Table,
 )
-from recbench_spark.storage.blocks import ChangedRows, Rows, TaskRows, count_table_rows
+from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, TaskRows, count_table_rows
 from recbench_spark.storage.file_tables import TaskParts
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def write_propensities(
@@ -50,7 +47,7 @@ def write_propensities(
         _append_rows(exposed, settings, RATING_PROPENSITIES, _fit_ratings(exposed))
         return None
     if settings.method == "given":
-        _append_rows(exposed, settings, PROPENSITIES, read_given(exposed.store, str(settings.path)))
+        _append_rows(exposed, settings, PROPENSITIES, read_given(exposed.store.engine, str(settings.path)))
         return None
     if settings.method == "logistic_regression":
         _fit_features(exposed, settings, cells=cells)
@@ -104,20 +101,20 @@ def _fit_ratings(exposed: ExposureLog) -> pa.Table:
     return fitting.rating_propensities(logged, sample, _count_users(exposed) * items)
 
 
-def read_given(store: AnyStore, path: str) -> pa.Table:
+def read_given(engine: Engine, path: str) -> pa.Table:
     """Read item_id and propensity of a table."""
-    given = open_numbers(store, path, "propensity", "propensities")
+    given = open_numbers(engine, path, "propensity", "propensities")
     names = ("item_id", "propensity")
     return pa.concat_tables(table for task in given.each(names, list) for table in task)
 
 
-def open_numbers(store: AnyStore, path: str, value: str, what: str) -> ChangedRows:
+def open_numbers(engine: Engine, path: str, value: str, what: str) -> ChangedRows:
     """Open item_id[, user_id] and a number of a table; a value that is no number is NULL.
 
     Raises:
         FallbackToSpark: only Spark reads the path.
     """
-    table = open_input(store.engine, path, ["item_id", value], what)
+    table = open_input(engine, path, ["item_id", value], what)
     ids = tuple(name for name in IDS if name in table.schema.names)
     change = partial(type_rows, rules=Typing(ids, {value: "double"}, what, table.where))
     return ChangedRows(table.rows, (*ids, value), change, (*ids, value))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recbench_spark.config import Propensities, digest
 from recbench_spark.data.opened_logs import choose_identity
 from recbench_spark.revisions import select_revisions
 from recbench_spark.storage.blocks import Rows
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
-
+from recbench_spark.storage.file_tables import FileTables
 
 SEED = 42
 """Seed of the simulated laws behind the goodness of fit, and of the cells drawn for logistic regression."""
@@ -31,7 +28,7 @@ class ExposureLog:
         sample: part with ratings of items drawn at random, for naive Bayes.
     """
 
-    store: AnyStore
+    store: FileTables
     split_id: str
     rows: Rows
     parts: tuple[str, ...] = ()
@@ -39,7 +36,7 @@ class ExposureLog:
     sample: str = ""
 
 
-def method_name(store: AnyStore, settings: Propensities) -> str:
+def method_name(store: FileTables, settings: Propensities) -> str:
     """Return the value of the column `method`: the settings, and a hash of the tables that they name.
 
     The hash holds the revision of a method that reads tables.

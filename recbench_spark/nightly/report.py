@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -33,10 +32,8 @@ from recbench_spark.query.answers import Ask, list_texts, make_query_runner
 from recbench_spark.query.command_lines import command_anywhere
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CURVE_CROSSINGS, LEARNING_CURVES, RETRIEVAL_RUNS
+from recbench_spark.storage.file_tables import FileTables, RowReader
 from recbench_spark.storage.table_sql import view_files
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
@@ -58,7 +55,9 @@ def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, s
     return path, reports.leaderboard_text(report)
 
 
-def make_report(store: AnyStore, benchmark: Benchmark, logical_date: date, split_id: str) -> reports.Report:
+def make_report(
+    store: FileTables, benchmark: Benchmark, logical_date: date, split_id: str
+) -> reports.Report:
     """Return the facts of one suite's night. The driver holds published numbers, no row for a user."""
     ask = make_query_runner(store)
     latest = read_latest(ask, benchmark, logical_date)
@@ -88,7 +87,7 @@ def make_report(store: AnyStore, benchmark: Benchmark, logical_date: date, split
         facts = reports.make_flips(flips)
         summary = (*report.summary, *reports.describe_flips(facts, reports.map_kinds(report.leaderboards)))
         report = replace(report, disagreements=shown, flips=facts, summary=summary)
-    report = add_curves_and_indexes(report, store, benchmark, logical_date, latest)
+    report = add_curves_and_indexes(report, store.rows, benchmark, logical_date, latest)
     if any(isinstance(model, GraphNet) for model in benchmark.models):
         report = replace(report, graphs=reports.make_graphs(read_graph_runs(ask, split_id)))
     if benchmark.comparisons is None:
@@ -114,22 +113,26 @@ def read_latest(ask: Ask, benchmark: Benchmark, logical_date: date) -> pd.DataFr
 
 
 def add_curves_and_indexes(
-    report: reports.Report, store: AnyStore, benchmark: Benchmark, logical_date: date, latest: pd.DataFrame
+    report: reports.Report,
+    read: RowReader,
+    benchmark: Benchmark,
+    logical_date: date,
+    latest: pd.DataFrame,
 ) -> reports.Report:
     """Return the report with learning curves and indexes, where the file asks for them."""
     if benchmark.evaluation.learning_curve is not None:
         report = replace(
-            report, learning_curves=read_learning_curves(store, benchmark, logical_date, latest)
+            report, learning_curves=read_learning_curves(read, benchmark, logical_date, latest)
         )
     if benchmark.retrieval is not None:
-        facts, wanted = read_retrieval(store, latest), benchmark.retrieval.recall
+        facts, wanted = read_retrieval(read, latest), benchmark.retrieval.recall
         choices = () if wanted is None else reports.choose_indexes(facts, wanted)
         report = replace(report, retrieval=facts, chosen_indexes=choices)
     return report
 
 
 def read_learning_curves(
-    store: AnyStore, benchmark: Benchmark, logical_date: date, latest: pd.DataFrame
+    read: RowReader, benchmark: Benchmark, logical_date: date, latest: pd.DataFrame
 ) -> tuple[reports.LearningCurveFacts, ...]:
     """Return the learning curves of the shown runs, and the crossings of the night.
 
@@ -137,9 +140,9 @@ def read_learning_curves(
     """
     models = dict(zip(latest.run_id, latest.model, strict=True))
     measured = [("metric", "=", CURVE_METRIC), ("k", "=", choose_curve_cutoff(benchmark))]
-    curves = store.rows(LEARNING_CURVES, [("run_id", "in", sorted(models)), *measured]) if models else []
+    curves = read(LEARNING_CURVES, [("run_id", "in", sorted(models)), *measured]) if models else []
     night = [("suite", "=", benchmark.name), ("logical_date", "=", logical_date)]
-    crossings = store.rows(CURVE_CROSSINGS, [*night, *measured]) if models else []
+    crossings = read(CURVE_CROSSINGS, [*night, *measured]) if models else []
     shown = [row for row in crossings if row["run_id"] in models and row["other_run_id"] in models]
     return reports.make_learning_curves(
         pd.DataFrame(curves, columns=LEARNING_CURVES.names),
@@ -148,10 +151,10 @@ def read_learning_curves(
     )
 
 
-def read_retrieval(store: AnyStore, latest: pd.DataFrame) -> tuple[reports.RetrievalFacts, ...]:
+def read_retrieval(read: RowReader, latest: pd.DataFrame) -> tuple[reports.RetrievalFacts, ...]:
     """Return the indexes of the shown runs; the driver holds one row per run, part and cut-off."""
     models = dict(zip(latest.run_id, latest.model, strict=True))
-    rows = store.rows(RETRIEVAL_RUNS, [("run_id", "in", sorted(models))]) if models else []
+    rows = read(RETRIEVAL_RUNS, [("run_id", "in", sorted(models))]) if models else []
     return reports.make_retrieval(pd.DataFrame(rows, columns=RETRIEVAL_RUNS.names), models)
 
 
@@ -190,7 +193,7 @@ def read_multiverse_pairs(ask: Ask, suites: Sequence[str]) -> pd.DataFrame:
     return ask(f"SELECT * FROM multiverse_pairs WHERE suite IN ({list_texts(suites)})")
 
 
-def sql_lines(store: AnyStore, benchmark: Benchmark, day: date) -> list[str]:
+def sql_lines(store: FileTables, benchmark: Benchmark, day: date) -> list[str]:
     """Return commands to paste, with Spark and without it.
 
     Each names suite, dataset, metric, estimator and definition, so that it selects one number of many.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -19,9 +19,7 @@ from recbench_spark.nightly.comparisons import regression_in_words
 from recbench_spark.query.answers import Ask, list_texts
 from recbench_spark.reports.frame_values import is_missing
 from recbench_spark.schemas import RUNS
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables
 
 FILES_IN_WORDS = {
     "lists": "lists",
@@ -96,7 +94,7 @@ def describe_regressions(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(regression_in_words(SimpleNamespace(**row)) for row in rows)
 
 
-def make_falls(store: AnyStore, rows: Sequence[Mapping[str, Any]]) -> tuple[reports.Fall, ...]:
+def make_falls(store: FileTables, rows: Sequence[Mapping[str, Any]]) -> tuple[reports.Fall, ...]:
     """Return regressions with their causes. The driver holds a row of `runs` for each of their runs."""
     ids = sorted({row[name] for row in rows for name in ("run_id", "other_run_id")})
     names = ["run_id", "model_kind", "config_json", "inputs_json"]

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,9 +20,7 @@ from recbench_spark import __version__, revisions
 from recbench_spark.config import Benchmark
 from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.schemas import COMPARISONS, METRICS
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables, RowReader
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -165,7 +163,7 @@ def describe_code() -> dict[str, Any]:
     return {"versions": list_versions(), "revisions": dict(revisions.REVISIONS)}
 
 
-def read_metrics(store: AnyStore, models: Mapping[str, str], benchmark: Benchmark) -> list[MetricRecord]:
+def read_metrics(store: FileTables, models: Mapping[str, str], benchmark: Benchmark) -> list[MetricRecord]:
     """Read the numbers of some runs over all users, in the order of model, part, metric and cut-off.
 
     Of a whole curve the cut-offs that the benchmark file names are read.
@@ -184,10 +182,10 @@ def read_metrics(store: AnyStore, models: Mapping[str, str], benchmark: Benchmar
     return sorted(records, key=_sort_key)
 
 
-def read_differences(store: AnyStore, comparison_id: str) -> list[DifferenceRecord]:
+def read_differences(read: RowReader, comparison_id: str) -> list[DifferenceRecord]:
     """Read the rows of a comparison."""
     names = list(DifferenceRecord.model_fields)
-    rows = store.rows(COMPARISONS, [("comparison_id", "=", comparison_id)], names)
+    rows = read(COMPARISONS, [("comparison_id", "=", comparison_id)], names)
     records = [DifferenceRecord(**_make_finite(row, names)) for row in rows]
     return sorted(records, key=lambda one: (one.kind, one.other, *_sort_key(one)))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recbench_spark.checks import Check
 from recbench_spark.config import Benchmark, ModelConfig, Provenance, PublishedModel
@@ -41,11 +41,9 @@ from recbench_spark.nightly.standalone_runs import (
 )
 from recbench_spark.runtime.journal import write_json
 from recbench_spark.schemas import METRICS, RUNS
-from recbench_spark.storage.uris import join_uri, shorten_path
+from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 
 @dataclass
@@ -133,8 +131,7 @@ def _dataset_settings(night: BenchmarkNight) -> dict[str, Any]:
     """Return the settings of the dataset; a log that the warehouse holds is named relative to it."""
     dataset = night.benchmark.dataset.model_dump()
     if dataset["path"]:
-        root = None if night.store.in_catalog else night.store.root
-        dataset["path"] = shorten_path(dataset["path"], root, FIT_FILES)
+        dataset["path"] = night.store.shorten_path(dataset["path"], FIT_FILES)
     return dataset
 
 
@@ -169,7 +166,7 @@ def add_published_figures(model: PublishedModel, run_id: str) -> Addition:
     return Addition(METRICS, rows=rows)
 
 
-def write_results(store: AnyStore, benchmark: Benchmark, attempts: Sequence[Attempt]) -> None:
+def write_results(store: FileTables, benchmark: Benchmark, attempts: Sequence[Attempt]) -> None:
     """Write `results/<run_id>.json` for each run: its outcome and its numbers over all users."""
     if not store.is_file_storage:
         return
@@ -178,7 +175,7 @@ def write_results(store: AnyStore, benchmark: Benchmark, attempts: Sequence[Atte
     store.run_together([partial(_write_result, store, attempt, metrics) for attempt in attempts])
 
 
-def _write_result(store: AnyStore, attempt: Attempt, metrics: Sequence[MetricRecord]) -> None:
+def _write_result(store: FileTables, attempt: Attempt, metrics: Sequence[MetricRecord]) -> None:
     """Write the file of one run; `metrics`: those of several runs."""
     own = [one for one in metrics if one.run_id == attempt.run_id]
     outcome = {
@@ -202,7 +199,7 @@ def write_night(night: BenchmarkNight, outcome: NightOutcome, comparison_id: str
     suite, day = night.benchmark.name, night.logical_date
     newest = find_newest_runs(night, [("logical_date", "=", day)])
     run_ids = {model: row["run_id"] for model, row in sorted(newest.items())}
-    differences = read_differences(night.store, comparison_id) if comparison_id else []
+    differences = read_differences(night.store.rows, comparison_id) if comparison_id else []
     record = NightRecord(
         suite=suite,
         logical_date=day,

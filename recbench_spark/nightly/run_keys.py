@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from recbench_spark import __version__
 from recbench_spark.config import (
-    TABLE_READERS,
     Benchmark,
     Dataset,
     ModelConfig,
@@ -66,7 +65,7 @@ def list_period_keys(benchmark: Benchmark) -> tuple[str, ...]:
 
 def uses_file_names(dataset: Dataset) -> bool:
     """Return True if the names of a log's files are part of its data."""
-    return dataset.reader not in TABLE_READERS
+    return not dataset.is_table
 
 
 def world_settings(dataset: Dataset) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,14 +13,12 @@ from recbench_spark.data.input_rows import check_input, count_distinct, open_inp
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.protocol.user_blocks import TABLE_LABELS, SliceLabel
 from recbench_spark.storage.blocks import ChangedRows
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.scratch import keep_rows
 from recbench_spark.storage.shared_arrays import SharedRows
 
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
-
-def label_slices(store: AnyStore, slices: Sequence[Slice]) -> tuple[SliceLabel, ...]:
+def label_slices(store: FileTables, slices: Sequence[Slice]) -> tuple[SliceLabel, ...]:
     """Return labels for a file's slices; tasks write those of tables to scratch, by id.
 
     Raises:
@@ -34,7 +31,7 @@ def label_slices(store: AnyStore, slices: Sequence[Slice]) -> tuple[SliceLabel, 
     )
 
 
-def _share_labels(store: AnyStore, cut: Slice) -> SharedRows | None:
+def _share_labels(store: FileTables, cut: Slice) -> SharedRows | None:
     """Return the labels of a table (TABLE_LABELS); None: it has no rows."""
     name, source, what = f"{cut.of[:-1]}_id", cut.column or cut.key, f"slice {cut.key}"
     opened = open_input(store.engine, str(cut.path), [name, source], what)

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, Split
+from recbench_spark.config import Benchmark, Dataset, Split
 from recbench_spark.config.models import ListsModel
 from recbench_spark.data.log_sources import open_raw_log
 from recbench_spark.data.opened_logs import OpenedLog, check_log, choose_identity
@@ -45,11 +44,8 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     Table,
 )
-from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables, RowReader
 
 HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
 """Parts that a log or a protocol may hold out, beside those that `split.parts` names."""
@@ -62,7 +58,7 @@ DROPPED_FACT = "dropped"
 """Fact of a manifest: the number of times that retention has removed the splits of this hash."""
 
 
-def identify_split(store: AnyStore, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
+def identify_split(store: FileTables, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
     """Return the name of a split (a hash of all its inputs) and the identity of the log.
 
     A split that retention removed is made again under the new name `HASH.1`: Delta would take rows of the
@@ -71,13 +67,13 @@ def identify_split(store: AnyStore, benchmark: Benchmark) -> tuple[str, dict[str
     if benchmark.dataset.path:
         refuse_empty(str(benchmark.dataset.path))
     split_hash, inputs = hash_split(choose_identity(store), benchmark)
-    return current_split_id(store, split_hash), inputs
+    return current_split_id(store.rows, split_hash), inputs
 
 
-def current_split_id(store: AnyStore, split_id: str) -> str:
+def current_split_id(read: RowReader, split_id: str) -> str:
     """Return the name under which this split is made now."""
     base = split_id.partition(".")[0]
-    rows = store.rows(MANIFESTS, [("split_id", "=", base), ("fact", "=", DROPPED_FACT)], ["value"])
+    rows = read(MANIFESTS, [("split_id", "=", base), ("fact", "=", DROPPED_FACT)], ["value"])
     dropped = max((row["value"] for row in rows), default=0)
     return f"{base}.{dropped:.0f}" if dropped else base
 
@@ -115,7 +111,11 @@ def check_repeats(benchmark: Benchmark, definition: Definition) -> None:
 
 
 def prepare_split(
-    store: AnyStore, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None = None
+    store: FileTables,
+    benchmark: Benchmark,
+    split_id: str,
+    journal: Journal,
+    logical_date: date | None = None,
 ) -> None:
     """Write a log to `splits`, `items`, `user_blocks`, `propensities`, and at last `manifests`.
 
@@ -135,7 +135,7 @@ def prepare_split(
 
 
 def _make_split(
-    store: AnyStore, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None
+    store: FileTables, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None
 ) -> None:
     split = benchmark.split
     stage = journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id)
@@ -173,13 +173,13 @@ def name_time_unit(dataset: Dataset) -> Iterator[None]:
     try:
         yield
     except EmptyPartError as error:
-        if error.ends is None or dataset.reader not in TABLE_READERS or dataset.time_unit == "timestamp":
+        if error.ends is None or not dataset.is_table or dataset.time_unit == "timestamp":
             raise
         hint = f"{error.hint}; {describe_units(error.ends, dataset.time_unit)}"
         raise EmptyPartError(error.message, hint, error.ends) from None
 
 
-def _require_whole(store: AnyStore, split_id: str, table: Table, wanted: int) -> None:
+def _require_whole(store: FileTables, split_id: str, table: Table, wanted: int) -> None:
     """Compare the rows of the catalogue, or of the user blocks, with the items or users of the log.
 
     The rows are counted from the statistics of the commits. A table that lacks rows would stay under its
@@ -198,7 +198,7 @@ def _require_whole(store: AnyStore, split_id: str, table: Table, wanted: int) ->
         )
 
 
-def drop_splits(store: AnyStore, split_ids: Sequence[str], reason: str) -> None:
+def drop_splits(store: FileTables, split_ids: Sequence[str], reason: str) -> None:
     """Delete the rows of splits. Each is first recorded as removed, so that no run on it is published."""
     for split_id in split_ids:
         base, _, times = split_id.partition(".")
@@ -231,7 +231,7 @@ class LogCounts:
     numeric: bool
 
 
-def write_labelled_log(store: AnyStore, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
+def write_labelled_log(store: FileTables, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
     """Read, check and label a log and write it to `splits`, with one shuffle and one commit.
 
     A log in columns of plain types is read once. A value that this reading cannot take ends it (on a
@@ -253,7 +253,7 @@ def write_labelled_log(store: AnyStore, dataset: Dataset, split: Split, split_id
 
 
 def write_labelled(
-    store: AnyStore,
+    store: FileTables,
     dataset: Dataset,
     split: Split,
     write: Callable[[TaskRows, int], Counter[tuple[str, str]]],
@@ -289,7 +289,7 @@ def write_labelled(
     return label(open_any_log(store, dataset, placed=split.holdout == "consecutive"))
 
 
-def open_any_log(store: AnyStore, dataset: Dataset, *, placed: bool = False) -> OpenedLog:
+def open_any_log(store: FileTables, dataset: Dataset, *, placed: bool = False) -> OpenedLog:
     """Open and check a log, by tasks where they can read it.
 
     `placed`: rows that Spark reads know their place.
@@ -299,14 +299,16 @@ def open_any_log(store: AnyStore, dataset: Dataset, *, placed: bool = False) -> 
     """
     if dataset.reader == "world":
         return open_world(store.engine, dataset, store.scratch if store.is_file_storage else None)
-    if isinstance(store, ArrowStore):
+    if store.spark is None:
         return check_log(open_raw_log(dataset), dataset, store.engine)
     from recbench_spark.data.readers.logs import open_log  # noqa: PLC0415
 
     return open_log(store.spark, dataset, placed=placed)
 
 
-def _append_labelled(store: AnyStore, split_id: str, blocks: TaskRows, n: int) -> Counter[tuple[str, str]]:
+def _append_labelled(
+    store: FileTables, split_id: str, blocks: TaskRows, n: int
+) -> Counter[tuple[str, str]]:
     """Write labelled rows, and count those of n that they leave out, by part and reason.
 
     Tasks that write files count; where Spark writes, or has written before, a second pass counts.
@@ -323,7 +325,7 @@ def _later_fact(dataset: Dataset, later: int) -> Fact:
 
 
 def _write_blocks(
-    store: AnyStore, benchmark: Benchmark, rows: Rows, split_id: str, *, numeric: bool, journal: Journal
+    store: FileTables, benchmark: Benchmark, rows: Rows, split_id: str, *, numeric: bool, journal: Journal
 ) -> None:
     with journal.stage("items", "catalogue of items", split_id=split_id):
         catalogue = _write_catalogue(store, rows, split_id, numeric)
@@ -345,7 +347,7 @@ def _write_blocks(
         commit(store, add_blocks(USER_BLOCKS, split_id, blocks))
 
 
-def _write_catalogue(store: AnyStore, rows: Rows, split_id: str, numeric: bool) -> Catalogue:
+def _write_catalogue(store: FileTables, rows: Rows, split_id: str, numeric: bool) -> Catalogue:
     catalogue = count_catalogue(rows, numeric) if isinstance(rows, PieceRows) else None
     if catalogue is None:
         tasks = store.engine.count_tasks(store.count_rows(SPLITS, "split_id", split_id))
@@ -357,7 +359,7 @@ def _write_catalogue(store: AnyStore, rows: Rows, split_id: str, numeric: bool) 
     return catalogue
 
 
-def make_user_blocks(store: AnyStore, split_id: str, rows: Rows, plan: BlockPlan) -> TaskRows:
+def make_user_blocks(store: FileTables, split_id: str, rows: Rows, plan: BlockPlan) -> TaskRows:
     """Build user blocks from a labelled log; a task holds all rows of its users.
 
     Tasks open the log's files as they are. Its rows are shuffled once by user where files are not whole

@@ -7,7 +7,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,19 +20,17 @@ from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.commits import Addition, add_checks, check_rows, commit, commit_together
 from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, REJECTS, REPLAYS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables, RowReader
 
 
-def publish_standalone(store: AnyStore, result: Result, run: dict[str, Any]) -> str:
+def publish_standalone(store: FileTables, result: Result, run: dict[str, Any]) -> str:
     """Write the result of `adhoc.evaluate.evaluate`, with the row of `runs` last; return the run's id.
 
     Frames of Spark need its store; tables of Arrow are written by each.
     """
     run_id = new_run_id(run["logical_date"], run["model"])
     store.note_run(run_id)
-    checks = [*result.checks, *check_base_rates(store, run["suite"], result)]
+    checks = [*result.checks, *check_base_rates(store.rows, run["suite"], result)]
     frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
     if result.rankings is not None:
         frames.append((result.rankings, RANKINGS))
@@ -84,17 +82,17 @@ def publish_replays(
     return list(run_ids.values())
 
 
-def find_finished_replay(store: ArrowStore, run: dict[str, Any]) -> list[str]:
+def find_finished_replay(read: RowReader, run: dict[str, Any]) -> list[str]:
     """Return the runs of a replay that has succeeded on its day; empty if a model lacks one.
 
     Args:
-        store: the warehouse.
+        read: reads rows of the warehouse.
         run: as in `publish_replays`.
     """
     wanted = {_replay_row(run, model, ())["run_key"] for model in run["models"]}
     day = ("logical_date", "=", run["logical_date"])
     filters = [("suite", "=", run["suite"]), ("status", "=", "succeeded"), day]
-    rows = store.rows(RUNS, filters, ["run_id", "run_key"])
+    rows = read(RUNS, filters, ["run_id", "run_key"])
     newest = {row["run_key"]: row["run_id"] for row in sorted(rows, key=lambda row: row["run_id"])}
     return [newest[key] for key in sorted(wanted)] if wanted <= newest.keys() else []
 
@@ -132,15 +130,15 @@ def _standalone_row(
     }
 
 
-def check_base_rates(store: AnyStore, suite: str, result: Result) -> list[Check]:
+def check_base_rates(read: RowReader, suite: str, result: Result) -> list[Check]:
     """Warn if the suite has value metrics over another mean outcome, since RIG depends on it."""
     if result.truth is None:
         return []
     (base_rate,) = _base_rates(to_arrow(result.metrics).to_pylist())
     filters = [("suite", "=", suite), ("status", "=", "succeeded")]
-    runs = {row["run_id"] for row in store.rows(RUNS, filters, ["run_id"])}
+    runs = {row["run_id"] for row in read(RUNS, filters, ["run_id"])}
     columns = ["run_id", "metric", "slice_key", "value"]
-    known = store.rows(METRICS, [("metric", "=", "mean_outcome")], columns)
+    known = read(METRICS, [("metric", "=", "mean_outcome")], columns)
     values = _base_rates([row for row in known if row["run_id"] in runs])
     return [_base_rate_check(sum(value not in (None, base_rate) for value in values), base_rate)]
 

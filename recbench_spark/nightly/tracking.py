@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from recbench_spark.config import Benchmark
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, RUNS
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import RowReader
 
 Entry = TypeVar("Entry", str, float)
 
@@ -35,11 +33,11 @@ class TrackedRun:
 
 
 def log_night(
-    uri: str, store: AnyStore, benchmark: Benchmark, run_ids: dict[str, str], journal: Journal
+    uri: str, read: RowReader, benchmark: Benchmark, run_ids: dict[str, str], journal: Journal
 ) -> bool:
     """Log the new runs of a night to the experiment of the suite's name; return False on a failure."""
     try:
-        runs = read_tracked_runs(store, run_ids, benchmark.evaluation.k)
+        runs = read_tracked_runs(read, run_ids, benchmark.evaluation.k)
         logged = log_runs(uri, benchmark.name, runs)
     # No error of a tracking server or its client may fail a night that is complete.
     except Exception as error:
@@ -80,20 +78,20 @@ def _split(entries: Mapping[str, Entry]) -> Iterator[dict[str, Entry]]:
         yield dict(listed[start : start + MOST_AT_ONCE])
 
 
-def read_tracked_runs(store: AnyStore, run_ids: dict[str, str], k: Sequence[int]) -> list[TrackedRun]:
+def read_tracked_runs(read: RowReader, run_ids: dict[str, str], k: Sequence[int]) -> list[TrackedRun]:
     """Return all that is logged of these runs. The driver holds published numbers, no row for a user.
 
     Args:
-        store: the warehouse.
+        read: reads rows of the warehouse.
         run_ids: the runs by the names of their models.
         k: the cut-offs of the benchmark file; other points of a curve stay in the tables.
     """
     selected = ("run_id", "in", list(run_ids.values()))
     numbers: dict[str, list[dict[str, Any]]] = {}
-    for row in store.rows(METRICS, [selected, ("estimator", "=", "holdout")]):
+    for row in read(METRICS, [selected, ("estimator", "=", "holdout")]):
         if row["slice_key"] is None and row["value"] is not None and row["k"] in (None, *k):
             numbers.setdefault(row["run_id"], []).append(row)
-    return [make_tracked_run(row, numbers.get(row["run_id"], [])) for row in store.rows(RUNS, [selected])]
+    return [make_tracked_run(row, numbers.get(row["run_id"], [])) for row in read(RUNS, [selected])]
 
 
 def make_tracked_run(run: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]]) -> TrackedRun:

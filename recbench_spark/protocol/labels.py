@@ -277,8 +277,10 @@ class Draws:
 
     @staticmethod
     def places(hashes_r: Hashes) -> npt.NDArray[np.float64]:
-        """Return numbers in [0, 1) with 53 random bits, as in `randomness.uniform`."""
-        return (hashes_r >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        """Return numbers in [0, 1) with 53 random bits."""
+        from recbench_spark.kernels import hashing  # noqa: PLC0415
+
+        return hashing.place_hashes(hashes_r)
 
     def _hash_columns(self, *names: str, word: bytes = b"") -> Hashes:
         # Imported here, because numba takes half a second to load and temporal splits need no hashes.

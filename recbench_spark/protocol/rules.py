@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.config import Dataset, Split
 from recbench_spark.data import columnar, worlds
-from recbench_spark.data.columnar import COLUMNAR_READERS, COLUMNS, ColumnarLog
+from recbench_spark.data.columnar import COLUMNS, ColumnarLog
 from recbench_spark.data.log_sources import open_raw_log
 from recbench_spark.data.log_survey import RowFacts
 from recbench_spark.data.opened_logs import OpenedLog, label_stretches, refuse_missing
@@ -59,7 +59,7 @@ def open_plain_log(engine: Engine, dataset: Dataset, split: Split) -> OpenedLog 
 
     A value that needs a second look raises FallbackToSpark in a task.
     """
-    files = columnar.open_columnar_log(dataset) if dataset.reader in COLUMNAR_READERS else None
+    files = columnar.open_columnar_log(dataset) if dataset.is_typed else None
     if (
         files is None
         or label_method(split) == "given"

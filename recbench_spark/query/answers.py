@@ -10,16 +10,17 @@ import pandas as pd
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.query.local_engine import MAX_LOCAL_ROWS, find_names, run_query
-from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
+from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java, require_session
+from recbench_spark.storage.file_tables import FileTables
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.store import Store
+    pass
 
 Ask = Callable[[str], pd.DataFrame]
 """Returns the rows of a query."""
 
 
-def make_query_runner(store: ArrowStore | Store) -> Ask:
+def make_query_runner(store: FileTables) -> Ask:
     """Return a function from SQL to rows, which runs in this process if possible, else in Spark.
 
     Without Spark it raises FallbackToSpark where only Spark reads a table.
@@ -30,15 +31,15 @@ def make_query_runner(store: ArrowStore | Store) -> Ask:
         return store if isinstance(store, ArrowStore) else ArrowStore(store.root, read_only=True)
 
     def run_by_spark(sql: str) -> pd.DataFrame:
-        assert not isinstance(store, ArrowStore)
-        store.install_views(find_names(sql))
-        return store.spark.sql(sql).toPandas()
+        by_spark = require_session(store, "a query of the night")
+        by_spark.install_views(find_names(sql))
+        return by_spark.spark.sql(sql).toPandas()
 
     def run_here(sql: str) -> pd.DataFrame:
         try:
             table = run_query(open_store(), sql, MAX_LOCAL_ROWS)
         except FallbackToSpark:
-            if isinstance(store, ArrowStore):
+            if store.spark is None:
                 raise
             return run_by_spark(sql)
         # Dates and times have the types that Spark returns.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,14 @@ import pyarrow as pa
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, StoreError, nearest
 from recbench_spark.schemas import METRICS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.table_folders import is_catalog_schema
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.table_sql import view_files
 from recbench_spark.storage.table_upkeep import HINT as LOST_HINT
-from recbench_spark.storage.table_upkeep import list_lost_files, lost_error
+from recbench_spark.storage.table_upkeep import lost_error
 
 if TYPE_CHECKING:
     import duckdb
 
-    from recbench_spark.storage.store import Store
 
 MAX_LOCAL_ROWS = 20_000_000
 """Largest number of rows of all tables of a query that runs here; DuckDB reads only the columns it
@@ -111,9 +111,8 @@ def run_query(store: ArrowStore, sql: str, limit: int | None = None) -> pa.Table
 
     query = replace_backticks(sql)
     check_query(query, (*TABLES, *view_files()))
-    with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection:
+    with _open_database().cursor() as connection:
         _register_tables(connection, store, query)
-        connection.execute("SET lock_configuration = true")
         try:
             rows = connection.sql(query)
             return (rows if limit is None else rows.limit(limit)).to_arrow_table()
@@ -121,6 +120,16 @@ def run_query(store: ArrowStore, sql: str, limit: int | None = None) -> pa.Table
             raise ConfigError(_first_line(error), HINT) from None
         except duckdb.Error as error:
             raise DataError(_first_line(error)) from None
+
+
+@cache
+def _open_database() -> duckdb.DuckDBPyConnection:
+    """Open the empty database of this process; a query has a cursor, and its names end with it."""
+    import duckdb  # noqa: PLC0415
+
+    database = duckdb.connect(":memory:", config=dict(SETTINGS))
+    database.execute("SET lock_configuration = true")
+    return database
 
 
 def count_query_rows(store: ArrowStore, sql: str) -> int:
@@ -169,7 +178,7 @@ def check_query(sql: str, names: Iterable[str]) -> None:
         if kinds != ["SELECT"]:
             message = f"this is not a query: DuckDB reads it as {', '.join(kinds) or 'nothing'}"
             raise ConfigError(message, HINT)
-        with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection:
+        with _open_database().cursor() as connection:
             (text,) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone() or ("{}",)
     except duckdb.Error as error:
         raise ConfigError(f"not valid SQL: {_first_line(error)}", HINT) from None
@@ -230,10 +239,10 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
     if total > MAX_LOCAL_ROWS:
         raise FallbackToSpark(f"{total:,} rows, up to {MAX_LOCAL_ROWS:,} are read without it")
     for name in filter(views.__contains__, needed):
-        connection.execute(f"CREATE VIEW {name} AS {views[name]}")
+        connection.execute(f"CREATE TEMP VIEW {name} AS {views[name]}")
 
 
-def require_whole(store: ArrowStore | Store, names: Iterable[str]) -> None:
+def require_whole(store: FileTables, names: Iterable[str]) -> None:
     """Refuse tables that lack files, and `metrics` that is not there although models have been measured.
 
     Of a catalog where Spark writes, only `metrics` is looked for.
@@ -241,10 +250,8 @@ def require_whole(store: ArrowStore | Store, names: Iterable[str]) -> None:
     Raises:
         StoreError: a table lacks a file that its log names, or is not there.
     """
-    has_files = not is_catalog_schema(store.root)
     for name in names:
-        lost = list_lost_files(store.location(name)) if has_files and store.exists(name) else []
-        if lost:
+        if lost := store.list_lost_files(TABLES[name]):
             raise lost_error(name, [one.path for one in lost])
         is_gone = name == METRICS.name and not store.exists(name)
         if is_gone and store.rows(RUNS, [("status", "=", "succeeded")], ["status"]):

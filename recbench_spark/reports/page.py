@@ -35,7 +35,8 @@ Place = TypeVar("Place", str, Path)
 def render_html(report: Report) -> str:
     """Render a report as one page without scripts and remote files; equal reports give equal bytes."""
     findings, notes = split_notes(report)
-    colours = {model: f"c{i}" if i < 8 else "c8" for i, model in enumerate(report.models)}
+    models = dict.fromkeys([*report.models, *(one.model for one in report.compared)])
+    colours = {model: f"c{i}" if i < 8 else "c8" for i, model in enumerate(models)}
     return _template("report.html").render(
         report=report,
         colours=colours,

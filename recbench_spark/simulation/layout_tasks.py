@@ -22,6 +22,7 @@ import pyarrow as pa
 from recbench_spark.config import digest
 from recbench_spark.config.replay import AuctionLog
 from recbench_spark.data.arrow_rows import combine_column, encode_ids, has_numeric_order
+from recbench_spark.data.formats import TablePiece
 from recbench_spark.data.readers.auction_values import ID_COLUMNS, RowRules, convert_rows, has_number_times
 from recbench_spark.data.readers.auctions import (
     BadRows,
@@ -34,7 +35,7 @@ from recbench_spark.data.readers.auctions import (
     sort_rows,
     unpack_rows,
 )
-from recbench_spark.data.table_pieces import TablePiece, open_pieces
+from recbench_spark.data.table_pieces import open_pieces
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.arrays import Bools, Ints

@@ -16,8 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from recbench_spark.data.readers.auctions import make_lines_error, make_reach_error
-from recbench_spark.data.table_pieces import TablePiece
+from recbench_spark.data.formats import TablePiece
+from recbench_spark.data.readers.auctions import make_reach_error
+from recbench_spark.data.text_lines import make_lines_error
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError, SchemaError
 from recbench_spark.kernels.ids import WrongIds, find_wrong_ids
 from recbench_spark.storage.blocks import Engine

@@ -9,28 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, cast
 
 from pyarrow.dataset import Dataset
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage.delta_files import CHECKED_VERSION
-from recbench_spark.storage.delta_tables import count_rows, hold_table
+from recbench_spark.storage.delta_tables import hold_table
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.table_folders import (
     check_writable,
     is_catalog_schema,
+    may_have_folder,
 )
 from recbench_spark.storage.table_sql import check_version
 from recbench_spark.storage.uris import arrow_uri, is_object_storage, trim_uri
 
 if TYPE_CHECKING:
     from recbench_spark.storage.store import Store
-
-    AnyStore: TypeAlias = "ArrowStore | Store"
 
 
 def is_local_folder(root: str) -> bool:
@@ -43,15 +42,25 @@ def needs_no_java(root: str) -> bool:
     return is_local_folder(root) or is_object_storage(root)
 
 
-def require_session(store: AnyStore, why: str) -> Store:
+def may_have_files(root: str) -> bool:
+    """Return whether tasks may write files into a warehouse; of Spark's own catalog a session knows."""
+    return needs_no_java(root) or may_have_folder(root)
+
+
+def is_made(root: str) -> bool:
+    """Return whether a warehouse that needs no Java is there; an object storage always is."""
+    return is_object_storage(root) or (is_local_folder(root) and Path(root).is_dir())
+
+
+def require_session(store: FileTables, why: str) -> Store:
     """Return a warehouse that has a session of Spark; `why`: what needs one, in words.
 
     Raises:
         FallbackToSpark: it has none.
     """
-    if isinstance(store, ArrowStore):
+    if store.spark is None:
         raise FallbackToSpark(why)
-    return store
+    return cast("Store", store)
 
 
 class ArrowStore(FileTables):
@@ -94,15 +103,6 @@ class ArrowStore(FileTables):
 
     def _open_existing(self, name: str) -> Dataset | None:
         return self.dataset(TABLES[name]) if self.exists(name) else None
-
-    def count_rows(self, table: Table, column: str, value: str) -> int:
-        """Return the number of rows of a partition: from the log alone if its files have statistics."""
-        if not self.exists(table.name):
-            return 0
-        counted = count_rows(self.location(table.name), {column: value})
-        return (
-            self.read_rows(table, [(column, "=", value)], [column]).num_rows if counted is None else counted
-        )
 
     # ------------------------------------------------------------------------------- writing
 

@@ -43,8 +43,8 @@ from recbench_spark.storage.host_files import (
     store_object,
     suggest_removal,
 )
-from recbench_spark.storage.objects import read_bytes, remove_objects, write_text
-from recbench_spark.storage.publish import local_path, remove_tree
+from recbench_spark.storage.objects import read_bytes, write_text
+from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.uris import is_remote, join_uri
 from recbench_spark.transfer_sizes import FETCHES_AT_ONCE
 
@@ -206,14 +206,6 @@ def publish_parts(folder: str, parts: Iterable[ArrayPart], shape: tuple[int, ...
     listed = [list(part) for part in sorted(parts)]
     fields = {"layout": LAYOUT, "shape": list(shape), "dtype": np.dtype(dtype).name, "parts": listed}
     write_text(join_uri(folder, PARTS_FILE), json.dumps(fields))
-
-
-def remove_parts(folder: str) -> None:
-    """Remove an array with its parts; it need not exist."""
-    if not is_remote(folder):
-        remove_tree(local_path(folder))
-        return
-    remove_objects(folder)
 
 
 # ------------------------------------------------------------------------------------------- read

@@ -33,7 +33,8 @@ from recbench_spark.storage.delta_tables import (
     open_for_write,
     read_dataset,
 )
-from recbench_spark.storage.object_access import is_cut_answer, storage_error
+from recbench_spark.storage.drivers import is_cut_answer
+from recbench_spark.storage.object_access import storage_error
 from recbench_spark.storage.objects import measure_files, open_output
 from recbench_spark.storage.packed_blocks import name_whole
 from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri

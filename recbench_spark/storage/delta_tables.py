@@ -29,7 +29,8 @@ from pyarrow import fs
 from pyarrow.dataset import Dataset, ParquetReadOptions
 
 from recbench_spark.errors import FallbackToSpark, StoreError
-from recbench_spark.storage.object_access import delta_options, repeat_if_cut, storage_error
+from recbench_spark.storage.drivers import repeat_if_cut
+from recbench_spark.storage.object_access import delta_options, storage_error
 from recbench_spark.storage.objects import LISTED_AT_ONCE, list_behind, stat_in_turn
 from recbench_spark.storage.publish import local_path, publish_file
 from recbench_spark.storage.uris import (

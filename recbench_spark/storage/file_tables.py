@@ -7,12 +7,14 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.dataset import Dataset
 
 from recbench_spark.engine.local import LocalEngine
@@ -22,20 +24,31 @@ from recbench_spark.schemas import RESULT_TABLES, RUNS, TABLES, Table, arrow_row
 from recbench_spark.storage import delta_files, table_upkeep
 from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
 from recbench_spark.storage.delta_files import File, Filters, Since
-from recbench_spark.storage.delta_tables import list_file_sizes, read_dataset
-from recbench_spark.storage.marks import count_hours_to_keep, end_runs, note_run, runs_at_work
+from recbench_spark.storage.delta_tables import count_rows, list_file_sizes, read_dataset
+from recbench_spark.storage.leases import Report, take_turns
+from recbench_spark.storage.marks import (
+    MARKS_FOLDER,
+    count_hours_to_keep,
+    end_runs,
+    note_run,
+    oldest_work,
+    runs_at_work,
+)
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.publish import read_clock
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
-from recbench_spark.storage.scratch import drop_scratch
+from recbench_spark.storage.scratch import drop_scratch, scratch_folder
 from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.table_folders import create_local_table, create_object_table, has_commit
 from recbench_spark.storage.table_upkeep import explain_lost
-from recbench_spark.storage.uris import is_object_storage
+from recbench_spark.storage.uris import is_object_storage, shorten_path
 
 T = TypeVar("T")
+
+RowReader = Callable[..., list[dict[str, Any]]]
+"""`FileTables.rows` of a warehouse, for what reads nothing else of it."""
 
 MAX_DELETIONS = 10
 """Number of times that the rows of one name can be deleted and appended again."""
@@ -68,12 +81,14 @@ class FileTables:
     Attributes:
         root: folder, URI, or `catalog.schema`.
         in_catalog: true if the root is a `catalog.schema`, where Spark writes.
+        spark: session of Spark; None: the warehouse has none.
         wait: seconds before the second attempt at a write.
         workers: processes that run tasks.
     """
 
     root: str
     in_catalog = False
+    spark: Any = None
     wait = 0.4
     workers = 1
     _existing: set[str]
@@ -159,6 +174,15 @@ class FileTables:
             return read_dataset(self.location(table.name))
         except (DeltaError, ValueError) as error:
             raise FallbackToSpark(f"table {table.name}: {str(error).splitlines()[0]}") from None
+
+    def count_rows(self, table: Table, column: str, value: str) -> int:
+        """Return the number of rows of a partition: from the log alone if its files have statistics."""
+        if not self.exists(table.name):
+            return 0
+        counted = count_rows(self.location(table.name), {column: value})
+        if counted is None:
+            return int(self.dataset(table).count_rows(filter=pc.field(column) == value))
+        return counted
 
     def has(self, table: Table, column: str, value: str) -> bool:
         """Return whether any row has this value."""
@@ -320,6 +344,31 @@ class FileTables:
     def _open_spare_folder(self, table: Table) -> str:
         raise FallbackToSpark(f"table {table.name} of the warehouse has rules that tasks do not check")
 
+    def shorten_path(self, path: str, subfolder: str) -> str:
+        """Return a path as a row shows it: relative to the warehouse below a folder of it (`uris`)."""
+        return shorten_path(path, None if self.in_catalog else self.root, subfolder)
+
+    def list_lost_files(
+        self, table: Table, is_owner: Callable[[str], bool] | None = None
+    ) -> list[table_upkeep.LostFile]:
+        """List the lost files of a table; of partitions with some values of its first column alone.
+
+        A catalog where Spark writes keeps the names of its files to itself: there none is looked for.
+        """
+        if self.in_catalog or not self.exists(table.name):
+            return []
+        column = table.partition_by[0] if table.partition_by else ""
+        return table_upkeep.list_lost_files(self.location(table.name), column, is_owner)
+
+    def take_turns(self, name: str, report: Report) -> AbstractContextManager[object]:
+        """Hold the lock of a work while others of its name wait; only a folder has such locks."""
+        folder = self.folder
+        return nullcontext() if folder is None else take_turns(folder / MARKS_FOLDER / name, report)
+
+    def open_progress_folder(self) -> Path | None:
+        """Return a new folder in which tasks note their progress; None: the warehouse is no folder."""
+        return None if self.folder is None else Path(scratch_folder(str(self.folder)))
+
     def note_run(self, run_id: str) -> None:
         """Mark a run of this process as at work, so that cleaning keeps its rows."""
         if self.folder is not None:
@@ -335,6 +384,15 @@ class FileTables:
         if self.folder is not None:
             return read_clock(self.folder)
         return read_object_clock(self.root) if is_object_storage(self.root) else time.time()
+
+    def find_use_time(self, seconds: float) -> float:
+        """Return since when data may be in use: some seconds ago, or since the longest job at work began.
+
+        The time is the storage's. On object storage no mark says what is at work.
+        """
+        began = oldest_work(self.folder) if self.folder is not None else None
+        ago = self.read_clock() - seconds
+        return ago if began is None else min(began, ago)
 
     def delete_orphans(self, older_than: str) -> None:
         """Delete rows of runs that never succeeded, began before a time stamp, and are not at work.

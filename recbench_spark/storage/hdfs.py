@@ -13,30 +13,26 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
 
 from recbench_spark.extras import explain_missing
+from recbench_spark.storage.drivers import Entry, FolderTree, describe_file
 from recbench_spark.storage.makers import cache_in_process, private_name
 from recbench_spark.storage.uris import find_hadoop_settings
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus, FileWriter
 
-Entry = dict[str, Any]
-"""A file as obstore describes an object: path without a slash in front, size, times; HDFS has no ETag."""
-
 COPY_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
-class NameNode:
+class NameNode(FolderTree):
     """NameNode is the root of an HDFS, as a bucket is that of names in an object storage.
 
     Attributes:
@@ -95,58 +91,15 @@ class NameNode:
         with suppress(FileNotFoundError), explain_hdfs():
             self.client.delete(f"/{key}", True)
 
-    def list_with_delimiter(self, prefix: str | None = None) -> dict[str, Any]:
-        """List what is directly in a folder: names of folders as `common_prefixes`, files as `objects`."""
-        entries = self._list_folder(prefix or "")
-        return {
-            "common_prefixes": [name for name, status in entries if status.isdir],
-            "objects": [_describe(name, status) for name, status in entries if not status.isdir],
-        }
-
-    def list(
-        self, prefix: str | None = None, *, offset: str | None = None, chunk_size: int = 1000
-    ) -> Iterator[Sequence[Entry]]:
-        """Yield the files below a folder in the order of their names, in lists; hidden drafts are left out.
-
-        Args:
-            prefix: the folder; None: all.
-            offset: only names behind this one.
-            chunk_size: longest list.
-        """
-        entries = (entry for entry in self._walk(prefix or "") if offset is None or entry["path"] > offset)
-        while chunk := tuple(islice(entries, chunk_size)):
-            yield chunk
-
-    def list_drafts(self, folder: str) -> Iterator[Entry]:
-        """Yield the hidden drafts below a folder, of living writers and of killed ones."""
-        return self._walk(folder, drafts=True)
-
-    def _walk(self, folder: str, *, drafts: bool = False) -> Iterator[Entry]:
-        """Yield the files below a folder as an object storage orders them. One folder a level is held."""
-        for name, status in self._list_folder(folder, drafts=drafts):
-            if status.isdir:
-                yield from self._walk(name, drafts=drafts)
-            else:
-                yield _describe(name, status)
-
-    def _list_folder(self, folder: str, *, drafts: bool = False) -> Sequence[tuple[str, FileStatus]]:
-        """Return the names and the states of what is directly in a folder; of none or of a file, nothing.
-
-        A slash counts as a part of a folder's name, as in an object storage. `drafts`: of files only the
-        hidden drafts, else all others.
-        """
+    def list_folder(self, folder: str) -> Iterable[tuple[str, Entry | None]]:
+        """Return what is directly in a folder, as `FolderTree.list_folder`; of a file, nothing."""
         try:
             with explain_hdfs():
                 entries = [*self.client.list_status(f"/{folder}", False)]
         except FileNotFoundError:
             return ()
         keys = [(_key(status.path), status) for status in entries]
-        below = [
-            (key, status)
-            for key, status in keys
-            if key != folder and (status.isdir or _is_draft(key) == drafts)
-        ]
-        return sorted(below, key=lambda pair: pair[0] + "/" * pair[1].isdir)
+        return [(key, None if one.isdir else _describe(key, one)) for key, one in keys if key != folder]
 
 
 def open_name_node(root: str, retry_seconds: float) -> NameNode:
@@ -288,16 +241,9 @@ class _HdfsWriter:
 
 
 def _describe(key: str, status: FileStatus) -> Entry:
-    written = datetime.fromtimestamp(status.modification_time / 1000, UTC)
-    return {"path": key, "size": status.length, "last_modified": written, "e_tag": None, "version": None}
+    return describe_file(key, status.length, status.modification_time / 1000)
 
 
 def _key(path: str) -> str:
     """Return a path of a listing as a name without a slash in front."""
     return path.partition("://")[2].partition("/")[2] if "://" in path else path.lstrip("/")
-
-
-def _is_draft(key: str) -> bool:
-    """Return whether a file is being written by `_HdfsWriter`, or was left by one that was killed."""
-    name = key.rsplit("/", 1)[-1]
-    return name.startswith(".") and name.endswith(".partial")

@@ -80,12 +80,17 @@ def suggest_removal(place: str) -> str:
     """
     folder, _, _ = place.rpartition("/")
     names = folder.split("/")
-    private = [n for n, name in enumerate(names) if is_remote(place) and PRIVATE_FOLDER.fullmatch(name)]
+    private = [n for n, name in enumerate(names) if is_private(place, name)]
     return f"remove {'/'.join(names[: private[-1]]) if private else folder}, and run again"
 
 
 PRIVATE_FOLDER = re.compile(r"[0-9a-f]{32}")
 """Name of a folder that a run writes inside a folder of object storage."""
+
+
+def is_private(place: str, name: str) -> bool:
+    """Return whether a part of a place is a folder that a run wrote inside another one."""
+    return is_remote(place) and PRIVATE_FOLDER.fullmatch(name) is not None
 
 
 def _open_copy(place: str, size: int, digest: str) -> BinaryIO:

@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -130,6 +130,13 @@ def hold_lease(
             yield lease
     finally:
         _release(lease, is_done)
+
+
+def hold_folder_lease(
+    folder: str | None, name: str, is_done: Callable[[], bool]
+) -> AbstractContextManager[Lease | None]:
+    """Return the lease of a name in a folder of this machine; elsewhere each maker makes its own."""
+    return nullcontext() if folder is None or is_remote(folder) else hold_lease(Path(folder, name), is_done)
 
 
 @contextmanager
@@ -292,8 +299,14 @@ def is_held(target: str | Path) -> bool:
     return bool(last) and not is_dead(files.name(str(target), last))
 
 
-def is_held_within(folder: Path) -> bool:
-    """Return whether an owner that may be alive is making a folder, or something inside it."""
+def is_held_within(place: str) -> bool:
+    """Return whether an owner that may be alive is making a folder, or something inside it.
+
+    Of a folder on object storage the time of the lease inside says it.
+    """
+    if is_remote(place):
+        return False
+    folder = Path(place)
     inside = (Path(base, name) for base, _, names in os.walk(folder) for name in names)
     leases = (path for path in inside if (match := LEASE_NAME.fullmatch(path.name)) and match[2] == "lease")
     return is_held(folder) or any(not is_dead(str(path)) for path in leases)
@@ -303,16 +316,23 @@ LEASE_NAME = re.compile(r"\.(.+)\.(lease|work)-\d+")
 """Name of a lease or a work folder; the groups are its target's name, and which of the two it is."""
 
 
-def find_target(path: Path) -> Path:
-    """Return the target of a lease or a work folder."""
+def find_target(path: Path) -> Path | None:
+    """Return the target of a lease or a work folder; None: it is neither."""
     match = LEASE_NAME.fullmatch(path.name)
-    assert match is not None
-    return path.with_name(match[1])
+    return path.with_name(match[1]) if match else None
 
 
-def list_abandoned(folder: Path) -> dict[Path, list[Path]]:
-    """Return leases and work folders in a folder whose owners have ended, by target."""
-    return {target: paths for target, paths in _list_targets(folder).items() if not is_held(target)}
+def list_abandoned(place: str) -> dict[Path, list[Path]]:
+    """Return leases and work folders in a folder whose owners have ended, by target.
+
+    On object storage they are inside their target.
+    """
+    folder = Path(place)
+    return (
+        {}
+        if is_remote(place)
+        else {target: paths for target, paths in _list_targets(folder).items() if not is_held(target)}
+    )
 
 
 def list_held(folder: Path) -> list[Path]:
@@ -322,10 +342,10 @@ def list_held(folder: Path) -> list[Path]:
 
 def _list_targets(folder: Path) -> dict[Path, list[Path]]:
     """Return leases and work folders in a folder, by target."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     paths_by_target: dict[Path, list[Path]] = {}
-    for path in (folder / name for name in names if LEASE_NAME.fullmatch(name)):
-        paths_by_target.setdefault(find_target(path), []).append(path)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if target := find_target(path):
+            paths_by_target.setdefault(target, []).append(path)
     return paths_by_target
 
 

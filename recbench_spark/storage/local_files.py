@@ -14,16 +14,17 @@ import pyarrow as pa
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import require_names
 from recbench_spark.storage.object_access import explain_arrow, open_filesystem
+from recbench_spark.storage.objects import open_input
 from recbench_spark.storage.text_forms import BLANKS, TO_UTF8
 from recbench_spark.storage.uris import LOG, is_hidden, is_remote
 
 DAMAGED = "the file is damaged, cut off or in another format: write it again"
 
-COMPRESSED = (".gz", ".bz2")
-"""Suffixes of compressed text files that both engines read."""
+COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+"""Suffixes of compressed text files that are read."""
 
-UNSUPPORTED = (".zip", ".zst", ".xz", ".lz4", ".lzma", ".snappy", ".7z", ".rar", ".tar", ".tgz")
-"""Suffixes of compressed files that Spark does not read."""
+UNSUPPORTED = (".zip", ".xz", ".lzma", ".snappy", ".7z", ".rar", ".tar", ".tgz")
+"""Suffixes of compressed files that are not read."""
 
 TEXT = (".csv", ".tsv")
 
@@ -170,8 +171,12 @@ def split_line(line: str, sep: str) -> list[str]:
     return next(csv.reader([line], delimiter=sep), [])
 
 
-def require_columns(names: Sequence[str], columns: Sequence[str], what: str, path: str) -> None:
+def require_columns(
+    names: Sequence[str], columns: Sequence[str], what: str, path: str, sep: str | None = None
+) -> None:
     """Check a table by path as `require_names`; for text the hint names the line or separator to use.
+
+    `sep`: what fields were separated by; None: by the name of the file.
 
     Raises:
         SchemaError: a column is missing.
@@ -181,23 +186,23 @@ def require_columns(names: Sequence[str], columns: Sequence[str], what: str, pat
     except SchemaError as error:
         hint = ""
         with suppress(SchemaError):  # files beside those that are read
-            hint = _text_hint(path, columns)
+            hint = _text_hint(path, columns, sep or text_separator(path))
         raise SchemaError(error.message, hint or error.hint) from None
 
 
-def _text_hint(path: str, columns: Sequence[str]) -> str:
-    """Return a hint where the first line lacks columns; empty if nothing is known."""
+def _text_hint(path: str, columns: Sequence[str], used: str | None) -> str:
+    """Return a hint where the first line, cut at a separator, lacks columns; empty if nothing is known."""
     place = Path(path)
-    if not place.exists() or text_separator(path) is None:
+    if not place.exists() or used is None:
         return ""
     files = data_files(place) if place.is_dir() else [place]
     lines = [line for file in files[:1] for line in head_lines(read_head(str(file)))]
     for number, line in enumerate(lines[:HEADER_LINES], 1):
         for sep in SEPARATORS:
-            if number == 1 and sep == text_separator(path):
+            if number == 1 and sep == used:
                 continue
             if {*columns} <= cut_names(line, sep):
-                return f"{_line_hint(number)}{_separator_hint(sep, path)}".strip()
+                return f"{_line_hint(number)}{_separator_hint(sep, used)}".strip()
     return trec_hint(lines)
 
 
@@ -243,8 +248,8 @@ def _line_hint(number: int) -> str:
     return f"line {number} holds these names: remove the lines before it" if number > 1 else ""
 
 
-def _separator_hint(sep: str, path: str) -> str:
-    if sep == text_separator(path):
+def _separator_hint(sep: str, used: str) -> str:
+    if sep == used:
         return ""
     return f" fields are separated by {sep!r}: dataset.options sep of a log; else write commas"
 
@@ -302,9 +307,12 @@ def find_undecoded(path: str) -> tuple[int, int] | None:
     return (line, rest[0]) if rest else None
 
 
-def describe_undecoded(path: str) -> list[str]:
-    """Return a sentence about the first byte of a local file that is not UTF-8; nothing where all is."""
-    place = find_undecoded(path) if Path(path).is_file() else None
+def describe_undecoded(path: str, *, is_file: bool = False) -> list[str]:
+    """Return a sentence about the first byte of a file that is not UTF-8; nothing where all is.
+
+    `is_file`: the path is known to be a file, and no name of a folder or a table.
+    """
+    place = find_undecoded(path) if is_file or Path(path).is_file() else None
     return [] if place is None else [f"byte 0x{place[1]:02X} in line {place[0]:,} is not UTF-8"]
 
 
@@ -346,9 +354,9 @@ MAGIC = {
 
 
 def describe_content(path: str) -> tuple[str, str]:
-    """Return the format of a local file by its first bytes, and a hint; empty texts: unknown."""
-    with Path(path).open("rb") as file:
-        head = file.read(HEAD_BYTES)
+    """Return the format of a file by its first bytes, and a hint; empty texts: unknown."""
+    with open_input(path) as file:
+        head = bytes(file.read(HEAD_BYTES) or b"")
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
     if kind:
         return kind, find_hint(
@@ -413,11 +421,11 @@ def refuse_misspelt(names: Sequence[str], wanted: Sequence[str], where: str, key
             raise SchemaError(f"{where}: column {lower[name]} is not read: {name} is expected", hint)
 
 
-def parquet_error(where: str, file: str, error: Exception) -> DataError:
-    """Return the error for a file that is not Parquet, with its real format."""
+def parquet_error(where: str, file: str, error: Exception, wanted: str = "Parquet") -> DataError:
+    """Return the error for a file that is not of the wanted format, with its real one."""
     kind, hint = describe_content(file) if Path(file).is_file() else ("", DAMAGED)
     name = "it" if where.endswith(Path(file).name) else Path(file).name
-    if kind and kind != "Parquet":
-        return DataError(f"{where}: cannot be read: {name} is {kind}, not a Parquet file", hint)
+    if kind and kind != wanted:
+        return DataError(f"{where}: cannot be read: {name} is {kind}, not a {wanted} file", hint)
     reason = str(error).strip().splitlines()[0]
-    return DataError(f"{where}: cannot be read: {name} is not a Parquet file: {reason[:300]}", DAMAGED)
+    return DataError(f"{where}: cannot be read: {name} is not a {wanted} file: {reason[:300]}", DAMAGED)

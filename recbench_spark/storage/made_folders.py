@@ -16,13 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.block_arrays import remove_parts
 from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.delta_files import write_files
 from recbench_spark.storage.host_files import copy_file_to_object, copy_object_to_file, suggest_removal
 from recbench_spark.storage.leases import Lease, Report, hold_lease, print_line
 from recbench_spark.storage.makers import private_name
-from recbench_spark.storage.objects import copy_object, put_if_absent, read_bytes, write_bytes
+from recbench_spark.storage.objects import (
+    copy_object,
+    put_if_absent,
+    read_bytes,
+    remove_objects,
+    write_bytes,
+)
 from recbench_spark.storage.publish import remove_tree
 from recbench_spark.storage.seals import SEAL, find_damage, read_seal
 from recbench_spark.storage.uris import is_remote, join_uri
@@ -108,7 +113,7 @@ def _make_remote_folder(target: str, is_done: Callable[[], bool]) -> Iterator[Fo
         yield work
     finally:
         if find_folder(target) != work.work:  # it was not published
-            remove_parts(work.work)
+            remove_objects(work.work)
 
 
 SUCCESS = "_SUCCESS"
@@ -155,7 +160,7 @@ def publish_parts(files: Sequence[str], folder: str) -> None:
     for number, file in enumerate(files):
         target = join_uri(folder, f"part-{number:05}.parquet")
         copy_object(file, target) if remote else Path(file).rename(target)
-    remove_parts(join_uri(folder, TASK_FILES))
+    remove_objects(join_uri(folder, TASK_FILES))
 
 
 def fill_folder(target: str, folder: Path, build: Callable[[Path], object]) -> None:
@@ -209,4 +214,4 @@ def hold_private_folder(target: str) -> Iterator[str]:
     try:
         yield place
     finally:
-        remove_parts(place)
+        remove_objects(place)

@@ -11,6 +11,7 @@ its parent stays where it is: to close it would end connections that the parent 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import uuid
 from collections.abc import Callable
@@ -105,6 +106,9 @@ def _read_text(path: str) -> str:
 
 
 PARTIAL = ".partial"
+
+PRIVATE_NAME = re.compile(r"\..+\.[0-9a-f]+" + re.escape(PARTIAL))
+"""A name as `private_name` makes it: its file is being written, or its writer was killed."""
 
 
 def private_name(name: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from recbench_spark.errors import FallbackToSpark, StoreError
+from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
+from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.delta_tables import open_table, read_dataset
 from recbench_spark.storage.marks import list_others_at_work
 from recbench_spark.storage.table_sql import has_breach, migration_statements, name_types, quote_folder
@@ -15,7 +16,9 @@ from recbench_spark.storage.table_upkeep import change_table
 
 if TYPE_CHECKING:
     from recbench_spark.storage.file_tables import FileTables
-    from recbench_spark.storage.warehouse import WarehouseTables
+
+
+BY_SPARK = "table {} of the warehouse is changed by Spark alone"
 
 
 def migrate(warehouse: FileTables) -> list[str]:
@@ -44,17 +47,10 @@ def migrate(warehouse: FileTables) -> list[str]:
             done += warehouse.retry(f"migrate {table.name}", partial(_change_table, warehouse, table))
             continue
         for statement in todo[table.name]:
-            run = partial(_require_spark(warehouse, table).spark.sql, statement)
+            run = partial(require_session(warehouse, BY_SPARK.format(table.name)).spark.sql, statement)
             warehouse.retry(f"migrate {table.name}", run)
             done.append(statement)
     return done
-
-
-def _require_spark(warehouse: FileTables, table: Table) -> WarehouseTables:
-    """Return a warehouse with a session. Raises FallbackToSpark."""
-    if not hasattr(warehouse, "spark"):
-        raise FallbackToSpark(f"table {table.name} of the warehouse is changed by Spark alone")
-    return cast("WarehouseTables", warehouse)
 
 
 def _change_table(warehouse: FileTables, table: Table) -> list[str]:
@@ -99,7 +95,7 @@ def _migration_statements(warehouse: FileTables, table: Table) -> list[str]:
         known, properties = opened.schema().to_json(), opened.metadata().configuration
         identifier = quote_folder(place)
     else:
-        by_spark = _require_spark(warehouse, table)
+        by_spark = require_session(warehouse, BY_SPARK.format(table.name))
         known, properties = by_spark.read(table).schema.json(), by_spark.properties(table.name)
         identifier = by_spark.identifier(table.name)
     return migration_statements(table, name_types(json.loads(known)["fields"]), properties, identifier)

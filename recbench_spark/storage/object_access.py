@@ -12,8 +12,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,9 +24,18 @@ from pyarrow import fs
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage import hdfs
-from recbench_spark.storage.hdfs import NameNode, explain_hdfs
+from recbench_spark.storage.drivers import Driver, FolderTree, LocalFolders, has_word, squeeze
+from recbench_spark.storage.hdfs import explain_hdfs
 from recbench_spark.storage.makers import cache_in_process
-from recbench_spark.storage.uris import arrow_uri, is_hdfs, is_object_storage, read_scheme, split_bucket
+from recbench_spark.storage.publish import local_path
+from recbench_spark.storage.uris import (
+    HDFS,
+    arrow_uri,
+    is_object_storage,
+    is_remote,
+    read_scheme,
+    split_bucket,
+)
 from recbench_spark.transfer_sizes import PART_BYTES, PARTS_AT_ONCE
 
 if TYPE_CHECKING:
@@ -207,14 +215,16 @@ def delta_options(place: str | Path) -> dict[str, str] | None:
     """Return the settings by which `deltalake` opens a table; None for a folder of this machine."""
     if not is_object_storage(place):
         return None
-    if is_hdfs(place):
-        return hdfs.prepare_client(RETRY_SECONDS)
+    return find_driver(place).delta_options(str(place))
+
+
+def _bucket_options(place: str) -> dict[str, str]:
     limits = {
         "connect_timeout": f"{CONNECT_SECONDS}s",
         "timeout": f"{REQUEST_SECONDS}s",
         "retry_timeout": f"{RETRY_SECONDS}s",
     }
-    return {**read_access(str(place)).options, **limits}
+    return {**read_access(place).options, **limits}
 
 
 def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
@@ -223,14 +233,7 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
     Returns:
         The file system, and the path in it.
     """
-    uri = arrow_uri(place)
-    if is_hdfs(uri):
-        return hdfs.open_arrow(split_bucket(uri).root, RETRY_SECONDS), open_path(uri)
-    if read_scheme(uri) != "s3":
-        system, path = fs.FileSystem.from_uri(uri)
-        return system, path
-    system = _open_s3(tuple(sorted(read_access(uri).options.items())))
-    return system, uri.removeprefix("s3://")
+    return find_driver(place).open_arrow(arrow_uri(place)), open_path(place)
 
 
 @cache_in_process(8)
@@ -253,10 +256,7 @@ def _open_s3(settings: Settings) -> fs.FileSystem:
 
 def open_path(place: str) -> str:
     """Return the name of a file within its file system as Arrow takes it."""
-    uri = arrow_uri(place)
-    if is_hdfs(uri):
-        return f"/{split_bucket(uri).key}"
-    return uri.removeprefix("s3://") if read_scheme(uri) == "s3" else str(fs.FileSystem.from_uri(uri)[1])
+    return find_driver(place).name_in_arrow(arrow_uri(place))
 
 
 def map_together(root: str, function: Callable[[T], R], values: Iterable[T]) -> list[R]:
@@ -268,14 +268,16 @@ def map_together(root: str, function: Callable[[T], R], values: Iterable[T]) -> 
 
 
 def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> Any:
-    """Open a bucket by obstore, or an HDFS by its own client.
+    """Open a bucket by its driver.
 
     Args:
         root: URI of the bucket (`uris.split_bucket`).
         retry_seconds: longest time of all attempts at one request.
     """
-    if is_hdfs(root):
-        return hdfs.open_name_node(root, retry_seconds)
+    return find_driver(root).open_bucket(root, retry_seconds)
+
+
+def _open_obstore(root: str, retry_seconds: float) -> Any:
     settings = tuple(sorted(read_access(root).options.items()))
     return _open_bucket(root, retry_seconds, settings)
 
@@ -306,35 +308,35 @@ HINT_AZURE = "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY are the a
 
 def storage_error(place: str, text: str) -> StoreError:
     """Return the error for a place of an object storage, by the text of a library's error."""
-    return _hdfs_error(place, text) if is_hdfs(place) else _bucket_error(place, text)
+    return find_driver(place).explain(place, text)
 
 
 def _bucket_error(place: str, text: str) -> StoreError:
     access, bucket = read_access(place), split_bucket(place).root
     where, hint = f"bucket {bucket} at {access.address}", HINTS.get(read_scheme(place), HINT_AZURE)
-    said = _squeeze(text.partition("Debug source")[0])
-    if _has_word(said, ("nosuchbucket", "bucket does not exist")):
+    said = squeeze(text.partition("Debug source")[0])
+    if has_word(said, ("nosuchbucket", "bucket does not exist")):
         return StoreError(f"there is no {where}", f"make the bucket, or correct its name; {hint}")
-    if not access.source and _has_word(said, NO_CREDENTIALS):
+    if not access.source and has_word(said, NO_CREDENTIALS):
         return StoreError(f"cannot open {where}: {access.describe_credentials()}", hint)
-    if _has_word(said, EXPIRED):
+    if has_word(said, EXPIRED):
         message = f"the keys for {where} have expired: {access.describe_credentials()}"
         return StoreError(
             message, "renew them there, and run again: a night goes on from what was published"
         )
-    if _has_word(said, REFUSED):
+    if has_word(said, REFUSED):
         return StoreError(f"{where} refuses this user: {access.describe_credentials()}", hint)
-    if _has_word(said, SILENT):
+    if has_word(said, SILENT):
         return StoreError(f"{where} does not answer: {_shorten(text)}", hint)
     return StoreError(f"{where}: {_shorten(text)}", hint)
 
 
 def _hdfs_error(place: str, text: str) -> StoreError:
-    root, said = split_bucket(place).root, _squeeze(text)
-    if _has_word(said, HDFS_REFUSED):
+    root, said = split_bucket(place).root, squeeze(text)
+    if has_word(said, HDFS_REFUSED):
         hint = "HADOOP_USER_NAME names the user; where there is Kerberos, kinit gets a ticket"
         return StoreError(f"{root} refuses this user: {_shorten(text)}", hint)
-    problem = "does not answer" if _has_word(said, HDFS_SILENT) else "has an error"
+    problem = "does not answer" if has_word(said, HDFS_SILENT) else "has an error"
     return StoreError(f"{root} {problem}: {_shorten(text)}", HINT_HDFS)
 
 
@@ -362,37 +364,32 @@ EXPIRED = (
 SILENT = ("connect", "timed out", "timeout", "dns", "resolve", "network", "error sending request")
 
 
-CUT = (
-    "response body error",
-    "error reading a body",
-    "getting list response body",
-    "message length reached",
+BUCKETS = Driver(
+    _open_obstore,
+    lambda uri: fs.FileSystem.from_uri(uri)[0],
+    lambda uri: str(fs.FileSystem.from_uri(uri)[1]),
+    _bucket_options,
+    _bucket_error,
 )
-"""Words of an error after an answer whose end is missing."""
+DRIVERS = {
+    "s3": BUCKETS._replace(
+        open_arrow=lambda uri: _open_s3(tuple(sorted(read_access(uri).options.items()))),
+        name_in_arrow=lambda uri: uri.removeprefix("s3://"),
+    ),
+    HDFS: Driver(
+        hdfs.open_name_node,
+        lambda uri: hdfs.open_arrow(split_bucket(uri).root, RETRY_SECONDS),
+        lambda uri: f"/{split_bucket(uri).key}",
+        lambda _: hdfs.prepare_client(RETRY_SECONDS),
+        _hdfs_error,
+    ),
+}
+"""Drivers by scheme; `OBJECT_SCHEMES` has those of buckets, too, which obstore and Arrow open."""
 
-CUT_ATTEMPTS = 5
-"""Number of times that a request is made whose answers are cut."""
 
-
-def is_cut_answer(error: Exception) -> bool:
-    """Return whether the connection ended within the storage's answer.
-
-    The libraries repeat a request without an answer, and go on with an object that is read; of a listing
-    they do not ask for the rest.
-    """
-    return _has_word(_squeeze(str(error)), CUT)
-
-
-def repeat_if_cut(action: Callable[[], T]) -> T:
-    """Run an action that changes nothing, again where the storage's answer was cut; return its result."""
-    for attempt in range(1, CUT_ATTEMPTS):
-        try:
-            return action()
-        except Exception as error:
-            if not is_cut_answer(error):
-                raise
-        time.sleep(0.1 * 2**attempt)
-    return action()
+def find_driver(place: str | Path) -> Driver:
+    """Return the driver of a place."""
+    return DRIVERS.get(read_scheme(place), BUCKETS)
 
 
 @contextmanager
@@ -409,11 +406,14 @@ def explain_storage(place: str) -> Iterator[None]:
 
 @contextmanager
 def open_store(place: str, retry_seconds: float = RETRY_SECONDS) -> Iterator[tuple[Any, str]]:
-    """Open the bucket, or the HDFS, of a URI for a block, with the name of the place in it.
+    """Open the driver of a place for a block, with the name of the place in it.
 
     Raises:
-        StoreError: it does not answer, or refuses, here or in the block.
+        StoreError: an object storage does not answer, or refuses, here or in the block.
     """
+    if not is_remote(place):
+        yield LocalFolders(), str(local_path(place))
+        return
     bucket = split_bucket(place)
     with explain_storage(place):
         yield open_bucket(bucket.root, retry_seconds=retry_seconds), bucket.key
@@ -435,7 +435,7 @@ class ObjectOutput:
         with open_store(place) as (store, key):
             self.writer: Any = (
                 store.open_writer(key)
-                if isinstance(store, NameNode)
+                if isinstance(store, FolderTree)
                 else open_writer(store, key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
             )
 
@@ -458,15 +458,6 @@ def explain_arrow(place: str) -> Iterator[None]:
         if not is_object_storage(place):
             raise
         raise storage_error(place, str(error)) from None
-
-
-def _squeeze(text: str) -> str:
-    """Return a text without case, blanks and underscores, since each library spells errors otherwise."""
-    return re.sub("[ _]", "", text.lower())
-
-
-def _has_word(said: str, words: Sequence[str]) -> bool:
-    return any(_squeeze(word) in said for word in words)
 
 
 def _shorten(text: str) -> str:

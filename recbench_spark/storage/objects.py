@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,19 +23,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.hdfs import NameNode
+from recbench_spark.storage.drivers import CUT_ATTEMPTS, FolderTree, is_cut_answer, repeat_if_cut
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.object_access import (
-    CUT_ATTEMPTS,
     ObjectOutput,
     explain_arrow,
     explain_storage,
-    is_cut_answer,
     may_have_credentials,
     open_filesystem,
     open_path,
     open_store,
-    repeat_if_cut,
     storage_error,
 )
 from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
@@ -134,7 +132,7 @@ def put_if_absent(place: str, content: bytes) -> bool:
 
 
 def list_objects(place: str) -> Iterator[str]:
-    """Yield the names of all objects below a place of an object storage, relative to it, in order.
+    """Yield the names of all files below a place of any storage, relative to it, in order.
 
     A thousand names are held at a time. An object without bytes costs a request.
 
@@ -207,7 +205,7 @@ class StoredObject(NamedTuple):
 
 
 def stat_objects(place: str) -> Iterator[StoredObject]:
-    """Yield the object of this name, or all objects below the place in order.
+    """Yield the file of this name, or all files below the place in order, on any storage.
 
     A thousand are held at a time. An object without bytes costs a request.
 
@@ -268,10 +266,10 @@ def stat_in_turn(place: str, names: Iterable[str]) -> list[StoredObject]:
 
 def list_drafts(place: str) -> Iterator[StoredObject]:
     """Yield the files below a place that are being written under a private name, or were left by killed
-    writers; only HDFS has them. Raises StoreError as `list_objects`.
+    writers; a bucket has none. Raises StoreError as `list_objects`.
     """
     with open_store(place) as (store, key):
-        for entry in store.list_drafts(key) if isinstance(store, NameNode) else ():
+        for entry in store.list_drafts(key) if isinstance(store, FolderTree) else ():
             yield _describe_object(entry["path"].removeprefix(f"{key}/"), entry)
 
 
@@ -294,6 +292,22 @@ def list_folders(place: str) -> list[str]:
     return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in listed["common_prefixes"])
 
 
+USE_MARK = "used.txt"
+"""Object that is written where a run uses what is beside it."""
+
+
+def refresh_time(place: str) -> None:
+    """Refresh the time of a file, since retention keeps what was used lately.
+
+    An object cannot be touched: on object storage an object beside it is written anew.
+    """
+    if is_remote(place):
+        with suppress(StoreError):  # a warehouse that others may only read
+            write_bytes(join_uri(place.rpartition("/")[0], USE_MARK), b"\n")
+    elif Path(place).is_file():
+        os.utime(place)
+
+
 def copy_object(place: str, target: str) -> None:
     """Copy an object within its bucket, by the storage itself; an object of the target's name is replaced.
 
@@ -305,20 +319,23 @@ def copy_object(place: str, target: str) -> None:
 
 
 def remove_object(place: str) -> None:
-    """Remove an object of an object storage; it need not exist. Raises StoreError as `list_objects`."""
+    """Remove a file of any storage; it need not exist. Raises StoreError as `list_objects`."""
     with open_store(place) as (store, key):
         store.delete(key)
 
 
 def remove_objects(place: str) -> None:
-    """Remove all objects below a place, a thousand by a request. Raises StoreError as `list_objects`."""
+    """Remove a file, or all below a place of any storage; it need not exist.
+
+    A folder vanishes as a whole, and objects a thousand by a request. Raises StoreError as `list_objects`.
+    """
     with open_store(place) as (store, key):
         repeat_if_cut(partial(_remove_listed, store, key))
 
 
 def _remove_listed(store: Any, key: str) -> None:
-    """Remove all objects below a key, a thousand by a request; of HDFS the folder, by one."""
-    if isinstance(store, NameNode):
+    """Remove all below a key: a folder, or objects, a thousand by a request."""
+    if isinstance(store, FolderTree):
         store.delete_folder(key)
         return
     for chunk in store.list(key or None, chunk_size=LISTED_AT_ONCE):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -70,9 +69,7 @@ def drop_scratch(base: str) -> None:
     Args:
         base: a folder, or a URI of object storage.
     """
-    if "://" in base:
-        with suppress(StoreError):
-            remove_objects(join_uri(base, SCRATCH))
-        return
-    shutil.rmtree(Path(base) / SCRATCH, ignore_errors=True)
-    remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])
+    with suppress(StoreError, OSError):
+        remove_objects(join_uri(base, SCRATCH))
+    if "://" not in base:
+        remove_old(Path(base) / SCRATCH.split("/", maxsplit=1)[0])

@@ -13,6 +13,7 @@ from typing import cast
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.makers import PARTIAL
+from recbench_spark.storage.uris import is_remote
 
 SEAL = "seal.json"
 
@@ -52,12 +53,15 @@ def write_entries(folder: Path, entries: Mapping[str, Entry]) -> None:
     (folder / SEAL).write_text(json.dumps(dict(entries)), encoding="utf-8")
 
 
-def read_seal(folder: Path) -> dict[str, Entry]:
-    """Return the entries of a folder's seal; empty if it has none.
+def read_seal(folder: Path | str) -> dict[str, Entry]:
+    """Return the entries of a folder's seal; empty if it has none, as on object storage.
 
     Raises:
         StoreError: the seal itself is damaged.
     """
+    if is_remote(folder):
+        return {}
+    folder = Path(folder)
     try:
         entries = json.loads((folder / SEAL).read_text(encoding="utf-8"))
         return {name: cast(Entry, tuple(entry)) for name, entry in entries.items()}
@@ -67,19 +71,21 @@ def read_seal(folder: Path) -> dict[str, Entry]:
         raise StoreError(f"{folder / SEAL} cannot be read: {error}", _repair_hint(folder)) from None
 
 
-def find_damage(folder: Path, *, digests: bool = False) -> str:
+def find_damage(folder: Path | str, *, digests: bool = False, optional: bool = False) -> str:
     """Return the first difference between a folder and its seal, in words; empty if there is none.
 
     Args:
         folder: sealed.
         digests: compare all bytes, not only their number.
+        optional: the folder may have no seal, as those of older versions and on object storage.
     """
     try:
         entries = read_seal(folder)
     except StoreError as error:
         return error.message
     if not entries:
-        return f"{folder / SEAL} is missing"
+        return "" if optional else f"{folder}/{SEAL} is missing"
+    folder = Path(folder)
     damages = (find_file_damage(folder, *entry, digests=digests) for entry in entries.items())
     return next(filter(None, damages), "")
 

@@ -124,23 +124,16 @@ def find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
 def has_commit(place: str | Path) -> bool:
     """Return whether a folder of this machine or of an object storage holds a table.
 
-    Of an object storage, a thousand names are listed at a time.
+    Of an object storage, a thousand names are listed at a time; those of the log come before data files,
+    since `_` comes before small letters.
 
     Raises:
         StoreError: as `find_commit`; an object storage does not answer, or refuses.
     """
     if is_object_storage(place):
-        return find_commit(str(place), partial(objects_in, str(place)))
+        return find_commit(str(place), partial(list_objects, str(place)))
     folder = Path(place)
     return find_commit(str(folder), partial(files_in, folder))
-
-
-def objects_in(place: str) -> Iterator[str]:
-    """Yield the relative names of all objects of a place, in order: by one request where there are few.
-
-    The log comes before data files, since its name begins with `_` and theirs with a small letter.
-    """
-    yield from list_objects(place)
 
 
 def remove_uncommitted(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Open the files of a table for reading without Spark: a file, a folder of files, or a Delta table.
 
-Edges of graphs (`graph.edges`), logs (`data.columnar`) and tables of other systems (`data.arrow_files`) are
-listed, opened and refused here. Callers decide what a file must hold, and who reads what is refused.
+`data.table_pieces` opens tables of other systems, logs and edges by it.
 """
 
 from __future__ import annotations
@@ -9,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, reduce
+from functools import reduce
 from operator import and_
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -19,94 +17,66 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from recbench_spark.errors import DataError, FallbackToSpark, StoreError
+from recbench_spark.errors import DataError, FallbackToSpark, nearest
 from recbench_spark.inputs import find_version
 from recbench_spark.storage import objects
-from recbench_spark.storage.delta_tables import list_features, list_table_files, open_table, read_dataset
-from recbench_spark.storage.local_files import data_files, has_delta_log, parquet_error, refuse_case
+from recbench_spark.storage.delta_tables import list_features, open_table, read_dataset
+from recbench_spark.storage.local_files import has_delta_log
 from recbench_spark.storage.objects import holds_files
 from recbench_spark.storage.uris import LOG, is_object_storage, join_uri
 
 
 class Piece(NamedTuple):
-    """Piece is the unit of reading of a task: a row group, or the lines of a CSV file in a range of bytes.
-
-    Attributes:
-        path: path of the file.
-        number: row group; for CSV -1 if the range begins with a line, -2 if it may begin within one.
-        rows: number of rows; -1 for CSV.
-        size: bytes of the piece.
-        first: for CSV, first byte of the range.
-    """
+    """Piece is a row group of a Parquet file, the unit of reading of a task: its number and its rows."""
 
     path: str
     number: int
     rows: int
-    size: int
-    first: int = 0
-
-
-class DeltaFiles(NamedTuple):
-    """Data files of a version of a Delta table, and its columns; `is_partitioned`: folders hold columns."""
-
-    files: list[str]
-    columns: frozenset[str]
-    is_partitioned: bool
 
 
 # ---------------------------------------------------------------------------------------- Delta
 
 
-def list_delta_files(place: str | Path, partitions: Mapping[str, str] | None = None) -> DeltaFiles:
-    """List the files of the version whose identity was recorded, or of the latest; rows are in them alone.
-
-    Args:
-        place: folder of the table on this machine, or a URI of an object storage.
-        partitions: column -> value of the wanted files; None: all files.
-
-    Raises:
-        FallbackToSpark: there is no such table or partition, or its rows need more than its files.
-    """
-    # Imported here, because workers import this module and do not need it.
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
-
-    try:
-        table = open_table(place, find_version(str(place)))
-        if table.protocol().min_reader_version > 1:
-            named = ", ".join(list_features(table)) or "those of newer readers"
-            raise FallbackToSpark(f"{place} uses Delta features that are not read here: {named}", EXPORT)
-        files = sorted(list_table_files(table, place, partitions))
-    except (DeltaError, StoreError) as error:
-        raise FallbackToSpark(f"cannot read {place}: {error}", "is it a Delta table?") from None
-    columns = frozenset(field.name for field in table.schema().fields)
-    return DeltaFiles(files, columns, bool(table.metadata().partition_columns))
-
-
-def open_delta(path: str, version: int | None = None) -> ds.Dataset:
+def open_delta(
+    path: str, version: int | None = None, partitions: Mapping[str, str] | None = None
+) -> ds.Dataset:
     """Open the rows of a Delta table or of a partition.
 
-    `version`: None: the one that was recorded, or the latest.
+    Args:
+        path: of the table, or of a partition.
+        version: None: the one that was recorded, or the latest.
+        partitions: values of partition columns; None: those that the path names.
 
     Raises:
-        FallbackToSpark: only Spark supports its features.
+        FallbackToSpark: only Spark supports its features. DataError: it has no such partition.
     """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-    partition = find_partition(path)
+    partition = TablePartition(path, dict(partitions)) if partitions else find_partition(path)
     try:
         version = find_version(path) if version is None else version
         if partition is None:
             return read_dataset(path, version)
         rows = read_dataset(partition.table, version)
+        _require_partition(partition)
         wanted = {
             name: read_folder_value(text, rows.schema.field(name).type).as_py()
             for name, text in partition.values.items()
         }
         keys = {one: ds.get_partition_keys(one.partition_expression) for one in rows.get_fragments()}
         kept = [one for one, own in keys.items() if wanted.items() <= own.items()]
+        if partitions and not kept:
+            raise DataError(f"{path} has no rows of {partition.values}", "check its name")
         return ds.FileSystemDataset(kept, rows.schema, rows.format, rows.filesystem)
     except (DeltaError, OSError, ValueError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
+
+
+def _require_partition(partition: TablePartition) -> None:
+    known = open_table(partition.table).metadata().partition_columns
+    odd = partition.values.keys() - {*known}
+    if odd:
+        raise DataError(f"{partition.table} is not partitioned by {min(odd)}", nearest(min(odd), known))
 
 
 def split_groups(dataset: ds.Dataset) -> list[ds.ParquetFileFragment]:
@@ -158,52 +128,20 @@ EXPORT = "write its rows, or a part of them, as Parquet with Spark"
 # -------------------------------------------------------------------------------------- Parquet
 
 
-def open_parquet(path: str) -> ds.Dataset:
-    """Open the rows of a Parquet file, or of a folder of files with the same columns.
-
-    Raises:
-        DataError: a file is not Parquet. SchemaError: names of columns differ in case alone.
-        FallbackToSpark: there are no files, or they have different columns.
-    """
-    files = [str(file) for file in data_files(Path(path))] if Path(path).is_dir() else [path]
-    if not files:
-        raise FallbackToSpark(f"{path} has no files")
-    schemas = read_schemas(files, path)
-    refuse_case(schemas[0].names, path)
-    if any(schema != schemas[0] for schema in schemas):
-        raise FallbackToSpark(f"{path}: its files have different columns")
-    return ds.dataset(files, format="parquet")
-
-
-def read_footers(files: Sequence[str], where: str) -> list[pq.FileMetaData]:
-    """Read the footers of Parquet files with some threads. The caller holds them.
-
-    Args:
-        files: paths of this machine, or URIs of an object storage.
-        where: name of the files in errors.
-
-    Raises:
-        DataError: a file is not Parquet.
-    """
+def read_footers(files: Sequence[str]) -> list[pq.FileMetaData]:
+    """Read the footers of Parquet files with some threads. The caller holds them."""
     with ThreadPoolExecutor(max_workers=16) as pool:
-        return list(pool.map(partial(_read_footer, where=where), files))
+        return list(pool.map(read_footer, files))
 
 
-def _read_footer(file: str, where: str) -> pq.FileMetaData:
-    try:
-        with objects.open_parquet(file, **CHECKED) as opened:
-            return opened.metadata
-    except (pa.ArrowException, OSError) as error:
-        raise parquet_error(where, file, error) from None
+def read_footer(file: str) -> pq.FileMetaData:
+    """Return the footer of a Parquet file."""
+    with objects.open_parquet(file, **CHECKED) as opened:
+        return opened.metadata
 
 
 CHECKED: dict[str, Any] = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
 """Options by which Parquet is opened."""
-
-
-def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:
-    """Return the schemas of Parquet files as Spark reads them; arguments and errors as `read_footers`."""
-    return [spark_schema(footer.schema) for footer in read_footers(files, where)]
 
 
 def spark_schema(stored: pq.ParquetSchema) -> pa.Schema:
@@ -220,7 +158,7 @@ def spark_schema(stored: pq.ParquetSchema) -> pa.Schema:
 def list_row_groups(files: Sequence[str], footers: Sequence[pq.FileMetaData]) -> tuple[Piece, ...]:
     """Return the row groups of Parquet files: a few values each."""
     return tuple(
-        Piece(path, number, group.num_rows, group.total_byte_size)
+        Piece(path, number, group.num_rows)
         for path, footer in zip(files, footers, strict=True)
         for number, group in enumerate(map(footer.row_group, range(footer.num_row_groups)))
     )

@@ -27,7 +27,7 @@ LOG = "_delta_log"
 
 HDFS = "hdfs"
 
-OBJECT_SCHEMES = ("s3", "gs", "abfs", "abfss", HDFS)
+OBJECT_SCHEMES = {"s3", "gs", "abfs", "abfss", HDFS}
 """Storage that has a write which fails where a name is in use: S3, Google Cloud Storage, Azure; and HDFS,
 whose files are treated like objects (`hdfs`).
 """

@@ -33,7 +33,7 @@ from recbench_spark.storage.catalogs import (
     register_table,
     require_address,
 )
-from recbench_spark.storage.delta_tables import count_rows, hold_table
+from recbench_spark.storage.delta_tables import hold_table
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.object_access import (
@@ -140,6 +140,8 @@ class WarehouseTables(FileTables):
         schema: `catalog.schema` in which the tables have names; empty: in none.
         in_catalog: true if the root is a `catalog.schema`, where Spark writes.
     """
+
+    spark: SparkSession
 
     def __init__(
         self, spark: SparkSession, root: str, read_only: bool = False, any_version: bool = False
@@ -308,12 +310,8 @@ class WarehouseTables(FileTables):
 
     def count_rows(self, table: Table, column: str, value: str) -> int:
         """Return the number of rows of a partition: from the log alone if its files have statistics."""
-        if not self.exists(table.name):
-            return 0
-        if self._uses_deltalake(table):
-            counted = count_rows(self.location(table.name), {column: value})
-            if counted is not None:
-                return counted
+        if not self.exists(table.name) or self._uses_deltalake(table):
+            return super().count_rows(table, column, value)
         return self.read(table).where(F.col(column) == value).count()
 
     def has(self, table: Table, column: str, value: str) -> bool:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.host_files import copy_file_to_object
 from recbench_spark.storage.makers import cache_in_process
 from recbench_spark.storage.objects import stat_objects
-from recbench_spark.storage.publish import local_path, remove_tree
+from recbench_spark.storage.publish import remove_tree
 from recbench_spark.storage.seals import find_damage, read_seal, write_seal
-from recbench_spark.storage.uris import is_remote, join_uri
+from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 from recbench_spark.training.model_adapter import SplitData
 
@@ -31,22 +30,19 @@ def has_weights(data: SplitData, key: str) -> bool:
         StoreError: the file in a folder holds other bytes than the fit wrote.
     """
     place = find_weights(data, key)
-    if is_remote(place):
-        return next(stat_objects(place), None) is not None
-    path = local_path(place)
-    if not path.exists():
+    if (weights := next(stat_objects(place), None)) is None:
         return False
-    status = path.stat()
+    folder = place.rpartition("/")[0]
     # Folders of older versions have no seal.
-    if read_seal(path.parent) and (damage := _find_damage(path.parent, status.st_size, status.st_mtime_ns)):
-        raise StoreError(damage, f"remove {path.parent}: the next run fits the model again")
+    if read_seal(folder) and (damage := _find_damage(folder, weights.size, weights.tag)):
+        raise StoreError(damage, f"remove {folder}: the next run fits the model again")
     return True
 
 
 @cache_in_process(256)
-def _find_damage(folder: Path, size: int, time_ns: int) -> str:
+def _find_damage(folder: str, size: int, tag: str) -> str:
     """Compare a folder with its seal; the bytes of a file of one size and time are read once a process."""
-    del size, time_ns  # part of the key
+    del size, tag  # part of the key
     return find_damage(folder, digests=True)
 
 

@@ -26,6 +26,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, RUNS, SPLITS, Table
 from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.blocks import StoredRows, TaskRows
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import scratch_folder
@@ -33,7 +34,6 @@ from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.fits.logs import SharedRatingLog, mean_rating, share_log
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
     from recbench_spark.storage.store import Store
     from recbench_spark.training.frames import Frame, SparkSession
 
@@ -55,7 +55,7 @@ class SplitData:
     Members that return a frame raise `FallbackToSpark` on a runner without Spark.
     """
 
-    store: AnyStore
+    store: FileTables
     split_id: str
     definition: Definition
     world: WorldSettings

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -31,15 +31,13 @@ from recbench_spark.leaderboard.verdicts import TuningReason, TuningVerdict, use
 from recbench_spark.nightly.measure_checks import make_metric_plan
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.schemas import BOARDS, FITS, RUNS, TRIALS, VERDICTS
+from recbench_spark.storage.file_tables import FileTables, RowReader
 from recbench_spark.training.fits.tasks import Row
 from recbench_spark.tuning.credit import find_search, find_tuning, read_credited_trials
 from recbench_spark.tuning.decisions import HELD, is_counted, keep_headline, read_latest_decisions
 from recbench_spark.tuning.fold_fits import list_named_parts, select_complete_seeds, summarise_models
 from recbench_spark.tuning.folds import FoldedLog
 from recbench_spark.tuning.search import SearchResult, collect_searches, has_settings, read_searches
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 RMSE = "rmse"
 
@@ -68,7 +66,7 @@ def board_name(benchmark: Benchmark) -> str:
     return benchmark.board or benchmark.name
 
 
-def update_board(store: AnyStore, benchmark: Benchmark, log: FoldedLog | None) -> BoardState:
+def update_board(store: FileTables, benchmark: Benchmark, log: FoldedLog | None) -> BoardState:
     """Append new and changed entries, judge all entries, and write the verdicts.
 
     The driver holds one row for each fit and trial. `log`: the ratings that fits are over. None: the own
@@ -80,13 +78,13 @@ def update_board(store: AnyStore, benchmark: Benchmark, log: FoldedLog | None) -
     published = make_published_entries(boards[name]) if name in boards else []
     if log:
         own_entries, searches = (
-            collect_own_entries(store, benchmark, log, trials),
-            read_searches(store, log.log_id),
+            collect_own_entries(store.rows, benchmark, log, trials),
+            read_searches(store.rows, log.log_id),
         )
     else:
         own_entries, searches = collect_nightly_entries(store, benchmark, trials), collect_searches(trials)
     append_entries(store, [*published, *(entry for entry, _ in own_entries)])
-    decisions = read_latest_decisions(store, name)
+    decisions = read_latest_decisions(store.rows, name)
     held = {key: row["reason"] for key, row in decisions.items() if row["decision"] == HELD}
     entries = [
         e for e in read_entries(store, name) if e.entry_id in held or is_counted(e.entry_id, decisions)
@@ -95,7 +93,7 @@ def update_board(store: AnyStore, benchmark: Benchmark, log: FoldedLog | None) -
     verdicts = judge_entries(
         [entry for entry in entries if entry.entry_id not in held],
         {model: search for model, search in searched.items() if search is not None},
-        measure_setting_effects(read_other_searches(store, log)) if log else {},
+        measure_setting_effects(read_other_searches(store.rows, log)) if log else {},
         {entry.entry_id: tuning for entry, tuning in own_entries},
     )
     write_verdicts(store, name, verdicts)
@@ -103,13 +101,13 @@ def update_board(store: AnyStore, benchmark: Benchmark, log: FoldedLog | None) -
 
 
 def collect_own_entries(
-    store: AnyStore, benchmark: Benchmark, log: FoldedLog, trials: Sequence[Row]
+    read: RowReader, benchmark: Benchmark, log: FoldedLog, trials: Sequence[Row]
 ) -> list[tuple[Entry, SettingsSource]]:
     """Return an entry for each model, setting and part, over the seeds that cover all folds.
 
     Each entry comes with the source of its settings. `trials`: rows that may be credited to it.
     """
-    rows = read_own_fits(store, benchmark, log)
+    rows = read_own_fits(read, benchmark, log)
     by_setting: dict[tuple[str, str], list[Row]] = {}
     for row in {(row["fit_id"], row["model"]): row for row in rows}.values():
         by_setting.setdefault((row["model"], row["settings_json"]), []).append(row)
@@ -120,15 +118,15 @@ def collect_own_entries(
     return entries
 
 
-def read_own_fits(store: AnyStore, benchmark: Benchmark, log: FoldedLog) -> list[Row]:
+def read_own_fits(read: RowReader, benchmark: Benchmark, log: FoldedLog) -> list[Row]:
     """Return the succeeded fits of a benchmark file over all folds, without errors by step."""
     own = {"log_id": log.log_id, "suite": benchmark.name, "purpose": "benchmark", "status": "succeeded"}
     columns = [name for name in FITS.names if name != "rmse_by_step"]
-    return store.rows(FITS, [(name, "=", value) for name, value in own.items()], columns)
+    return read(FITS, [(name, "=", value) for name, value in own.items()], columns)
 
 
 def collect_nightly_entries(
-    store: AnyStore, benchmark: Benchmark, trials: Sequence[Row] = ()
+    store: FileTables, benchmark: Benchmark, trials: Sequence[Row] = ()
 ) -> list[tuple[Entry, SettingsSource]]:
     """Return an entry for each measured model: the headline of its latest night on the part test, no slice.
 
@@ -156,7 +154,7 @@ def collect_nightly_entries(
     # Older code scored bundles of lists in the benchmark's own suite: these are no models of the file.
     names = {model.name for model in benchmark.models}
     rows = [row for row in rows if row["model"] in names or row["model_kind"] != "lists"]
-    settings = read_run_settings(store, [row["run_id"] for row in rows])
+    settings = read_run_settings(store.rows, [row["run_id"] for row in rows])
     lower = about_metric(metric).best == "small"
     entries = []
     for row in rows:
@@ -171,9 +169,9 @@ def collect_nightly_entries(
     return entries
 
 
-def read_run_settings(store: AnyStore, run_ids: Sequence[str]) -> dict[str, Row]:
+def read_run_settings(read: RowReader, run_ids: Sequence[str]) -> dict[str, Row]:
     """Return the settings that the model of each run had; the file may have others by now."""
-    rows = store.rows(RUNS, [("run_id", "in", list(run_ids))], ["run_id", "config_json"])
+    rows = read(RUNS, [("run_id", "in", list(run_ids))], ["run_id", "config_json"])
     return {row["run_id"]: json.loads(row["config_json"] or "{}").get("model", {}) for row in rows}
 
 
@@ -214,7 +212,7 @@ def _add_tuning(
     return replace(entry, **facts), tuning
 
 
-def append_entries(store: AnyStore, entries: Iterable[Entry]) -> int:
+def append_entries(store: FileTables, entries: Iterable[Entry]) -> int:
     """Append entries that are new or of which more is known; return the number of rows.
 
     A row is never changed: readers take the last row of an entry_id. If two jobs append the same entry at
@@ -248,12 +246,12 @@ def _column_value(entry: Entry, name: str, key: str, now: datetime) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def read_newest_entries(store: AnyStore, names: Iterable[str]) -> dict[str, Entry]:
+def read_newest_entries(store: FileTables, names: Iterable[str]) -> dict[str, Entry]:
     """Return the newest row of each entry of some boards by its id; the driver holds all of them."""
     return _keep_newest(_read_rows(store, names))
 
 
-def _read_rows(store: AnyStore, names: Iterable[str]) -> list[Row]:
+def _read_rows(store: FileTables, names: Iterable[str]) -> list[Row]:
     return store.rows(BOARDS, [("board", "in", sorted(names))])
 
 
@@ -269,7 +267,7 @@ def _keep_newest(rows: Iterable[Row]) -> dict[str, Entry]:
     return entries
 
 
-def read_entries(store: AnyStore, name: str) -> list[Entry]:
+def read_entries(store: FileTables, name: str) -> list[Entry]:
     """Return the rows of a board, best first within a part, with rows that are held back or retracted."""
     return sorted(
         read_newest_entries(store, [name]).values(),
@@ -277,10 +275,10 @@ def read_entries(store: AnyStore, name: str) -> list[Entry]:
     )
 
 
-def read_other_searches(store: AnyStore, log: FoldedLog) -> dict[str, tuple[str, SearchTrials]]:
+def read_other_searches(read: RowReader, log: FoldedLog) -> dict[str, tuple[str, SearchTrials]]:
     """Return method and search of rating models on other logs, by log and model."""
     by_log: dict[str, list[Row]] = {}
-    for row in store.rows(TRIALS, [("log_id", "!=", log.log_id)]):
+    for row in read(TRIALS, [("log_id", "!=", log.log_id)]):
         if (row["metric"] or RMSE) == RMSE:
             by_log.setdefault(row["log_id"], []).append(row)
     searches = {}
@@ -293,7 +291,7 @@ def read_other_searches(store: AnyStore, log: FoldedLog) -> dict[str, tuple[str,
     return searches
 
 
-def write_verdicts(store: AnyStore, name: str, verdicts: Mapping[str, TuningVerdict]) -> None:
+def write_verdicts(store: FileTables, name: str, verdicts: Mapping[str, TuningVerdict]) -> None:
     """Replace the reasons and notes of a board by the present ones."""
     now = datetime.now(UTC)
     rows = [
@@ -311,7 +309,7 @@ def write_verdicts(store: AnyStore, name: str, verdicts: Mapping[str, TuningVerd
         store.replace_rows(rows, VERDICTS, "board", name)
 
 
-def read_shown_fits(store: AnyStore, log: FoldedLog) -> pd.DataFrame:
+def read_shown_fits(store: FileTables, log: FoldedLog) -> pd.DataFrame:
     """Return the succeeded fits of a log for benchmarks and figures, each once."""
     purposes = ["benchmark", "figure"]
     counted = [("log_id", "=", log.log_id), ("purpose", "in", purposes), ("status", "=", "succeeded")]
@@ -323,7 +321,7 @@ def read_shown_fits(store: AnyStore, log: FoldedLog) -> pd.DataFrame:
 BOARD_VIEWS = ("board_gaps", "board_progress", "board_spreads", "board_looks", "board_decided")
 
 
-def read_views(store: AnyStore, name: str) -> dict[str, pd.DataFrame]:
+def read_views(store: FileTables, name: str) -> dict[str, pd.DataFrame]:
     """Return the rows of a board's views, except `search_curves`, which is a view of logs."""
     ask = make_query_runner(store)
     return {view: ask(f"SELECT * FROM {view} WHERE board = '{name}'") for view in BOARD_VIEWS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, ModelConfig, Provenance, digest
 from recbench_spark.leaderboard.entries import SettingsSource
@@ -14,6 +14,7 @@ from recbench_spark.models.rating.kinds import learner_settings
 from recbench_spark.models.rating.registry import gives_ratings
 from recbench_spark.nightly.split import identify_split
 from recbench_spark.schemas import TRIALS
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.tuning.search import (
     Row,
     SearchResult,
@@ -21,11 +22,8 @@ from recbench_spark.tuning.search import (
     search_identity,
 )
 
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
-
-def credit_searches(store: AnyStore, benchmark: Benchmark) -> Benchmark:
+def credit_searches(store: FileTables, benchmark: Benchmark) -> Benchmark:
     """Fill in each model's provenance from `trials` where the file has none.
 
     A search belongs to a model by its name, the settings that were not searched, and the identity of log
@@ -46,7 +44,7 @@ def _credit_search(model: ModelConfig, task: str, rows: Sequence[Row]) -> ModelC
     return model.model_copy(update={"provenance": make_provenance(result, model.provenance)})
 
 
-def read_credited_trials(store: AnyStore, benchmark: Benchmark) -> list[Row]:
+def read_credited_trials(store: FileTables, benchmark: Benchmark) -> list[Row]:
     """Return rows of `trials` that may be credited to a benchmark's models; the driver holds all."""
     trials = store.rows(TRIALS, [("model", "in", [model.name for model in benchmark.models])])
     if not trials:
@@ -55,7 +53,7 @@ def read_credited_trials(store: AnyStore, benchmark: Benchmark) -> list[Row]:
     return [row for row in trials if (row["credited_log_id"] or row["log_id"]) == log_id]
 
 
-def compute_credited_log_id(store: AnyStore, benchmark: Benchmark) -> str:
+def compute_credited_log_id(store: FileTables, benchmark: Benchmark) -> str:
     """Return the id of log and protocol whose results a search may be credited to.
 
     It is the same for all folds and for any slices of the evaluation, which hold nothing out. Models that

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recbench_spark.config import Benchmark, digest
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.nightly.measure_checks import parse_headline
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables, RowReader
 
 Decision = dict[str, Any]
 """A row of `board_decisions`."""
@@ -22,10 +20,10 @@ PROGRAM = "recbench-spark"
 """Value of `who` for a decision of the plausibility check."""
 
 
-def read_latest_decisions(store: AnyStore, board: str) -> dict[str, Decision]:
+def read_latest_decisions(read: RowReader, board: str) -> dict[str, Decision]:
     """Return the newest decision on each row of a board, by entry id. The driver holds all of them."""
     decisions: dict[str, Decision] = {}
-    rows = store.rows(BOARD_DECISIONS, [("board", "=", board)])
+    rows = read(BOARD_DECISIONS, [("board", "=", board)])
     for row in sorted(rows, key=lambda row: (row["decided_at"], row["decision_id"])):
         decisions[row["entry_id"]] = row
     return decisions
@@ -37,13 +35,13 @@ def is_counted(entry_id: str, decisions: Mapping[str, Decision]) -> bool:
 
 
 def record_decision(
-    store: AnyStore, entry_id: str, board: str, decision: str, reason: str, *, who: str
+    store: FileTables, entry_id: str, board: str, decision: str, reason: str, *, who: str
 ) -> None:
     """Append a decision on a row of a board."""
     store.append([_decision_row(entry_id, board, decision, reason, who)], BOARD_DECISIONS)
 
 
-def hold_back(store: AnyStore, entry_id: str, board: str, reason: str) -> None:
+def hold_back(store: FileTables, entry_id: str, board: str, reason: str) -> None:
     """Hold back a row on which nobody has decided; two jobs that do so at once write one decision."""
     row = _decision_row(entry_id, board, HELD, reason, PROGRAM)
     store.append_missing([row], BOARD_DECISIONS, ("entry_id", "decision", "who"))
@@ -55,7 +53,7 @@ def _decision_row(entry_id: str, board: str, decision: str, reason: str, who: st
     return dict(zip(BOARD_DECISIONS.names, row, strict=True))
 
 
-def decide_on_entry(store: AnyStore, entry_id: str, decision: str, reason: str, who: str) -> str:
+def decide_on_entry(store: FileTables, entry_id: str, decision: str, reason: str, who: str) -> str:
     """Accept or retract a row of any board; return its name and board in words.
 
     Raises:

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
 
 from recbench_spark import revisions
 from recbench_spark.config import Benchmark, MllibAlsModel, ModelConfig, digest
@@ -20,14 +19,12 @@ from recbench_spark.models.rating.registry import learns_relevant
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS
 from recbench_spark.storage.arrow_store import require_session
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.training.fits.logs import require_times
 from recbench_spark.training.fits.running import TaskResult, count_slots, run_tasks
 from recbench_spark.training.fits.table import BackgroundCommits, append_fits, store_place
 from recbench_spark.training.fits.tasks import FIT_FILES, FitTask, Row, fit_one, read_earlier_row
 from recbench_spark.tuning.folds import FoldedLog
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 COMMIT_SECONDS = 20.0
 """Longest time that rows wait for a common commit: each commit takes the driver a second."""
@@ -82,7 +79,7 @@ class FitPlanner:
         purpose: purpose as in `fits`.
     """
 
-    store: AnyStore
+    store: FileTables
     benchmark: Benchmark
     log: FoldedLog
     threads: int = 1
@@ -182,7 +179,7 @@ def estimate_cost(task: FitTask, log: FoldedLog) -> float:
     return float(log.files.rows * steps * dims * (dims if solves else 1))
 
 
-def run_plan(store: AnyStore, plan: FitPlan, journal: Journal) -> list[Row]:
+def run_plan(store: FileTables, plan: FitPlan, journal: Journal) -> list[Row]:
     """Return the row of every task of the plan in its order; fits of earlier attempts are not repeated."""
     done = read_done_rows(store, plan)
     _append_under_plan(store, plan, done)
@@ -204,7 +201,7 @@ def _describe_done(plan: FitPlan, todo: Sequence[FitTask]) -> str:
     return f"{len(plan.tasks)} fits, {done} of them already done{note}"
 
 
-def read_done_rows(store: AnyStore, plan: FitPlan) -> dict[str, Row]:
+def read_done_rows(store: FileTables, plan: FitPlan) -> dict[str, Row]:
     """Return the rows of earlier attempts in a final state, by fit."""
     keep = {task.fit_id: task.keep for task in plan.tasks}
     rows_by_fit: dict[str, Row] = {}
@@ -222,7 +219,7 @@ ENTERED = "entered"
 """Key of a known row: each (suite, model, purpose) that the table has it under."""
 
 
-def _append_under_plan(store: AnyStore, plan: FitPlan, done: Mapping[str, Row]) -> None:
+def _append_under_plan(store: FileTables, plan: FitPlan, done: Mapping[str, Row]) -> None:
     """Append rows for fits that were made under another name or purpose, with those of the plan."""
     missing = {}
     for task in plan.tasks:
@@ -267,7 +264,7 @@ def run_distributed(
     return rows
 
 
-def _run_fits(store: AnyStore, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> Iterator[Row]:
+def _run_fits(store: FileTables, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> Iterator[Row]:
     """Yield rows as fits end and commit them in groups; the next start after an interruption goes on."""
     if not todo:
         return

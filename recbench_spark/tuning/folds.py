@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, digest
 from recbench_spark.errors import ProtocolError, StoreError
@@ -19,14 +19,12 @@ from recbench_spark.protocol.pairs import read_fold_part
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.blocks import PieceRows, TaskRows
 from recbench_spark.storage.delta_files import File, write_files
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import write_once
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.packed_blocks import read_partition_files, select_columns
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.fits.logs import COLUMNS, SharedRatingLog, collect_facts, find_scale
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 FACTS_FILE = "facts.json"
 """File beside the rows with the facts that the driver needs."""
@@ -63,7 +61,7 @@ class FoldedLog:
 
 
 @pin_inputs()
-def open_folded_log(store: AnyStore, benchmark: Benchmark, journal: Journal) -> FoldedLog:
+def open_folded_log(store: FileTables, benchmark: Benchmark, journal: Journal) -> FoldedLog:
     """Return the labelled log of a benchmark; it is written once under the hash of all its inputs.
 
     Raises:
@@ -91,12 +89,12 @@ def open_folded_log(store: AnyStore, benchmark: Benchmark, journal: Journal) -> 
     return log
 
 
-def open_rows(store: AnyStore, log: FoldedLog) -> PieceRows:
+def open_rows(store: FileTables, log: FoldedLog) -> PieceRows:
     """Return the labelled rows of a log, which tasks open by themselves."""
     return _open_files(store, log.files.shared.files)
 
 
-def _open_files(store: AnyStore, files: Iterable[str]) -> PieceRows:
+def _open_files(store: FileTables, files: Iterable[str]) -> PieceRows:
     return PieceRows(store.engine, [(file, {}) for file in files], read_partition_files)
 
 
@@ -111,7 +109,7 @@ def _describe_protocol(benchmark: Benchmark) -> str:
 
 
 def _write_log(
-    store: AnyStore, benchmark: Benchmark, folder: str, every_fold: bool, journal: Journal
+    store: FileTables, benchmark: Benchmark, folder: str, every_fold: bool, journal: Journal
 ) -> int:
     """Write the labelled rows, then their facts with the names of the files; return the number of rows."""
     files: list[File] = []

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from recbench_spark.leaderboard.published import load_published_boards
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.schemas import CHECKS
 from recbench_spark.storage.blocks import ChangedRows, Rows
+from recbench_spark.storage.file_tables import FileTables, RowReader
 from recbench_spark.tuning.board_update import (
     board_name,
     collect_nightly_entries,
@@ -40,9 +41,6 @@ from recbench_spark.tuning.board_update import (
 )
 from recbench_spark.tuning.decisions import is_counted, read_latest_decisions
 from recbench_spark.tuning.folds import FoldedLog, open_rows
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 PAIR_COLUMNS = ("user_id", "prediction", "outcome", "part", "place")
 """Columns of a held-out row and its prediction; `place`: number of the held-out row in its task."""
@@ -65,7 +63,7 @@ class TrainingRatingStats(NamedTuple):
     spread: float
 
 
-def read_training_stats(store: AnyStore, log: FoldedLog) -> TrainingRatingStats:
+def read_training_stats(store: FileTables, log: FoldedLog) -> TrainingRatingStats:
     """Return mean and spread of the training rows; with folds, of all rows. One scan, no shuffle."""
     parts = None if log.folds else log.divide_parts(None)[0]
     sums = open_rows(store, log).each(("rating", "part"), partial(_sum_ratings, parts=parts))
@@ -126,7 +124,7 @@ def _clip(rows: pa.Table, scale: Scale) -> pa.Table:
 
 
 def find_rating_doubts(
-    store: AnyStore, benchmark: Benchmark, log: FoldedLog, pairs: Rows, part: str | None
+    store: FileTables, benchmark: Benchmark, log: FoldedLog, pairs: Rows, part: str | None
 ) -> list[str]:
     """Return sentences on predictions that are better than the noise allows; empty for plausible ones.
 
@@ -138,7 +136,7 @@ def find_rating_doubts(
         part: name of the hidden part, which alone counts; None for folds, each judged by itself.
     """
     trusted = find_best_trusted(
-        _list_entries(store, benchmark, log), store, board_name(benchmark), part, True
+        _list_entries(store, benchmark, log), store.rows, board_name(benchmark), part, True
     )
     exactness = check_exactness(_count_hits(pairs, part))
     work = partial(_sum_moments, part=part, middle=sum(log.files.scale) / 2)
@@ -224,7 +222,7 @@ def _sum_hits(
     return counts
 
 
-def find_ranking_doubts(store: AnyStore, benchmark: Benchmark, entry: Entry, error: float) -> list[str]:
+def find_ranking_doubts(store: FileTables, benchmark: Benchmark, entry: Entry, error: float) -> list[str]:
     """Return a sentence on a headline that is better than the noise allows; empty for a plausible one.
 
     A metric without a best possible value is not judged. `error`: standard error over users.
@@ -239,7 +237,7 @@ def find_ranking_doubts(store: AnyStore, benchmark: Benchmark, entry: Entry, err
     except MissingError:
         entries = []
     board_entries = [*entries, *_read_board_entries(store, benchmark)]
-    trusted = find_best_trusted(board_entries, store, entry.board, entry.part, entry.lower_is_better)
+    trusted = find_best_trusted(board_entries, store.rows, entry.board, entry.part, entry.lower_is_better)
     if trusted is None and not math.isfinite(worst):
         return []
     base = trusted or TrustedRun("the worst possible value", worst, 0.0, 0)
@@ -247,27 +245,27 @@ def find_ranking_doubts(store: AnyStore, benchmark: Benchmark, entry: Entry, err
     return [doubt] if doubt else []
 
 
-def _list_entries(store: AnyStore, benchmark: Benchmark, log: FoldedLog) -> list[Entry]:
+def _list_entries(store: FileTables, benchmark: Benchmark, log: FoldedLog) -> list[Entry]:
     """Return the rows of the board, and the own rows that the next `jobs/board.py` will add."""
-    own_entries = [entry for entry, _ in collect_own_entries(store, benchmark, log, ())]
+    own_entries = [entry for entry, _ in collect_own_entries(store.rows, benchmark, log, ())]
     return [*own_entries, *_read_board_entries(store, benchmark)]
 
 
-def _read_board_entries(store: AnyStore, benchmark: Benchmark) -> list[Entry]:
+def _read_board_entries(store: FileTables, benchmark: Benchmark) -> list[Entry]:
     name, boards = board_name(benchmark), load_published_boards()
     published = make_published_entries(boards[name]) if name in boards else []
     return [*published, *read_entries(store, name)]
 
 
 def find_best_trusted(
-    entries: Sequence[Entry], store: AnyStore, board: str, part: str | None, lower_is_better: bool
+    entries: Sequence[Entry], read: RowReader, board: str, part: str | None, lower_is_better: bool
 ) -> TrustedRun | None:
     """Return the best row of a part that is published, own, or accepted by an operator; None without one.
 
     A submission that was not accepted is no reference: otherwise each bundle could raise the limit for the
     next one. A row without a part counts for every part.
     """
-    decisions = read_latest_decisions(store, board)
+    decisions = read_latest_decisions(read, board)
     trusted = [
         entry
         for entry in entries
@@ -282,10 +280,10 @@ def find_best_trusted(
     return TrustedRun(best.name, best.value, noise, len({entry.method for entry in trusted}))
 
 
-def note_training_items(store: AnyStore, run_id: str) -> list[str]:
+def note_training_items(read: RowReader, run_id: str) -> list[str]:
     """Return a note on lists that recommend training items; empty if they do not."""
     filters = [("run_id", "=", run_id), ("check", "=", TRAINING_ITEMS)]
-    n = sum(int(row["observed"] or 0) for row in store.rows(CHECKS, filters, ["observed"]))
+    n = sum(int(row["observed"] or 0) for row in read(CHECKS, filters, ["observed"]))
     if not n:
         return []
     return [

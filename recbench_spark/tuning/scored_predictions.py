@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +16,11 @@ from recbench_spark.config.bundle import Bundle
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.sums import Sums
 from recbench_spark.storage.blocks import ChangedRows, PieceRows, Side, Sides, TaskRows, deal_sides
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.packed_blocks import read_partition_files, unpack_blocks
 from recbench_spark.training.fits.tasks import sum_errors
 from recbench_spark.tuning.folds import FoldedLog, open_rows
 from recbench_spark.tuning.plausibility_checks import PAIR_COLUMNS
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 KEYS = ("user_id", "item_id", "fold")
 
@@ -58,7 +56,7 @@ def count_pairs(tables: Iterable[pa.Table]) -> Any:
     return counts
 
 
-def join_truth(store: AnyStore, log: FoldedLog, bundle: Bundle, path: Path) -> TaskRows:
+def join_truth(store: FileTables, log: FoldedLog, bundle: Bundle, path: Path) -> TaskRows:
     """Return PAIR_COLUMNS of every held-out pair: one shuffle of the log and of the bundle, by user.
 
     Each pair must have one prediction, from the fold in which it is held out.

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,9 +35,7 @@ from recbench_spark.leaderboard.searches import SearchTrials
 from recbench_spark.models.rating.registry import ALL_FAMILIES, FAMILIES, gives_ratings
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TRIALS
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables, RowReader
 
 Row = dict[str, Any]
 
@@ -94,7 +92,7 @@ class Trials(Protocol):
         metric: the measured metric, such as rmse or ndcg@20.
     """
 
-    store: AnyStore
+    store: FileTables
     log_id: str
     credited_log_id: str
     suite: str
@@ -269,7 +267,7 @@ def run_searches(
     outcomes = trials.run_trials(planned, journal)
     rows = [_trial_row(search, trials, *pair) for pair in zip(planned, outcomes, strict=True)]
     trials.store.append_missing(rows, TRIALS, TRIAL_KEYS)
-    results = read_searches(trials.store, trials.log_id)
+    results = read_searches(trials.store.rows, trials.log_id)
     for one_search in searches:
         if results[one_search.model.name].best is None:
             pairs = zip(planned, outcomes, strict=True)
@@ -302,9 +300,9 @@ TRIAL_KEYS = ("trial_id", "status", "credited_log_id")
 """Columns that identify a trial; rows of an old version lack the last one."""
 
 
-def read_searches(store: AnyStore, log_id: str) -> dict[str, SearchResult]:
+def read_searches(read: RowReader, log_id: str) -> dict[str, SearchResult]:
     """Return the results of all searches on a log, by model; the driver holds one row for each trial."""
-    return collect_searches(store.rows(TRIALS, [("log_id", "=", log_id)]))
+    return collect_searches(read(TRIALS, [("log_id", "=", log_id)]))
 
 
 def collect_searches(rows: Iterable[Row]) -> dict[str, SearchResult]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from recbench_spark.kernels.sums import Sums
 from recbench_spark.leaderboard.entries import Entry, canonical_method, spread_columns
 from recbench_spark.leaderboard.fold_statistics import summarise_folds
 from recbench_spark.schemas import METRICS, SUBMISSIONS
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.objects import holds_files
 from recbench_spark.storage.packed_blocks import (
     decode_dictionaries,
@@ -56,9 +57,6 @@ from recbench_spark.tuning.plausibility_checks import (
 )
 from recbench_spark.tuning.scored_predictions import count_pairs, join_truth, refuse_rows, sum_parts
 
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
-
 FACTS_FILE = "bundle.json"
 ROW_FILES = {"predictions": "predictions.parquet", "rankings": "lists.parquet"}
 CONTENT_SEED = 0
@@ -70,7 +68,7 @@ COLUMNS = {"predictions": ["user_id", "item_id", "prediction"], "rankings": ["us
 
 
 def read_predictions(
-    store: AnyStore, benchmark: Benchmark, log: FoldedLog, model: str
+    store: FileTables, benchmark: Benchmark, log: FoldedLog, model: str
 ) -> tuple[pa.Table, Row]:
     """Return a model's predictions of every fold from its lowest seed, and one of its rows of `fits`.
 
@@ -79,7 +77,7 @@ def read_predictions(
     Raises:
         ConfigError: no seed has fits of all folds.
     """
-    fits = read_own_fits(store, benchmark, log)
+    fits = read_own_fits(store.rows, benchmark, log)
     rows = [row for row in fits if row["model"] == model and row["files"] is not None]
     last = max(((row["finished_at"], row["settings_json"]) for row in rows), default=(None, None))[1]
     complete = select_complete_seeds([row for row in rows if row["settings_json"] == last], log.folds)
@@ -101,7 +99,7 @@ def read_predictions(
     return pa.concat_tables(texts).select(columns), next(iter(first.values()))
 
 
-def _require_files(store: AnyStore, model: str, folders: Sequence[str]) -> None:
+def _require_files(store: FileTables, model: str, folders: Sequence[str]) -> None:
     """Refuse fits whose predictions retention has removed; their rows of `fits` still exist."""
     missing = [place for place in folders if store.is_file_storage and not holds_files(place)]
     if missing:
@@ -208,7 +206,7 @@ def open_bundle(folder: Path) -> tuple[Bundle, Path]:
 
 
 def score_bundle(
-    store: AnyStore,
+    store: FileTables,
     benchmark: Benchmark,
     log: FoldedLog,
     folder: Path,
@@ -290,13 +288,13 @@ class ScoredSubmission:
     doubts: Sequence[str]
 
 
-def find_earlier_entry(store: AnyStore, board: str, bundle: Bundle) -> Entry | None:
+def find_earlier_entry(store: FileTables, board: str, bundle: Bundle) -> Entry | None:
     """Return the row of the board from an earlier scoring of this bundle; None if there is none.
 
     Raises:
         DataError: that row was retracted, or the board has the same predictions under other facts.
     """
-    decisions = read_latest_decisions(store, board)
+    decisions = read_latest_decisions(store.rows, board)
     looks = store.rows(SUBMISSIONS, [("board", "=", board), ("content", "=", bundle.content)], ["entry_id"])
     same_rows = {row["entry_id"] for row in looks}
     earlier = None
@@ -321,7 +319,7 @@ def find_earlier_entry(store: AnyStore, board: str, bundle: Bundle) -> Entry | N
 
 
 def _record_decision(
-    store: AnyStore,
+    store: FileTables,
     entry: Entry,
     doubts: Sequence[str],
     accepted: tuple[str, str] | None,
@@ -330,7 +328,7 @@ def _record_decision(
     """Hold an implausible result back, or accept it. The decision is written before the entry."""
     if not doubts:
         return
-    decision = read_latest_decisions(store, entry.board).get(entry.entry_id)
+    decision = read_latest_decisions(store.rows, entry.board).get(entry.entry_id)
     if accepted is not None:
         who, why = accepted
         reason = f"{why} (doubted: {'; '.join(doubts)})"
@@ -346,7 +344,7 @@ def _record_decision(
 
 
 def _score_predictions(
-    store: AnyStore, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, path: Path
+    store: FileTables, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, path: Path
 ) -> ScoredSubmission:
     """Compute the RMSE of each fold or part by the sums of a night."""
     joined = keep_results(store.scratch, join_truth(store, log, bundle, path), store.engine)
@@ -372,7 +370,7 @@ def _score_predictions(
 
 
 def _score_rankings(
-    store: AnyStore, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
+    store: FileTables, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
 ) -> ScoredSubmission:
     """Score the headline of a night with these lists as its only model.
 
@@ -402,7 +400,7 @@ def _score_rankings(
     scored_entry = Entry(**{**entry, "value": by_part[part], "part": part})
     error = next((row["stderr"] for row in rows if row["part"] == part), None) or 0.0
     doubts = find_ranking_doubts(store, benchmark, scored_entry, error)
-    return ScoredSubmission(scored_entry, by_part, note_training_items(store, run_id), doubts)
+    return ScoredSubmission(scored_entry, by_part, note_training_items(store.rows, run_id), doubts)
 
 
 def _entry_fields(
@@ -420,7 +418,7 @@ def _entry_fields(
 
 
 def _count_look(
-    store: AnyStore, entry: Entry, bundle: Bundle, by_part: Mapping[str, float], notes: Sequence[str]
+    store: FileTables, entry: Entry, bundle: Bundle, by_part: Mapping[str, float], notes: Sequence[str]
 ) -> None:
     now = datetime.now(UTC)
     row = (

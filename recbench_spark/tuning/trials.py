@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,15 +37,13 @@ from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, SPLITS
 from recbench_spark.storage.blocks import ChangedRows
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import write_folder, write_once
 from recbench_spark.storage.packed_blocks import decode_dictionaries
 from recbench_spark.training.fits.tasks import FitTask, name_settings
 from recbench_spark.tuning.credit import compute_credited_log_id, model_settings
 from recbench_spark.tuning.fold_fits import FitPlanner, ValidationDraw, run_plan
 from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 DAY = date(1970, 1, 1)
 """Date of the night of all trials: the log names the data of a search, not the day."""
@@ -60,7 +57,7 @@ class RankingTrials:
 
     def __init__(
         self,
-        store: AnyStore,
+        store: FileTables,
         benchmark: Benchmark,
         search: SearchSettings,
         day: date | None,

@@ -53,7 +53,7 @@ def world(kind: str) -> dict[str, Any]:
     return {**tables, kind: tuple(sides)}
 
 
-@pytest.mark.parametrize(("kind", "tasks"), [("lists", (1, 3, 17)), ("scores", (3,)), ("embeddings", (3,))])
+@pytest.mark.parametrize(("kind", "tasks"), [("lists", (3, 17)), ("scores", (3,)), ("embeddings", (3,))])
 def test_tasks_and_partitions_change_no_bit(spark: Any, kind: str, tasks: tuple[int, ...]) -> None:
     tables = world(kind)
     options: Any = {"k": (1, 5), "metrics": ("ndcg", "coverage"), "bootstrap": Bootstrap(replicates=20)}

@@ -31,17 +31,8 @@ from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.store import Store
 from tests.labelled import label_blocks, open_log
 
-SPLIT_OF = {
-    "TO_LS": Split(protocol="TO_LS", valid=True),
-    "RO_RS": Split(protocol="RO_RS", ratio=(0.7, 0.1, 0.2)),
-    "netflix": Split(protocol="netflix"),
-    "folds": Split(holdout="folds", folds=4, fold=1, valid=True),
-    "global": Split(group="global", ratio=(0.6, 0.2, 0.2)),
-    "instants": Split(order="temporal", group="global", ratio=(0.6, 0.2, 0.2)),
-    "period": Split(holdout="period", length="2s", valid=True),
-    "new_users": Split(protocol="RO_RS", held_out={"of": "users", "test": 0.3, "valid": 0.2}),
-    "new_items": Split(protocol="TO_RS", held_out={"of": "items", "test": 0.3}),
-}
+SPLIT_OF = {"TO_LS": Split(protocol="TO_LS", valid=True), "netflix": Split(protocol="netflix")}
+"""An order in time, and one at random; `tests/nightly/test_local_splits.py` has the other rules."""
 
 
 def plain_log(seed: int = 3) -> dict[str, list[Any]]:
@@ -124,14 +115,13 @@ def test_every_split_is_that_of_sparks_readers(
     columns = {name: changed.get(name, list)(column) for name, column in plain_log().items()}
     log = dataset(write_log(tmp_path, columns), **settings)
     rows = open_log(spark, log).rows.cache()
-    names = SPLIT_OF if form == "whole numbers" else ("TO_LS", "netflix")
-    for name in names:
+    for name, split in SPLIT_OF.items():
         split_id = f"{form[:5]}_{name}"
-        log_file = write_labelled_log(store, log, SPLIT_OF[name], split_id)
+        log_file = write_labelled_log(store, log, split, split_id)
         assert (log_file.rows.n, log_file.numeric) == (400, form != "texts")
         ours = read_split(store, split_id)
         numeric = form != "texts"
-        blocks = label_blocks(rows, SPLIT_OF[name], "keep_last", numeric=numeric)
+        blocks = label_blocks(rows, split, "keep_last", numeric=numeric)
         theirs = blocks.rows().toPandas()
         assert len(ours) < 400
         pd.testing.assert_frame_equal(in_order(ours), in_order(theirs), check_dtype=False)

@@ -14,7 +14,8 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.log_files import open_log_file
 from recbench_spark.data.log_values import profile_columns
 from recbench_spark.errors import DataError, FallbackToSpark
-from recbench_spark.storage.table_scans import list_delta_files, query_delta
+from recbench_spark.graph.edges import open_rows
+from recbench_spark.storage.table_scans import query_delta
 from tests.delta_features import ROWS, write_mapped, write_plain
 
 V3 = {
@@ -85,8 +86,8 @@ def test_readers_of_this_process_leave_the_table_to_spark(name: str, tmp_path: P
     for read in (arrow_files.open_path, arrow_files.read_column_names, arrow_files.estimate_rows):
         with pytest.raises(FallbackToSpark, match=feature):
             read(path)
-    with pytest.raises(FallbackToSpark, match=feature):
-        list_delta_files(path)
+    with pytest.raises(DataError, match=feature):
+        open_rows(path, ["user_id"], "edges")
 
 
 def test_features_that_leave_the_rows_to_the_files(tmp_path: Path) -> None:

@@ -358,7 +358,7 @@ def test_a_folder_of_delta_is_read_by_its_own_reader(tmp_path: Path) -> None:
         assert {row[0] for row in rows} == users
     with pytest.raises(DataError, match="it is a table of Delta") as error:
         read_here(tmp_path / "t", reader="parquet")
-    assert error.value.hint == "dataset.reader: delta"
+    assert error.value.hint == "its reader is delta"
 
 
 def test_logs_of_object_storage_are_those_of_a_folder(bucket: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from recbench_spark.data.readers.published import find_negatives, find_propensit
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError
+from recbench_spark.query.local_engine import find_names
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, MANIFESTS, RANKINGS, REJECTS
 from recbench_spark.storage.store import Store
@@ -241,7 +242,7 @@ def test_a_night_on_listed_negatives_with_a_rejected_row(spark, tmp_path):
     ranked = store.read(RANKINGS).select("user_id", "above", "tied", "length").collect()
     assert sorted(map(tuple, ranked)) == [("0", [1], [0], 3)] * 2 + [("1", [0], [0], 3)] * 2
     condition = "part = 'test' AND model = 'popular' AND k IS NOT NULL"
-    store.install_views()
+    store.install_views(find_names("latest_metrics"))
     values = spark.table("latest_metrics").where(condition).select("metric", "k", "value").collect()
     assert {(row.metric, row.k): row.value for row in values} == {
         ("hit", 1): 1 / 2, ("hit", 5): 1, ("mrr", 1): 1 / 2, ("mrr", 5): 3 / 4,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import pickle
+import random
 import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 from deltalake import convert_to_deltalake, write_deltalake
 
 from recbench_spark.data import arrow_files, text_pieces
-from recbench_spark.data.arrow_times import OPENERS
 from recbench_spark.data.table_pieces import open_pieces, read_rows
+from recbench_spark.data.text_lines import RFC_4180, split_lines
+from recbench_spark.data.text_pieces import Fields, LinePiece
 from recbench_spark.errors import DataError
 from recbench_spark.storage import local_files
 
@@ -76,6 +78,33 @@ def test_what_cannot_be_read(tmp_path) -> None:
     assert read_all(tmp_path / "bare.csv") == ({"a": [], "b": []}, [])
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_lines_that_are_cut_at_once_have_the_fields_of_lines_that_are_looked_at(seed: int) -> None:
+    draw, cut = random.Random(seed), 0
+    for _ in range(1000):
+        sep, end = draw.choice([",", "\t", ";", " ", "::"]), draw.choice(["\n", "\r\n", "\r"])
+        width = draw.randint(1, 4)
+        odd = ["a", "", " ", "\t", "#", '"', "\0", "NULL", "\u2028", sep]
+        rows = [
+            sep.join(draw.choice(["a", "é", "1.5", "", " ", "x y"]) for _ in range(width))
+            if draw.random() < 0.8
+            else "".join(draw.choices(odd, k=draw.randint(0, 6)))
+            for _ in range(draw.randint(0, 5))
+        ]
+        raw = end.join(rows).encode() + draw.choice([b"", end.encode(), b"\xff"])
+        names = tuple(draw.choice([f"c{place}", f"c{place}", None]) for place in range(width))
+        layout = Fields(
+            names, sep, draw.random() < 0.5, draw.choice([RFC_4180, None]), draw.choice(["", "#"])
+        )
+        piece, columns = LinePiece("x.csv", draw.choice([0, 5]), -1, layout), [*filter(None, names)][:2]
+        at_once = layout.cut_at_once(raw, piece, columns)
+        if at_once is not None:
+            slowly = layout.cut(split_lines(raw), piece, columns)
+            assert at_once.to_pydict() == slowly.to_pydict(), (raw, layout)
+            cut += 1
+    assert cut > 50
+
+
 def test_rows_of_a_large_text_file_are_estimated(tmp_path, monkeypatch) -> None:
     path = tmp_path / "log.csv"
     path.write_text("a,b\n" + "10,20\n" * 999)
@@ -86,16 +115,25 @@ def test_rows_of_a_large_text_file_are_estimated(tmp_path, monkeypatch) -> None:
     assert arrow_files.estimate_rows(str(path)) == 10, "a row is longer than what is read"
 
 
-@pytest.mark.parametrize("ending", [".gz", ".bz2"])
+PACKERS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": lambda text: bytes(pa.Codec("zstd").compress(text)),
+    ".lz4": lambda text: bytes(pa.Codec("lz4").compress(text)),
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
 def test_a_compressed_text_file_has_the_size_of_its_text(ending, tmp_path, monkeypatch) -> None:
     lines = [f"{n},{n * n % 9973}\n" for n in range(40_000)]
     text, path = "".join(["a,b\n", *lines]).encode(), tmp_path / f"log.csv{ending}"
-    half, pack = len(text) // 2, {".gz": gzip.compress, ".bz2": bz2.compress}[ending]
+    half, pack = len(text) // 2, PACKERS[ending]
     path.write_bytes(pack(text[:half]) + pack(text[half:]))
     assert arrow_files.estimate_rows(str(path)) == 40_001
     assert arrow_files.count_large_text(str(path)) == 0
     monkeypatch.setattr(arrow_files, "COUNTED_BYTES", len(text) - 1)
-    assert arrow_files.count_large_text(str(path)) == len(text) > 2 * path.stat().st_size
+    packed = path.stat().st_size * (1 if ending == ".lz4" else 2)
+    assert arrow_files.count_large_text(str(path)) == len(text) > packed
     for name in ("UNPACKED_BYTES", "COUNTED_BYTES"):
         monkeypatch.setattr(arrow_files, name, len(text) // 4)
     assert 0.4 < arrow_files.estimate_rows(str(path)) / 40_001 < 1.2, "bz2 unpacks large blocks"
@@ -122,7 +160,7 @@ def test_rows_of_a_damaged_file_are_estimated(ending: str, is_cut: bool, error, 
     path.write_bytes(
         packed[: 3 * len(packed) // 4] if is_cut else packed[:at] + b"\xff" * 1000 + packed[at:]
     )
-    with OPENERS[ending](path) as text, pytest.raises(error):
+    with arrow_files.OPENERS[ending](path) as text, pytest.raises(error):
         text.read()
     assert 15_000 < arrow_files.estimate_rows(str(path)) < 45_000
 

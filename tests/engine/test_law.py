@@ -103,7 +103,10 @@ MAKERS: dict[str, Callable[[Path], dict[str, Measure]]] = {
         ("rank_estimate", "monotone_least_squares", "maximum_likelihood"),
         DRAWS,
     ),
-    "multiverse.multiverse_measure": lambda _: {"multiverse": multiverse_measure(plan(*NAMES))},
+    # Fewer worlds: NDCG's ties are not varied.
+    "multiverse.multiverse_measure": lambda _: {
+        "multiverse": multiverse_measure(plan(*NAMES, ndcg_ties="expected"))
+    },
     "debiased.estimation_measure": lambda _: {"estimates": estimation_measure(estimation())},
     "exposure.weight_measure": lambda _: {"weights": weight_measure(3.0)},
     "pairs.pair_measure": lambda _: {"pairs": pair_measure((2, 5))},
@@ -287,7 +290,7 @@ def whole(measures: dict[str, Measure]) -> dict[str, list[str]]:
     return results
 
 
-@pytest.mark.parametrize("pieces", PIECES)
+@pytest.mark.parametrize("pieces", PIECES[1:])
 def test_in_this_process(measures: Any, whole: Any, pieces: int) -> None:
     assert bits(law.reduce_pieces(measures, cut(make_rows(), pieces))) == whole
 

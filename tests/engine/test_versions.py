@@ -42,14 +42,3 @@ def test_rows_go_to_the_partition_of_their_number(spark, monkeypatch) -> None:
         sent = versions.send_to_tasks(frame, 7, F.col("task")).withColumn("part", F.spark_partition_id())
         assert sent.where("part <> task").count() == 0
         assert sent.count() == 100
-
-
-def test_texts_that_are_no_utf8(spark, monkeypatch) -> None:
-    words = [("plain",), ("\u00e9",), (None,)]
-    frame = spark.createDataFrame(words, "word STRING").union(spark.sql("SELECT CAST(X'ff61' AS STRING)"))
-    spark.conf.set("spark.sql.legacy.codingErrorAction", "true")  # as Spark 3.5 decodes
-    for old in (False, True):
-        monkeypatch.setattr(versions, "is_old", lambda old=old: old)
-        rows = frame.select(versions.is_utf8(F.col("word")).alias("fine")).collect()
-        assert [row.fine for row in rows] == [True, True, None, False]
-    spark.conf.unset("spark.sql.legacy.codingErrorAction")

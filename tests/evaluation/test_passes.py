@@ -79,7 +79,7 @@ def run_pass(store: Any, split: Any, drawn: bool, open_rows: Callable[[PieceRows
     """Rank by a hash, by vectors and by lists, and measure all; results as texts."""
     folder, split_id, facts = split
     evaluation = facts["benchmark"].evaluation
-    evaluation = evaluation.model_copy(update={"metrics": ("ndcg", "auc", "coverage"), "multiverse": True})
+    evaluation = evaluation.model_copy(update={"metrics": ("ndcg", "auc", "coverage"), "multiverse": drawn})
     known = KnownItems(share_items(store, split_id), facts["n"])
     definition = evaluation.resolve()
     plan = make_metric_plan(evaluation, definition)
@@ -137,7 +137,8 @@ def test_processes_of_this_machine_change_no_bit(split: Any, drawn: bool, monkey
         for workers in (1, 2)
     )
     assert one == two
-    assert len(one["0 rankings"]) > 60 and len(one["1 values"]) > 100 and len(one["0 multiverse"]) > 10
+    assert len(one["0 rankings"]) > 60 and len(one["1 values"]) > 100
+    assert not drawn or len(one["0 multiverse"]) > 10
 
 
 @pytest.mark.parametrize("drawn", [False, True])

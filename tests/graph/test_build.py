@@ -14,7 +14,7 @@ from networkx import Graph as Plain
 from networkx import weisfeiler_lehman_subgraph_hashes
 
 from recbench_spark.config.graph import GraphSource
-from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.errors import DataError, MissingError, SchemaError
 from recbench_spark.graph.build import build_graph, read_ids
 from recbench_spark.graph.edges import open_rows
 from recbench_spark.graph.folders import Graph, read_graph
@@ -168,7 +168,7 @@ def test_what_cannot_be_read_is_told(tmp_path) -> None:
     pq.write_table(pa.table({"src": [datetime(2026, 1, 1)]}), tmp_path / "d.parquet")
     with pytest.raises(SchemaError, match=r"column src is timestamp.*, which holds no ids"):
         open_rows(str(tmp_path / "d.parquet"), ["src"], "edges", ids={"src": "auto"})
-    with pytest.raises(DataError, match="nothing at"):
+    with pytest.raises(MissingError, match="no such file or folder"):
         open_rows(str(tmp_path / "nowhere"), ["src"], "edges")
     (tmp_path / "no.parquet").write_text("no parquet")
     with pytest.raises(DataError, match=r"no\.parquet"):

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.errors import ConfigError, DataError, SchemaError
-from recbench_spark.graph import csv_pieces, edges
+from recbench_spark.data import text_pieces
+from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
 from recbench_spark.graph.edge_values import parse_weights
 from recbench_spark.graph.edges import RowSource, expand_lists, open_rows, require_one_kind
+from recbench_spark.graph.features import count_dimensions, open_features
 from tests.id_rule import BAD, GOOD, make_id
 
 BOTH = {"src": "auto", "dst": "auto"}
@@ -24,17 +25,17 @@ def read_rows(path: Path, readers: int = 1, **options: str) -> list[tuple]:
     """(src, dst) of each line, in the order of the file, as so many tasks read them."""
     rows = open_rows(str(path), ["src", "dst"], "edges", ids={**BOTH, **options})
     result = {
-        piece: [pair for chunk in rows.chunks([piece]) for pair in _pairs(rows, chunk)]
+        (piece.file, piece.first): [pair for chunk in rows.chunks([piece]) for pair in _pairs(rows, chunk)]
         for number in range(readers)
         for piece in rows.part(number, readers)
     }
-    return [pair for piece in rows.pieces for pair in result[piece]]
+    return [pair for piece in rows.pieces for pair in result[piece.file, piece.first]]
 
 
 def test_edges_have_a_uri_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "a b.csv").write_text("src,dst\n1,2\n")
     (piece,) = open_rows(f"file://{tmp_path}/a b.csv", ["src", "dst"], "edges").pieces
-    assert piece.path == f"{tmp_path}/a b.csv"
+    assert piece.file == f"{tmp_path}/a b.csv"
 
 
 def _pairs(rows: RowSource, chunk: pa.Table) -> list[tuple]:
@@ -58,7 +59,7 @@ def test_the_lines_of_a_csv_file_are_read_once_however_it_is_cut(form, size, tmp
     pairs = [(draw.randrange(-50, 10 ** draw.randrange(1, 15)), draw.randrange(99)) for _ in range(15)]
     lines = [f"{s}{mark}{d}" for s, d in pairs]
     (tmp_path / "e.csv").write_bytes((head + end.join(lines) + (end if last else "")).encode())
-    monkeypatch.setattr(csv_pieces, "BYTES_A_CSV_PIECE", size)
+    monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", size)
     names_swapped = "dst;src" in head
     want = [(d, s) for s, d in pairs] if names_swapped else pairs
     for readers in (1, 17):
@@ -69,14 +70,14 @@ def test_the_lines_of_a_csv_file_are_read_once_however_it_is_cut(form, size, tmp
 
 @pytest.mark.parametrize("size", [1, 5, 8, 1 << 24])
 def test_values_in_quotes_hold_marks_and_quotes_and_no_line_ends(size, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(csv_pieces, "BYTES_A_CSV_PIECE", size)
+    monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", size)
     (tmp_path / "good.csv").write_text('src,dst\n"a,1","say ""b"""\n"",x\n,y\n')
     assert read_rows(tmp_path / "good.csv") == [("a,1", 'say "b"'), (None, "x"), (None, "y")]
     (tmp_path / "bad.csv").write_text('src,dst\nx,"a\nb,c"\nd,e\n')
-    with pytest.raises(DataError, match="goes over the end of a line: 'x,\"a'"):
+    with pytest.raises(DataError, match="continues in the next line: 'x,\"a'"):
         read_rows(tmp_path / "bad.csv")
     (tmp_path / "bytes.csv").write_bytes(b'src,dst\nx,"a\xff\nb,c"\nd,e\n')
-    with pytest.raises(DataError, match="goes over the end of a line: 'x,\"a\N{REPLACEMENT CHARACTER}'"):
+    with pytest.raises(DataError, match="continues in the next line: 'x,\"a\N{REPLACEMENT CHARACTER}'"):
         read_rows(tmp_path / "bytes.csv")
 
 
@@ -98,7 +99,7 @@ def test_ids_of_text_files_are_what_is_written(text, tmp_path) -> None:
 
 REFUSED = {
     "1, 2\n2, 3\n": "column dst has white space around its ids, e.g. ' 2'",
-    "1,2\n3\n": "a line has 1 fields, the first has 2: '3'",
+    "1,2\n3\n": "1 lines have not 2 fields separated by ',', e.g. '3'",
     "": "is empty",
     "a,b\nb,c\n": "no column src, dst; it has a, b",
 }
@@ -113,7 +114,7 @@ def test_text_files_that_are_no_lists_of_edges_are_refused(text, tmp_path) -> No
 
 
 def test_a_later_id_of_another_kind_is_refused_with_its_number(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(edges, "CSV_SAMPLE", 8)
+    monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", 36)
     for first, later, message in (
         ("1,2\n" * 9, "05,6\n7,8\n", "column src: 1 ids are not whole numbers, e.g. '05'"),
         ("1,2\n" * 9, "u5,6\nu7,8\n", "column src: 2 ids are not whole numbers, e.g. 'u5'"),
@@ -186,10 +187,21 @@ def test_lists_must_be_lists() -> None:
 def test_a_format_that_somebody_gives_counts_more_than_the_name(tmp_path: Path) -> None:
     pq.write_table(pa.table({"src": [1, 2]}), tmp_path / "rows.csv")
     assert open_rows(str(tmp_path / "rows.csv"), ["src"], "edges", fmt="parquet").n == 2
-    with pytest.raises(DataError, match=r"edges: nothing at .*none"):
+    with pytest.raises(MissingError, match=r"no such file or folder: .*none"):
         open_rows(str(tmp_path / "none"), ["src"], "edges")
 
 
 def test_what_lies_elsewhere_is_not_looked_for_here() -> None:
-    with pytest.raises(DataError, match=r"ftp://host/e\.parquet is not on a disk"):
+    with pytest.raises(DataError, match=r"edges ftp://host/e\.parquet is on a storage that Spark reads"):
         open_rows("ftp://host/e.parquet", ["src"], "edges")
+
+
+def test_vectors_stand_in_text_as_arrays_of_json(tmp_path: Path) -> None:
+    (tmp_path / "v.csv").write_text('id,vector\n7,"[0.5, -2]"\n8,"[1, 1e3]"\n')
+    rows = open_features(str(tmp_path / "v.csv"), "id", "numeric")
+    (chunk,) = rows.chunks(rows.pieces)
+    assert rows.ids(chunk, "id").to_pylist() == [7, 8] and count_dimensions(rows) == 2
+    assert chunk.column("vector").to_pylist() == [[0.5, -2.0], [1.0, 1000.0]]
+    (tmp_path / "w.csv").write_text('id,vector\n7,"[0.5, x]"\n')
+    with pytest.raises(DataError, match="1 rows whose 'vector' is not an array of numbers"):
+        open_features(str(tmp_path / "w.csv"), "id", "numeric")

@@ -161,12 +161,11 @@ def test_edges_and_nodes_are_read_from_parquet_files_on_the_server(roots, inputs
 @pytest.mark.parametrize(
     ("name", "fmt", "message"),
     [
-        ("e/a.CSV", None, "is not on a disk"),
-        ("e/a.csv.gz", None, "is not on a disk"),
-        ("e/a", "csv", "is not on a disk"),
-        ("e/day/a.parquet", None, "holds folders"),
-        ("e/_a.parquet", None, "no files at"),
-        ("e/day/_a.parquet", None, "no files at"),
+        ("e/a.csv.gz", None, "cannot be read"),
+        ("e/a", "parquet", "is not a Parquet file"),
+        ("e/day/a.parquet", None, "it has no files"),
+        ("e/_a.parquet", None, "it has no files"),
+        ("e/day/_a.parquet", None, "it has no files"),
     ],
 )
 def test_other_files_on_the_server_are_refused(
@@ -177,14 +176,26 @@ def test_other_files_on_the_server_are_refused(
         open_rows(f"{bucket}/e", ["src", "dst"], "edges", fmt=fmt)
 
 
-def test_the_files_of_a_table_on_the_server_are_rows_only_where_somebody_says_so(bucket: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "fmt"), [("e/a.CSV", None), ("e/day=1/a.csv.gz", None), ("e/a.csv.zst", None), ("e/a", "csv")]
+)
+def test_text_on_the_server_is_read(bucket: str, name: str, fmt: str | None) -> None:
+    text = b"src,dst\n1,2\n3,4\n"
+    codec = pa.Codec.detect(name).name if name.endswith((".gz", ".zst")) else None
+    write_bytes(f"{bucket}/{name}", bytes(pa.Codec(codec).compress(text)) if codec else text)
+    rows = open_rows(f"{bucket}/e", ["src", "dst"], "edges", fmt=fmt, ids={"src": "auto", "dst": "auto"})
+    (chunk,) = rows.chunks(rows.pieces)
+    assert [rows.ids(chunk, name).to_pylist() for name in ("src", "dst")] == [[1, 3], [2, 4]]
+
+
+def test_the_files_of_a_table_on_the_server_are_no_rows_by_themselves(bucket: str) -> None:
     for n in (1, 2):
         rows = pa.table({"src": [n] * n, "dst": [0] * n})
         write_deltalake(f"{bucket}/e", rows, mode="overwrite", storage_options=delta_options(bucket))
-    read = {
-        fmt: open_rows(f"{bucket}/e", ["src"], "edges", fmt=fmt).n for fmt in (None, "delta", "parquet")
-    }
-    assert read == {None: 2, "delta": 2, "parquet": 3}
+    read = {fmt: open_rows(f"{bucket}/e", ["src"], "edges", fmt=fmt).n for fmt in (None, "delta")}
+    assert read == {None: 2, "delta": 2}
+    with pytest.raises(DataError, match="it is a table of Delta"):
+        open_rows(f"{bucket}/e", ["src"], "edges", fmt="parquet")
 
 
 def stop_after(patch: pytest.MonkeyPatch, commits: int) -> None:

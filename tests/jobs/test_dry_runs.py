@@ -177,7 +177,7 @@ def test_settings_that_mean_nothing_are_refused(
 
 GIVEN = "--set evaluation.definition.candidates=given"
 MISSING = (
-    (nightly, f"{NIGHT} --set dataset.options.sep=;", "cut at ';', has no column user_id, item_id",
+    (nightly, f"{NIGHT} --set dataset.options.sep=;", "log.csv has no column user_id, item_id",
      "fields are separated by ','"),
     (nightly, f"{NIGHT} --set dataset.options.delimiter=\\t", "has no column user_id, item_id",
      "dataset.options sep"),

@@ -75,7 +75,7 @@ def test_a_dry_run_looks_at_features_and_weights(tmp_path, capsys) -> None:
     edges = str(tmp_path / "edges.csv")
     flags = ("--edges", edges, "--warehouse", "w", "--dry-run", "--widths", "5,4")
     assert run(*flags, "--features", "nowhere.parquet") == 1  # it may be there later
-    assert f"features: nothing at {Path('nowhere.parquet').absolute()}\n" in capsys.readouterr().err
+    assert f"no such file or folder: {Path('nowhere.parquet').absolute()}\n" in capsys.readouterr().err
     pq.write_table(pa.table({"id": [1], "vector": [[1.0] * 6]}), tmp_path / "h.parquet")
     save_file(random_weights(model_weight_shapes(FORMS, (), 5), 1), tmp_path / "w.safetensors")
     given = ("--features", str(tmp_path / "h.parquet"), "--weights", str(tmp_path / "w.safetensors"))

@@ -19,6 +19,7 @@ import pytest
 from deltalake import DeltaTable
 
 from recbench_spark.commands import estimate as job
+from recbench_spark.commands.actions import estimate as action
 from recbench_spark.config import Bootstrap
 from recbench_spark.data.readers.published import find_propensities
 from recbench_spark.engine.local import LocalEngine
@@ -30,6 +31,7 @@ from recbench_spark.evaluation.estimators.rating_matrix import (
     cell_sums,
     estimable_totals,
 )
+from recbench_spark.evaluation.result import Result, to_arrow
 from recbench_spark.kernels.estimators import rating_matrix
 from recbench_spark.kernels.estimators.bandit_feedback import Rounds, contributions
 from recbench_spark.kernels.estimators.exposure import EstimatorSettings
@@ -383,7 +385,7 @@ def write_inputs(folder: Path) -> dict[str, list[str]]:
         "by_cell": [*matrix, at["by_cell"], "--floor", "0.08"], "by_rating": [*matrix, at["by_rating"]],
         "by_item": [*matrix, at["by_item"], "--log", str(folder / "log.csv")],
         "by_place": [*matrix, str(folder / "coat" / "propensities.ascii")], "given": rounds,
-        "uniform": [*rounds, "--uniform", "9"], "policy": [*rounds, "--policy", at["policy"]],
+        "policy": [*rounds, "--policy", at["policy"]],
         "own_log": [*rounds, "--policy-log", at["rounds"]],
         "bandit": [*bandit, "--policy-log", str(folder / "bts" / "all.csv")],
     }  # fmt: skip
@@ -400,16 +402,28 @@ def read_results(warehouse: Path) -> dict[str, list[dict[str, Any]]]:
     return {name: sorted(rows.select(kept[name]).to_pylist(), key=repr) for name, rows in tables.items()}
 
 
+def list_rows(result: Result) -> list[Any]:
+    tables = (result.metrics, result.user_metrics)
+    return [result.checks, *(sorted(to_arrow(rows).to_pylist(), key=repr) for rows in tables)]
+
+
 @pytest.mark.full
 def test_both_runners_write_the_same(spark, tmp_path: Path) -> None:
-    for name, flags in write_inputs(tmp_path).items():
+    inputs, flags = write_inputs(tmp_path), ["--model", "m", "--logical-date", "2026-01-01"]
+    for name in ("by_item", "bandit"):
         results = []
         for engine in ("local", "spark"):
             warehouse = tmp_path / f"{name}_{engine}"
-            more = ["--warehouse", str(warehouse), "--model", "m", "--engine", engine]
-            assert job.main(job.parser().parse_args([*more, "--logical-date", "2026-01-01", *flags])) == 0
+            more = [*flags, "--warehouse", str(warehouse), "--engine", engine, *inputs[name]]
+            assert job.main(job.parser().parse_args(more)) == 0
             results.append(read_results(warehouse))
         assert results[0] == results[1], name
+    for name in ("by_cell", "by_rating", "by_place", "given", "policy", "own_log"):
+        more = inputs[name]
+        args = action.fill_defaults(job.parser().parse_args([*flags, "--warehouse", "w", *more]))
+        estimate = action.run_matrix if args.matrix else action.run_rounds
+        here, there = (estimate(one, args) for one in (LocalEngine(str(tmp_path)), SparkEngine(spark)))
+        assert list_rows(here) == list_rows(there), name
     cells = estimate_matrix(
         LocalEngine(str(tmp_path), workers=2), *read_inputs(tmp_path), Bootstrap(replicates=30)
     )

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+import xxhash
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 from sklearn import metrics as sk
@@ -116,6 +118,23 @@ def per_user(rows: pd.DataFrame, metric: str) -> dict[str, list[float]]:
 
 def observe_values(result: Result) -> dict[str, float]:
     return {check.check: check.observed for check in result.checks}
+
+
+TYPES = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "array<float>": pa.list_(pa.float32()),
+}
+
+
+def frame(rows: Iterable[Sequence[Any]], columns: str) -> pa.Table:
+    """A table of these columns and types, as Spark writes them."""
+    named = [column.split() for column in columns.split(", ")]
+    values = zip(*rows, strict=True)
+    return pa.table(
+        {name: pa.array(one, TYPES[kind]) for (name, kind), one in zip(named, values, strict=True)}
+    )
 
 
 # ------------------------------------------------------------------------- oracle cases O1 .. O6
@@ -316,22 +335,21 @@ def test_o6_predictions(call, tmp_path):
 # --------------------------------------------------------------------- predictions against sklearn
 
 
-def test_predictions_against_sklearn(spark):
+def test_predictions_against_sklearn():
     draw = np.random.default_rng(7)
     user = draw.integers(0, 40, 600).astype(str)
     y = draw.integers(0, 2, 600).astype(float)
     # Two digits, so that there are ties.
     p = np.clip(np.round(draw.random(600) * 0.8 + 0.15 * y, 2), 0.01, 0.99)
     columns = {"user_id": user, "item_id": np.arange(600), "prediction": p, "outcome": y}
-    result = evaluate_predictions(spark.createDataFrame(pd.DataFrame(columns)), FEW)
-    results = overall(result.metrics.toPandas())
+    result = evaluate_predictions(pd.DataFrame(columns), FEW)
+    results = overall(result.metrics.to_pandas())
     assert {name: results[name, None] for name in _by_sklearn(user, p, y)} == pytest.approx(
         _by_sklearn(user, p, y), abs=1e-9
     )
-    aucs = per_user(result.user_metrics.toPandas(), "auc")
+    aucs = per_user(result.user_metrics.to_pandas(), "auc")
     assert aucs["7"][0] == pytest.approx(sk.roc_auc_score(y[user == "7"], p[user == "7"]))
-    _check_views(result.metrics.toPandas(), p, y)
-    result.release()
+    _check_views(result.metrics.to_pandas(), p, y)
 
 
 def _check_views(rows: pd.DataFrame, p, y) -> None:
@@ -368,7 +386,7 @@ def _by_sklearn(user, p, y) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("error", [5e-7, 1e-5, 1e-60])
-def test_small_errors_keep_their_digits_however_rows_are_spread(spark, error: float):
+def test_small_errors_keep_their_digits_however_rows_are_spread(error: float):
     """RMSE, its standard error and interval, from fractions and the weights of the bootstrap."""
     draw = np.random.default_rng(1)
     user = draw.integers(0, 30, 400)
@@ -378,19 +396,18 @@ def test_small_errors_keep_their_digits_however_rows_are_spread(spark, error: fl
         {"user_id": user.astype(str), "item_id": np.arange(400), "prediction": p, "outcome": y}
     )
     values = []
-    for parts in (1, 7):
-        frame = spark.createDataFrame(rows.sample(frac=1, random_state=parts)).repartition(parts)
-        result = evaluate_predictions(frame, FEW)
-        values.append(result.metrics.toPandas().sort_values(["metric", "slice_key", "slice_value"]))
-        result.release()
+    for order in (1, 7):
+        result = evaluate_predictions(rows.sample(frac=1, random_state=order), FEW)
+        values.append(result.metrics.to_pandas().sort_values(["metric", "slice_key", "slice_value"]))
     pd.testing.assert_frame_equal(*(one.reset_index(drop=True) for one in values), check_exact=True)
     row = values[0].set_index("metric").loc["rmse"]
     squares = [(Fraction(a) - Fraction(b)) ** 2 for a, b in zip(p.tolist(), y.tolist(), strict=True)]
     scale = Fraction(error) ** 2
     assert row.value == pytest.approx(math.sqrt(sum(squares) / scale / 400) * error, rel=1e-12)
-    names = spark.createDataFrame([(str(u),) for u in range(30)], "user_id string")
-    keys = {r.user_id: r.key for r in names.selectExpr("user_id", "xxhash64(user_id) AS key").collect()}
-    weights = poisson_weights(np.array([keys[str(u)] for u in user]), FEW.replicates, FEW.seed)
+    keys = np.array([xxhash.xxh64_intdigest(str(u).encode(), seed=42) for u in user], np.uint64).view(
+        np.int64
+    )
+    weights = poisson_weights(keys, FEW.replicates, FEW.seed)
     drawn = [
         math.sqrt(sum(int(w) * s for w, s in zip(weights[:, b], squares, strict=True)) / scale
                   / int(weights[:, b].sum())) * error
@@ -401,46 +418,39 @@ def test_small_errors_keep_their_digits_however_rows_are_spread(spark, error: fl
     assert (row.ci_low, row.ci_high) == pytest.approx(tuple(ends), rel=1e-12)
 
 
-def test_rare_events_keep_their_digits(spark):
+def test_rare_events_keep_their_digits():
     """Predictions of 1e-9: log-loss 1e-9 where nothing happens, PE to the last digits where one does."""
     rows = [("a", str(n), 1e-9, 0.0) for n in range(100)]
     columns = "user_id string, item_id string, prediction double, outcome double"
-    result = evaluate_predictions(spark.createDataFrame(rows, columns), NONE)
-    results = overall(result.metrics.toPandas())
+    result = evaluate_predictions(frame(rows, columns), NONE)
+    results = overall(result.metrics.to_pandas())
     assert results["logloss", None] == pytest.approx(1e-9 + 0.5e-18, rel=1e-12)
     assert results["mean_prediction", None] == pytest.approx(1e-9, rel=1e-15)
-    result.release()
-    result = evaluate_predictions(spark.createDataFrame([*rows, ("b", "x", 1e-9, 1.0)], columns), NONE)
-    assert overall(result.metrics.toPandas())["pe", None] == pytest.approx(101e-9 - 1, rel=1e-15)
-    result.release()
+    result = evaluate_predictions(frame([*rows, ("b", "x", 1e-9, 1.0)], columns), NONE)
+    assert overall(result.metrics.to_pandas())["pe", None] == pytest.approx(101e-9 - 1, rel=1e-15)
 
 
-def test_gauc_of_o6(spark):
+def test_gauc_of_o6():
     """Lengths 2, 3, 5 with 1, 2, 3 positives whose ranks (1 best) add up to 1, 4, 9."""
     best_first = {"a": (1, 0), "b": (1, 0, 1), "c": (0, 1, 1, 1, 0)}
     rows = [
         (user, str(n), 1 - n / 10, float(y)) for user, ys in best_first.items() for n, y in enumerate(ys)
     ]
-    frame = spark.createDataFrame(rows, "user_id string, item_id string, prediction double, outcome double")
-    result = evaluate_predictions(frame, NONE)
+    columns = "user_id string, item_id string, prediction double, outcome double"
+    result = evaluate_predictions(frame(rows, columns), NONE)
     # AUC 1, 1/2, 1/2 (3 of 6 pairs), weighted by 1, 2, 3 positives.
-    results = overall(result.metrics.toPandas())["gauc", None]
+    results = overall(result.metrics.to_pandas())["gauc", None]
     assert results == pytest.approx((1 * 1 + 2 / 2 + 3 / 2) / 6) and round(results, 6) == 0.583333
-    result.release()
 
 
 # ---------------------------------------------------------------- users, ids, ties, duplicates, training
-
-
-def _frame(spark, rows: Sequence[tuple[Any, ...]], columns: str):
-    return spark.createDataFrame(list(rows), columns)
 
 
 SCORED = "user_id string, item_id long, score double"
 WANTED = "user_id string, item_id long"
 
 
-def test_odd_users_and_integer_ids(spark):
+def test_odd_users_and_integer_ids():
     """One user an oddity; ties fall to the smaller number, 2 before 10."""
     lists = [
         ("tie", 10, 1.0), ("tie", 2, 1.0), ("tie", 7, 0.5),
@@ -453,18 +463,18 @@ def test_odd_users_and_integer_ids(spark):
     ]  # fmt: skip
     train = [("tie", 7), ("twice", 3), ("other", 10)]
     result = recbench_spark.evaluate(
-        _frame(spark, truth, WANTED), lists=_frame(spark, lists, SCORED),
-        train=_frame(spark, train, WANTED), k=[2, 1], bootstrap=FEW,
+        frame(truth, WANTED), lists=frame(lists, SCORED),
+        train=frame(train, WANTED), k=[2, 1], bootstrap=FEW,
         metrics=["ndcg", "map", "recall", "hit", "coverage"],
     )  # fmt: skip
-    users = result.user_metrics.toPandas()
+    users = result.user_metrics.to_pandas()
     recall, average = (per_user(users, name) for name in ("recall", "map"))
     assert recall["tie"] == [1, 1] and recall["missing"] == [0, 0] and recall["unknown"] == [0, 1]
     assert recall["twice"] == [1 / 2, 1 / 2] and average["twice"][1] == 1 / 2
     assert all(pd.isna(value) for value in recall["empty"]) and "stranger" not in recall
     numbers = users[users.metric != "coverage"]["values"].explode().dropna()
     assert numbers.between(0, 1).all()
-    every = overall(result.metrics.toPandas())
+    every = overall(result.metrics.to_pandas())
     assert every["hit", 1] == 2 / 4 and every["recall", 2] == (1 + 1 / 2 + 0 + 1) / 4
     # Items 1, 2, 3, 7, 10 and 99; 1 and 2 are first, 10, 3, 99 second in some averaged user's list.
     assert 0 < every["coverage", 1] <= every["coverage", 2] <= 1
@@ -474,15 +484,15 @@ def test_odd_users_and_integer_ids(spark):
     assert results["list rows of training items"] == 2
     assert results["test: users without relevant items"] == 1 and results["test: users without output"] == 1
     _check_frames(result, truth, lists)
-    result.release()
 
 
 def _check_frames(result: Result, truth: list[Any], lists: list[Any]) -> None:
-    """The same bits without Spark."""
+    """The same bits from frames of pandas."""
     frames = (pd.DataFrame(truth, columns=["user_id", "item_id"]),
               pd.DataFrame(lists, columns=["user_id", "item_id", "score"]))  # fmt: skip
     results = recbench_spark.evaluate_frames(*frames, k=[2, 1], metrics=["ndcg", "map", "recall", "hit"])
-    rows = result.metrics.where("slice_key IS NULL").toPandas()
+    rows = result.metrics.to_pandas()
+    rows = rows[rows.slice_key.isna()]
     both = rows.merge(results.fillna({"k": 0}), on=["metric", "definition"])
     both = both[both.k_x.fillna(0) == both.k_y]
     assert len(both) == len(results) == 10
@@ -490,49 +500,47 @@ def _check_frames(result: Result, truth: list[Any], lists: list[Any]) -> None:
         assert (both[f"{name}_x"] == both[f"{name}_y"]).all()
 
 
-def test_string_ids_tie_by_their_bytes(spark):
+def test_string_ids_tie_by_their_bytes():
     """'10' stands before '2' where the column is text, also where every text is a number."""
     tied = [("u", "2", 1.0), ("u", "10", 1.0)]
-    lists = _frame(spark, tied, "user_id string, item_id string, score double")
-    truth = _frame(spark, [("u", "10")], "user_id string, item_id string")
+    lists = frame(tied, "user_id string, item_id string, score double")
+    truth = frame([("u", "10")], "user_id string, item_id string")
     result = recbench_spark.evaluate(truth, lists=lists, k=[1], metrics=["hit"], bootstrap=NONE)
-    assert overall(result.metrics.toPandas())["hit", 1] == 1
-    result.release()
+    assert overall(result.metrics.to_pandas())["hit", 1] == 1
 
 
 @pytest.mark.parametrize("side", ["truth", "lists"])
-def test_duplicates_refused(spark, side):
+def test_duplicates_refused(side):
     once, twice = [("u", 1)], [("u", 1), ("u", 1)]
-    truth = _frame(spark, twice if side == "truth" else once, WANTED)
+    truth = frame(twice if side == "truth" else once, WANTED)
     rows = [(*pair, 1.0) for pair in (twice if side == "lists" else once)]
-    lists = _frame(spark, rows, SCORED)
+    lists = frame(rows, SCORED)
     with pytest.raises(DataError, match="duplicate"):
         recbench_spark.evaluate(truth, lists=lists, definition={"duplicates": "error"})
 
 
-def test_ties_and_presets_against_the_oracle(spark):
+def test_ties_and_presets_against_the_oracle():
     """Lists of few different scores; every rule for ties, and presets, against all orders of the ties."""
     draw = np.random.default_rng(3)
     users = [f"u{n}" for n in range(6)]
     scores = {u: {int(i): float(draw.integers(0, 3)) for i in draw.permutation(9)[:6]} for u in users}
     truth = {u: {int(i): 1.0 for i in draw.permutation(9)[: draw.integers(1, 4)]} for u in users}
-    lists = _frame(spark, [(u, i, s) for u in users for i, s in scores[u].items()], SCORED).cache()
-    wanted = _frame(spark, pairs(truth), WANTED).cache()
+    lists = frame([(u, i, s) for u in users for i, s in scores[u].items()], SCORED)
+    wanted = frame(pairs(truth), WANTED)
     result = recbench_spark.evaluate(
         wanted, lists=lists, k=[1, 4], metrics=TIED, definition={"ties": "expected"}, bootstrap=NONE
     )
-    results = result.user_metrics.toPandas()
+    results = result.user_metrics.to_pandas()
     values = {name: per_user(results, name) for name in TIED}
     _check_ties(values, scores, truth, make_definition(None, {"ties": "expected"}))
     # The rankings hold all that any rule for ties needs.
-    (batch,) = result.rankings.toArrow().combine_chunks().to_batches()
+    (batch,) = result.rankings.combine_chunks().to_batches()
     rules = [make_definition(None, {"ties": ties}) for ties in ("optimistic", "pessimistic")]
     for definition in (*rules, make_definition("lenskit"), make_definition("cornac")):
         measured = measure(to_rankings(batch), TIED, (1, 4), definition)
         ids = batch.column("user_id").to_pylist()
         values = {name: dict(zip(ids, rows.tolist(), strict=True)) for name, rows in measured.items()}
         _check_ties(values, scores, truth, definition)
-    result.release()
 
 
 TIED = ("ndcg", "map", "mrr", "auc")
@@ -546,17 +554,16 @@ def _check_ties(values, scores, truth, definition: Definition) -> None:
             assert row[place] == pytest.approx(expected, nan_ok=True), (metric, user, definition)
 
 
-def test_train_masks_scores_and_not_lists(spark):
-    rows = _frame(spark, [("u", 1, 3.0), ("u", 2, 2.0), ("u", 3, 1.0)], SCORED)
-    truth, train = _frame(spark, [("u", 2)], WANTED), _frame(spark, [("u", 1)], WANTED)
+def test_train_masks_scores_and_not_lists():
+    rows = frame([("u", 1, 3.0), ("u", 2, 2.0), ("u", 3, 1.0)], SCORED)
+    truth, train = frame([("u", 2)], WANTED), frame([("u", 1)], WANTED)
     hit = {}
     for kind in ("scores", "lists"):
         result = recbench_spark.evaluate(
             truth, train=train, k=[1], metrics=["hit"], bootstrap=NONE, **{kind: rows}
         )
-        hit[kind] = overall(result.metrics.toPandas())["hit", 1]
+        hit[kind] = overall(result.metrics.to_pandas())["hit", 1]
         assert kind == "scores" or observe_values(result)["list rows of training items"] == 1
-        result.release()
     assert hit == {"scores": 1, "lists": 0}
 
 
@@ -617,15 +624,15 @@ def _list_places(rankings: pd.DataFrame) -> Places:
 
 
 @pytest.fixture(scope="module")
-def vectors(spark) -> dict[str, Any]:
+def vectors() -> dict[str, Any]:
     users = [(u, [float(x) for x in v]) for u, v in zip(USERS, USER_UD, strict=True)]
     items = [(i, [float(x) for x in v], float(b)) for i, v, b in zip(ITEMS, ITEM_ID, BIAS_I, strict=True)]
     return {
-        "users": spark.createDataFrame(users, "user_id string, vector array<float>").cache(),
-        "items": spark.createDataFrame(items, "item_id long, vector array<float>, bias double").cache(),
-        "truth": _frame(spark, pairs(TRUTH), WANTED).cache(),
-        "train": _frame(spark, pairs(TRAIN), WANTED).cache(),
-        "candidates": _frame(spark, pairs(GIVEN), WANTED).cache(),
+        "users": frame(users, "user_id string, vector array<float>"),
+        "items": frame(items, "item_id long, vector array<float>, bias double"),
+        "truth": frame(pairs(TRUTH), WANTED),
+        "train": frame(pairs(TRAIN), WANTED),
+        "candidates": frame(pairs(GIVEN), WANTED),
     }
 
 
@@ -644,8 +651,7 @@ def test_dot_products(vectors, mode):
         candidates=vectors["candidates"] if mode == "given" else None, definition={"candidates": mode},
         k=[3], metrics=["ndcg"], bootstrap=NONE,
     )  # fmt: skip
-    assert _list_places(result.rankings.toPandas()) == _places(MODES[mode], "dot")
-    result.release()
+    assert _list_places(result.rankings.to_pandas()) == _places(MODES[mode], "dot")
 
 
 def test_ranks_up_to_the_largest_k_give_the_same_values_there(vectors):
@@ -654,26 +660,23 @@ def test_ranks_up_to_the_largest_k_give_the_same_values_there(vectors):
     whole, cut = (
         recbench_spark.evaluate(vectors["truth"], **given, **wanted, uncut=u) for u in (True, False)
     )
-    expected = whole.metrics.toPandas().query("k.notna()").astype({"k": "int32"})
-    results = cut.metrics.toPandas()
+    expected = whole.metrics.to_pandas().query("k.notna()").astype({"k": "int32"})
+    results = cut.metrics.to_pandas()
     assert len(results) == len(expected) and results["k"].notna().all()
     order = ["metric", "k", "slice_key", "slice_value"]
     left, right = (frame.sort_values(order).reset_index(drop=True) for frame in (expected, results))
     pd.testing.assert_frame_equal(left, right, check_exact=True)
-    assert max(cut.rankings.toPandas()["above"].explode()) <= 3
-    for result in (whole, cut):
-        result.release()
+    assert max(cut.rankings.to_pandas()["above"].explode()) <= 3
     with pytest.raises(ConfigError, match="auc is over the whole ranking"):
         recbench_spark.evaluate(vectors["truth"], **given, metrics=["auc"], uncut=False)
 
 
 def test_cosine(vectors):
+    sides = vectors["users"], vectors["items"].drop_columns("bias")
     result = recbench_spark.evaluate(
-        vectors["truth"], embeddings=(vectors["users"], vectors["items"].drop("bias")), similarity="cosine",
-        k=[3], metrics=["ndcg"], bootstrap=NONE,
+        vectors["truth"], embeddings=sides, similarity="cosine", k=[3], metrics=["ndcg"], bootstrap=NONE,
     )  # fmt: skip
-    assert _list_places(result.rankings.toPandas()) == _places(MODES["all"], "cosine")
-    result.release()
+    assert _list_places(result.rankings.to_pandas()) == _places(MODES["all"], "cosine")
 
 
 def test_embeddings_and_scores_by_command_line(call, tmp_path):
@@ -720,7 +723,8 @@ def settings(spark):
 @pytest.mark.slow
 def test_same_bits_however_rows_are_spread(spark, settings, vectors):
     rows = [(u, i, s) for n, u in enumerate(USERS) for i, s in enumerate(_scores(n, "dot")) if i % 3]
-    scores = _frame(spark, rows, SCORED)
+    given = {name: spark.createDataFrame(one) for name, one in vectors.items()}
+    given["scores"] = spark.createDataFrame(frame(rows, SCORED))
     seen: dict[str, list[str]] = {}
     for partitions, batch, kinds in (
         (1, 10_000, ("scores", "embeddings")), (3, 7, ("embeddings",)), (17, 1, ("scores", "embeddings"))
@@ -728,8 +732,8 @@ def test_same_bits_however_rows_are_spread(spark, settings, vectors):
         for name, value in zip(settings, (partitions, batch), strict=True):
             spark.conf.set(name, str(value))
         spread = {
-            name: frame.orderBy(F.xxhash64(F.lit(partitions), frame.columns[0])).repartition(partitions)
-            for name, frame in (vectors | {"scores": scores}).items()
+            name: one.orderBy(F.xxhash64(F.lit(partitions), one.columns[0])).repartition(partitions)
+            for name, one in given.items()
         }
         for kind in kinds:
             result = _bits(spread, kind)
@@ -864,7 +868,16 @@ SPOILT: dict[str, tuple[str, str, str, list[tuple[Any, ...]], int, tuple[str, ..
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SPOILT)
+FAIL_IN_TASKS = ("missing column", "NaN", "ragged", "lengths", "huge outcome")
+"""What Spark's tasks see, one of each kind of table; each engine reads by the same functions."""
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [*(("local", name) for name in SPOILT),
+     *(pytest.param("spark", name, marks=pytest.mark.spark) for name in FAIL_IN_TASKS)],
+    indirect=["call"],
+)  # fmt: skip
 def test_spoilt_files(call, files, name):
     kind, file, header, rows, code, words = SPOILT[name]
     csv(files / file, header, rows)
@@ -910,9 +923,9 @@ def test_foreign_folder_at_a_table(call, files):
 # ---------------------------------------------------------------------------------- from Python
 
 
-def test_misuse_from_python(spark):
-    truth = _frame(spark, [("u", 1)], WANTED)
-    lists = _frame(spark, [("u", 1, 1.0)], SCORED)
+def test_misuse_from_python():
+    truth = frame([("u", 1)], WANTED)
+    lists = frame([("u", 1, 1.0)], SCORED)
     with pytest.raises(ConfigError, match="exactly one"):
         recbench_spark.evaluate(truth)
     with pytest.raises(ConfigError, match="unknown metric 'ndgc'"):
@@ -921,8 +934,8 @@ def test_misuse_from_python(spark):
         recbench_spark.evaluate(truth, lists=lists, k=[0])
     with pytest.raises(SchemaError, match="score"):
         recbench_spark.evaluate(truth, lists=truth)
-    vectors = spark.createDataFrame([("u", [1.0, float("nan")])], "user_id string, vector array<double>")
-    items = vectors.withColumnRenamed("user_id", "item_id")
+    vectors = frame([("u", [1.0, float("nan")])], "user_id string, vector array<float>")
+    items = vectors.rename_columns(["item_id", "vector"])
     with pytest.raises(DataError, match="vector"):
         recbench_spark.evaluate(truth, embeddings=(vectors, items))
 

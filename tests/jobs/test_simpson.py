@@ -21,8 +21,8 @@ from recbench_spark.models.rating.kinds import VectorModel
 from recbench_spark.models.rating.own import Vectors
 from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.schemas import METRICS, RUNS
-from recbench_spark.storage.store import Store
-from tests.nights import run
+from recbench_spark.storage.arrow_store import ArrowStore
+from tests.nights import read_rows, run
 
 USERS, ITEMS = 60, 40
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -322,24 +322,25 @@ def test_twenty_models_through_the_whole_study(
     assert capsys.readouterr().out == printed.out
 
 
-def test_the_numbers_are_those_of_two_nights(spark: Any, coat: Path, tmp_path: Path) -> None:
+@pytest.mark.full
+def test_the_numbers_are_those_of_two_nights(coat: Path, tmp_path: Path) -> None:
     """Plain and stratified values are equal to the last bit; weighted ones are added in another order."""
     chosen = [
         model
         for model in TWENTY
         if model["name"] in ("popular", "global_mean", "wmf_3", "als_2", "neumf_2")
     ]
-    benchmark, store = make_benchmark(coat, chosen), Store(spark, str(tmp_path))
+    benchmark, store = make_benchmark(coat, chosen), ArrowStore(str(tmp_path))
     work = simpson_runs.prepare_seed(benchmark, 7)
     nights = simpson_runs.seed_closed_loop(benchmark, 7), simpson_runs.seed_open_loop(benchmark, 7)
     results = simpson_runs.collect_results(list(simpson_runs.run_models(nights[0].models, work, 1)), work)
     for night in nights:
         run(store, night)
-    names = store.read(RUNS).select("run_id", "model")
-    numbers = store.read(METRICS).where("slice_key IS NULL AND value IS NOT NULL").join(names, "run_id")
-    rows = numbers.collect()
+    names = {row.run_id: row.model for row in read_rows(store, RUNS)}
     compared = 0
-    for row in rows:
+    for row in read_rows(store, METRICS):
+        if row.slice_key is not None or row.value is None:
+            continue
         name = row.estimator
         if name == "stratified":
             name = loop_estimates.name_strata(
@@ -350,7 +351,7 @@ def test_the_numbers_are_those_of_two_nights(spark: Any, coat: Path, tmp_path: P
         values = results.truth_mc if row.part == "open_loop" else results.estimates.get(name)
         column = Column(row.metric, row.k)
         if values is not None and column in work.plan.columns:
-            own = values[results.models.index(row.model), work.plan.columns.index(column)]
+            own = values[results.models.index(names[row.run_id]), work.plan.columns.index(column)]
             exact = row.estimator in ("holdout", "stratified")
             assert own == (row.value if exact else pytest.approx(row.value, rel=1e-12)), row
             compared += 1

@@ -15,13 +15,16 @@ from deltalake import DeltaTable
 from recbench_spark import cli
 from recbench_spark.commands import embed, maintain
 from recbench_spark.graph.folders import NIGHT_NOTE
-from recbench_spark.maintenance.graph_retention import drop_old_graphs, find_old_graphs
+from recbench_spark.maintenance.graph_retention import OldGraphs, drop_old_graphs, find_old_graphs
 from recbench_spark.maintenance.retention import (
+    MAX_NIGHT_SECONDS,
+    RetentionRule,
     find_old_fits,
     find_old_layouts,
     remove_folders,
     remove_private_files,
 )
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.leases import DEAD_SECONDS, Lease, hold_lease
 from recbench_spark.storage.makers import Maker, private_name
 from recbench_spark.storage.marks import end_runs, mark_used, note_run
@@ -30,17 +33,38 @@ NOW = datetime.now(UTC)
 LONG_AGO = NOW - timedelta(days=40)
 
 
-class Warehouse:
-    """The part of a store that retention reads: its folder, and the splits that exist."""
+class Warehouse(ArrowStore):
+    """A warehouse in which some splits exist."""
 
     def __init__(self, folder: Path, *splits: str) -> None:
-        self.folder, self.splits = folder, splits
+        super().__init__(str(folder), any_version=True)
+        self.splits = splits
 
     def exists(self, _: str) -> bool:
         return True
 
     def list_values(self, *_: Any) -> set[str]:
         return set(self.splits)
+
+
+def read_rule(store: Warehouse, before: date, keep: Any = (), doomed: Any = ()) -> RetentionRule:
+    return RetentionRule.read(store, before, keep, doomed)
+
+
+def find_graphs(store: Warehouse, *rule: Any) -> OldGraphs:
+    return find_old_graphs(store.root, read_rule(store, *rule))
+
+
+def find_fits(store: Warehouse, *rule: Any) -> list[Path]:
+    return list(map(Path, find_old_fits(store.root, read_rule(store, *rule))))
+
+
+def find_layouts(store: Warehouse, *rule: Any) -> list[Path]:
+    return list(map(Path, find_old_layouts(store.root, read_rule(store, *rule))))
+
+
+def remove(store: Warehouse, places: list[Path]) -> None:
+    remove_folders(map(str, places), store.find_use_time(MAX_NIGHT_SECONDS))
 
 
 def make_folder(root: Path, folder: str, mark: str | None, used: datetime) -> None:
@@ -72,11 +96,11 @@ def test_a_folder_goes_with_its_split_or_when_nothing_uses_it(tmp_path) -> None:
         make_folder(tmp_path, folder, mark, used)
     store = Warehouse(tmp_path, "s1", "s2.1")
     before = (NOW - timedelta(days=30)).date()
-    old = find_old_graphs(store, before, (), ["s2.1"])
+    old = find_graphs(store, before, (), ["s2.1"])
     wanted = ["eee-4", "ggg-4", "models/nnn", "models/ooo", "models/s2.1-m", "s2.1-bbb-4", "s3-ccc-4"]
     assert list(old.folders) == wanted
     assert old.models == ("nnn",) and old.size == 7 * 2 + 5 * 2
-    kept = find_old_graphs(store, before, [LONG_AGO.date()], ["s2.1"])
+    kept = find_graphs(store, before, [LONG_AGO.date()], ["s2.1"])
     assert list(kept.folders) == ["models/s2.1-m", "s2.1-bbb-4", "s3-ccc-4"]
 
 
@@ -96,7 +120,7 @@ def test_files_of_a_fit_go_with_its_split_or_when_nothing_writes_to_them(tmp_pat
         make_folder(tmp_path, f"../{folder}", None, used)
     store = Warehouse(tmp_path, "s1", "s2.1")
     before = (NOW - timedelta(days=30)).date()
-    old = find_old_fits(store, before, (), ["s2.1"])
+    old = find_fits(store, before, (), ["s2.1"])
     wanted = [
         "fit_files/abc",
         "fit_files/bundles/uvw",
@@ -105,10 +129,22 @@ def test_files_of_a_fit_go_with_its_split_or_when_nothing_writes_to_them(tmp_pat
         "fit_files/s2.1-m-f",
     ]
     assert [str(folder.relative_to(tmp_path)) for folder in old] == wanted
-    remove_folders(store, old)
-    assert (
-        find_old_fits(store, before, (), ["s2.1"]) == () and (tmp_path / "fit_files/def/data.npy").is_file()
-    )
+    remove(store, old)
+    assert find_fits(store, before, (), ["s2.1"]) == [] and (tmp_path / "fit_files/def/data.npy").is_file()
+
+
+def test_files_may_lie_on_another_disk_and_names_of_digests_are_no_private_folders(tmp_path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "fit_files").symlink_to(tmp_path / "disk")
+    digest = "0123456789abcdef" * 2
+    make_folder(tmp_path, "../fit_files/abc", None, LONG_AGO)
+    make_folder(tmp_path, f"../fit_files/s1-m/{digest}", None, LONG_AGO)
+    store = Warehouse(tmp_path, "s1")
+    assert [path.name for path in find_fits(store, BEFORE)] == ["abc"]
+    assert remove_private_files(str(tmp_path), time.time()) == 0
+    remove(store, find_fits(store, BEFORE))
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["s1-m"]
+    assert (tmp_path / "disk" / "s1-m" / digest / "data.npy").is_file()
 
 
 def test_a_log_of_auctions_goes_when_no_replay_has_used_it(tmp_path) -> None:
@@ -128,11 +164,11 @@ def test_a_log_of_auctions_goes_when_no_replay_has_used_it(tmp_path) -> None:
     with hold_lease(root / "eee", lambda: False) as lease:
         assert lease is not None
         age(lease.work)
-        old = find_old_layouts(store, (NOW - timedelta(days=30)).date())
+        old = find_layouts(store, (NOW - timedelta(days=30)).date())
         assert [path.name for path in old] == ["aaa", "aaa-after-all", "bbb-after--5", "ccc"]
-        assert find_old_layouts(store, BEFORE, [LONG_AGO.date()]) == ()
+        assert find_layouts(store, BEFORE, [LONG_AGO.date()]) == []
         mark_used(root / "aaa" / "layout.json")  # a replay has just begun
-        remove_folders(store, old)
+        remove(store, old)
     left = {path.name for path in root.iterdir() if not path.name.startswith(".")}
     assert left == {"aaa", "bbb", "bbb-after-7", "ddd"}
 
@@ -149,8 +185,8 @@ def test_a_host_whose_clock_is_wrong_removes_no_more_and_no_less(tmp_path, monke
     wrong = time.time() + days * 86400
     monkeypatch.setattr(time, "time", lambda: wrong)
     store = Warehouse(tmp_path)
-    assert find_old_graphs(store, BEFORE).folders == ("s9-bbb-4",)
-    assert [path.name for path in find_old_fits(store, BEFORE)] == ["s9-n"]
+    assert find_graphs(store, BEFORE).folders == ("s9-bbb-4",)
+    assert [path.name for path in find_fits(store, BEFORE)] == ["s9-n"]
 
 
 def age(*paths: Path, days: float = 40) -> None:
@@ -173,11 +209,11 @@ def test_work_of_a_living_owner_stays_and_that_of_an_ended_one_goes_with_time(tm
             ended.append(other)
         age(*(one.work for one in (lease, *ended) if not one.target.endswith("s9-fresh")))
         age(*(Path(one.file) for one in ended if not one.target.endswith("s9-fresh")))
-        old = find_old_fits(store, BEFORE)
+        old = find_fits(store, BEFORE)
         assert {path.name for path in old} == {
             f".{name}.{kind}-0001" for name in ("s9-ended", "abc") for kind in ("work", "lease")
         }
-        remove_folders(store, old)
+        remove(store, old)
         left = {path.name for path in room.iterdir()}
         names = ("s9-live", "s9-fresh", "s1-kept")
         assert left == {f".{name}.{kind}-0001" for name in names for kind in ("work", "lease")}
@@ -193,10 +229,10 @@ def test_a_graph_in_which_another_host_works_stays_until_that_is_dead(tmp_path) 
     elsewhere = Maker("elsewhere", "another boot", "pid:[1]", 1, "5")
     for lease in (inner, outer):
         Path(lease.file).write_text(json.dumps(elsewhere.to_json()))
-    assert find_old_graphs(store, BEFORE).folders == ()
+    assert find_graphs(store, BEFORE).folders == ()
     for lease in (inner, outer):
         age(Path(lease.file), days=(DEAD_SECONDS + 1) / 86400)
-    assert find_old_graphs(store, BEFORE).folders == ("aaa-4", "models/nnn")
+    assert find_graphs(store, BEFORE).folders == ("aaa-4", "models/nnn")
 
 
 def test_what_a_run_takes_between_the_look_and_the_removal_stays(tmp_path) -> None:
@@ -204,7 +240,7 @@ def test_what_a_run_takes_between_the_look_and_the_removal_stays(tmp_path) -> No
     make_folder(tmp_path, "bbb-4", "graph.json", LONG_AGO)
     make_folder(tmp_path, "ccc-4", "graph.json", LONG_AGO)
     root, store = tmp_path / "graph_files", Warehouse(tmp_path)
-    old = find_old_graphs(store, BEFORE)
+    old = find_graphs(store, BEFORE)
     assert old.folders == ("aaa-4", "bbb-4", "ccc-4")
     os.utime(root / "aaa-4" / "graph.json")
     with hold_lease(root / "bbb-4", lambda: False):
@@ -216,15 +252,15 @@ def test_what_a_run_takes_between_the_look_and_the_removal_stays(tmp_path) -> No
 def test_what_was_used_since_the_longest_run_at_work_began_stays(tmp_path) -> None:
     make_folder(tmp_path, "../fit_files/s9-m", None, NOW - timedelta(days=3))
     store = Warehouse(tmp_path)
-    assert len(find_old_fits(store, BEFORE)) == 1
+    assert len(find_fits(store, BEFORE)) == 1
     note_run(tmp_path, "20260101T000000-x")
     (mark,) = (tmp_path / "_at_work").iterdir()
     first, *rest = mark.read_text().splitlines()
     since = (NOW - timedelta(days=4)).timestamp()
     mark.write_text("\n".join([json.dumps({**json.loads(first), "since": since}), *rest]) + "\n")
-    assert find_old_fits(store, BEFORE) == ()
+    assert find_fits(store, BEFORE) == []
     end_runs(tmp_path)
-    assert len(find_old_fits(store, BEFORE)) == 1
+    assert len(find_fits(store, BEFORE)) == 1
 
 
 def test_private_files_of_killed_processes_go_after_a_day_and_no_published_folder_is_halved(
@@ -239,10 +275,10 @@ def test_private_files_of_killed_processes_go_after_a_day_and_no_published_folde
     age(old, days=1.1)
     make_folder(tmp_path, "models/nnn", NIGHT_NOTE, LONG_AGO)
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed in the middle of it
-    remove_folders(Warehouse(tmp_path), [room / "nnn"])
+    remove(Warehouse(tmp_path), [room / "nnn"])
     assert not (room / "nnn").exists(), "its name goes first"
     monkeypatch.undo()
-    assert remove_private_files(Warehouse(tmp_path)) == 2
+    assert remove_private_files(str(tmp_path), time.time() - MAX_NIGHT_SECONDS) == 2
     assert [path.name for path in room.iterdir()] == [fresh.name]
 
 

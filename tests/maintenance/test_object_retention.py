@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
-from typing import Any
 
-from recbench_spark.graph.stored_graphs import mark_used
-from recbench_spark.maintenance.graph_retention import _find_old_graph_objects
+from recbench_spark.maintenance.graph_retention import find_old_graphs
 from recbench_spark.maintenance.retention import (
     RetentionRule,
-    find_old_objects,
-    find_unused_objects,
-    remove_private_objects,
+    find_old_folders,
+    find_unused,
+    remove_private_files,
 )
-from recbench_spark.storage.objects import list_objects, remove_objects, write_bytes
+from recbench_spark.storage.objects import list_objects, refresh_time, remove_objects, write_bytes
 from tests.object_storage import S3Server
 
 DAYS_AGO = {
@@ -46,19 +43,19 @@ def test_files_of_fits_go_with_their_split_or_when_nothing_writes_to_them(
     root, now = write_at(s3_server, bucket, "w/fit_files", DAYS_AGO, b"1"), time.time()
     before = (datetime.now(UTC) - timedelta(days=10)).date()
     rule = RetentionRule(frozenset({"s1"}), before, (), now - 86400)
-    old = find_old_objects(root, 1, rule)
+    old = find_old_folders(f"{bucket}/w", "fit_files", 1, rule)
     assert {place.removeprefix(f"{root}/"): size for place, size in old.items()} == {
         "abc": 2, "bundles/b1": 1, "logs/log1": 1, "s2-means": 1,
     }  # fmt: skip
     write_bytes(f"{root}/abc/again.npz", b"1")  # a run begins to use it
-    unused = find_unused_objects(list(old), rule.in_use)
+    unused = find_unused(old, rule.in_use)
     assert unused == [place for place in old if not place.endswith("/abc")]
     for place in unused:
         remove_objects(place)
     kept = {"def/fit.json", "def/model.npz", "s1-means/fit.json", "logs/log2/part-0.parquet"}
     used = {f"abc/{name}" for name in ("again.npz", "fit.json", "model.npz")}
     assert set(list_objects(root)) == {*kept, *used, "logs/stray.parquet"}
-    assert find_old_objects(root, 1, rule) == {}
+    assert find_old_folders(f"{bucket}/w", "fit_files", 1, rule) == {}
 
 
 GRAPHS_DAYS_AGO = {
@@ -85,15 +82,16 @@ def test_files_of_graphs_go_with_their_split_or_when_nobody_uses_them(
     root = write_at(s3_server, bucket, "w/graph_files", GRAPHS_DAYS_AGO, private.encode())
     before = (datetime.now(UTC) - timedelta(days=10)).date()
     rule = RetentionRule(frozenset({"s1"}), before, (), time.time() - 86400)
-    store: Any = SimpleNamespace(root=f"{bucket}/w", folder=None, is_file_storage=True)
-    old = _find_old_graph_objects(store, rule)
+    old = find_old_graphs(f"{bucket}/w", rule)
     assert old.folders == ("ccc-4", "models/nnn", "s2-bbb-4") and old.size == 4 * len(private)
     assert old.models == ("nnn",)
-    assert remove_private_objects(root, rule.in_use) == 1 + 4, "one beside, four that no current.txt names"
+    assert remove_private_files(f"{bucket}/w", rule.in_use) == 1 + 4, (
+        "one beside, four that no current.txt names"
+    )
     kept = {name for name in GRAPHS_DAYS_AGO if name.startswith(("eee", "ddd", "models/nnn"))}
     assert set(list_objects(root)) == kept - {"eee-4/fedcba9876543210fedcba9876543210/src/0.npy"}
 
 
 def test_a_graph_in_use_is_marked(bucket: str) -> None:
-    mark_used(f"{bucket}/graph_files/g-4/12345678901234567890123456789012/graph.json")
+    refresh_time(f"{bucket}/graph_files/g-4/12345678901234567890123456789012/graph.json")
     assert list(list_objects(f"{bucket}/graph_files")) == ["g-4/12345678901234567890123456789012/used.txt"]

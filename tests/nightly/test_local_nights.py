@@ -28,7 +28,7 @@ from recbench_spark.schemas import COMPARISONS, RUNS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
 from tests.nightly.test_learning_curves import CURVES
-from tests.nights import DATE, SMALL, models, run, small
+from tests.nights import DATE, SMALL, copy_warehouse, models, run, small
 from tools.compare_warehouses import main as compare
 
 NEXT = date(2026, 1, 2)
@@ -129,13 +129,13 @@ GRAPHS: dict[str, Any] = {
 }
 """Layers over a graph, and walks, hard negatives and a fit."""
 
-FALLS = {"models": [{"name": "als_4", "kind": "random"}, *models("random", "popular", "item_knn", "truth")]}
-"""The next night, on which a model falls."""
-
-
-def run_both_nights(store: Any, other: Any = None) -> None:
-    run(store, small(**WHOLE))
-    run(other or store, small(**{**WHOLE, **FALLS}), NEXT)
+FALLS: dict[str, Any] = {
+    "models": [{"name": "als_4", "kind": "random"}, *models("popular", "truth")],
+    "evaluation": {**SMALL["evaluation"], "metrics": ["ndcg"], "k": [10], "slices": []},
+    "comparisons": WHOLE["comparisons"],
+    "regressions": WHOLE["regressions"],
+}
+"""The next night, on which a model falls: what compares nights, and nothing that the first has shown."""
 
 
 @pytest.fixture
@@ -148,13 +148,17 @@ def on_spark(spark: Any, monkeypatch: Any) -> Any:
 def test_two_nights_have_the_same_tables(on_spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """One process; two with files between them; Spark's night before a local one, and after."""
     one, two, before, after = (str(tmp_path / place) for place in ("one", "two", "before", "after"))
-    run_both_nights(ArrowStore(one))
+    whole, falls = small(**WHOLE), small(**FALLS)
+    copy_warehouse(run(ArrowStore(one), whole).store, tmp_path / "after")
+    run(ArrowStore(one), falls, NEXT)
     with monkeypatch.context() as patch:
         patch.setattr(local, "SENT_BYTES", 0)
         patch.setattr(local, "ROWS_PER_TASK", 500)
-        run_both_nights(ArrowStore(two, workers=2))
-    run_both_nights(Store(on_spark, before), ArrowStore(before))
-    run_both_nights(ArrowStore(after), Store(on_spark, after))
+        run(ArrowStore(two, workers=2), whole)
+        run(ArrowStore(two, workers=2), falls, NEXT)
+    run(Store(on_spark, before), whole)
+    run(ArrowStore(before), falls, NEXT)
+    run(Store(on_spark, after), falls, NEXT)
     assert [compare([one, place]) for place in (two, before, after)] == [0, 0, 0]
     assert ArrowStore(after).read_rows(COMPARISONS).num_rows
 
@@ -263,11 +267,26 @@ def test_the_job_starts_no_java(tmp_path: Path, capsys: Any, monkeypatch: Any) -
     assert "engine local: 22,000 rows" in said.out + said.err and "als_32" in said.out
 
 
+HALF = ("--engine=local", "--set=evaluation.bootstrap.replicates=10")
+
+
+def run_job(place: Path) -> Path:
+    assert job.main(job.parser().parse_args(job_line(place, *HALF))) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole_night(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_job(tmp_path_factory.mktemp("whole") / "w")
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_a_night_that_ended_half_way_is_completed(tmp_path: Path, sent: signal.Signals) -> None:
+def test_a_night_that_ended_half_way_is_completed(
+    whole_night: Path, tmp_path: Path, sent: signal.Signals
+) -> None:
     """It ends while models are ranked: nothing is visible; the next run has the tables of a whole one."""
-    words = [sys.executable, "jobs/nightly.py", *job_line(tmp_path / "w", "--engine=local")]
+    words = [sys.executable, "jobs/nightly.py", *job_line(tmp_path / "w", *HALF)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
         assert started.stdout is not None
         for line in started.stdout:
@@ -278,10 +297,7 @@ def test_a_night_that_ended_half_way_is_completed(tmp_path: Path, sent: signal.S
     assert started.returncode == (130 if sent == signal.SIGINT else -sent)
     store = ArrowStore(str(tmp_path / "w"))
     assert not [row for row in store.rows(RUNS) if row["status"] == "succeeded"]
-    for place in ("w", "whole"):
-        done = subprocess.run([*words[:4], "--warehouse", str(tmp_path / place), *words[6:]], check=False)
-        assert done.returncode == 0
-    assert compare([str(tmp_path / "w"), str(tmp_path / "whole")]) == 0
+    assert compare([str(run_job(tmp_path / "w")), str(whole_night)]) == 0
 
 
 FEATURES = {"method": "logistic_regression", "item_features": "f.csv"}

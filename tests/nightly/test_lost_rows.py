@@ -29,6 +29,7 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import list_files
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.objects import remove_object
 from recbench_spark.storage.table_upkeep import forget_files, list_lost_files
 
@@ -208,13 +209,14 @@ def test_a_reader_of_rows_names_the_lost_file(store: ArrowStore) -> None:
     assert place in error.value.message
 
 
-class Catalog:
+class Catalog(FileTables):
     """A catalog where Spark writes: tables and rows, and no place of files."""
 
-    root = "main.recbench"
+    root, in_catalog = "main.recbench", True
 
     def __init__(self, store: ArrowStore) -> None:
-        self.exists, self.rows = store.exists, store.rows
+        members: Any = {"exists": store.exists, "rows": store.rows}
+        self.__dict__.update(members)
 
     def location(self, name: str) -> str:
         raise AssertionError(f"the files of {name} are looked for")

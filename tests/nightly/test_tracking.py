@@ -55,7 +55,7 @@ def test_beside_each_metric_stand_its_interval_users_and_definition() -> None:
 
 
 def test_a_night_is_logged_whole(small_night: Ran) -> None:
-    runs = read_tracked_runs(small_night.store, small_night.outcome.run_ids, (10,))
+    runs = read_tracked_runs(small_night.store.rows, small_night.outcome.run_ids, (10,))
     (popular,) = [run for run in runs if run.params["model"] == "popular"]
     filters = [("run_id", "=", small_night.outcome.run_ids["popular"]), ("estimator", "=", "holdout")]
     rows = [row for row in small_night.store.rows(METRICS, filters) if row["slice_key"] is None]
@@ -78,7 +78,7 @@ def test_names_of_metrics(key: tuple[str, str, int | None], name: str) -> None:
 def test_without_mlflow_a_night_is_warned_and_goes_on(small_night: Ran) -> None:
     said = io.StringIO()
     done = log_night(
-        "file:///nowhere", small_night.store, small(), small_night.outcome.run_ids, Journal(said)
+        "file:///nowhere", small_night.store.rows, small(), small_night.outcome.run_ids, Journal(said)
     )
     assert not done
     assert "warning: cannot log to MLflow at file:///nowhere: ModuleNotFoundError" in said.getvalue()

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark import __version__, cli
 from recbench_spark.commands import maintain, nightly, query
+from recbench_spark.query.local_engine import find_names
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.store import Store
 
@@ -116,7 +117,7 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
 
 def read_changes(store: Store, day: int) -> dict[str, set[tuple[bool, str, str]]]:
     """Read for each changed model: whether only the code changed, the versions, the revisions."""
-    store.install_views()
+    store.install_views(find_names("current_changes"))
     requests = ("item_knn 2 -> 3", "splits 2 -> 3")
     result: dict[str, set[tuple[bool, str, str]]] = {}
     of_day = (F.col("logical_date") == F.lit(date(2026, 1, day))) & F.col("code_change").isNotNull()

@@ -28,6 +28,7 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.store import Store
 from tests.nights import read_rows
 
@@ -61,7 +62,7 @@ def read_propensities(store: ArrowStore, name: str) -> dict[str, float]:
     return {row.item_id: row.propensity for row in rows}
 
 
-def run(store: ArrowStore | Store, *flags: str) -> None:
+def run(store: FileTables, *flags: str) -> None:
     args = propensity.parser().parse_args(["--warehouse", store.root, *flags])
     assert propensity.main(args) == 0
 

@@ -22,7 +22,7 @@ from recbench_spark.protocol.windows import find_time
 from recbench_spark.randomness import hash_keys, uniform
 from recbench_spark.schemas import ABSENT, ID_KIND
 from recbench_spark.storage.frame_blocks import FrameRows
-from tests.labelled import count_dropped_rows, label_blocks
+from tests.labelled import count_dropped_rows, label_blocks, label_rows
 from tests.log_schema import LOG_SCHEMA
 from tests.protocol.test_pairs import DAY, as_set, cut_in_pandas, settle_in_pandas, shop
 
@@ -33,15 +33,16 @@ def row(user: str, item: str, time: int | None = None, part: str | None = None, 
     return (user, item, rating, time, part, None)
 
 
-def read_parts(frame) -> dict[tuple[str, str], str]:
-    rows = frame.select("user_id", "item_id", "part").collect()
+def read_parts(labelled: Any) -> dict[tuple[str, str], str]:
+    """Parts by user and item, of rows of this machine or of a frame."""
+    rows = labelled if isinstance(labelled, list) else labelled.collect()
     assert len(rows) == len({(r.user_id, r.item_id) for r in rows})
     return {(r.user_id, r.item_id): r.part for r in rows}
 
 
-def label_log(*arguments: Any) -> DataFrame:
-    """Label a log, as rows of Spark."""
-    return label_blocks(*arguments).rows()
+def label_log(log: Any, *arguments: Any) -> Any:
+    """Label a log: rows on this machine, or a frame by Spark."""
+    return label_rows(log, *arguments) if isinstance(log, list) else label_blocks(log, *arguments).rows()
 
 
 @contextmanager
@@ -59,9 +60,9 @@ def partitions(spark, n: int) -> Iterator[None]:
 # ------------------------------------------------------------------------------------- by hand
 
 
-def test_temporal_by_hand(spark) -> None:
+def test_temporal_by_hand() -> None:
     """Ten rows of one user in time order: eight train, one valid, one test; the last is test."""
-    log = spark.createDataFrame([row("u", f"i{n}", time=100 + n) for n in range(10)], LOG_SCHEMA)
+    log = [row("u", f"i{n}", time=100 + n) for n in range(10)]
     parts = read_parts(label_log(log, Split(protocol="TO_RS", ratio=(0.8, 0.1, 0.1))))
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 8 + ["valid", "test"]
     parts = read_parts(label_log(log, Split(protocol="TO_LS", valid=True)))
@@ -70,9 +71,9 @@ def test_temporal_by_hand(spark) -> None:
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 9 + ["test"]
 
 
-def test_equal_times_go_by_item_id(spark) -> None:
+def test_equal_times_go_by_item_id() -> None:
     """All at once: the largest item id counts as the last one, by bytes ("9" after "10")."""
-    log = spark.createDataFrame([row("u", item, time=5) for item in ("10", "9", "a", "2")], LOG_SCHEMA)
+    log = [row("u", item, time=5) for item in ("10", "9", "a", "2")]
     assert read_parts(label_log(log, Split(protocol="TO_LS", valid=True))) == {
         ("u", "a"): "test",
         ("u", "9"): "valid",
@@ -81,54 +82,50 @@ def test_equal_times_go_by_item_id(spark) -> None:
     }
 
 
-def test_few_rows(spark) -> None:
+def test_few_rows() -> None:
     """One row stays in train; two give one test row; three, where valid is asked for, one each."""
     rows = [row(f"u{n}", f"i{i}", time=i) for n in (1, 2, 3) for i in range(n)]
-    log = spark.createDataFrame(rows, LOG_SCHEMA)
     wanted = {1: ["train"], 2: ["train", "test"], 3: ["train", "valid", "test"]}
     for protocol in ("TO_RS", "TO_LS", "RO_RS", "RO_LS"):
-        parts = read_parts(label_log(log, Split(protocol=protocol, ratio=(0.8, 0.1, 0.1), valid=True)))
+        parts = read_parts(label_log(rows, Split(protocol=protocol, ratio=(0.8, 0.1, 0.1), valid=True)))
         for n, expected in wanted.items():
             labels = [part for (user, _), part in sorted(parts.items()) if user == f"u{n}"]
             assert sorted(labels) == sorted(expected), (protocol, n)
 
 
-def test_shares_are_exact_where_binary_fractions_are_not(spark) -> None:
+def test_shares_are_exact_where_binary_fractions_are_not() -> None:
     """0.1 * 30, 0.7 * 10, 0.29 * 100: floor of the decimal product, not of the binary one."""
     rows = [row(f"u{n}", f"i{i:03}", time=i) for n in (10, 30, 100) for i in range(n)]
-    log = spark.createDataFrame(rows, LOG_SCHEMA)
     for test in (0.1, 0.29, 0.7, 0.3):
-        parts = read_parts(label_log(log, Split(protocol="TO_RS", ratio=(1 - test, 0.0, test))))
+        parts = read_parts(label_log(rows, Split(protocol="TO_RS", ratio=(1 - test, 0.0, test))))
         for n in (10, 30, 100):
             held_out = [p for (user, _), p in parts.items() if user == f"u{n}" and p == "test"]
             assert len(held_out) == int(Fraction(str(test)) * n)
 
 
-def test_rows_with_a_part_keep_it_and_count_for_nothing(spark) -> None:
+def test_rows_with_a_part_keep_it_and_count_for_nothing() -> None:
     rows = [row("u", f"i{n}", time=n) for n in range(4)]
     rows += [row("u", f"o{n}", time=1000 + n, part="open_loop") for n in range(6)]
-    parts = read_parts(label_log(spark.createDataFrame(rows, LOG_SCHEMA), Split(protocol="TO_LS")))
+    parts = read_parts(label_log(rows, Split(protocol="TO_LS")))
     assert [parts["u", f"i{n}"] for n in range(4)] == ["train"] * 3 + ["test"]
     assert {parts["u", f"o{n}"] for n in range(6)} == {"open_loop"}
 
 
-def test_a_temporal_split_needs_times_of_the_rows_it_orders(spark) -> None:
+def test_a_temporal_split_needs_times_of_the_rows_it_orders() -> None:
     without = [row("u", "a"), row("u", "b", time=1)]
-    log = spark.createDataFrame(without, LOG_SCHEMA)
     for protocol in ("TO_RS", "TO_LS"):
         with pytest.raises(ProtocolError, match="time in every row"):
-            label_log(log, Split(protocol=protocol))
-    assert set(read_parts(label_log(log, Split(protocol="RO_LS"))).values()) == {"train", "test"}
-    open_loop = spark.createDataFrame([row("u", "a", time=1), row("u", "b", part="open_loop")], LOG_SCHEMA)
+            label_log(without, Split(protocol=protocol))
+    assert set(read_parts(label_log(without, Split(protocol="RO_LS"))).values()) == {"train", "test"}
+    open_loop = [row("u", "a", time=1), row("u", "b", part="open_loop")]
     assert read_parts(label_log(open_loop, Split(protocol="TO_LS")))["u", "b"] == "open_loop"
 
 
-def test_given_parts_stay_and_must_all_be_there(spark) -> None:
+def test_given_parts_stay_and_must_all_be_there() -> None:
     rows = [row("u", "a", part="train"), row("u", "b", part="test")]
-    log = spark.createDataFrame(rows, LOG_SCHEMA)
-    assert read_parts(label_log(log, Split(protocol="given"))) == {("u", "a"): "train", ("u", "b"): "test"}
+    assert read_parts(label_log(rows, Split(protocol="given"))) == {("u", "a"): "train", ("u", "b"): "test"}
     with pytest.raises(ProtocolError, match="without a part"):
-        label_log(spark.createDataFrame([*rows, row("u", "c")], LOG_SCHEMA), Split(protocol="given"))
+        label_log([*rows, row("u", "c")], Split(protocol="given"))
 
 
 # ---------------------------------------------------------------------------- against an oracle
@@ -297,7 +294,9 @@ SPLITS = [
 
 
 def label_by_all(log, splits: list[Split]) -> list[dict[tuple[str, str], str]]:
-    """One Spark job for many protocols."""
+    """Label by many protocols; a frame in one Spark job."""
+    if isinstance(log, list):
+        return [read_parts(label_rows(log, split)) for split in splits]
     frames = [
         label_log(log, split).select(F.lit(n).alias("split"), "user_id", "item_id", "part")
         for n, split in enumerate(splits)
@@ -322,13 +321,12 @@ def test_labels_equal_the_oracle_whatever_the_partitioning(spark, n: int, every:
             assert labels == oracle(rows, split, hashes), split.describe()
 
 
-def test_folds_do_not_overlap_and_leave_nothing_out(spark) -> None:
+def test_folds_do_not_overlap_and_leave_nothing_out() -> None:
     """Each row is in the test part of exactly one fold; per user, folds differ by one row at most."""
     rows = [r for r in random_log(seed=3, users=12) if r[4] is None]
-    log = spark.createDataFrame(rows, LOG_SCHEMA)
     for group in ("global", "user"):
         splits = [Split(holdout="folds", group=group, folds=4, fold=fold) for fold in range(4)]
-        folds = label_by_all(log, splits)
+        folds = label_by_all(rows, splits)
         tested = Counter(pair for parts in folds for pair, part in parts.items() if part == "test")
         assert tested == Counter({(r[0], r[1]): 1 for r in rows})
         if group == "user":
@@ -337,17 +335,17 @@ def test_folds_do_not_overlap_and_leave_nothing_out(spark) -> None:
                 assert max(s[user] for s in sizes) - min(s[user] for s in sizes) <= 1
 
 
-def test_netflix_by_hand(spark) -> None:
+def test_netflix_by_hand() -> None:
     """Twenty ratings: the last nine are dealt to probe, quiz and test; of five, the first one stays."""
     rows = [row("u", f"i{n:02}", time=n) for n in range(20)]
     rows += [row("v", f"i{n}", time=n) for n in range(5)]
-    (parts,) = label_by_all(spark.createDataFrame(rows, LOG_SCHEMA), [Split(protocol="netflix")])
+    (parts,) = label_by_all(rows, [Split(protocol="netflix")])
     assert {parts["u", f"i{n:02}"] for n in range(11)} == {"train"}
     assert {parts["u", f"i{n:02}"] for n in range(11, 20)} == {"probe", "quiz", "test"}
     assert [parts["v", f"i{n}"] == "train" for n in range(5)] == [True] + [False] * 4
 
 
-def test_cuts_in_time_by_hand(spark) -> None:
+def test_cuts_in_time_by_hand() -> None:
     """Ten rows; a fifth held out begins with the ninth, at 8, which the eighth shares: both are test."""
     times = [0, 1, 2, 3, 4, 5, 6, 8, 8, 9]
     rows = [row(f"u{n}", "i", time=1_000_000 * time) for n, time in enumerate(times)]
@@ -356,7 +354,7 @@ def test_cuts_in_time_by_hand(spark) -> None:
         Split(holdout="period", start="1970-01-01T00:00:05", length="2s"),
         Split(holdout="period", length="2s", step="3s", window=1),
     ]
-    cuts = label_by_all(spark.createDataFrame(rows, LOG_SCHEMA), splits)
+    cuts = label_by_all(rows, splits)
     by_ratio, by_start, rolling = ([parts[f"u{n}", "i"] for n in range(10)] for parts in cuts)
     assert by_ratio == ["train"] * 7 + ["test"] * 3
     assert by_start == ["train"] * 5 + ["test"] * 2 + ["later"] * 3
@@ -364,15 +362,15 @@ def test_cuts_in_time_by_hand(spark) -> None:
     assert rolling == ["train"] * 5 + ["test"] * 2 + ["later"] * 3
 
 
-def test_cuts_that_leave_nothing_to_train_on_are_refused(spark) -> None:
-    log = spark.createDataFrame([row("u", f"i{n}", time=5) for n in range(5)], LOG_SCHEMA)
+def test_cuts_that_leave_nothing_to_train_on_are_refused() -> None:
+    log = [row("u", f"i{n}", time=5) for n in range(5)]
     with pytest.raises(ProtocolError, match="no training rows"):
         label_log(log, Split(order="temporal", group="global"))
     sizes = r"no training rows and no test rows \(train 0, valid 0, test 0, later 5\)"
     with pytest.raises(ProtocolError, match=sizes):
         label_log(log, Split(holdout="period", length="1d", window=3))
     with pytest.raises(ProtocolError, match="no rows to split"):
-        label_log(log.where("item_id = 'z'"), Split(order="temporal", group="global"))
+        label_log([], Split(order="temporal", group="global"))
 
 
 def test_the_time_at_a_place_is_that_of_the_sorted_list(spark) -> None:
@@ -389,8 +387,8 @@ def test_the_time_at_a_place_is_that_of_the_sorted_list(spark) -> None:
     frame.unpersist()
 
 
-def test_another_seed_is_another_split(spark) -> None:
-    log = spark.createDataFrame(random_log(seed=2), LOG_SCHEMA)
+def test_another_seed_is_another_split() -> None:
+    log = random_log(seed=2)
     one, other = (read_parts(label_log(log, Split(seed=seed))) for seed in (1, 2))
     assert one.keys() == other.keys()
     moved = sum(one[pair] != other[pair] for pair in one)
@@ -424,16 +422,16 @@ def test_ids_stored_as_integers_and_a_log_without_parts_are_split_alike(spark) -
 # ------------------------------------------------------------------------------------ duplicates
 
 
-def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
+def without_duplicates(log: Any, keep: str) -> Any:
     """One row per pair, labelled by a split that needs nothing of the log."""
     return label_log(log, Split(group="global"), keep)
 
 
-def remaining(frame) -> dict[tuple[str, str], tuple[float, int | None]]:
-    return {(r.user_id, r.item_id): (r.rating, r.event_time) for r in frame.collect()}
+def remaining(rows) -> dict[tuple[str, str], tuple[float, int | None]]:
+    return {(r.user_id, r.item_id): (r.rating, r.event_time) for r in rows}
 
 
-def test_duplicates_keep_the_last_or_the_first(spark) -> None:
+def test_duplicates_keep_the_last_or_the_first() -> None:
     rows = [
         row("u", "a", time=3, rating=1.0),
         row("u", "a", time=9, rating=2.0),
@@ -442,31 +440,27 @@ def test_duplicates_keep_the_last_or_the_first(spark) -> None:
         row("u", "b", rating=5.0),
         row("v", "a", time=1, rating=1.0),
     ]
-    log = spark.createDataFrame(rows, LOG_SCHEMA)
     rest = {("u", "b"): (5.0, None), ("v", "a"): (1.0, 1)}
-    assert remaining(without_duplicates(log, "keep_last")) == {("u", "a"): (2.0, 9), **rest}
-    assert remaining(without_duplicates(log, "keep_first")) == {("u", "a"): (3.0, 1), **rest}
-    assert without_duplicates(log, "keep_last").columns == LOG_SCHEMA.names
+    assert remaining(without_duplicates(rows, "keep_last")) == {("u", "a"): (2.0, 9), **rest}
+    assert remaining(without_duplicates(rows, "keep_first")) == {("u", "a"): (3.0, 1), **rest}
 
 
-def test_duplicates_are_refused_where_asked(spark) -> None:
+def test_duplicates_are_refused_where_asked() -> None:
     rows = [row("u", "a"), row("u", "a"), row("v", "a")]
     with pytest.raises(DataError, match="2 rows of user u, item a") as error:
-        without_duplicates(spark.createDataFrame(rows, LOG_SCHEMA), "error")
+        without_duplicates(rows, "error")
     assert "keep_last" in error.value.hint
-    clean = spark.createDataFrame(rows[1:], LOG_SCHEMA)
-    assert without_duplicates(clean, "error").count() == 2
+    assert len(without_duplicates(rows[1:], "error")) == 2
 
 
-def test_the_duplicate_kept_does_not_depend_on_the_order_of_rows(spark) -> None:
+def test_the_duplicate_kept_does_not_depend_on_the_order_of_rows() -> None:
     """Equal in time, rating and part: only the attributes differ, and a hash of them decides."""
     rows = [("u", f"i{n}", 1.0, 5, None, {"page": str(p)}) for n in range(30) for p in range(4)]
     pages = []
     for n in (1, 3):
         random.Random(n).shuffle(rows)
-        log = spark.createDataFrame(rows, LOG_SCHEMA).repartition(n)
-        kept = without_duplicates(log, "keep_last").collect()
-        pages.append({r.item_id: r.attributes["page"] for r in kept})
+        kept = label_log(rows, Split(group="global"), "keep_last", n)
+        pages.append({r.item_id: dict(r.attributes)["page"] for r in kept})
     assert pages[0] == pages[1] and len(pages[0]) == 30 and len(set(pages[0].values())) == 4
 
 
@@ -498,17 +492,16 @@ def test_every_level_of_the_rule_is_independent_of_partitions(spark) -> None:
         label_log(log, split, "error")
 
 
-def test_shares_of_a_cut_in_time_are_shares_of_all_rows(spark) -> None:
+def test_shares_of_a_cut_in_time_are_shares_of_all_rows() -> None:
     """Ten pairs, the first of them forty times more at the end: a fifth of fifty rows is test, one pair."""
     rows = [row("u", f"i{n}", time=n) for n in range(10)]
     rows += [row("u", "i0", time=100 + n) for n in range(40)]
-    log = spark.createDataFrame(rows, LOG_SCHEMA)
     split = Split(group="global", order="temporal", repeats="keep")
-    made = label_log(log, split, "keep_first").collect()
+    made = label_log(rows, split, "keep_first")
     assert sorted((r.part, r.item_id, r.event_time) for r in made) == [
         ("test", "i0", 130), *(("train", f"i{n}", n) for n in range(10))
     ]  # fmt: skip
-    dropped = label_log(log, split.model_copy(update={"repeats": "drop"}), "keep_first").collect()
+    dropped = label_log(rows, split.model_copy(update={"repeats": "drop"}), "keep_first")
     assert {r.part for r in dropped} == {"train"} and len(dropped) == 10
 
 

@@ -29,7 +29,6 @@ from recbench_spark.storage.block_arrays import (
     part_place,
     publish_parts,
     read_parts,
-    remove_parts,
     write_part,
 )
 from recbench_spark.storage.host_files import LIMIT_VARIABLE, make_room, open_object
@@ -206,7 +205,7 @@ def test_arrays_on_s3_are_those_on_a_folder(bucket: str, disk: Path) -> None:
     assert copies(disk) == [f"{parts[2].digest}-{parts[2].size}"]  # a task fetches the parts that it reads
     assert map_whole(folder).tobytes() == array.tobytes()
     assert copies(disk) == sorted(f"{part.digest}-{part.size}" for part in parts if part.rows)
-    remove_parts(folder)
+    remove_objects(folder)
     assert list(list_objects(bucket)) == []
 
 
@@ -308,5 +307,5 @@ def test_an_array_is_removed_by_few_requests(bucket: str, disk: Path, monkeypatc
     write_array(f"{bucket}/ab", np.arange(10), [])
     requests, delete = [], obstore.delete
     monkeypatch.setattr(obstore, "delete", lambda *given: (requests.append(given), delete(*given)))
-    remove_parts(f"{bucket}/a")
+    remove_objects(f"{bucket}/a")
     assert len(requests) == 1 and {name.split("/")[0] for name in list_objects(bucket)} == {"ab"}

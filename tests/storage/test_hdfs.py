@@ -8,8 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -157,8 +155,7 @@ def test_drafts_of_killed_writers_are_removed_after_a_day(hdfs_place: str) -> No
     client.set_times(old, two_days_ago, two_days_ago)
     whole = "/" + objects.split_bucket(f"{root}/metrics/part.parquet").key
     client.set_times(whole, two_days_ago, two_days_ago)
-    store: Any = SimpleNamespace(root=root, folder=None, is_file_storage=True, read_clock=time.time)
-    assert remove_private_files(store) == 1
+    assert remove_private_files(root, time.time() - MAX_NIGHT_SECONDS) == 1
     assert [entry.name for entry in objects.list_drafts(root)] == drafts[1:], "it may be at work"
     assert list(objects.list_objects(root)) == ["metrics/part.parquet"]
 

@@ -11,6 +11,7 @@ from datetime import date
 from pathlib import Path
 from threading import Barrier
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from recbench_spark.nightly.night import hold_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage import marks, uris
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.publish import read_clock
 from recbench_spark.storage.table_folders import try_create_local
 from tests.waiting import wait_until
@@ -153,8 +155,8 @@ def test_a_row_names_a_log_of_the_warehouse_relative_to_it(path: str, shown: str
 
 def test_of_two_jobs_that_run_one_night_the_second_waits_and_leaves_nothing(tmp_path: Path) -> None:
     named = SimpleNamespace(name="suite")
-    night = SimpleNamespace(
-        store=SimpleNamespace(folder=tmp_path), benchmark=named, logical_date=date(2026, 1, 1)
+    night: Any = SimpleNamespace(
+        store=ArrowStore(str(tmp_path)), benchmark=named, logical_date=date(2026, 1, 1)
     )
     lines, order, inside = io.StringIO(), list[str](), Barrier(2)
 

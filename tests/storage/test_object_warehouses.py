@@ -13,6 +13,7 @@ from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, RUNS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.catalogs import require_address
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.frame_blocks import drop_scratch, share_rows
 from recbench_spark.storage.object_access import HADOOP_ADDRESS
 from recbench_spark.storage.objects import list_objects
@@ -41,7 +42,7 @@ def fill(store: Store) -> None:
     store.delete(TRIALS.name, "trial_id", ["t3"])
 
 
-def contents(store: Store | ArrowStore) -> dict[str, list[str]]:
+def contents(store: FileTables) -> dict[str, list[str]]:
     return {table.name: sorted(map(str, store.rows(table))) for table in (REJECTS, TRIALS, RUNS)}
 
 

@@ -14,7 +14,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from recbench_spark.schemas import MANIFESTS, RUNS, TRIALS
 from recbench_spark.storage.object_access import delta_options
+from recbench_spark.storage.store import Store
+from tests.storage.test_missing_rows import trial
 from tools.compare_warehouses import main
 
 Rows = list[dict[str, Any]]
@@ -121,6 +124,92 @@ def test_whatever_differs_is_found(
     assert main(nights(tmp_path, lambda later: change(later[table]))) == 1
     lines = re.findall(r"^(\w+) .* rows  (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert {name: verdict for name, verdict in lines if verdict != "same"} == {table: said}
+
+
+NESTED = pa.schema([
+    ("number", pa.float64()), ("small", pa.float32()), ("text", pa.string()), ("day", pa.date32()),
+    ("list", pa.list_(pa.float64())), ("lists", pa.list_(pa.list_(pa.string()))),
+    ("pairs", pa.map_(pa.string(), pa.list_(pa.int64()))),
+    ("parts", pa.struct([("b", pa.float64()), ("a", pa.string())])),
+])  # fmt: skip
+
+
+def make_rows() -> Rows:
+    numbers = [0.0, -0.0, math.nan, None, 0.1]
+    return [
+        {
+            "number": numbers[n % 5],
+            "small": n / 3,
+            "text": [None, "", "null"][n % 3],
+            "day": date(2026, 1, 1 + n % 9),
+            "list": [None, [], [None], numbers][n % 4],
+            "lists": [[], [["a", "b"], []], [["a,b"]]][n % 3],
+            "pairs": [None, [], [("x", [n]), ("y", None)]][n % 3],
+            "parts": [None, {"a": "s", "b": 0.5}][n % 2],
+        }
+        for n in range(60)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "value"),
+    [
+        (0, "number", -0.0),
+        (3, "number", math.nan),
+        (1, "small", 1 / 3 + 1e-7),
+        (0, "text", ""),
+        (2, "text", None),
+        (0, "list", []),
+        (1, "list", [None]),
+        (2, "list", [None, None]),
+        (3, "list", [-0.0, 0.0, math.nan, None, 0.1]),
+        (0, "lists", [[]]),
+        (1, "lists", [["a"], ["b"]]),
+        (2, "lists", [["a", "b"]]),
+        (0, "pairs", []),
+        (2, "pairs", [("x", [2]), ("y", [])]),
+        (1, "parts", {"a": "s", "b": None}),
+        (0, "parts", {"a": None, "b": None}),
+    ],
+)
+def test_every_value_counts_and_no_order(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    row: int,
+    column: str,
+    value: Any,
+) -> None:
+    """Rows lie in several batches, which are slices of longer ones."""
+    monkeypatch.setattr("tools.compare_warehouses.ROWS_AT_ONCE", 7)
+    places, later = [str(tmp_path / name) for name in ("a", "b")], make_rows()
+    later[5]["pairs"].reverse()
+    later[row][column] = value
+    for place, rows in zip(places, (make_rows(), later[::-1]), strict=True):
+        write_deltalake(f"{place}/t", pa.Table.from_pylist(rows, NESTED))
+    assert main(places) == 1 and "1 rows lost, 1 new" in capsys.readouterr().out
+    assert main([places[0], places[0]]) == 0
+
+
+def test_a_schema_of_a_catalog_is_compared_by_its_name(spark: Any, tmp_path: Path) -> None:
+    """First tables that lie in a folder, then those that Spark alone reads."""
+    schema, folder = "spark_catalog.recbench_compare_test", Store(spark, str(tmp_path / "folder"))
+    spark.sql(f"CREATE SCHEMA {schema} LOCATION '{tmp_path / 'schema'}'")
+    try:
+        for store in (folder, Store(spark, schema)):
+            store.append([trial(1), trial(2)], TRIALS)
+            store.append([{"split_id": "s", "part": "log", "fact": "rows", "value": 1.0}], MANIFESTS)
+        assert main([folder.root, schema]) == 0
+        elsewhere = Store(spark, str(tmp_path / "elsewhere"))
+        for store in (folder, elsewhere):
+            store.create(RUNS)
+        spark.sql(f"CREATE TABLE {schema}.runs USING delta LOCATION '{elsewhere.location('runs')}'")
+        named = Store(spark, schema)
+        assert named.in_catalog and main([folder.root, schema]) == 0
+        named.append([trial(3)], TRIALS)
+        assert main([folder.root, schema]) == 1
+    finally:
+        spark.sql(f"DROP SCHEMA {schema} CASCADE")
 
 
 def test_a_lost_table_is_found_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

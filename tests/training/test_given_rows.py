@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,17 @@ from recbench_spark.evaluation.ranking.part_users import PART_USERS, map_user_bl
 from recbench_spark.kernels.ranking.scorers import DotScorer
 from recbench_spark.models.fold_in_settings import FoldInSettings, RidgeFoldIn
 from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, RUNS, SPLITS
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import return_rows
 from recbench_spark.storage.store import Store
 from recbench_spark.training.given_rows import COLUMNS, VECTORS, fold_given_rows
 from recbench_spark.training.model_adapter import make_adapter
-from tests.nights import TINY, Ran, run, small
+from tests.nights import TINY, Ran, read_pandas, read_split, run, small
+from tests.nights import read_rows as read_all
 from tests.refits import RefittingFolder, refit
 from tests.rows import read_rows
+
+pytestmark = pytest.mark.full
 
 LIKES = {"unobserved_weight": 0.2, "regulariser": 0.03}
 FIT = {"epochs": 1, "batch": 64, "validation": 0.2, "dims": 4}
@@ -52,9 +57,18 @@ def write_item_vectors(path: Path) -> str:
     return str(path)
 
 
+ON_SPARK = ("mllib_als", "mllib_stars")
+
+
 @pytest.fixture(scope="module")
-def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """A fifth of the users is held out after four given rows."""
+def spark_night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """The models of MLlib alone."""
+    models = [{"name": name, **KINDS[name]} for name in ON_SPARK]
+    return run_models(Store(spark, str(tmp_path_factory.mktemp("given_spark"))), models)
+
+
+@pytest.fixture(scope="module")
+def local_night(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     place = tmp_path_factory.mktemp("given")
     items = write_item_vectors(place / "items.parquet")
     theirs = {
@@ -64,13 +78,24 @@ def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
             "fold_in": {"targets": "ratings", "regulariser": 0.3, "bias_regulariser": 1.0},
         },
     }  # fmt: skip
-    models = [{"name": name, **model} for name, model in (KINDS | WITHOUT_VECTORS | theirs).items()]
+    chosen = (KINDS | WITHOUT_VECTORS | theirs).items()
+    models = [{"name": name, **model} for name, model in chosen if name not in ON_SPARK]
+    return run_models(ArrowStore(str(place / "w")), models)
+
+
+@pytest.fixture
+def night(request: pytest.FixtureRequest) -> Ran:
+    """The night that has the model of a test."""
+    name = getattr(request.node, "callspec", SimpleNamespace(params={})).params.get("name")
+    return request.getfixturevalue("spark_night" if name in ON_SPARK else "local_night")
+
+
+def run_models(store: Any, models: list[dict[str, Any]]) -> Ran:
+    """Run a night of models; a fifth of the users is held out after four given rows."""
     split = {"holdout": "n_given", "n": 4, "held_out": {"of": "users", "test": 0.3}, "seed": 2}
     evaluation = {**TINY["evaluation"], "definition": {"threshold": 4}}
-    return run(
-        Store(spark, str(place / "w")),
-        small(dataset=TINY["dataset"], split=split, models=models, evaluation=evaluation),
-    )
+    requests = small(dataset=TINY["dataset"], split=split, models=models, evaluation=evaluation)
+    return run(store, requests)
 
 
 def open_model(night: Ran, name: str) -> tuple[Any, Any, FoldInSettings | None]:
@@ -84,17 +109,33 @@ def open_model(night: Ran, name: str) -> tuple[Any, Any, FoldInSettings | None]:
 
 def read_histories(night: Ran) -> tuple[Any, Any, Any]:
     """All rows of the held-out users, with items by index."""
-    split_id = night.night.split_id
-    rows = night.store.read(SPLITS).where(f"split_id = '{split_id}' AND part IN ('given', 'test')")
-    items = night.store.read(ITEMS).where(f"split_id = '{split_id}'").select("item_id", "item_index")
-    table = rows.join(items, "item_id").toPandas().sort_values(["user_id", "part", "item_index"])
+    rows = read_given(night, "given", "test")
+    table = rows[rows["item"].notna()].rename(columns={"item": "item_index"})
+    table = table.sort_values(["user_id", "part", "item_index"])
     users, counts = np.unique(table["user_id"], return_counts=True)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     assert len(users) > 5 and counts.min() > 4
     return offsets, table["item_index"].to_numpy(np.int64), table["rating"].to_numpy(np.float64)
 
 
-@pytest.mark.parametrize("name", [*KINDS, "likes", "ratings"])
+def index_items(night: Ran) -> dict[str, int]:
+    return {row.item_id: row.item_index for row in read_split(night.night, ITEMS)}
+
+
+def read_given(night: Ran, *parts: str) -> pd.DataFrame:
+    """Rows of parts of the split, with the items' places in the catalogue."""
+    rows = read_pandas(night.store, SPLITS, split_id=night.night.split_id)
+    rows = rows[rows["part"].isin(parts)].copy()
+    rows["item"] = rows["item_id"].map(index_items(night))
+    return rows
+
+
+MLLIB = [pytest.param(name, marks=pytest.mark.spark) for name in ON_SPARK]
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in KINDS if name not in ON_SPARK), *MLLIB, "likes", "ratings"]
+)
 def test_stored_models_fold_in_as_refits(night: Ran, name: str) -> None:
     scorer, folder, fold_in = open_model(night, name)
     assert isinstance(scorer, DotScorer) and fold_in is not None
@@ -107,7 +148,7 @@ def test_stored_models_fold_in_as_refits(night: Ran, name: str) -> None:
     np.testing.assert_allclose(solved_pd, exact_pd, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["explicit", "mllib_stars"])
+@pytest.mark.parametrize("name", ["explicit", MLLIB[1]])
 def test_ratings_of_held_out_users_are_predicted_by_their_given_rows(night: Ran, name: str) -> None:
     """Unknown are pairs with an item that training does not know, and no user who has given rows."""
     data = night.night.data
@@ -121,7 +162,7 @@ def test_ratings_of_held_out_users_are_predicted_by_their_given_rows(night: Ran,
     assert ranked is not None and trained.items is not None
     vectors = {row["user_id"]: row["vector"] for row in read_rows(ranked, ("user_id", "vector"))}
     items = {row["item_id"]: row["vector"] for row in read_rows(trained.items, ("item_id", "vector"))}
-    index = {row.item_index: row.item_id for row in data.items.collect()}
+    index = {place: item for item, place in index_items(night).items()}
     low, high = data.rating_log.scale if name == "explicit" else (-np.inf, np.inf)
     items_of = {row["user_id"]: row["items"] for row in read_rows(blocks, ("user_id", "items"))}
     assert len(predicted) > 5 and set(predicted.user_id) <= set(vectors)
@@ -145,7 +186,7 @@ def test_models_that_differ_in_fold_in_alone_are_fitted_once(night: Ran) -> None
     scorers = [open_model(night, name)[0] for name in ("mf_bpr", "mf_bpr_strong")]
     assert scorers[0].products.vectors_id.tobytes() == scorers[1].products.vectors_id.tobytes()
     assert night.remarks.count("pairs of ") == 2  # one of MF-BPR, one of LightGCN
-    runs = night.store.read(RUNS).where("model IN ('mf_bpr', 'mf_bpr_strong')").collect()
+    runs = [row for name in ("mf_bpr", "mf_bpr_strong") for row in read_all(night.store, RUNS, model=name)]
     assert len({row.run_key for row in runs}) == 2
 
 
@@ -161,9 +202,7 @@ def test_item_vectors_alone_rank_held_out_users_by_their_given_rows(
     fold = partial(fold_given_rows, known=data.known_items, model=prefix_scorer)
     parts = data.open_by_user(COLUMNS, fold, VECTORS).each(pa.Table.to_pandas)
     folded = pd.concat(parts)
-    index = {row.item_id: row.item_index for row in data.items.collect()}
-    given = data.given_rows.toPandas()
-    given["item"] = given["item_id"].map(index)
+    given = read_given(night, "given")
     _, folder, _ = open_model(night, name)
     assert set(folded.user_id) == set(given.loc[given.rating >= lowest, "user_id"])
     assert len(folded) > (1 if lowest else 5)
@@ -182,14 +221,12 @@ FOLDED = ["als_wr", "implicit_als", "sgd_mf", "mf_bpr", "mf_bpr_strong", "lightg
 @pytest.mark.parametrize("name", FOLDED)
 def test_held_out_users_are_ranked_in_the_ordinary_numbers(night: Ran, name: str) -> None:
     """Each rank of a held-out user is that of a refit from the given rows, rounded to float32."""
-    data, run_id = night.night.data, night.outcome.run_ids[name]
+    run_id, index = night.outcome.run_ids[name], index_items(night)
     scorer, _, fold_in = open_model(night, name)
     products = scorer.products
     vectors_id, biases_i = np.asarray(products.vectors_id), np.asarray(products.bias_i)
     scored_i = np.asarray(products.scored_i)
-    index = {row.item_id: row.item_index for row in data.items.collect()}
-    given = data.given_rows.toPandas()
-    given["item"] = given["item_id"].map(index)
+    given = read_given(night, "given")
     ranked = silent = 0
     for row in night.store.rows(RANKINGS, [("run_id", "=", run_id), ("part", "=", "test")]):
         own = given[given.user_id == row["user_id"]].sort_values("item")

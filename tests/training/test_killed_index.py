@@ -95,22 +95,25 @@ def search(scorer: RetrievedScorer) -> list[list[int]]:
     return scorer.retrieve(UserBlock(np.arange(20), vectors), ItemLists.empty(20)).items_uk.tolist()
 
 
+KINDS = {
+    "ivf": {"kind": "ivf", "cells": 9, "probes": 2, "index_parts": 2},
+    "hnsw": {"kind": "hnsw", "candidates": 20},
+    "lsh": {"kind": "lsh", "bits": 3, "bands": 6},
+}
+ENDS = [("files", "warehouse"), ("write_seal", "host"), ("files", "host"), ("write_seal", "warehouse")]
+"""When the build ends, and where it is: all for one kind, for the others each once."""
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("where", ["warehouse", "host"])
-@pytest.mark.parametrize("moment", ["files", "write_seal"])
 @pytest.mark.parametrize(
-    "index",
-    [
-        {"kind": "ivf", "cells": 9, "probes": 2, "index_parts": 2},
-        {"kind": "hnsw", "candidates": 20},
-        {"kind": "lsh", "bits": 3, "bands": 6},
-    ],
-    ids=lambda one: one["kind"],
+    ("kind", "moment", "where"),
+    [(kind, *end) for kind in KINDS for end in (ENDS if kind == "lsh" else ENDS[:2])],
 )
 def test_a_killed_build_is_completed_by_the_next_process(
-    tmp_path, monkeypatch, index, moment, where
+    tmp_path, monkeypatch, kind, moment, where
 ) -> None:
-    if index["kind"] != "lsh":
+    index = KINDS[kind]
+    if kind != "lsh":
         pytest.importorskip("faiss")
     rows, settings = write_rows(tmp_path), {"name": "x", **index}
     places = {}

@@ -66,28 +66,22 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize(
-    ("make", "engine"),
-    [
-        pytest.param(partial(factor_task, 0), True, marks=pytest.mark.full, id="MF-BPR, sparse"),
-        pytest.param(own_negatives_task, True, id="pairs"),
-        pytest.param(
-            partial(factor_task, 2), False, marks=pytest.mark.spark, id="LightGCN, tasks of Spark"
-        ),
-    ],
-    indirect=["engine"],
-)
-def test_two_processes_fit_what_one_does(tmp_path, capfd, make, engine) -> None:
-    alone, report, expected_told = make(), [], []
+def compare_with_one(tmp_path: Path, capfd, make, alone, engine=None) -> None:
+    """Fit a task by two processes, and by one as `alone`: the same lines, losses and weights."""
+    report, expected_told, both = [], [], alone()
+    alone = alone()
     expected = fit(alone, PLAN, tmp_path / "one", expected_told.append)
     result = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 3), report.append, engine=engine)
     assert [e.loss for e in result.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
     assert [line[:21] for line in report] == [line[:21] for line in expected_told]
     assert not capfd.readouterr().out
-    both = make()
     read_checkpoint(tmp_path / "two" / "best.safetensors", both.module, None)
     for name, w in alone.module.state_dict().items():
         assert torch.allclose(both.module.state_dict()[name], w, atol=1e-4)
+
+
+def test_two_processes_fit_pairs_as_one_does(tmp_path, capfd) -> None:
+    compare_with_one(tmp_path, capfd, own_negatives_task, own_negatives_task)
 
 
 class Ending:
@@ -139,6 +133,8 @@ def test_a_process_that_ends_is_told_leaves_nobody_behind_and_the_fit_goes_on(
         fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), report.append)
     assert not running(tmp_path)
     assert names(tmp_path / "two") == {"best.safetensors", "last.safetensors"}
+    if how == "exit":
+        return
     result = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), report.append)
     assert [line.partition(":")[0] for line in report] == [
         "epoch 1",
@@ -158,15 +154,14 @@ def test_an_error_of_one_process_comes_out_as_it_is(tmp_path, capfd, engine) -> 
 
 
 @pytest.mark.full
-def test_a_process_finds_modules_where_the_one_that_starts_it_does(tmp_path, monkeypatch) -> None:
-    """In an archive, as tasks of Spark find what --py-files brought."""
+def test_a_process_finds_modules_where_the_one_that_starts_it_does(tmp_path, capfd, monkeypatch) -> None:
+    """In an archive, as tasks of Spark find what --py-files brought: MF-BPR, sparse."""
     code = "from tests.models.networks.test_fitting import factor_task\ndef make(): return factor_task(0)\n"
     with zipfile.ZipFile(tmp_path / "theirs.zip", "w") as archive:
         archive.writestr("only_there.py", code)
     monkeypatch.syspath_prepend(str(tmp_path / "theirs.zip"))
     make = importlib.import_module("only_there").make
-    result = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), str)
-    assert result.best and len(result.epochs) == 2
+    compare_with_one(tmp_path, capfd, make, make)
 
 
 def test_which_error_is_told() -> None:
@@ -282,12 +277,13 @@ def listening(pids: list[int]) -> set[str]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("interface", "engine"),
-    [("", True), ("eth0", True), pytest.param("", False, marks=pytest.mark.spark)],
+    [("eth0", True), pytest.param("", False, marks=pytest.mark.spark)],
     indirect=["engine"],
 )
 def test_during_a_fit_nobody_listens_but_on_the_loopback_address(
-    tmp_path, monkeypatch, interface, engine
+    tmp_path, capfd, monkeypatch, interface, engine
 ) -> None:
+    """LightGCN, whose fit is that of one process; an interface that is set does not count on one host."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
     addresses: set[str] = set()
     over = threading.Event()
@@ -300,7 +296,8 @@ def test_during_a_fit_nobody_listens_but_on_the_loopback_address(
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        fit_multiprocess(partial(Slow, str(tmp_path)), PLAN, tmp_path / "two", (1, 1), str, engine=engine)
+        make = partial(Slow, str(tmp_path))
+        compare_with_one(tmp_path, capfd, make, partial(factor_task, 2), engine)
     finally:
         over.set()
         thread.join()

@@ -136,12 +136,13 @@ def test_another_start_does_nothing_and_a_lost_row_is_found_again(store, one, ro
 
 
 @pytest.fixture(scope="module")
-def night(spark, store, one, rows) -> Any:
+def night(store, one, rows) -> Any:
     """In the warehouse of the fits, after them."""
     gibbs = {"name": "gibbs", "kind": "bayesian_mf", "features": "u,i,t", "dims": 2, "samples": 4}
-    return run(Store(spark, store.root), benchmark(one.dataset.path, [MODELS[1], gibbs], fold=1))
+    return run(store, benchmark(one.dataset.path, [MODELS[1], gibbs], fold=1))
 
 
+@pytest.mark.full
 def test_a_fold_is_the_fold_of_a_night(store, night, rows) -> None:
     split_id = night.night.split_id
     test = store.rows(SPLITS, [("split_id", "=", split_id), ("part", "=", "test")])
@@ -151,6 +152,7 @@ def test_a_fold_is_the_fold_of_a_night(store, night, rows) -> None:
     assert triples[0] == triples[1]
 
 
+@pytest.mark.full
 def test_a_night_of_rating_models_is_the_same_fit(store, night, rows) -> None:
     assert not night.outcome.failed, night.outcome.failed
     values = store.rows(METRICS, [("run_id", "=", night.outcome.run_ids["sgd"]), ("metric", "=", "rmse")])

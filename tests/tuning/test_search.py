@@ -94,7 +94,7 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(tmp_path, monkeypa
     assert [(edge.name, edge.side) for edge in sgd.edges] == [("rates", "high")]
     assert "lies on the high edge" in describe_result(sgd) and "expected best" in describe_result(sgd)
 
-    further = extend_searches(one, one.search, trials_of, read_searches(store, fits.log.log_id))
+    further = extend_searches(one, one.search, trials_of, read_searches(store.rows, fits.log.log_id))
     beyond = {searched.model.name: searched.space for searched in further}
     assert (beyond["sgd"]["rates"].low, beyond["sgd"]["rates"].high) == (0.01, 0.1)
     better = run_searches(trials_of, one.search, further, journal)["sgd"]

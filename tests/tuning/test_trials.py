@@ -95,7 +95,7 @@ def test_settings_are_tried_on_training_rows_and_resumed(tmp_path) -> None:
 
     later = {model.name: model.provenance for model in credit_searches(store, one).models}
     assert all(provenance.budget is None for provenance in later.values()), "the file uses other settings"
-    known = read_searches(store, trials.log_id)
+    known = read_searches(store.rows, trials.log_id)
     tuned = [apply_best(model, known[model.name]) if model.name in known else model for model in one.models]
     bare = [model.model_copy(update={"provenance": one.models[0].provenance}) for model in tuned]
     sliced = one.model_copy(update={"models": tuple(bare)})

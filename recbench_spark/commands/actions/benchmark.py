@@ -6,7 +6,6 @@ import argparse
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from recbench_spark import cli
 from recbench_spark.commands.dry_runs import check_log
@@ -24,6 +23,7 @@ from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS, TRIALS
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.training.fits.tasks import Row
 from recbench_spark.tuning.fold_fits import (
     FitPlanner,
@@ -33,9 +33,6 @@ from recbench_spark.tuning.fold_fits import (
     summarise_models,
 )
 from recbench_spark.tuning.folds import open_folded_log
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 
 @pin_inputs()
@@ -84,7 +81,7 @@ def choose_fit_runner(
 
 
 def fit_models(
-    args: argparse.Namespace, benchmark: Benchmark, models: Sequence[ModelConfig], store: AnyStore
+    args: argparse.Namespace, benchmark: Benchmark, models: Sequence[ModelConfig], store: FileTables
 ) -> int:
     """Label the log, fit the models and print the table."""
     journal = Journal()

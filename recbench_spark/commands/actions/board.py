@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -19,12 +18,10 @@ from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.reports.fits import draw_figures
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARDS, VERDICTS
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.uris import join_uri, link_place
 from recbench_spark.tuning.board_update import BoardState, read_shown_fits, read_views, update_board
 from recbench_spark.tuning.folds import open_folded_log
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     return run_job(f"board {benchmark.name}", args, chosen, partial(show_board, args, benchmark))
 
 
-def show_board(args: argparse.Namespace, benchmark: Benchmark, store: AnyStore) -> int:
+def show_board(args: argparse.Namespace, benchmark: Benchmark, store: FileTables) -> int:
     """Update the board in a warehouse, print it and write its page."""
     rating = benchmark.evaluation.task == "rating"
     log = open_folded_log(store, benchmark, Journal()) if rating else None
@@ -59,7 +56,7 @@ def show_board(args: argparse.Namespace, benchmark: Benchmark, store: AnyStore) 
     return OK
 
 
-def board_facts(store: AnyStore, board: BoardState, fits: pd.DataFrame) -> reports.BoardFacts:
+def board_facts(store: FileTables, board: BoardState, fits: pd.DataFrame) -> reports.BoardFacts:
     """Return the content of the board page."""
     trials = {model: one.to_search_trials() for model, one in board.searches.items()}
     searches = {model: search for model, search in trials.items() if search is not None}

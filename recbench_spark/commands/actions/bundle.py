@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, SUBMISSIONS
 from recbench_spark.storage.arrow_store import require_session
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.tuning.credit import credit_searches
 from recbench_spark.tuning.decisions import ACCEPTED, RETRACTED, decide_on_entry
 from recbench_spark.tuning.folds import FoldedLog, open_folded_log
@@ -36,9 +37,6 @@ from recbench_spark.tuning.submissions import (
     read_predictions,
     score_bundle,
 )
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 DECISIONS = {"accept": ACCEPTED, "retract": RETRACTED}
 """Actions on a row of a board that need no benchmark."""
@@ -59,14 +57,14 @@ def run(args: argparse.Namespace) -> int:
     return run_job(f"bundle {benchmark.name}", args, chosen, partial(pack_or_score, args, benchmark))
 
 
-def decide(args: argparse.Namespace, store: AnyStore) -> int:
+def decide(args: argparse.Namespace, store: FileTables) -> int:
     """Accept or retract a row of a board."""
     decision = DECISIONS[args.action]
     print(f"{decision}: {decide_on_entry(store, args.entry, decision, args.why, args.who)}")
     return OK
 
 
-def pack_or_score(args: argparse.Namespace, benchmark: Benchmark, store: AnyStore) -> int:
+def pack_or_score(args: argparse.Namespace, benchmark: Benchmark, store: FileTables) -> int:
     """Pack a bundle, or score one."""
     journal = Journal()
     log = open_folded_log(store, benchmark, journal)
@@ -85,7 +83,7 @@ def pack_or_score(args: argparse.Namespace, benchmark: Benchmark, store: AnyStor
     return OK
 
 
-def run_ranking_model(store: AnyStore, day: date, journal: Journal, night: Benchmark) -> str:
+def run_ranking_model(store: FileTables, day: date, journal: Journal, night: Benchmark) -> str:
     """Run a night with one model and return its run_id. Raises DataError if the model fails."""
     outcome = run_night(store, night, day, journal, force=True)
     for name, message in outcome.failed.items():
@@ -131,7 +129,7 @@ def check_files(args: argparse.Namespace) -> None:
         check_path(str(args.bundle))
 
 
-def run_pack(store: AnyStore, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:
+def run_pack(store: FileTables, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:
     """Pack a bundle of a model of this warehouse, or of a table made elsewhere."""
     if args.model:
         rows, fit = read_predictions(store, benchmark, log, args.model)
@@ -148,7 +146,7 @@ def run_pack(store: AnyStore, benchmark: Benchmark, log: FoldedLog, args: argpar
     return pack_bundle(rows.select(columns), args.output, add_flag_facts(facts, args))
 
 
-def read_rows(store: AnyStore, path: str, columns: Sequence[str], what: str) -> pa.Table:
+def read_rows(store: FileTables, path: str, columns: Sequence[str], what: str) -> pa.Table:
     """Read a table that was made elsewhere; by Spark, where it alone reads it."""
     try:
         return arrow_files.read_table(path, columns, what)

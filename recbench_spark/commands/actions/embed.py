@@ -44,12 +44,11 @@ from recbench_spark.nightly.runners import NIGHT_TABLES, choose_job_runner
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS
-from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.arrow_store import ArrowStore, may_have_files, needs_no_java
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import hold_private_folder
 from recbench_spark.storage.objects import list_folders, require_storage
-from recbench_spark.storage.table_folders import is_catalog_schema, may_have_folder
-from recbench_spark.storage.uris import is_object_storage, is_remote, join_uri
+from recbench_spark.storage.uris import is_remote, join_uri
 from recbench_spark.training.nearest_nodes import check_nearest, ensure_nearest_nodes
 
 GENERATED_FEATURES = ("degrees", "constant", "hashed")
@@ -115,8 +114,7 @@ def embed_graph(
 ) -> int:
     """Build the graph, explain the costs or compute embeddings, and print the result."""
     files_folder(store)
-    if is_catalog_schema(args.warehouse):
-        check_previous(store.root, args.previous)
+    check_previous(store.root, args.previous)
     settings = settings or read_source(args, store)
     if args.previous:
         check_previous_model(store, settings, args.previous)
@@ -147,7 +145,7 @@ def check_names(args: argparse.Namespace) -> None:
         require_partition(args.warehouse, SPLITS, args.split, "--split")
     if args.neighbourhoods:
         require_partition(args.warehouse, NEIGHBOURHOODS, args.neighbourhoods, "--neighbourhoods")
-    if not is_catalog_schema(args.warehouse):
+    if needs_no_java(args.warehouse):
         check_previous(args.warehouse, args.previous)
     if args.nodes:
         parse_ids(args.nodes)
@@ -201,9 +199,9 @@ def compute_embeddings(
     with open_model_work(store, prepared, journal) as working:
         embed(store, print_costs(args, store, working, journal), journal)
     facts = report_drift(store, prepared, args.previous, journal) if args.previous else []
-    print_location(store, prepared)
+    print_location(store.root, prepared)
     if near is not None:
-        print_nearest_location(store, ensure_nearest_nodes(store, prepared, near, journal))
+        print_nearest_location(store.root, ensure_nearest_nodes(store, prepared, near, journal))
     held = [{"part": side, "fact": fact, "value": value} for side, fact, value in facts]
     if (error := gate_error(gate_checks(args.gate, held))) is not None:
         raise error
@@ -233,12 +231,9 @@ def require_folder(warehouse: str) -> None:
         ConfigError: it is another catalog, or on a storage that is read and written by Java alone.
         StoreError: the object storage does not answer, or refuses.
     """
-    if may_have_folder(warehouse):
-        return
-    if is_catalog_schema(warehouse) or (is_remote(warehouse) and not is_object_storage(warehouse)):
-        kind = "a catalog's schema" if is_catalog_schema(warehouse) else "on a storage of Hadoop alone"
+    if not may_have_files(warehouse):
         raise ConfigError(
-            f"--warehouse {warehouse} is {kind}, and tasks write the files of a graph themselves",
+            f"--warehouse {warehouse} is written by Java, and tasks write the files of a graph themselves",
             "give a folder that the driver and all workers see, or s3://, gs://, abfss://, hdfs://",
         )
     require_storage(warehouse)
@@ -458,24 +453,24 @@ def sample_ids(graph: Graph, side: int) -> list[str]:
     return ids[:MAX_SEARCHED_IDS]
 
 
-def print_location(store: FileTables, prepared: PreparedGraphModel) -> None:
+def print_location(root: str, prepared: PreparedGraphModel) -> None:
     """Print the table of the embeddings, a query for it, and how to measure vectors of users and items."""
     name, table = prepared.model.model_id, "embeddings"
     if prepared.model.embeddings is None:
         table = "graph_vectors"
     query = f"SELECT * FROM {table} WHERE model_id = '{name}' LIMIT 10"
-    print(f"model {name}: table {table} in {store.root}; ask in SQL:")
-    print(f"  {query_command(store.root, query)}")
+    print(f"model {name}: table {table} in {root}; ask in SQL:")
+    print(f"  {query_command(root, query)}")
     if table == "embeddings" and {"user", "item"} <= set(prepared.graph.sides):
-        place = shlex.quote(store.root)
+        place = shlex.quote(root)
         flags = (
             f"--warehouse {place} --model {prepared.settings.name} --embeddings {place} --model-id {name}"
         )
         print(f"measure it:\n  recbench evaluate {flags} --truth TEST --train TRAIN")
 
 
-def print_nearest_location(store: FileTables, name: str) -> None:
+def print_nearest_location(root: str, name: str) -> None:
     """Print the table of nearest nodes and a query for it."""
     query = f"SELECT * FROM nearest_nodes WHERE nearest_id = '{name}' LIMIT 10"
-    print(f"nearest nodes {name}: table nearest_nodes in {store.root}; ask in SQL:")
-    print(f"  {query_command(store.root, query)}")
+    print(f"nearest nodes {name}: table nearest_nodes in {root}; ask in SQL:")
+    print(f"  {query_command(root, query)}")

@@ -6,7 +6,7 @@ import argparse
 from datetime import UTC, date, datetime
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.table_descriptions import describe_table
@@ -31,9 +31,7 @@ from recbench_spark.nightly.runners import choose_job_runner
 from recbench_spark.nightly.standalone_runs import publish_standalone
 from recbench_spark.schemas import CHECKS, METRICS, RUNS, USER_METRICS
 from recbench_spark.storage.blocks import Engine
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables
 
 OUTPUT_TABLES = (RUNS, METRICS, CHECKS, USER_METRICS)
 MAX_WEIGHT = 100.0
@@ -84,7 +82,7 @@ def list_paths(args: argparse.Namespace) -> dict[str, str]:
     return {name: path for name in names if (path := getattr(args, name))}
 
 
-def publish_estimate(args: argparse.Namespace, store: AnyStore) -> int:
+def publish_estimate(args: argparse.Namespace, store: FileTables) -> int:
     """Read the tables, estimate, write and print the results."""
     run = {**identify_run(store, args), "started_at": datetime.now(UTC)}
     result = run_matrix(store.engine, args) if args.matrix else run_rounds(store.engine, args)
@@ -215,7 +213,7 @@ def _find_text(args: argparse.Namespace, path: str, engine: Engine | None = None
     return None
 
 
-def identify_run(store: AnyStore, args: argparse.Namespace) -> dict[str, Any]:
+def identify_run(store: FileTables, args: argparse.Namespace) -> dict[str, Any]:
     """Return the columns of this estimate in `runs`. Runs of the same input are comparable."""
     paths = {
         name: getattr(args, name) for name in ("matrix", "log", "propensities", "policy", "policy_log")
@@ -238,7 +236,7 @@ def identify_run(store: AnyStore, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def print_estimates(store: AnyStore, run_id: str) -> None:
+def print_estimates(store: FileTables, run_id: str) -> None:
     """Print the estimates and the results of the checks."""
     names = ["metric", "estimator", "value", "stderr", "ci_low", "ci_high", "n", "definition"]
     metrics, checks = (store.read_run(name, run_id) for name in ("metrics", "checks"))

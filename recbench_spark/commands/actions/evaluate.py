@@ -37,10 +37,11 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.schemas import METRICS as METRIC_TABLE
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.local_files import require_columns
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.store import Store
+    pass
 
 MAX_QUANTILES = 10_000
 """Most bins of predictions. Each bin adds rows to `metrics`, and its edges are sent to every task."""
@@ -108,7 +109,7 @@ def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any])
     return OK
 
 
-def _publish(store: Store | ArrowStore, result: Any, run: dict[str, Any]) -> None:
+def _publish(store: FileTables, result: Any, run: dict[str, Any]) -> None:
     """Write the result, and print what was written."""
     from recbench_spark.nightly.standalone_runs import publish_standalone  # noqa: PLC0415
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 from datetime import date, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
 
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.maintenance.compaction import drop_old_results, find_old_results
-from recbench_spark.maintenance.graph_retention import compact_table, drop_old_graphs, find_old_graphs
+from recbench_spark.maintenance.graph_retention import (
+    OldGraphs,
+    compact_table,
+    drop_old_graphs,
+    find_old_graphs,
+)
 from recbench_spark.maintenance.retention import (
+    MAX_NIGHT_SECONDS,
+    RetentionRule,
     find_old_fits,
     find_old_layouts,
     remove_folders,
@@ -22,10 +28,8 @@ from recbench_spark.nightly.night import yesterday_stamp
 from recbench_spark.nightly.runners import choose_job_runner, count_no_log
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TABLES
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.migration import migrate as migrate_tables
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 MIN_VACUUM_HOURS = 24
 """Fewest hours for a vacuum: a night may still read or write younger files."""
@@ -39,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     return run_job("maintain", args, chosen, partial(maintain, args), any_version=args.migrate)
 
 
-def maintain(args: argparse.Namespace, store: AnyStore) -> int:
+def maintain(args: argparse.Namespace, store: FileTables) -> int:
     """Migrate, remove old files and compact tables."""
     journal = Journal()
     if args.migrate:
@@ -50,7 +54,8 @@ def maintain(args: argparse.Namespace, store: AnyStore) -> int:
         return OK
     journal.say("remove what killed runs left")
     store.delete_orphans(yesterday_stamp(store))
-    remove_private_files(store)
+    if store.is_file_storage:
+        remove_private_files(store.root, store.read_clock() - MAX_NIGHT_SECONDS)
     for name in filter(store.exists, TABLES):
         if args.optimize and compact_table(store, name):
             journal.say(f"optimized {name}")
@@ -85,21 +90,23 @@ def first_retained_night(args: argparse.Namespace) -> date | None:
     return first
 
 
-def migrate(store: AnyStore, journal: Journal) -> None:
+def migrate(store: FileTables, journal: Journal) -> None:
     """Bring the tables to the current schema and report each step."""
     for statement in (done := migrate_tables(store)):
         journal.say(statement)
     print(f"migrated {store.root}: {len(done)} changes")
 
 
-def retain(store: AnyStore, args: argparse.Namespace, journal: Journal) -> None:
+def retain(store: FileTables, args: argparse.Namespace, journal: Journal) -> None:
     """Remove the rows and files of old nights, or with --dry-run list them."""
     first = first_retained_night(args)
     assert first is not None
     old = find_old_results(store, first, args.keep_night)
-    graphs = find_old_graphs(store, first, args.keep_night, old.splits)
-    fits = find_old_fits(store, first, args.keep_night, old.splits)
-    layouts = find_old_layouts(store, first, args.keep_night)
+    graphs, fits, layouts = OldGraphs(), tuple[str, ...](), tuple[str, ...]()
+    if store.is_file_storage:  # a catalog where Spark writes has no such files
+        rule = RetentionRule.read(store, first, args.keep_night, old.splits)
+        graphs = find_old_graphs(store.root, rule)
+        fits, layouts = find_old_fits(store.root, rule), find_old_layouts(store.root, rule)
     megabytes, layers = graphs.size / 1e6, len(graphs.models)
     print(f"nights before {first}: rows per user of {len(old.runs)} runs, {len(old.splits)} splits")
     print(f"graph_files: {len(graphs.folders)} folders, {megabytes:.1f} MB; layers of {layers} models")
@@ -111,5 +118,4 @@ def retain(store: AnyStore, args: argparse.Namespace, journal: Journal) -> None:
         journal.say(f"remove nights before {first}")
         drop_old_results(store, old)
         drop_old_graphs(store, graphs)
-        remove_folders(store, fits)
-        remove_folders(store, layouts)
+        remove_folders((*fits, *layouts), store.find_use_time(MAX_NIGHT_SECONDS))

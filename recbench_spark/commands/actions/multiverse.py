@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING
 
 from recbench_spark import cli
 from recbench_spark.commands.dry_runs import check_inputs
@@ -20,10 +19,8 @@ from recbench_spark.nightly.runners import choose_runner
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.uris import join_uri, link_place
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 
 @pin_inputs()
@@ -54,7 +51,7 @@ def choose_engine(args: argparse.Namespace, protocols: list[Benchmark]) -> tuple
     return next((one for one in chosen if one[0].engine == "spark"), chosen[0])
 
 
-def run_protocols(args: argparse.Namespace, protocols: list[Benchmark], store: AnyStore) -> int:
+def run_protocols(args: argparse.Namespace, protocols: list[Benchmark], store: FileTables) -> int:
     """Run a night for each protocol; nights that have run are not run again."""
     from recbench_spark.benchmark import run_night  # noqa: PLC0415
 
@@ -81,7 +78,7 @@ def make_protocol(args: argparse.Namespace, split: str, candidates: str) -> Benc
     return load_benchmark(args.config, [*args.set, *changes])
 
 
-def print_shares(store: AnyStore, name: str, protocols: list[Benchmark]) -> None:
+def print_shares(store: FileTables, name: str, protocols: list[Benchmark]) -> None:
     """Print the shares of wins and write a page with them."""
     from recbench_spark import reports  # noqa: PLC0415
     from recbench_spark.nightly.report import read_multiverse_pairs  # noqa: PLC0415

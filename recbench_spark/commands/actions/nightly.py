@@ -25,11 +25,11 @@ from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.query.command_lines import shorten_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.objects import require_storage
 from recbench_spark.storage.uris import link_place
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
     from recbench_spark.storage.store import Store
 
 NOTES = re.compile(r"\n\n(\d+ notes? o[^\n]*)\Z")
@@ -141,7 +141,7 @@ def check_item_features(benchmark: Benchmark) -> None:
 
 
 def run_one_night(
-    args: argparse.Namespace, store: AnyStore, benchmark: Benchmark, day: date, journal: Journal
+    args: argparse.Namespace, store: FileTables, benchmark: Benchmark, day: date, journal: Journal
 ) -> NightOutcome:
     """Run a night in a warehouse. The placeholders of `benchmark` are already filled."""
     from recbench_spark.benchmark import run_night  # noqa: PLC0415
@@ -153,7 +153,7 @@ def run_one_night(
     benchmark = credit_searches(store, benchmark)
     outcome = run_night(store, benchmark, day, journal, args.force)
     if args.mlflow and outcome.run_ids:
-        log_night(args.mlflow, store, benchmark, outcome.run_ids, journal)
+        log_night(args.mlflow, store.rows, benchmark, outcome.run_ids, journal)
     return outcome
 
 

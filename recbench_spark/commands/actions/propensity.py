@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
@@ -30,9 +29,7 @@ from recbench_spark.protocol.labelled_rows import open_labelled
 from recbench_spark.protocol.rules import estimate_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, POWER_LAWS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
+from recbench_spark.storage.file_tables import FileTables
 
 MAX_LAWS = 100_000
 """Most simulated laws for the goodness of fit."""
@@ -63,7 +60,7 @@ def count_rows(dataset: Dataset | None) -> int:
 
 
 def write_and_print(
-    args: argparse.Namespace, settings: Propensities, dataset: Dataset | None, store: AnyStore
+    args: argparse.Namespace, settings: Propensities, dataset: Dataset | None, store: FileTables
 ) -> int:
     """Fit the propensities, write and print them."""
     journal = Journal()
@@ -119,7 +116,7 @@ def check_tables(settings: Propensities) -> list[str]:
     return [describe_table(name, path, REQUIRED_COLUMNS[name]) for name, path in tables.items() if path]
 
 
-def read_log_rows(store: AnyStore, dataset: Dataset, args: argparse.Namespace) -> ExposureLog:
+def read_log_rows(store: FileTables, dataset: Dataset, args: argparse.Namespace) -> ExposureLog:
     """Read the rows of a log. A log without parts is training data as a whole."""
     settings = dataset.model_dump(exclude={"name", "path"})
     named = uses_file_names(dataset)
@@ -129,7 +126,7 @@ def read_log_rows(store: AnyStore, dataset: Dataset, args: argparse.Namespace) -
     return ExposureLog(store, name, rows, list_parts(args.part), sample=args.sample)
 
 
-def read_split_rows(store: AnyStore, args: argparse.Namespace) -> ExposureLog:
+def read_split_rows(store: FileTables, args: argparse.Namespace) -> ExposureLog:
     """Read the rows of a split and its catalogue, which also has items that were never shown."""
     if not store.has(SPLITS, "split_id", args.split):
         known = sorted(store.list_values(SPLITS, "split_id"))

@@ -21,11 +21,12 @@ from recbench_spark.query.command_lines import command_line
 from recbench_spark.query.export import export_warehouse
 from recbench_spark.schemas import COMPARISONS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
+from recbench_spark.storage.file_tables import RowReader
 from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.table_sql import query_files, view_files
 
 if TYPE_CHECKING:
-    from recbench_spark.storage.store import Store
+    pass
 
 
 def run(args: argparse.Namespace) -> int:
@@ -104,7 +105,7 @@ def _answer_locally(args: argparse.Namespace, sql: str) -> int:
         report_empty_tables(
             sql, lambda name: not store.exists(name) or not store.dataset(TABLES[name]).count_rows()
         )
-    suggest_comparisons(args, store)
+    suggest_comparisons(args, store.rows)
     return OK
 
 
@@ -131,7 +132,7 @@ def _answer_on_spark(args: argparse.Namespace, sql: str) -> int:
         report_hidden_rows(rows, answer.count())
     if not rows.num_rows:
         report_empty_tables(sql, lambda name: store.read(TABLES[name]).isEmpty())
-    suggest_comparisons(args, store)
+    suggest_comparisons(args, store.rows)
     return OK
 
 
@@ -192,18 +193,18 @@ COMPARING = "which_differences_hold"
 """The question whose rows only suites with comparisons have."""
 
 
-def suggest_comparisons(args: argparse.Namespace, store: Store | ArrowStore) -> None:
+def suggest_comparisons(args: argparse.Namespace, read: RowReader) -> None:
     """Print on stderr, for each suite without comparisons, the lines to add and the command to compare now.
 
     Args:
         args: the flags; nothing is printed for another question than COMPARING.
-        store: the warehouse.
+        read: reads rows of the warehouse.
     """
     if args.sql.strip() != COMPARING:
         return
-    compared = {row["suite"] for row in store.rows(COMPARISONS, [], ["suite"])}
+    compared = {row["suite"] for row in read(COMPARISONS, [], ["suite"])}
     models: dict[str, set[str]] = {}
-    for row in store.rows(RUNS, [("status", "=", "succeeded")], ["suite", "model", "model_kind"]):
+    for row in read(RUNS, [("status", "=", "succeeded")], ["suite", "model", "model_kind"]):
         if row["suite"] not in compared and row["model_kind"] != "published":
             models.setdefault(row["suite"], set()).add(row["model"])
     for suite, names in sorted(models.items()):

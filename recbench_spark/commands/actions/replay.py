@@ -27,9 +27,8 @@ from recbench_spark.simulation.replay import LOGGED
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.local_files import COMPRESSED
-from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.shared_arrays import host_folder
-from recbench_spark.storage.uris import is_remote, join_uri
+from recbench_spark.storage.uris import join_uri, link_place
 
 MOST_ROWS = 100_000_000
 """Most rows of a log that one process holds, about 10 GB."""
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     journal.say(choice.describe())
     store = ArrowStore(args.warehouse)
     run = identify_replay(file, args) | {"started_at": started}
-    if not args.force and (run_ids := find_finished_replay(store, run)):
+    if not args.force and (run_ids := find_finished_replay(store.rows, run)):
         print(f"nothing to do: this replay has succeeded, runs {', '.join(run_ids)} (--force: run again)")
         return OK
     moment = None if until is None else int(until.timestamp() * 1_000_000)
@@ -105,7 +104,7 @@ def publish_outcome(
     print_replays(marked, outcome)
     notes = [f"{'' if check.passed else 'warning: '}{check.summary_line()}" for check in outcome.checks]
     print("\n".join(notes))
-    print(f"report: {write_replay_page(store, file.name, marked, notes)}")
+    print(f"report: {write_replay_page(store.root, file.name, marked, notes)}")
     print(f"runs {', '.join(run_ids)} in {store.root}")
 
 
@@ -223,7 +222,7 @@ def identify_replay(file: ReplayFile, args: argparse.Namespace) -> dict[str, Any
     }
 
 
-def write_replay_page(store: ArrowStore, name: str, rows: list[dict[str, Any]], notes: list[str]) -> str:
+def write_replay_page(root: str, name: str, rows: list[dict[str, Any]], notes: list[str]) -> str:
     """Write the page of a replay into the reports of the warehouse and return its URI."""
     # Here: drawing needs pandas and matplotlib, which the replay itself does not.
     from recbench_spark.reports.page import render_replay, write_page  # noqa: PLC0415
@@ -231,8 +230,8 @@ def write_replay_page(store: ArrowStore, name: str, rows: list[dict[str, Any]], 
 
     table = arrow_rows([{**row, "run_id": ""} for row in rows], REPLAYS).to_pandas()
     facts = make_replay_facts(name, table, notes)
-    place = write_page(render_replay(facts), join_uri(store.root, "reports", f"replay-{name}.html"))
-    return place if is_remote(place) else local_path(place).as_uri()
+    place = write_page(render_replay(facts), join_uri(root, "reports", f"replay-{name}.html"))
+    return link_place(place)
 
 
 def print_replays(rows: list[dict[str, Any]], outcome: replays.ReplayOutcome) -> None:

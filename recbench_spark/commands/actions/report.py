@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING
 
 from recbench_spark.commands.actions.nightly import print_board
 from recbench_spark.commands.runners import run_job
@@ -18,10 +17,8 @@ from recbench_spark.nightly.report import report_night
 from recbench_spark.nightly.runners import choose_job_runner, count_no_log
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.uris import link_place
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     return run_job(f"report {benchmark.name}", args, chosen, work)
 
 
-def write_report(store: AnyStore, benchmark: Benchmark, day: date) -> int:
+def write_report(store: FileTables, benchmark: Benchmark, day: date) -> int:
     """Write the report of a night, and print its place and the leaderboard."""
     path, leaderboard = report_night(open_night(store, benchmark, day), Journal())
     print_board(leaderboard, [f"report: {link_place(path)}"] if path else [])

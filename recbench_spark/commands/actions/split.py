@@ -6,7 +6,7 @@ import argparse
 import re
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recbench_spark.commands.dry_runs import check_log, check_slice_tables
 from recbench_spark.commands.logs import log_settings
@@ -25,10 +25,8 @@ from recbench_spark.protocol.time_facts import list_age_facts
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal, write_json
 from recbench_spark.schemas import MANIFESTS
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.uris import join_uri
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 GATE_PATTERN = re.compile(
     r"(?P<fact>\w+)(?: of (?P<part>\S+))? (?P<side>above|below) (?P<bound>\S+)(?: (?P<action>warn|fail))?"
@@ -60,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     return run_job(f"split {benchmark.dataset.name}", args, chosen, work, journal=journal)
 
 
-def split_log(store: AnyStore, benchmark: Benchmark, args: argparse.Namespace, journal: Journal) -> int:
+def split_log(store: FileTables, benchmark: Benchmark, args: argparse.Namespace, journal: Journal) -> int:
     """Make the split, print the audit and apply the gates.
 
     Raises:
@@ -120,7 +118,7 @@ def parse_gate(text: str) -> dict[str, Any]:
     }
 
 
-def print_audit(store: AnyStore, benchmark: Benchmark, split_id: str, journal: Journal, day: date) -> int:
+def print_audit(store: FileTables, benchmark: Benchmark, split_id: str, journal: Journal, day: date) -> int:
     """Print the audit. Raises GateError if a gate fails."""
     facts = store.rows(MANIFESTS, [("split_id", "=", split_id)])
     facts += [fact._asdict() for fact in list_age_facts(facts, day, benchmark.dataset.zone)]

@@ -7,14 +7,13 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from recbench_spark import cli
 from recbench_spark.commands.actions.benchmark import choose_fit_runner
 from recbench_spark.commands.dry_runs import check_log
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
-from recbench_spark.config import FOLD_HOLDOUTS, HEADED_READERS, Benchmark, SearchSettings, load_benchmark
+from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, SearchSettings, load_benchmark
 from recbench_spark.config.searching import MAX_SETTINGS
 from recbench_spark.data import arrow_files
 from recbench_spark.engine.choices import EngineChoice
@@ -27,6 +26,7 @@ from recbench_spark.nightly.runners import choose_runner
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.tuning.fold_fits import FitPlanner
 from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.search import (
@@ -40,9 +40,6 @@ from recbench_spark.tuning.search import (
     trial_setting,
 )
 from recbench_spark.tuning.trials import RankingTrials, RatingTrials, check_trials
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 
 @pin_inputs()
@@ -79,7 +76,7 @@ def choose_engine(
 
 
 def search_settings(
-    args: argparse.Namespace, benchmark: Benchmark, search: SearchSettings, store: AnyStore
+    args: argparse.Namespace, benchmark: Benchmark, search: SearchSettings, store: FileTables
 ) -> int:
     """Run the search and print the best settings with their warnings."""
     journal = Journal()
@@ -87,7 +84,7 @@ def search_settings(
     trials = make_trials(store, benchmark, search, args, journal)
     results = run_searches(trials, search, make_searches(benchmark, search, trials), journal)
     if args.extend:
-        known = read_searches(store, trials.log_id)
+        known = read_searches(store.rows, trials.log_id)
         extra = extend_searches(benchmark, search, trials, known)
         results |= run_searches(trials, search, extra, journal) if extra else {}
     print("\n\n".join(describe_result(one) for one in results.values()))
@@ -96,7 +93,7 @@ def search_settings(
 
 
 def make_trials(
-    store: AnyStore,
+    store: FileTables,
     benchmark: Benchmark,
     search: SearchSettings,
     args: argparse.Namespace,
@@ -129,8 +126,8 @@ def resolve_search(benchmark: Benchmark, models: str | None, budget: int | None)
 
 def check_validation(benchmark: Benchmark, search: SearchSettings) -> None:
     """Check that the validation share of a local table is one row or more. Raises ConfigError."""
-    path, reader = benchmark.dataset.path, benchmark.dataset.reader
-    if not path or reader not in HEADED_READERS:
+    path = benchmark.dataset.path
+    if not path or not benchmark.dataset.is_headed:
         return
     with suppress(FallbackToSpark):
         rows = arrow_files.estimate_rows(path)

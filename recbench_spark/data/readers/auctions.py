@@ -88,8 +88,7 @@ def read_local_table(path: str, what: str) -> pa.Table:
         stored = arrow_files.open_path(path)
     except FallbackToSpark as error:
         raise make_reach_error(f"{what} {path}", error) from None
-    if stored.bad_lines:
-        raise make_lines_error(f"{what} {path}", len(stored.bad_lines), stored.bad_lines[0], stored.line)
+    stored.refuse_lines(f"{what} {path}")
     if not stored.line:
         return stored.table
     fields = [pa.field(one.name, one.type, metadata=TEXT_NOTES) for one in stored.table.schema]
@@ -99,11 +98,6 @@ def read_local_table(path: str, what: str) -> pa.Table:
 def make_reach_error(where: str, error: FallbackToSpark) -> DataError:
     """Return the error for a table that this module cannot read."""
     return DataError(f"{where}: {error.message}", "a replay reads Parquet, Delta and CSV of this machine")
-
-
-def make_lines_error(where: str, count: int, example: str, layout: str) -> DataError:
-    """Return the error for lines of a text file with another layout."""
-    return DataError(f"{where}: {count} lines have not {layout}, e.g. {example[:200]!r}")
 
 
 def check_auctions(table: pa.Table, settings: AuctionLog, where: str) -> CheckedAuctions:

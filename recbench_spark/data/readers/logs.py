@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Dataset
-from recbench_spark.data.columnar import COLUMNAR_READERS
 from recbench_spark.data.log_checks import PLACE
 from recbench_spark.data.log_sources import Finder, RawLog, TextLog, find_text_files, open_raw_log
 from recbench_spark.data.opened_logs import OpenedLog, check_log
@@ -35,6 +34,7 @@ from recbench_spark.errors import FallbackToSpark
 from recbench_spark.indexing import add_row_index
 from recbench_spark.storage.blocks import ChangedRows, Engine, Rows
 from recbench_spark.storage.frame_blocks import FrameRows
+from recbench_spark.storage.local_files import COMPRESSED
 from recbench_spark.storage.shared_arrays import escape_path
 
 
@@ -60,7 +60,7 @@ def open_log(spark: SparkSession, dataset: Dataset, *, placed: bool = False) -> 
 
 def open_frames(spark: SparkSession, dataset: Dataset, *, placed: bool = False) -> RawLog:
     """Open a log as Spark reads it; arguments as `open_log`."""
-    if dataset.reader in COLUMNAR_READERS:
+    if dataset.is_typed:
         raw = _make_raw(open_table(spark, str(dataset.path), dataset.options), dataset)
     else:
         raw = read_text_files(spark, partial(find_text_files, dataset))
@@ -103,10 +103,8 @@ def _cut_contents(rows: pa.Table, pieces: Mapping[str, LinePiece], names: Sequen
 
 def unpack(content: bytes, path: str) -> bytes:
     """Return the text of a file."""
-    ending = {".gz": "gzip", ".bz2": "bz2"}.get(path[path.rfind(".") :])
-    if ending is None:
-        return content
-    with pa.input_stream(pa.BufferReader(content), compression=ending) as stream:
+    packing = pa.Codec.detect(path).name if path.endswith(COMPRESSED) else None
+    with pa.input_stream(pa.BufferReader(content), compression=packing) as stream:
         return bytes(stream.read())
 
 

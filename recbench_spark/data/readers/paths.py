@@ -8,15 +8,17 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from recbench_spark.data.formats import Folders
 from recbench_spark.data.paths import check_path, may_be_table
-from recbench_spark.data.table_pieces import Folders, read_folders
-from recbench_spark.engine.sessions import Py4JJavaError, open_hadoop, open_java, read_hadoop
+from recbench_spark.data.table_pieces import read_folders
+from recbench_spark.engine.sessions import Py4JJavaError, open_hadoop, open_java
 from recbench_spark.errors import DataError
 from recbench_spark.inputs import normalise_path
-from recbench_spark.storage.local_files import DAMAGED, HEAD_BYTES
+from recbench_spark.storage.local_files import COMPRESSED, DAMAGED, HEAD_BYTES
 from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.uris import is_object_storage
@@ -59,15 +61,19 @@ def read_file_head(spark: SparkSession, file: str) -> bytes:
         files, place = file_system(spark, file)
         jvm = open_java(spark)
         stream = files.open(place)
-        codec = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(read_hadoop(spark)).getCodec(
-            place
-        )
-        unpacked = codec.createInputStream(stream) if codec else stream
+        most = PACKED_HEAD if file.endswith(COMPRESSED) else HEAD_BYTES
         try:
-            bounded = jvm.org.apache.commons.io.input.BoundedInputStream(unpacked, HEAD_BYTES)
-            return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(bounded))
+            bounded = jvm.org.apache.commons.io.input.BoundedInputStream(stream, most)
+            head = bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(bounded))
         finally:
-            unpacked.close()
+            stream.close()
+    packing = pa.Codec.detect(file).name if file.endswith(COMPRESSED) else None
+    with pa.input_stream(pa.BufferReader(head), compression=packing) as unpacked:
+        return bytes(unpacked.read(HEAD_BYTES))
+
+
+PACKED_HEAD = 1 << 20
+"""Bytes of a compressed file that unpack to HEAD_BYTES: bzip2 has blocks of 900,000 bytes."""
 
 
 def reach_storage(spark: SparkSession, path: str) -> None:

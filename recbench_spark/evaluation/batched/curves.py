@@ -63,10 +63,9 @@ class HeldOutUsers:
     def find_parts(self, ids: pa.Array) -> npt.NDArray[np.str_]:
         """Return the part of each user; empty for users of training, and of other parts."""
         from recbench_spark.kernels.hashed_ids import hash_ids  # noqa: PLC0415
-        from recbench_spark.kernels.hashing import hash_longs  # noqa: PLC0415
+        from recbench_spark.kernels.hashing import hash_longs, place_hashes  # noqa: PLC0415
 
-        hashes_u = hash_longs(np.full(len(ids), self.seed, np.int64), hash_ids(ids))
-        place_u = (hashes_u >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        place_u = place_hashes(hash_longs(np.full(len(ids), self.seed, np.int64), hash_ids(ids)))
         test = self.shares.test
         part_u = np.select([place_u < test, place_u < test + self.shares.valid], ["test", "valid"], "")
         return np.where(np.isin(part_u, self.names), part_u, "")

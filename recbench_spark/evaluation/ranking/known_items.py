@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,13 @@ from recbench_spark.kernels.arrays import Ints
 from recbench_spark.schemas import ITEMS
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.blocks import PieceRows, Rows
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.shared_arrays import SharedRows
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
-
 
 ITEM_COLUMNS = ("item_id", "item_index", "n_train")
 
 
-def share_items(store: AnyStore, split_id: str) -> SharedRows:
+def share_items(store: FileTables, split_id: str) -> SharedRows:
     """Share a split's catalogue (ITEM_COLUMNS) with workers."""
     return share_rows(store.open_rows(ITEMS, "split_id", [split_id]), ITEM_COLUMNS, store.scratch)
 

@@ -14,7 +14,7 @@ import numpy as np
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats
 from recbench_spark.kernels.compiling import compile_kernel, readonly
-from recbench_spark.kernels.hashing import Hashes, Texts, hash_longs, hash_texts
+from recbench_spark.kernels.hashing import Hashes, Texts, hash_longs, hash_texts, place_hashes
 
 SLACK = 1e-9
 """A likelihood that falls by this share of its size, or less, has not fallen: sums are rounded."""
@@ -38,7 +38,7 @@ def draw_cells(hash_u: Hashes, items: Texts, rate: float, seed: int) -> Bools:
     which = np.tile(np.arange(n, dtype=np.int32), len(hash_u))
     hashes = hash_texts(items, which, np.repeat(hash_u, n))
     hashes = hash_longs(np.full(len(hashes), seed, np.int64), hashes)
-    drawn: Bools = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53 < rate
+    drawn: Bools = place_hashes(hashes) < rate
     return drawn.reshape(len(hash_u), n)
 
 

@@ -6,17 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recbench_spark import __version__
 from recbench_spark.schemas import FITS
 from recbench_spark.storage.delta_files import Presence
+from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.uris import read_tail
 from recbench_spark.training.fits.tasks import FIT_FILES, ROW, Row
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.arrow_store import AnyStore
 
 ROW_KEY = ("fit_id", "suite", "purpose", "model", "status", Presence("files"))
 """Columns that identify a row: the fit, its purpose, and its state.
@@ -26,7 +24,7 @@ absolute path.
 """
 
 
-def append_fits(store: AnyStore, rows: Sequence[Row], facts: Row) -> None:
+def append_fits(store: FileTables, rows: Sequence[Row], facts: Row) -> None:
     """Append missing rows; `facts`: log_id, suite, dataset, split and purpose of all of them.
 
     If two jobs end the same fits at once, one row per fit remains. Each failed attempt is a row.
@@ -93,12 +91,12 @@ def _to_arrow_value(name: str, value: Any) -> Any:
     return moment.astimezone(UTC)
 
 
-def store_place(store: AnyStore, stored: str) -> str:
+def store_place(store: FileTables, stored: str) -> str:
     """Return the path of a fit's folder in the form of new rows, from a row of any version."""
     return store.format_path(read_tail(stored, FIT_FILES))
 
 
-def find_place(store: AnyStore, stored: str) -> str:
+def find_place(store: FileTables, stored: str) -> str:
     """Return the path of a fit's folder today.
 
     An absolute path of an older row is never opened, because the warehouse may be a copy. Older versions

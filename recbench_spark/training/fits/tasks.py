@@ -32,7 +32,7 @@ from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import draw_held_out
-from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.leases import hold_folder_lease
 from recbench_spark.storage.objects import read_bytes, write_bytes, write_table
 from recbench_spark.training.fits.logs import KnownIds, RatingLog, SharedRatingLog, as_text
 
@@ -126,10 +126,7 @@ def fit_one(task: FitTask, files: SharedRatingLog) -> Row:
 
     If another run is making the same fit in a folder that both see, this task waits for it.
     """
-    if task.folder is None or "://" in task.folder:
-        return read_earlier_row(task) or _make_row(task, files.open)
-    target = Path(task.folder, task.fit_id)
-    with hold_lease(target, lambda: read_earlier_row(task) is not None):
+    with hold_folder_lease(task.folder, task.fit_id, lambda: read_earlier_row(task) is not None):
         return read_earlier_row(task) or _make_row(task, files.open)
 
 

@@ -22,6 +22,7 @@ from recbench_spark.evaluation.metrics.multiverse import (
 )
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
+from recbench_spark.query.local_engine import find_names
 from recbench_spark.schemas import MULTIVERSE, RANKINGS, RUNS
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
@@ -127,7 +128,8 @@ def test_the_question_of_two_protocols_by_hand(spark, tmp_path: Path) -> None:
     rows = [tuple(map(run.get, RUNS.names)) for run in runs]
     for table, values in ((MULTIVERSE, worlds), (RUNS, rows)):
         store.append(spark.createDataFrame(values, spark_schema(table)), table)
-    store.install_views()
-    (row,) = spark.sql(query_files()["how_much_is_the_protocols_doing"]).collect()
+    question = query_files()["how_much_is_the_protocols_doing"]
+    store.install_views(find_names(question))
+    (row,) = spark.sql(question).collect()
     assert (row.model, row.other, row.protocols, row.worlds) == ("a", "b", 2, 8)
     assert (float(row.share_won), float(row.least), float(row.most)) == (3.5 / 8, 0.5 / 4, 0.75)
