@@ -190,7 +190,7 @@ def open_typed(
     if reader == "delta":
         return _open_delta(path, options, partitions)
     files = list_files(place, read_options(options).get("pathglobfilter"))
-    return open_files(path, files, {**READERS, **find_readers()}[reader], wanted)
+    return open_files(path, files, READERS.get(reader) or find_readers()[reader], wanted)
 
 
 def _open_delta(

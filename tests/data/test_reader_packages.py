@@ -190,3 +190,14 @@ def test_a_reader_is_named_by_packages_that_are_here(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no reader 'arow'") as error:
         parse(Dataset, {"reader": "arow", **facts}, "dataset")
     assert "arrow" in error.value.hint
+
+
+def test_a_broken_package_is_named_where_its_reader_is_wanted(tmp_path: Path) -> None:
+    entries = tmp_path / "site" / "ipc-1.0.dist-info" / "entry_points.txt"
+    entries.write_text(f"[{readers.GROUP}]\narrow = tests.no_such_module:IpcFiles\n")
+    log = {"name": "log", "path": str(write(tmp_path / "log.parquet", make_log()))}
+    assert parse(Dataset, {**log, "reader": "parquet"}, "file").reader == "parquet"
+    with pytest.raises(
+        ConfigError, match=r"reader arrow of the package ipc cannot be loaded: .*no_such_module"
+    ):
+        parse(Dataset, {**log, "reader": "arrow"}, "file")
