@@ -203,7 +203,7 @@ def open_rows(log: LogFile, names: Sequence[str] = ()) -> LogStream | pa.RecordB
     Fields of text are text, and empty ones NULL.
     """
     if log.reader in ("csv", "json"):
-        text = _find_text(log)
+        text = _find_text(log, names)
         pieces: Sequence[TablePiece] = [
             x for given, file, one in text.files for x in split_file(file, one, given)
         ]
@@ -217,13 +217,13 @@ def open_rows(log: LogFile, names: Sequence[str] = ()) -> LogStream | pa.RecordB
     return LogStream(pa.schema(fields), opened.pieces)
 
 
-def _find_text(log: LogFile) -> TextLog:
+def _find_text(log: LogFile, names: Sequence[str]) -> TextLog:
     if log.reader == "csv":
         return find_text_files(
             Dataset(name="log", reader="csv", path=log.path, options={**log.options}), HERE
         )
     files = list_files(find_place(log.path))
-    layout = Objects(list_keys(files, (), "utf-8"), ())
+    layout = Objects(tuple(names) or list_keys(files, (), "utf-8"), ())
     return TextLog([(given, file, layout) for file, given in files.items()], log.path)
 
 
