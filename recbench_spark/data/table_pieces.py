@@ -112,7 +112,7 @@ def find_place(path: str) -> str:
     place = arrow_uri(normalise_path(path))
     if is_object_storage(place) and not (is_hdfs(place) and find_spec("hdfs_native") is None):
         return place
-    if is_remote(place) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", place):
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", place):
         raise FallbackToSpark(f"{path} is on a storage that Spark reads")
     if not exists(place) and may_be_table(path):
         raise FallbackToSpark(f"{path} may be a table of a catalog")
