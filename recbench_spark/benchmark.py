@@ -331,9 +331,10 @@ def catch_failures(runs: Attempt | Sequence[Attempt], journal: Journal) -> Itera
         if is_cancelled(error):
             raise Interrupted from error
         # Every other model would fail too, and no run can be written; or Spark makes the night.
-        if ends_night(error):
+        several = [runs] if isinstance(runs, Attempt) else runs
+        if ends_night(error, several[0].night.store):
             raise
-        for run in [runs] if isinstance(runs, Attempt) else runs:
+        for run in several:
             if not run.error:  # an earlier reason is the one to report
                 record_failure(run, error, journal)
 

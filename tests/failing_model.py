@@ -6,6 +6,7 @@ import sys
 from typing import ClassVar, Literal
 
 from recbench_spark.config.models import ModelConfig
+from recbench_spark.errors import FallbackToSpark
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 from tests.outside_model import Newest, NewestModel
 
@@ -15,6 +16,7 @@ ERRORS = {
     "memory": MemoryError(),
     "odd": ZeroDivisionError("division by zero"),
     "long": ValueError("x" * 100_000),
+    "spark": FallbackToSpark("only Spark reads its table"),
 }
 
 

@@ -161,11 +161,13 @@ class Warehouse:
             array = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
         ends = np.cumsum(pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False))
         inner = pc.list_flatten(array)
+        shared = self.share(inner)
         if pa.types.is_map(kind):  # pairs in any order
-            keys = pa.table({"list": pc.list_parent_indices(array), "key": pc.struct_field(inner, [0])})
-            inner = inner.take(pc.sort_indices(keys, [("list", "ascending"), ("key", "ascending")]))
+            key = pc.struct_field(shared, kind.key_field.name)
+            keys = pa.table({"list": pc.list_parent_indices(array), "key": key})
+            shared = shared.take(pc.sort_indices(keys, [("list", "ascending"), ("key", "ascending")]))
         offsets = pa.array([0, *ends], pa.int64())
-        return pa.LargeListArray.from_arrays(offsets, self.share(inner), mask=missing)
+        return pa.LargeListArray.from_arrays(offsets, shared, mask=missing)
 
     def _share_texts(self, texts: pa.DictionaryArray) -> pa.Array:
         """Return texts as `exact` does; each is changed once."""
@@ -241,6 +243,7 @@ class TableContent:
 def open_schema(schema: str, scratch: Path) -> tuple[str, dict[str, ds.Dataset]]:
     """Open the tables of a catalog's schema by Spark; return their place too."""
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415 (needs Java)
+    from recbench_spark.storage.spark_types import spark_type  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
     store = Store(get_session("compare"), schema, read_only=True, any_version=True)
@@ -249,9 +252,17 @@ def open_schema(schema: str, scratch: Path) -> tuple[str, dict[str, ds.Dataset]]
         if store.is_file_storage:
             tables[table.name] = read_dataset(store.location(table.name))
         else:
-            files = str(scratch / table.name)
-            store.read(table).write.parquet(files)
-            tables[table.name] = ds.dataset(files, schema=table.arrow_schema)
+            files, frame = scratch / table.name, store.read(table)
+            frame.write.parquet(files.as_uri())
+            rows, names = ds.dataset(files), dict(frame.dtypes)
+            same = [
+                one
+                for one in table.arrow_schema
+                if names.get(one.name) == spark_type(one.type).simpleString()
+            ]
+            known = {field.name: field for field in same}  # Spark's file has other names inside lists
+            schema = pa.schema([known.get(field.name, field) for field in rows.schema])
+            tables[table.name] = ds.dataset(files, schema=schema)
     return store.root, tables
 
 

@@ -43,9 +43,6 @@ from recbench_spark.storage.seals import (
 )
 from recbench_spark.storage.uris import absolute_place, join_uri
 
-USE_MARK = "used.txt"
-"""Object whose time is that of the last use of a graph or model."""
-
 THIRD_COLUMN = "column_2"
 """Name of the column after src and dst of a CSV file whose first line has no names."""
 

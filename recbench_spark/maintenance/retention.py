@@ -7,6 +7,7 @@ owners follow the same rule as the folder that they were making.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -18,16 +19,13 @@ from recbench_spark.simulation.log_layout import LAYOUTS
 from recbench_spark.simulation.log_layout import MANIFEST as LAYOUT_MANIFEST
 from recbench_spark.simulation.part_files import FACTS
 from recbench_spark.storage.file_tables import FileTables
-from recbench_spark.storage.host_files import is_private
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
-from recbench_spark.storage.made_folders import CURRENT
-from recbench_spark.storage.makers import PRIVATE_NAME
+from recbench_spark.storage.made_folders import CURRENT, find_private_form, stat_folders, stat_whole
 from recbench_spark.storage.objects import (
     StoredObject,
     list_drafts,
     read_bytes,
     remove_objects,
-    stat_objects,
 )
 from recbench_spark.storage.uris import arrow_uri, join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
@@ -116,16 +114,35 @@ class FolderUse:
 def read_use(*places: str) -> FolderUse:
     """Return the last use of some folders or files, which need not exist."""
     use = FolderUse()
-    for entry in (entry for place in places for entry in stat_objects(place)):
+    for entry in (entry for place in places for entry in stat_whole(place)):
         use.add(entry.name, entry)
     return use
+
+
+def list_uses(root: str, room: str, pattern: re.Pattern[str], depth: int = 1) -> dict[str, FolderUse]:
+    """Return the folders in one of SHARED_FOLDERS, by place, and how each was used.
+
+    Args:
+        root: folder or URI of the warehouse.
+        room: the one of SHARED_FOLDERS.
+        pattern: what the names of the folders match.
+        depth: 2: the folders inside its folders.
+    """
+
+    def counts(names: Sequence[str]) -> bool:
+        return f"{room}/{names[0]}" not in SHARED_FOLDERS and bool(pattern.fullmatch(names[-1]))
+
+    uses = dict[str, FolderUse]()
+    for folder, entry in stat_folders(join_uri(root, room), counts, depth):
+        uses.setdefault(folder, FolderUse()).add(entry.name, entry)
+    return uses
 
 
 def find_old_folders(root: str, top: str, dashes: int, rule: RetentionRule) -> dict[str, int]:
     """Return the old folders below one of a warehouse: their places in order, and their bytes.
 
-    All files below it are listed; times and a size are held for each folder. Leases and work folders of
-    owners that have ended are among them.
+    Leases and work folders of owners that have ended are among them, and on remote storage private folders,
+    which their owners may only read for long.
 
     Args:
         root: folder or URI of the warehouse.
@@ -134,30 +151,17 @@ def find_old_folders(root: str, top: str, dashes: int, rule: RetentionRule) -> d
         dashes: dashes in the name of a split's folder (`RetentionRule.is_old`); 1 in those that are held.
         rule: says which are old.
     """
-    uses: dict[tuple[str, ...], FolderUse] = {}
-    for entry in stat_objects(join_uri(root, top)):
-        names = _find_shared_folder(top, entry.name)
-        if names and not names[-1].startswith("."):
-            uses.setdefault(names, FolderUse()).add(entry.name.removeprefix("/".join(names) + "/"), entry)
     old = {}
-    for names, use in uses.items():
-        place = join_uri(root, top, *names)
-        at = dashes if len(names) == 1 else 1
-        if rule.is_old(names[-1], use.last, at) and not is_held_within(place):
-            old[place] = use.size
-    for parent in (one for one in SHARED_FOLDERS if f"{one}/".startswith(f"{top}/")):
-        for target, remains in list_abandoned(join_uri(root, parent)).items():
-            use = read_use(*map(str, remains))
-            if rule.is_old(target.name, use.last, dashes if parent == top else 1):
+    pattern = re.compile(".+" if find_private_form(root).depth > 1 else r"[^.].*")
+    for room in (one for one in SHARED_FOLDERS if f"{one}/".startswith(f"{top}/")):
+        at = dashes if room == top else 1
+        for place, use in list_uses(root, room, pattern).items():
+            if rule.is_old(place.rpartition("/")[2], use.last, at) and not is_held_within(place):
+                old[place] = use.size
+        for target, remains in list_abandoned(join_uri(root, room)).items():
+            if rule.is_old(target.name, read_use(*map(str, remains)).last, at):
                 old |= {str(path): read_use(str(path)).size for path in remains}
     return dict(sorted(old.items()))
-
-
-def _find_shared_folder(top: str, name: str) -> tuple[str, ...]:
-    """Return the parts of the name of a file's shared folder below `top`; () for a stray file."""
-    names = name.split("/")
-    depth = 2 if f"{top}/{names[0]}" in SHARED_FOLDERS else 1
-    return tuple(names[:depth]) if len(names) > depth else ()
 
 
 def find_old_fits(root: str, rule: RetentionRule) -> tuple[str, ...]:
@@ -186,7 +190,7 @@ def remove_folders(places: Iterable[str], in_use: float) -> None:
         target = find_target(Path(place))
         if target is None:
             remove_objects(place)
-        else:
+        elif Path(place).exists():  # else a run has taken the work over
             remove_work(target)
 
 
@@ -200,26 +204,17 @@ def remove_private_files(root: str, in_use: float) -> int:
         root: folder or URI of the warehouse.
         in_use: seconds since 1970 by the storage's clock; what was written later stays.
     """
-    root = arrow_uri(root)
-    newest = {join_uri(root, entry.name): entry.written for entry in list_drafts(root)}
-    for top in (FOLDER, FIT_FILES, LAYOUTS):
-        for entry in stat_objects(join_uri(root, top)):
-            if place := _find_private_folder(join_uri(root, top), entry.name):
-                newest[place] = max(newest.get(place, 0.0), entry.written)
-    old = [place for place, written in newest.items() if written <= in_use]
-    unnamed = [place for place in old if not _is_named(place)]
-    for place in unnamed:
+    root, newest = arrow_uri(root), dict[str, float]()
+    rooms = [join_uri(root, room) for room in SHARED_FOLDERS]
+    form = find_private_form(root)
+    for place in [root] if form.depth > 1 else rooms:
+        newest |= {join_uri(place, entry.name): entry.written for entry in list_drafts(place)}
+    for room in SHARED_FOLDERS:
+        newest |= {place: use.written for place, use in list_uses(root, room, *form).items()}
+    old = [place for place, written in newest.items() if written <= in_use and not _is_named(place)]
+    for place in old:
         remove_objects(place)
-    return len(unnamed)
-
-
-def _find_private_folder(root: str, name: str) -> str:
-    """Return the private folder of a file below a folder of the warehouse; empty: it is in none."""
-    shared = _find_shared_folder(root.rpartition("/")[2], name)
-    inner = name.split("/")[len(shared)]
-    if shared and PRIVATE_NAME.fullmatch(shared[-1]):
-        return join_uri(root, *shared)
-    return join_uri(root, *shared, inner) if shared and is_private(root, inner) else ""
+    return len(old)
 
 
 def _is_named(place: str) -> bool:

@@ -29,7 +29,7 @@ from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.run_rows import NightMeasures, RunRows, list_additions, make_run_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RANKINGS, USER_METRICS
-from recbench_spark.storage.file_tables import TaskFiles
+from recbench_spark.storage.file_tables import FileTables, TaskFiles
 from recbench_spark.storage.objects import measure_files
 from recbench_spark.training.model_adapter import make_adapter
 
@@ -216,7 +216,7 @@ def _pass_with_retry(
     try:
         passes = _run_pass(night, wanted, group, journal, folders)
     except Exception as error:
-        if ends_night(error):
+        if ends_night(error, night.store):
             raise
         passes = [PassResult(None, 0.0, error) for _ in group]
     return [
@@ -261,9 +261,10 @@ def needs_candidates(group: Sequence[RankableModel]) -> bool:
     return any(not make_adapter(ready.model).brings_candidates for ready in group)
 
 
-def ends_night(error: BaseException) -> bool:
+def ends_night(error: BaseException, store: FileTables) -> bool:
     """Return whether no other model can be evaluated either, or Spark makes the night."""
-    return is_cancelled(error) or is_java_gone(error) or isinstance(error, FallbackToSpark)
+    falls_back = store.spark is None and isinstance(error, FallbackToSpark)
+    return is_cancelled(error) or is_java_gone(error) or falls_back
 
 
 def _as_error(message: str | None) -> Exception | None:
@@ -279,6 +280,6 @@ def _collect_run_rows(
         try:
             yield ready.run_id, make_run_rows(night, ranked.wanted, run, result.measured, ready.checks)
         except Exception as error:
-            if ends_night(error):
+            if ends_night(error, night.store):
                 raise
             failed[ready.run_id] = error

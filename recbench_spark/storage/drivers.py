@@ -102,7 +102,7 @@ class LocalFolders(FolderTree):
         """Return the paths of what is directly in a folder, as `FolderTree.list_folder`."""
         try:
             names = os.listdir(folder)  # noqa: PTH208 (names)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
             return
         for key in (f"{folder}/{name}" for name in names):
             with suppress(FileNotFoundError):
@@ -135,15 +135,13 @@ class Driver(NamedTuple):
 
     Attributes:
         open_bucket: from the URI of a bucket and the longest seconds of a request to obstore's methods.
-        open_arrow: from a URI to Arrow's file system.
-        name_in_arrow: from a URI to the name within that.
+        open_arrow: from a URI to Arrow's file system and the name within that.
         delta_options: from a URI to the settings of `deltalake`.
         explain: from a URI and the text of an error to an error in words.
     """
 
     open_bucket: Callable[[str, float], Any]
-    open_arrow: Callable[[str], fs.FileSystem]
-    name_in_arrow: Callable[[str], str]
+    open_arrow: Callable[[str], tuple[fs.FileSystem, str]]
     delta_options: Callable[[str], dict[str, str]]
     explain: Callable[[str, str], StoreError]
 

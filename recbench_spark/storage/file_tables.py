@@ -357,7 +357,7 @@ class FileTables:
         """
         if self.in_catalog or not self.exists(table.name):
             return []
-        column = table.partition_by[0] if table.partition_by else ""
+        column = table.partition_by[0] if is_owner and table.partition_by else ""
         return table_upkeep.list_lost_files(self.location(table.name), column, is_owner)
 
     def take_turns(self, name: str, report: Report) -> AbstractContextManager[object]:

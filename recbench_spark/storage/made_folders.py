@@ -9,26 +9,36 @@ own.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.delta_files import write_files
-from recbench_spark.storage.host_files import copy_file_to_object, copy_object_to_file, suggest_removal
+from recbench_spark.storage.host_files import (
+    PRIVATE_FOLDER,
+    copy_file_to_object,
+    copy_object_to_file,
+    suggest_removal,
+)
 from recbench_spark.storage.leases import Lease, Report, hold_lease, print_line
-from recbench_spark.storage.makers import private_name
+from recbench_spark.storage.makers import PRIVATE_NAME, private_name
 from recbench_spark.storage.objects import (
+    StoredObject,
     copy_object,
+    list_folders,
     put_if_absent,
     read_bytes,
     remove_objects,
+    stat_objects,
     write_bytes,
 )
-from recbench_spark.storage.publish import remove_tree
+from recbench_spark.storage.publish import local_path, newest_time, remove_tree
 from recbench_spark.storage.seals import SEAL, find_damage, read_seal
 from recbench_spark.storage.uris import is_remote, join_uri
 
@@ -215,3 +225,44 @@ def hold_private_folder(target: str) -> Iterator[str]:
         yield place
     finally:
         remove_objects(place)
+
+
+def stat_whole(place: str) -> Iterator[StoredObject]:
+    """Yield what `stat_objects` does; on this machine also the place, by the last write to all in it."""
+    yield from stat_objects(place)
+    if not is_remote(place):
+        yield StoredObject("", 0, "", newest_time(local_path(place)))
+
+
+def stat_folders(
+    place: str, wanted: Callable[[Sequence[str]], bool], depth: int = 1
+) -> Iterator[tuple[str, StoredObject]]:
+    """Yield the files of folders below a place, as `stat_whole`, each with the place of its folder.
+
+    All of remote storage are in one listing. On this machine a link to a folder is a folder.
+
+    Args:
+        place: folder or URI.
+        wanted: takes the parts of a folder's name.
+        depth: parts of a name; more than 1 on remote storage alone.
+    """
+    if not is_remote(place):
+        for name in (name for name in list_folders(place) if wanted([name])):
+            yield from ((join_uri(place, name), entry) for entry in stat_whole(join_uri(place, name)))
+        return
+    for entry in stat_objects(place):
+        *names, inner = entry.name.split("/", depth)
+        if len(names) == depth and wanted(names):
+            yield join_uri(place, *names), entry._replace(name=inner)
+
+
+class PrivateForm(NamedTuple):
+    """Names of folders that no run needs a day after the last write, and how deep in a room they are."""
+
+    pattern: re.Pattern[str]
+    depth: int
+
+
+def find_private_form(root: str) -> PrivateForm:
+    """Return the form of the private folders in a warehouse."""
+    return PrivateForm(PRIVATE_FOLDER, 2) if is_remote(root) else PrivateForm(PRIVATE_NAME, 1)

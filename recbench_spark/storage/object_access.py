@@ -233,7 +233,7 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
     Returns:
         The file system, and the path in it.
     """
-    return find_driver(place).open_arrow(arrow_uri(place)), open_path(place)
+    return find_driver(place).open_arrow(arrow_uri(place))
 
 
 @cache_in_process(8)
@@ -256,7 +256,7 @@ def _open_s3(settings: Settings) -> fs.FileSystem:
 
 def open_path(place: str) -> str:
     """Return the name of a file within its file system as Arrow takes it."""
-    return find_driver(place).name_in_arrow(arrow_uri(place))
+    return open_filesystem(place)[1]
 
 
 def map_together(root: str, function: Callable[[T], R], values: Iterable[T]) -> list[R]:
@@ -366,20 +366,23 @@ SILENT = ("connect", "timed out", "timeout", "dns", "resolve", "network", "error
 
 BUCKETS = Driver(
     _open_obstore,
-    lambda uri: fs.FileSystem.from_uri(uri)[0],
-    lambda uri: str(fs.FileSystem.from_uri(uri)[1]),
+    fs.FileSystem.from_uri,
     _bucket_options,
     _bucket_error,
 )
 DRIVERS = {
     "s3": BUCKETS._replace(
-        open_arrow=lambda uri: _open_s3(tuple(sorted(read_access(uri).options.items()))),
-        name_in_arrow=lambda uri: uri.removeprefix("s3://"),
+        open_arrow=lambda uri: (
+            _open_s3(tuple(sorted(read_access(uri).options.items()))),
+            uri.removeprefix("s3://"),
+        )
     ),
     HDFS: Driver(
         hdfs.open_name_node,
-        lambda uri: hdfs.open_arrow(split_bucket(uri).root, RETRY_SECONDS),
-        lambda uri: f"/{split_bucket(uri).key}",
+        lambda uri: (
+            hdfs.open_arrow(split_bucket(uri).root, RETRY_SECONDS),
+            f"/{split_bucket(uri).key}",
+        ),
         lambda _: hdfs.prepare_client(RETRY_SECONDS),
         _hdfs_error,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -280,6 +281,59 @@ def test_private_files_of_killed_processes_go_after_a_day_and_no_published_folde
     monkeypatch.undo()
     assert remove_private_files(str(tmp_path), time.time() - MAX_NIGHT_SECONDS) == 2
     assert [path.name for path in room.iterdir()] == [fresh.name]
+
+
+def test_work_that_a_run_takes_over_between_the_look_and_the_removal_stays(tmp_path) -> None:
+    store, target = Warehouse(tmp_path), tmp_path / "fit_files" / "s9-m"
+    for _ in range(2):
+        with pytest.raises(ValueError, match="x"), hold_lease(target, lambda: False) as lease:
+            assert lease is not None
+            (lease.work / "checkpoint").write_text("7")
+            raise ValueError("x")
+        if lease.epoch == 1:
+            age(lease.work, Path(lease.file))
+            old = find_fits(store, BEFORE)
+    remove(store, old)
+    assert (lease.work / "checkpoint").read_text() == "7" and lease.epoch == 2
+
+
+def test_rooms_and_folders_may_be_links_and_empty_folders_go_too(tmp_path) -> None:
+    for folder in ("disk/logs/xyz", "disk/logs/fresh", "disk/abc"):
+        make_folder(tmp_path, f"../{folder}", None, NOW if folder.endswith("fresh") else LONG_AGO)
+    killed = [tmp_path / "disk" / "logs" / private_name(name) for name in ("empty", "draft")]
+    for folder in (*killed, tmp_path / "fit_files" / "empty", tmp_path / "fit_files" / "new"):
+        folder.mkdir(parents=True)
+    (killed[1] / private_name("part")).write_text("x")
+    for name in ("logs", "abc"):
+        (tmp_path / "fit_files" / name).symlink_to(tmp_path / "disk" / name)
+        os.utime(tmp_path / "fit_files" / name, (0, 0), follow_symlinks=False)
+    age(*killed, tmp_path / "fit_files" / "empty")
+    store = Warehouse(tmp_path)
+    old = find_fits(store, BEFORE)
+    assert [path.name for path in old] == ["abc", "empty", "xyz"]
+    remove(store, old)
+    remove_private_files(str(tmp_path), time.time() - MAX_NIGHT_SECONDS)
+    assert {path.name for path in (tmp_path / "fit_files").iterdir()} == {"logs", "new"}
+    assert [path.name for path in (tmp_path / "disk" / "logs").iterdir()] == ["fresh"]
+
+
+def test_folders_that_this_user_cannot_read_stop_nothing() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        make_folder(Path(place), "../fit_files/abc", None, LONG_AGO)
+        hidden = [Path(place, room, "lost+found") for room in ("", "fit_files", "fit_files/logs")]
+        for folder in hidden:
+            folder.mkdir(parents=True)
+            folder.chmod(0)
+        (killed := Path(place, "fit_files", private_name("old"))).mkdir()
+        for folder in (Path(place), killed.parent):
+            folder.chmod(0o777)
+        user = os.geteuid()
+        os.seteuid(user or 65534)  # root may read anything
+        try:
+            assert "abc" in [path.name for path in find_fits(Warehouse(Path(place)), BEFORE)]
+            assert remove_private_files(place, time.time()) == 1 and not killed.exists()
+        finally:
+            os.seteuid(user)
 
 
 def run(job: Any, *flags: str) -> int:

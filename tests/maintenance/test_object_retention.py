@@ -69,6 +69,8 @@ GRAPHS_DAYS_AGO = {
     "eee-4/12345678901234567890123456789012/graph.json": 5,
     "eee-4/fedcba9876543210fedcba9876543210/src/0.npy": 5,  # of a killed run
     "eee-4/aaaaaaaaaaaaaaaabbbbbbbbbbbbbbbb/src/0.npy": 0,  # of a run at work
+    "models/.nnn.a1.partial/vectors/0.npy": 5,  # a search that reads for long may hold it
+    "models/.ooo.b2.partial/vectors/0.npy": 40,
     "models/nnn/current.txt": 40,
     "models/nnn/12345678901234567890123456789012/night.json": 40,
     "models/s1-m/12345678901234567890123456789012/night.json": 40,
@@ -83,12 +85,13 @@ def test_files_of_graphs_go_with_their_split_or_when_nobody_uses_them(
     before = (datetime.now(UTC) - timedelta(days=10)).date()
     rule = RetentionRule(frozenset({"s1"}), before, (), time.time() - 86400)
     old = find_old_graphs(f"{bucket}/w", rule)
-    assert old.folders == ("ccc-4", "models/nnn", "s2-bbb-4") and old.size == 4 * len(private)
+    assert old.folders == ("ccc-4", "models/.ooo.b2.partial", "models/nnn", "s2-bbb-4")
+    assert old.size == 5 * len(private)
     assert old.models == ("nnn",)
     assert remove_private_files(f"{bucket}/w", rule.in_use) == 1 + 4, (
         "one beside, four that no current.txt names"
     )
-    kept = {name for name in GRAPHS_DAYS_AGO if name.startswith(("eee", "ddd", "models/nnn"))}
+    kept = {name for name in GRAPHS_DAYS_AGO if name.startswith(("eee", "ddd", "models/nnn", "models/."))}
     assert set(list_objects(root)) == kept - {"eee-4/fedcba9876543210fedcba9876543210/src/0.npy"}
 
 

@@ -499,7 +499,8 @@ def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
         for how, where in [*((how, "fit") for how in WORDS), ("disk", "told")]
     ]
     leaving = {"name": "leaving", "kind": "tests.failing_model:LeavingModel"}
-    chosen = [*broken[:3], *models("popular"), *broken[3:], leaving]
+    needy = {**broken[0], "name": "needy", "how": "spark"}  # Spark is there, so it is its own failure
+    chosen = [*broken[:3], needy, *models("popular"), *broken[3:], leaving]
     benchmark = small(name=f"failing{at_once}", models=chosen)
     spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
     try:
@@ -509,6 +510,7 @@ def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
     assert set(ran.outcome.run_ids) == {"popular"} and ran.outcome.exit_code == 1
     rows_by_model = {row.model: row for row in read_rows(small_night.store, RUNS, suite=benchmark.name)}
     assert "importing tests.leaving_module ends Python" in rows_by_model["leaving"].error
+    assert rows_by_model["needy"].error.startswith("only Spark reads its table")
     for model in broken:
         row = rows_by_model[model["name"]]
         assert row.status == "failed" and row.error.startswith(WORDS[model["how"]])

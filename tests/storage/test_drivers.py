@@ -40,8 +40,10 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> str:
 
     driver = Driver(
         lambda root, _: buckets[root.removeprefix("memory://")],
-        lambda _: fs.PyFileSystem(fs.FSSpecHandler(MemoryFiles("s3", skip_instance_cache=True))),
-        lambda uri: uri.removeprefix("memory://"),
+        lambda uri: (
+            fs.PyFileSystem(fs.FSSpecHandler(MemoryFiles("s3", skip_instance_cache=True))),
+            uri.removeprefix("memory://"),
+        ),
         lambda _: {},
         lambda place, text: StoreError(f"{place}: {text}", "is it in memory?"),
     )

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, TRIALS, Table, arrow_rows
 from recbench_spark.storage import delta_files, objects, table_upkeep
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_files import CHECKED_VERSION, WRITER_VERSION, ConflictError
 from recbench_spark.storage.delta_tables import list_file_sizes, list_files, open_table, read_dataset
 from recbench_spark.storage.table_folders import create_object_table
@@ -40,6 +42,16 @@ def make_old(server: S3Server) -> None:
     week_ago = time.time() - 7 * 24 * 3600
     for file in server.folder.rglob("*.parquet"):
         os.utime(file, (week_ago, week_ago))
+
+
+def test_a_table_may_have_other_partitions_than_this_code_gives_it(tmp_path: Path) -> None:
+    rows = ROWS.append_column("split_id", pa.array(["s1", "s2"]))
+    write_deltalake(tmp_path / "rejects", rows)
+    store = ArrowStore(str(tmp_path), any_version=True)
+    assert store.list_lost_files(REJECTS) == []
+    (file,) = list_files(str(tmp_path / "rejects"))
+    Path(file).unlink()
+    assert [one.path for one in store.list_lost_files(REJECTS)] == [file]
 
 
 def test_compaction_and_vacuum_keep_all_rows_and_remove_what_no_version_has(

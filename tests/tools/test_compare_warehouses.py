@@ -73,6 +73,16 @@ def test_two_nights_with_equal_numbers_are_the_same(
     ]
 
 
+def test_pairs_by_run_have_no_order(tmp_path: Path) -> None:
+    """The run that began first in one night began last in the other one."""
+    for night, hours in (("a", (1, 2)), ("b", (4, 3))):
+        every = [tables(tmp_path / night, f"20260102T0{hour}0000") for hour in hours]
+        runs = [one["runs"][number] for number, one in enumerate(every)]
+        pairs = [(row["run_id"], number / 3) for number, row in enumerate(runs)]
+        write(tmp_path / night, {"runs": runs, "changes": [{"shares": sorted(pairs)}]})
+    assert main([str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+
+
 def test_folders_may_have_odd_names_and_what_was_measured_may_differ(tmp_path: Path) -> None:
     places = [tmp_path / "plain", tmp_path / "50%20 [x]"]
     for n, place in enumerate(places):
@@ -191,7 +201,9 @@ def test_every_value_counts_and_no_order(
     assert main([places[0], places[0]]) == 0
 
 
-def test_a_schema_of_a_catalog_is_compared_by_its_name(spark: Any, tmp_path: Path) -> None:
+def test_a_schema_of_a_catalog_is_compared_by_its_name(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """First tables that lie in a folder, then those that Spark alone reads."""
     schema, folder = "spark_catalog.recbench_compare_test", Store(spark, str(tmp_path / "folder"))
     spark.sql(f"CREATE SCHEMA {schema} LOCATION '{tmp_path / 'schema'}'")
@@ -206,6 +218,14 @@ def test_a_schema_of_a_catalog_is_compared_by_its_name(spark: Any, tmp_path: Pat
         spark.sql(f"CREATE TABLE {schema}.runs USING delta LOCATION '{elsewhere.location('runs')}'")
         named = Store(spark, schema)
         assert named.in_catalog and main([folder.root, schema]) == 0
+        spark.sql(f"ALTER TABLE {schema}.manifests ADD COLUMNS (extra STRING)")
+        capsys.readouterr()
+        assert main([folder.root, schema]) == 1
+        assert (
+            "other columns\n" in (said := capsys.readouterr().out) and "  + column extra string\n" in said
+        )
+        spark.sql(f"ALTER TABLE delta.`{folder.location('manifests')}` ADD COLUMNS (extra STRING)")
+        assert main([folder.root, schema]) == 0
         named.append([trial(3)], TRIALS)
         assert main([folder.root, schema]) == 1
     finally:
