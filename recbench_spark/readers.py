@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Protocol
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from recbench_spark.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,10 +40,19 @@ class FileReader(Protocol):
 
 def find_name(file: str) -> str | None:
     """Return the name of the reader whose files have such names; None without one."""
-    return next((name for name, one in find_readers().items() if file.endswith(one.endings)), None)
+    return next((name for name, one in find_readers().items() if file.endswith(tuple(one.endings))), None)
 
 
 @cache
 def find_readers() -> Mapping[str, FileReader]:
-    """Return the readers of all packages by name."""
-    return {one.name: one.load()() for one in entry_points(group=GROUP)}
+    """Return the readers of all packages by name. Raises ConfigError."""
+    return {one.name: _load_reader(one) for one in entry_points(group=GROUP)}
+
+
+def _load_reader(entry: EntryPoint) -> FileReader:
+    try:
+        return cast("FileReader", entry.load()())
+    except Exception as error:
+        package = entry.dist.name if entry.dist else entry.value
+        message = f"reader {entry.name} of the package {package} cannot be loaded: {error}"
+        raise ConfigError(message, f"mend {package}, or uninstall it") from error

@@ -41,8 +41,8 @@ BuiltIn = Literal[
 
 
 def _check_reader(name: str) -> str:
-    if name not in (known := [*get_args(BuiltIn), *find_readers()]):
-        raise make_error(f"no reader '{name}'", nearest(name, known))
+    if name not in get_args(BuiltIn) and name not in find_readers():
+        raise make_error(f"no reader '{name}'", nearest(name, [*get_args(BuiltIn), *find_readers()]))
     return name
 
 

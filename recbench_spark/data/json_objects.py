@@ -232,7 +232,7 @@ def list_keys(
 def _may_hold(raw: bytes, keys: Sequence[str], encoding: str) -> bool:
     """Return whether objects may have one of some keys, also where its letters stand by their numbers."""
     marks = (f'"{key}"' if re.fullmatch(r"\w+", key) else "" for key in keys)
-    return any(mark.encode(encoding) in raw for mark in (*marks, r"\u"))
+    return any(mark.encode(encoding, "ignore") in raw for mark in (*marks, r"\u"))
 
 
 def _read_object(line: str, plain: Collection[str]) -> dict[str, Any] | None:

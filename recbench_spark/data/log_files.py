@@ -25,7 +25,7 @@ from recbench_spark.data.log_sources import HERE, TextLog, find_text_files
 from recbench_spark.data.table_pieces import find_place, is_delta, list_files, open_typed
 from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS
 from recbench_spark.data.text_pieces import split_file
-from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, show_value
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, RecbenchError, show_value
 from recbench_spark.readers import find_name
 from recbench_spark.storage.local_files import (
     COMPRESSED,
@@ -145,11 +145,13 @@ def _open_folder(place: str, files: Sequence[str], given: _TextSettings) -> LogF
     ratings = [file for file in files if bare_name(file) in known]
     if ratings:
         return _open_text(ratings[0], given)
-    if text_separator(place, files):
+    objects = (".json", ".jsonl", ".ndjson")
+    if text_separator(place, files) or (names and all(bare_name(one).endswith(objects) for one in names)):
         return replace(_open_text(files[0], given), path=place)
     typed = [one for one in names if one.endswith(".parquet") or find_name(one)]
     if typed:
-        return _open_typed(place, find_name(typed[0]) or "parquet")
+        is_parquet = typed[0].endswith(".parquet")
+        return _open_typed(place, "parquet" if is_parquet else str(find_name(typed[0])))
     raise ConfigError(
         f"{place} is a folder with {', '.join(names[:10]) or 'nothing in it'}", "name the file of the log"
     )
@@ -171,11 +173,13 @@ class LogStream:
         schema: the columns that are read.
         pieces: of the log.
         broken: lines with another layout, of the reading that went furthest last.
+        error: what ended a reading.
     """
 
     schema: pa.Schema
     pieces: Sequence[TablePiece]
     broken: int = 0
+    error: RecbenchError | None = None
 
     def __arrow_c_stream__(self, schema: object = None) -> object:
         """Return the stream, as the protocol of Arrow says."""
@@ -183,10 +187,14 @@ class LogStream:
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         self.broken = 0
-        for piece in self.pieces:
-            for stored in piece.read(self.schema.names):
-                self.broken += len(stored.bad_lines)
-                yield from pa.table(stored.table.columns, schema=self.schema).to_batches()
+        try:
+            for piece in self.pieces:
+                for stored in piece.read(self.schema.names):
+                    self.broken += len(stored.bad_lines)
+                    yield from pa.table(stored.table.columns, schema=self.schema).to_batches()
+        except RecbenchError as error:  # its reader makes another one of it
+            self.error = type(error)(error.message, error.hint)
+            raise
 
 
 def open_rows(log: LogFile, names: Sequence[str] = ()) -> LogStream | pa.RecordBatchReader:
@@ -195,7 +203,7 @@ def open_rows(log: LogFile, names: Sequence[str] = ()) -> LogStream | pa.RecordB
     Fields of text are text, and empty ones NULL.
     """
     if log.reader in ("csv", "json"):
-        text = _find_text(log)
+        text = _find_text(log, names)
         pieces: Sequence[TablePiece] = [
             x for given, file, one in text.files for x in split_file(file, one, given)
         ]
@@ -209,13 +217,13 @@ def open_rows(log: LogFile, names: Sequence[str] = ()) -> LogStream | pa.RecordB
     return LogStream(pa.schema(fields), opened.pieces)
 
 
-def _find_text(log: LogFile) -> TextLog:
+def _find_text(log: LogFile, names: Sequence[str]) -> TextLog:
     if log.reader == "csv":
         return find_text_files(
             Dataset(name="log", reader="csv", path=log.path, options={**log.options}), HERE
         )
     files = list_files(find_place(log.path))
-    layout = Objects(list_keys(files, (), "utf-8"), ())
+    layout = Objects(tuple(names) or list_keys(files, (), "utf-8"), ())
     return TextLog([(given, file, layout) for file, given in files.items()], log.path)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -208,14 +209,19 @@ def _connect(
     """
     import duckdb  # noqa: PLC0415
 
-    with duckdb.connect(":memory:", config={"threads": "2"}) as connection:
+    with (
+        TemporaryDirectory(prefix="recbench-init-") as folder,
+        duckdb.connect(":memory:", config={"threads": "2", "temp_directory": folder}) as connection,
+    ):
         rows = open_rows(log, names)
+        again = isinstance(rows, LogStream) and log.reader != "json"  # to parse objects takes long
         try:
             connection.register("rows", rows)
-            kind = "VIEW" if isinstance(rows, LogStream) else "TEMP TABLE"
-            connection.execute(f"CREATE {kind} log AS SELECT * FROM rows")
+            connection.execute(f"CREATE {'VIEW' if again else 'TEMP TABLE'} log AS SELECT * FROM rows")
             yield connection, rows
         except duckdb.Error as error:
+            if isinstance(rows, LogStream) and rows.error is not None:
+                raise rows.error from None
             message = f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}"
             raise DataError(message, "write it as Parquet, or as CSV in UTF-8") from None
 

@@ -112,7 +112,7 @@ def find_place(path: str) -> str:
     place = arrow_uri(normalise_path(path))
     if is_object_storage(place) and not (is_hdfs(place) and find_spec("hdfs_native") is None):
         return place
-    if is_remote(place) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", place):
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", place):
         raise FallbackToSpark(f"{path} is on a storage that Spark reads")
     if not exists(place) and may_be_table(path):
         raise FallbackToSpark(f"{path} may be a table of a catalog")
@@ -190,7 +190,7 @@ def open_typed(
     if reader == "delta":
         return _open_delta(path, options, partitions)
     files = list_files(place, read_options(options).get("pathglobfilter"))
-    return open_files(path, files, {**READERS, **find_readers()}[reader], wanted)
+    return open_files(path, files, READERS.get(reader) or find_readers()[reader], wanted)
 
 
 def _open_delta(

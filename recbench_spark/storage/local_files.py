@@ -115,9 +115,8 @@ def text_separator(path: str, files: Iterable[str] | None = None) -> str | None:
     text_suffixes = [suffix for suffix in suffixes if suffix in TEXT]
     if text_suffixes and len(suffixes) > 1:
         one, other = sorted(suffixes.values())[:2]
-        raise SchemaError(
-            f"{path}: {one.name} and {other.name} are of two formats", "one format in a folder"
-        )
+        message = f"{path}: {one.name} and {other.name} are of two formats"
+        raise SchemaError(message, "one format in a folder, or the name of a file")
     if text_suffixes:
         return "\t" if text_suffixes[0] == ".tsv" else ","
     return separator(path) if is_text(path) else None
@@ -344,6 +343,7 @@ MAGIC = {
     b"\x1f\x8b": "compressed with gzip",
     b"BZh": "compressed with bzip2",
     b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    b"\x04\x22\x4d\x18": "compressed with lz4",
     b"PK\x03\x04": "a zip archive or a sheet of Excel",
     b"ORC": "ORC",
     b"ARROW1": "Arrow (Feather)",

@@ -199,3 +199,14 @@ def test_edges_in_lists_of_a_package_are_counted_by_their_rows(tmp_path: Path) -
     for ending, n in ((".arrow", 2), (".parquet", 3)):
         path = write(tmp_path / f"lists{ending}", lists)
         assert count_edges(GraphSource(edges=str(path), lists=True)) == n
+
+
+def test_a_broken_package_is_named_where_its_reader_is_wanted(tmp_path: Path) -> None:
+    entries = tmp_path / "site" / "ipc-1.0.dist-info" / "entry_points.txt"
+    entries.write_text(f"[{readers.GROUP}]\narrow = tests.no_such_module:IpcFiles\n")
+    log = {"name": "log", "path": str(write(tmp_path / "log.parquet", make_log()))}
+    assert parse(Dataset, {**log, "reader": "parquet"}, "file").reader == "parquet"
+    with pytest.raises(
+        ConfigError, match=r"reader arrow of the package ipc cannot be loaded: .*no_such_module"
+    ):
+        parse(Dataset, {**log, "reader": "arrow"}, "file")

@@ -211,6 +211,13 @@ def test_a_column_of_our_name_can_be_left_unread(name: str, place: Path) -> None
     assert end.value.code == 0
 
 
+def test_an_error_of_the_reader_keeps_its_sentence(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "log.csv").write_text('user_id,item_id,text\n1,2,a\n3,4,"b\n' + "5,6,c\n" * 5)
+    code = run(place / "log.csv", "--dry-run")
+    said = capsys.readouterr()
+    assert "stream" not in said.err, (code, said)
+
+
 def test_broken_lines_are_counted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They stand after the first 100 lines, all of which must be rows."""
     broken = ("2,3", "3,1,4,5,6", "4,1,")
@@ -307,6 +314,11 @@ def test_folders(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         table = pa.table({"user_id": [1, n], "item_id": [2, 3]})
         pq.write_table(table, parts / f"{n}.parquet")
     assert run(parts, "--dry-run") == 0 and "4 rows" in capsys.readouterr().out
+    objects = place / "objects"
+    objects.mkdir()
+    for n in range(2):
+        (objects / f"{n}.jsonl").write_text('{"user_id": 1, "item_id": 2}\n{"user_id": 3, "item_id": 4}\n')
+    assert run(objects, "--dry-run") == 0 and "4 rows" in capsys.readouterr().out
     (place / "empty").mkdir()
     assert run(place / "empty") == 2
 
@@ -315,6 +327,7 @@ TEXT = "user_id;item_id;rating\n" + "".join(f"u{n % 9};{n % 7};{n % 5}.5\n" for 
 SHAPES_OF_FILES = {
     "bzip2": {"log.csv.bz2": bz2.compress(TEXT.encode())},
     "zstd": {"log.csv.zst": bytes(pa.Codec("zstd").compress(TEXT.encode()))},
+    "lz4": {"log.csv.lz4": bytes(pa.Codec("lz4").compress(TEXT.encode()))},
     "a folder": {f"log/{name}.csv": TEXT.encode() for name in "ab"},
     "folders": {f"log/day={day}/a.csv": TEXT.encode() for day in (1, 2)},
 }

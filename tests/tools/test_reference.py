@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
-from recbench_spark.config import Dataset, Split
+from recbench_spark.config import Split
+from recbench_spark.config.dataset import BuiltIn
 from recbench_spark.definitions import Definition, DrawEstimator, ExposureEstimator
 from recbench_spark.kernels.metrics.about import ABOUT
 from recbench_spark.kernels.metrics.texts import ESTIMATOR_TEXTS, TEXTS
@@ -99,4 +100,4 @@ def test_texts_come_from_three_places_and_bases() -> None:
 def test_splits_and_readers_have_a_place() -> None:
     splits, readers = ((FOLDER / f"{name}.md").read_text() for name in ("splits", "readers"))
     assert [h for h in get_args(Split.model_fields["holdout"].annotation) if h not in splits] == []
-    assert [r for r in get_args(Dataset.model_fields["reader"].annotation) if f"`{r}`" not in readers] == []
+    assert [r for r in get_args(BuiltIn) if f"`{r}`" not in readers] == []
