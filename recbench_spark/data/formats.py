@@ -78,6 +78,7 @@ class FilePiece:
         own: columns of the file.
         schema: of the table.
         folders: as in `Folders`.
+        kept: columns that keep the types of their file.
     """
 
     file: str
@@ -86,13 +87,16 @@ class FilePiece:
     own: frozenset[str]
     schema: pa.Schema
     folders: Folders = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
 
     def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
         """Yield the rows in batches."""
         stored = [name for name in columns if name in self.own and name not in self.folders]
         try:
             for batch in self.reader.read(self.file, self.part, stored):
-                yield StoredTable(fit_columns(batch, columns, self.schema, self.folders))
+                kept = {*self.kept} & {*stored}
+                fields = [(batch if name in kept else self).schema.field(name) for name in columns]
+                yield StoredTable(fit_columns(batch, columns, pa.schema(fields), self.folders))
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{self.file}: cannot be read: {error}", "has it changed?") from None
 
@@ -169,13 +173,21 @@ def require_files(files: Collection[str], path: str) -> None:
 
 
 def open_files(
-    path: str, files: Mapping[str, Folders], reader: FileReader, wanted: Collection[str]
+    path: str,
+    files: Mapping[str, Folders],
+    reader: FileReader,
+    wanted: Collection[str],
+    *,
+    any_case: bool = False,
 ) -> TablePieces:
-    """Open files of one format; arguments and errors as `table_pieces.open_pieces`."""
+    """Open files of one format; arguments and errors as `table_pieces.open_pieces`.
+
+    `any_case`: columns that are not wanted may have names that differ in case alone.
+    """
     require_files(files, path)
     with ThreadPoolExecutor(max_workers=16) as pool:
         looked = [*pool.map(partial(_look, path=path, reader=reader), files)]
-    for schema, _ in looked:
+    for schema, _ in [] if any_case else looked:
         refuse_case(schema.names, path)
     schemas = dict(zip(files, (schema for schema, _ in looked), strict=True))
     fields = _unite(path, schemas, wanted)

@@ -204,11 +204,14 @@ def _open_delta(
     return TablePieces(pieces, schema, int(dataset.count_rows()))
 
 
-def list_files(place: str, pattern: str | None = None) -> dict[str, Folders]:
+def list_files(place: str, pattern: str | None = None, *, strict: bool = False) -> dict[str, Folders]:
     """Return the files of a place with the values of their folders, in order.
 
     Hidden files and those without a byte are left out, and files in folders of other names. `pattern`: of
     the names of files in a folder.
+
+    Raises:
+        DataError: `strict`, and there is a folder of another name.
     """
     if is_remote(place):
         root = place.rstrip("/")
@@ -220,7 +223,11 @@ def list_files(place: str, pattern: str | None = None) -> dict[str, Folders]:
     if pattern:
         glob = compile_glob(pattern)
         names = [name for name in names if glob.fullmatch(cut_name(name))]
-    return read_folders(root, names)
+    files = read_folders(root, names)
+    if lost := [name for name in names if name not in files] if strict else []:
+        folder = lost[0].removeprefix(root).strip("/").rpartition("/")[0]
+        raise DataError(f"{place} holds a folder, {folder}", "give one folder of files, or a Delta table")
+    return files
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:

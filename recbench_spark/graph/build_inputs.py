@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.data.formats import TablePiece
+from recbench_spark.data.formats import FilePiece, ParquetFiles, TablePiece
+from recbench_spark.data.table_pieces import FragmentPiece
 from recbench_spark.graph.edge_values import parse_weights
 from recbench_spark.graph.edges import RowSource, expand_lists, open_rows, require_one_kind
 from recbench_spark.storage.table_scans import read_footers
@@ -103,15 +104,20 @@ def open_inputs(source: GraphSource) -> GraphInputs:
 
 
 def count_edges(source: GraphSource) -> int:
-    """Count the edges of files from footers, empty lists as one; of CSV by an estimate."""
+    """Count the edges of Parquet, empty lists as one; of other files the rows, of CSV by an estimate."""
     rows = open_inputs(source).edges
-    if not source.lists:
+    if not source.lists or not all(map(_has_footer, rows.pieces)):
         return rows.n
     footers = read_footers(sorted({piece.file for piece in rows.pieces}))
     groups = [footer.row_group(place) for footer in footers for place in range(footer.num_row_groups)]
     columns = [group.column(place) for group in groups for place in range(group.num_columns)]
     name = source.column("neighbours")
     return sum(one.num_values for one in columns if one.path_in_schema.split(".")[0] == name)
+
+
+def _has_footer(piece: TablePiece) -> bool:
+    of_parquet = isinstance(piece, FilePiece) and isinstance(piece.reader, ParquetFiles)
+    return of_parquet or isinstance(piece, FragmentPiece)
 
 
 Ends = tuple[pa.Array, pa.Array]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,9 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.data.arrow_files import Problems, convert_vectors
-from recbench_spark.data.formats import TablePiece, TablePieces
+from recbench_spark.data.formats import (
+    READERS,
+    FilePiece,
+    TablePiece,
+    TablePieces,
+    choose_reader,
+    open_files,
+)
 from recbench_spark.data.list_columns import is_list
+from recbench_spark.data.paths import check_path
 from recbench_spark.data.table_pieces import (
+    find_layout,
     find_place,
     is_delta,
     list_files,
@@ -22,7 +31,7 @@ from recbench_spark.data.table_pieces import (
     open_texts,
     open_typed,
 )
-from recbench_spark.data.text_lines import RFC_4180, read_names
+from recbench_spark.data.text_lines import RFC_4180, cut_quoted
 from recbench_spark.data.text_pieces import MARK, Fields, LinePiece
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError, nearest
 from recbench_spark.graph.edge_values import to_id_array
@@ -69,7 +78,7 @@ class RowSource:
         """Return the pieces of task `number` of `tasks`."""
         return self.pieces[number::tasks]
 
-    def chunks(self, pieces: Sequence[TablePiece]) -> Iterator[pa.Table]:
+    def chunks(self, pieces: Iterable[TablePiece]) -> Iterator[pa.Table]:
         """Yield the rows of some pieces, some ROWS_A_CHUNK at a time."""
         for piece in pieces:
             for batches in group_batches(self._read(piece), ROWS_A_CHUNK):
@@ -84,6 +93,8 @@ class RowSource:
         for stored in piece.read(names):
             stored.refuse_lines(f"{self.what} {piece.file}")
             table = stored.table
+            if stored.line and any(map(_has_undecoded, table.columns)):
+                raise DataError(f"{self.what} {piece.file}: it is not UTF-8", "save it as CSV in UTF-8")
             if stored.line and "vector" in names:
                 problems = Problems(self.what, piece.file)
                 vectors = convert_vectors(table.column("vector").combine_chunks(), self.what, problems)
@@ -134,15 +145,24 @@ def open_rows(
     wanted = list(dict.fromkeys([*columns, *(where or {})]))
     try:
         opened = _open(
-            path, fmt, wanted, partitions or {}, partial(look_at_text, columns=columns, what=what)
+            path, fmt, wanted, partitions or {}, partial(look_at_text, columns=columns, wanted=wanted)
         )
-    except FallbackToSpark as error:
-        raise DataError(f"{what} {error.message}", error.hint or "copy its rows to Parquet") from None
-    except DataError as error:
-        raise DataError(f"{what} {error.message}", f"{error.hint}; see --format") from None
-    _require_columns(opened.schema.names, wanted, f"{what} {path}")
-    pieces = tuple(sorted(opened.pieces, key=lambda one: one.file))
-    others = tuple(name for name in opened.schema.names if name not in columns)
+    except (DataError, SchemaError) as error:
+        if isinstance(error, FallbackToSpark):
+            check_path(path)
+        kind = SchemaError if isinstance(error, SchemaError) else DataError
+        raise kind(f"{what} {error.message}", error.hint or "copy its rows to Parquet") from None
+    names = opened.schema.names
+    _require_columns(names, wanted, f"{what} {path}")
+    for piece in opened.pieces:
+        own = find_names(piece, names)
+        _require_columns([name for name in names if name in own], wanted, f"{what} {piece.file}")
+    kept = frozenset(ids or {})
+    pieces = tuple(
+        replace(one, kept=kept) if isinstance(one, FilePiece) else one
+        for one in sorted(opened.pieces, key=lambda one: one.file)
+    )
+    others = tuple(name for name in names if name not in columns)
     n = opened.n or opened.size // BYTES_A_LINE
     rows = RowSource(pieces, tuple(columns), n, tuple((where or {}).items()), what=what, others=others)
     kinds = {name: _find_kind(rows, opened, name, kind) for name, kind in (ids or {}).items()}
@@ -159,27 +179,33 @@ def _open(
     partitions: Mapping[str, str],
     look: Callable[[str], tuple[Fields, int]],
 ) -> TablePieces:
-    if fmt in ("parquet", "delta") or partitions:
+    if fmt == "delta" or partitions or is_delta(path):
         return open_typed(path, fmt or "delta", wanted, {}, partitions)
-    place = find_place(path)
-    files = {} if is_delta(path) else list_files(place)
-    if fmt == "csv" or any(bare_name(file).lower().endswith(TEXT_ENDINGS) for file in files):
+    files = list_files(find_place(path), strict=True)
+    is_text = any(bare_name(file).lower().endswith(TEXT_ENDINGS) for file in [path, *files])
+    if fmt == "csv" or (fmt is None and is_text):
         return open_texts(path, files, look)
-    return open_pieces(path, wanted)
+    if fmt is None and find_layout(path):
+        return open_pieces(path)
+    reader = READERS["parquet"] if fmt else choose_reader(path, files)
+    try:
+        return open_files(path, files, reader, wanted, any_case=True)
+    except DataError as error:
+        raise DataError(error.message, f"{error.hint}; see --format") from None
 
 
 TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".edges")
 """Endings of text files whose first lines tell the layout. That of a compressed file may follow."""
 
 
-def look_at_text(path: str, columns: Sequence[str], what: str) -> tuple[Fields, int]:
+def look_at_text(path: str, columns: Sequence[str], wanted: Sequence[str]) -> tuple[Fields, int]:
     """Find the layout of a text file by its first lines, and the byte from which on it has rows.
 
     Lines at its beginning that begin with # are comments. If the first row holds a number and not all
     wanted names, there is no header, and the columns are the wanted ones in order.
 
     Raises:
-        DataError: the file has no lines. SchemaError: its header lacks a column.
+        DataError: the file has no lines. SchemaError: its header names a column of `wanted` twice.
     """
     head = read_head(path)
     at = begin = len(MARK) if head.startswith(MARK) else 0
@@ -192,14 +218,20 @@ def look_at_text(path: str, columns: Sequence[str], what: str) -> tuple[Fields, 
     mark = next((one for one in ("\t", ",", ";", " ") if one in text), ",")
     # Any number of blanks separates two columns. With other separators each one counts.
     sep = BLANKS if mark == " " else mark
-    fields = [field.strip().strip('"') for field in text.split(None if mark == " " else mark)]
+    cut = text.split() if mark == " " else cut_quoted(text, mark, path, None)
+    fields = [(field or f"_c{n}").strip().strip('"') for n, field in enumerate(cut)]
     if any(map(_is_number, fields)) and not {*columns} <= {*fields}:
         more = (f"column_{n}" for n in range(len(columns), len(fields)))
         given = tuple([*columns, *more][: len(fields)])
         return Fields(given, sep, quotes=RFC_4180), 0 if at == begin else at
-    names = [name.strip() for name in read_names([text], sep, path)]
-    _require_columns(names, columns, f"{what} {path}")
-    return Fields(tuple(names), sep, quotes=RFC_4180), at + len(line[0])
+    if doubled := [name for name in wanted if fields.count(name) > 1]:
+        raise SchemaError(f"{path}: two columns are called {doubled[0]}", "rename one")
+    layout = Fields(tuple(fields), sep, quotes=RFC_4180)
+    if not line[0].endswith(b"\r"):
+        return layout, at + len(line[0])
+    if at > begin:
+        raise DataError(f"{path}: some lines end in \\n and some in \\r", "end all lines in \\n")
+    return replace(layout, header=True), 0
 
 
 def _is_number(text: str) -> bool:
@@ -208,6 +240,17 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _has_undecoded(texts: pa.ChunkedArray) -> bool:
+    return pc.any(pc.match_substring(texts, "\N{REPLACEMENT CHARACTER}")).as_py() is True
+
+
+def find_names(piece: TablePiece, names: Collection[str]) -> Collection[str]:
+    """Return the columns of the file of a piece; of Delta `names`, those of the table."""
+    if isinstance(piece, LinePiece):
+        return {*piece.layout.columns, *piece.given}
+    return {*piece.own, *piece.folders} if isinstance(piece, FilePiece) else names
 
 
 def _require_columns(names: Sequence[str], columns: Sequence[str], what: str) -> None:
@@ -235,11 +278,9 @@ def _find_kind(rows: RowSource, opened: TablePieces, name: str, requested: str) 
         kind = opened.schema.field(name).type
         return "whole" if _is_numeric(kind, requested, name, rows.what) else "text"
     first = (
-        one._replace(size=min(one.size, TEXT_SAMPLE))
-        for one in opened.pieces[:1]
-        if isinstance(one, LinePiece)
+        one._replace(size=min(one.size, TEXT_SAMPLE)) for one in opened.pieces if isinstance(one, LinePiece)
     )
-    sample = next(rows.chunks([*first]), None)
+    sample = next(replace(rows, where=()).chunks(first), None)
     values = pa.chunked_array([], pa.string()) if sample is None else sample.column(name)
     return detect_id_kind(values, name, requested, rows.what)
 

@@ -18,9 +18,11 @@ import yaml
 from recbench_spark import cli, readers
 from recbench_spark.config import Dataset
 from recbench_spark.config.base import parse
+from recbench_spark.config.graph import GraphSource
 from recbench_spark.data.auction_worlds import AuctionWorld, make_auctions
 from recbench_spark.data.table_pieces import open_pieces, read_rows
 from recbench_spark.errors import ConfigError, DataError, SchemaError
+from recbench_spark.graph.build_inputs import count_edges
 from recbench_spark.graph.edges import open_rows
 from recbench_spark.schemas import EMBEDDINGS, METRICS, PROPENSITIES, REPLAYS, SPLITS
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -190,6 +192,13 @@ def test_a_reader_is_named_by_packages_that_are_here(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no reader 'arow'") as error:
         parse(Dataset, {"reader": "arow", **facts}, "dataset")
     assert "arrow" in error.value.hint
+
+
+def test_edges_in_lists_of_a_package_are_counted_by_their_rows(tmp_path: Path) -> None:
+    lists = pa.table({"node": [1, 2], "neighbours": [[2, 3], [1]]})
+    for ending, n in ((".arrow", 2), (".parquet", 3)):
+        path = write(tmp_path / f"lists{ending}", lists)
+        assert count_edges(GraphSource(edges=str(path), lists=True)) == n
 
 
 def test_a_broken_package_is_named_where_its_reader_is_wanted(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ def read_rows(path: Path, readers: int = 1, **options: str) -> list[tuple]:
     """(src, dst) of each line, in the order of the file, as so many tasks read them."""
     rows = open_rows(str(path), ["src", "dst"], "edges", ids={**BOTH, **options})
     result = {
-        (piece.file, piece.first): [pair for chunk in rows.chunks([piece]) for pair in _pairs(rows, chunk)]
+        id(piece): [pair for chunk in rows.chunks([piece]) for pair in _pairs(rows, chunk)]
         for number in range(readers)
         for piece in rows.part(number, readers)
     }
-    return [pair for piece in rows.pieces for pair in result[piece.file, piece.first]]
+    return [pair for piece in rows.pieces for pair in result[id(piece)]]
 
 
 def test_edges_have_a_uri_of_this_machine(tmp_path: Path) -> None:
@@ -66,6 +66,92 @@ def test_the_lines_of_a_csv_file_are_read_once_however_it_is_cut(form, size, tmp
         assert read_rows(tmp_path / "e.csv", readers) == want
     (tmp_path / "e.csv.gz").write_bytes(gzip.compress((tmp_path / "e.csv").read_bytes()))
     assert read_rows(tmp_path / "e.csv.gz") == want
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "src,dst\r1,2\r3,4\r",
+        '"src" "dst"\n1 2\n3 4\n',
+        '"src", "dst"\n1,2\n3,4\n',
+        "src,dst,weight,Weight\n1,2,.5,1\n3,4,1,1\n",
+        "src,dst,w,w\n1,2,.5,1\n3,4,1,1\n",
+    ],
+)
+def test_names_of_columns_are_read_as_programs_write_them(text: str, tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_bytes(text.encode())
+    assert read_rows(tmp_path / "e.csv") == [(1, 2), (3, 4)]
+    if "Weight" in text:
+        rows = open_rows(str(tmp_path / "e.csv"), ["weight"], "edges")
+        assert next(rows.chunks(rows.pieces)).to_pydict() == {"weight": [".5", "1"]}
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"e.csv": b"src,dst\nM\xfcller,Mej\xeda\n"}, "edges .*e.csv: it is not UTF-8"),
+        ({"e.csv": b"# a\nsrc,dst\r1,2\r"}, "some lines end in"),
+        ({"e.csv": b"src,src,dst\n1,2,3\n"}, "edges .*e.csv: two columns are called src"),
+        ({"a.csv": b"src,dst\n1,2\n", "x/b.csv": b"src,dst\n3,4\n"}, "edges .* holds a folder, x"),
+        ({"k=1/x/b.csv": b"src,dst\n3,4\n"}, "edges .* holds a folder, k=1/x"),
+        ({"a.csv": b"src,dst\n1,2\n", "b.csv": b"src,w\n3,4\n"}, "b.csv has no column dst; it has src, w"),
+    ],
+)
+def test_files_of_which_rows_would_be_lost_are_refused(files: dict, message: str, tmp_path: Path) -> None:
+    for name, raw in files.items():
+        (tmp_path / "e" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "e" / name).write_bytes(raw)
+    with pytest.raises((DataError, SchemaError), match=message) as error:
+        read_rows(tmp_path / "e")
+    assert "--format" not in str(error.value)
+
+
+def test_rows_that_are_left_out_do_not_decide_the_kind_of_ids(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("src,dst,kind\n1,2,x\n")
+    (tmp_path / "b.csv").write_text("src,dst,kind\n3,4,y\n")
+    rows = open_rows(str(tmp_path), ["src"], "edges", ids={"src": "auto"}, where={"kind": "y"})
+    assert [rows.ids(chunk, "src").to_pylist() for chunk in rows.chunks(rows.pieces)] == [[3]]
+    (tmp_path / "c.csv").write_text("src,dst\n5,6\n")
+    with pytest.raises(SchemaError, match=r"c\.csv has no column kind"):
+        open_rows(str(tmp_path), ["src"], "edges", where={"kind": "y"})
+
+
+def test_ids_of_a_first_file_without_rows_are_those_of_the_next(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n")
+    (tmp_path / "b.csv").write_text("id\n1\n2\n")
+    for requested in ("numeric", "auto"):
+        rows = open_rows(str(tmp_path), ["id"], "nodes", ids={"id": requested})
+        assert [rows.ids(chunk, "id").to_pylist() for chunk in rows.chunks(rows.pieces)] == [[1, 2]]
+
+
+def test_a_folder_is_text_by_its_own_name(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.csv"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part-00000").write_text("1,2\n3,4\n")
+        assert read_rows(tmp_path / name) == [(1, 2), (3, 4)]
+
+
+def test_large_ids_of_files_with_several_types_of_numbers(tmp_path: Path) -> None:
+    large = [2**53 + 1, 2**53 + 3]
+    for name, ids in (("a", large), ("b", pa.array(large, pa.uint64())), ("c", [7.0, 8.0])):
+        pq.write_table(pa.table({"src": ids, "dst": ids, "x": [1, 2], "X": [1, 2]}), tmp_path / name)
+    assert sorted(read_rows(tmp_path)) == sorted((n, n) for n in [*large, *large, 7, 8])
+    pq.write_table(pa.table({"src": [1], "SRC": [2], "dst": [3]}), tmp_path / "d")
+    with pytest.raises(SchemaError, match=r"edges .*src in a and SRC in d differ in case alone"):
+        read_rows(tmp_path)
+    pq.write_table(pa.table({"src": [1]}), tmp_path / "d")
+    with pytest.raises(SchemaError, match="/d has no column dst; it has src"):
+        read_rows(tmp_path)
+
+
+def test_a_missing_file_of_edges_is_no_table_of_a_catalog(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("nope.edges", "nope.el"):
+        with pytest.raises(MissingError, match="no such file or folder: nope"):
+            open_rows(name, ["src"], "edges")
+    (tmp_path / "nope.el").write_text("1 2\n")
+    with pytest.raises(DataError, match="see --format"):
+        open_rows("nope.el", ["src"], "edges")
 
 
 @pytest.mark.parametrize("size", [1, 5, 8, 1 << 24])

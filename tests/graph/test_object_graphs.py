@@ -163,7 +163,7 @@ def test_edges_and_nodes_are_read_from_parquet_files_on_the_server(roots, inputs
     [
         ("e/a.csv.gz", None, "cannot be read"),
         ("e/a", "parquet", "is not a Parquet file"),
-        ("e/day/a.parquet", None, "it has no files"),
+        ("e/day/a.parquet", None, "edges .*/e holds a folder, day"),
         ("e/_a.parquet", None, "it has no files"),
         ("e/day/_a.parquet", None, "it has no files"),
     ],
