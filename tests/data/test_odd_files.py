@@ -614,7 +614,7 @@ EDGES: dict[str, tuple[Files, str, Any]] = {
     "a column that only later files have": (
         {"e/a.parquet": {"src": [1]}, "e/b.parquet": {"src": [3], "dst": [4]}},
         "e",
-        [(1, None), (3, 4)],
+        "a.parquet has no column dst",
     ),
     "files beside folders": (
         {"e/a.csv": "1,2\n", "e/day=1/b.csv": "3,4\n"},
