@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 GROUP = __name__
 
+PARQUET = ".parquet"
+
 
 class FileReader(Protocol):
     """Reads files of one format, whose columns have types. Tasks get it pickled.
@@ -39,7 +41,9 @@ class FileReader(Protocol):
 
 
 def find_name(file: str) -> str | None:
-    """Return the name of the reader whose files have such names; None without one."""
+    """Name the package's reader for files with such names; None for Parquet, and where there is none."""
+    if file.endswith(PARQUET):  # no package is loaded for it
+        return None
     return next((name for name, one in find_readers().items() if file.endswith(tuple(one.endings))), None)
 
 

@@ -39,5 +39,4 @@ def guess_reader(path: str) -> str:
     if text_separator(path):
         return "csv"
     files = [file.name for file in data_files(Path(path))] if Path(path).is_dir() else [path]
-    others = (file for file in files if not file.endswith(".parquet"))
-    return next(filter(None, map(find_name, others)), "parquet")
+    return next(filter(None, map(find_name, files)), "parquet")

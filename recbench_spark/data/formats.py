@@ -19,8 +19,8 @@ from recbench_spark.data.text_layouts import FOLDER_NOTES
 from recbench_spark.data.text_lines import StoredTable
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.kernels.ids import decode_dictionary
-from recbench_spark.readers import FileReader, find_name, find_readers
-from recbench_spark.storage.local_files import parquet_error, refuse_case
+from recbench_spark.readers import PARQUET, FileReader, find_name, find_readers
+from recbench_spark.storage.local_files import formats_error, parquet_error, refuse_case
 from recbench_spark.storage.table_scans import (
     Piece,
     list_row_groups,
@@ -105,7 +105,7 @@ class ParquetFiles:
     """Reads row groups of Parquet."""
 
     name = "Parquet"
-    endings: tuple[str, ...] = (".parquet",)
+    endings: tuple[str, ...] = (PARQUET,)
 
     def look(self, path: str) -> tuple[pa.Schema, list[tuple[Piece, int]]]:
         """Read the footer of a file."""
@@ -121,19 +121,21 @@ READERS: Mapping[str, FileReader] = {"parquet": ParquetFiles()}
 """The readers of this package; `find_readers` has those of others."""
 
 
+def get_reader(name: str) -> FileReader:
+    """Return a reader of this package or of another one, by a name that is known."""
+    return READERS.get(name) or find_readers()[name]
+
+
 def choose_reader(path: str, files: Iterable[str]) -> FileReader:
     """Return the reader of a place by the names of its files: that of Parquet where none fits.
 
     Raises:
         SchemaError: files have two formats.
     """
-    parquet = READERS["parquet"]
-    names = {None if file.endswith(parquet.endings) else find_name(file): file for file in files}
+    names = {find_name(file): file for file in files}
     if len(names) > 1:
-        one, other = map(cut_name, sorted(names.values())[:2])
-        raise SchemaError(f"{path}: {one} and {other} are of two formats", "one format in a folder")
-    name = next(iter(names), None)
-    return parquet if name is None else find_readers()[name]
+        raise formats_error(path, names.values())
+    return get_reader(next(iter(names), None) or "parquet")
 
 
 def fit_columns(

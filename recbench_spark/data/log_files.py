@@ -26,7 +26,7 @@ from recbench_spark.data.table_pieces import find_place, is_delta, list_files, o
 from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS
 from recbench_spark.data.text_pieces import split_file
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, RecbenchError, show_value
-from recbench_spark.readers import find_name
+from recbench_spark.readers import PARQUET, find_name
 from recbench_spark.storage.local_files import (
     COMPRESSED,
     HEAD_BYTES,
@@ -148,10 +148,9 @@ def _open_folder(place: str, files: Sequence[str], given: _TextSettings) -> LogF
     objects = (".json", ".jsonl", ".ndjson")
     if text_separator(place, files) or (names and all(bare_name(one).endswith(objects) for one in names)):
         return replace(_open_text(files[0], given), path=place)
-    typed = [one for one in names if one.endswith(".parquet") or find_name(one)]
+    typed = [one for one in names if one.endswith(PARQUET) or find_name(one)]
     if typed:
-        is_parquet = typed[0].endswith(".parquet")
-        return _open_typed(place, "parquet" if is_parquet else str(find_name(typed[0])))
+        return _open_typed(place, find_name(typed[0]) or "parquet")
     raise ConfigError(
         f"{place} is a folder with {', '.join(names[:10]) or 'nothing in it'}", "name the file of the log"
     )

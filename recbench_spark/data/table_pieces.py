@@ -24,12 +24,12 @@ import pyarrow.dataset as ds
 from recbench_spark.data.delta_snapshots import select_version
 from recbench_spark.data.formats import (
     MOST_ROWS,
-    READERS,
     Folders,
     TablePiece,
     TablePieces,
     choose_reader,
     cut_name,
+    get_reader,
     open_files,
 )
 from recbench_spark.data.paths import check_path, exists, may_be_table
@@ -45,7 +45,6 @@ from recbench_spark.data.text_pieces import Fields, measure_text, split_file
 from recbench_spark.data.trec_files import FIELDS, find_format
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark
 from recbench_spark.inputs import Options, find_version, normalise_path
-from recbench_spark.readers import find_readers
 from recbench_spark.schemas import IDS
 from recbench_spark.storage.local_files import (
     DAMAGED,
@@ -190,7 +189,7 @@ def open_typed(
     if reader == "delta":
         return _open_delta(path, options, partitions)
     files = list_files(place, read_options(options).get("pathglobfilter"))
-    return open_files(path, files, READERS.get(reader) or find_readers()[reader], wanted)
+    return open_files(path, files, get_reader(reader), wanted)
 
 
 def _open_delta(

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 
 from recbench_spark.data.arrow_files import Problems, convert_vectors
 from recbench_spark.data.formats import (
-    READERS,
     FilePiece,
     TablePiece,
     TablePieces,
     choose_reader,
+    get_reader,
     open_files,
 )
 from recbench_spark.data.list_columns import is_list
@@ -187,7 +187,7 @@ def _open(
         return open_texts(path, files, look)
     if fmt is None and find_layout(path):
         return open_pieces(path)
-    reader = READERS["parquet"] if fmt else choose_reader(path, files)
+    reader = get_reader(fmt) if fmt else choose_reader(path, files)
     try:
         return open_files(path, files, reader, wanted, any_case=True)
     except DataError as error:

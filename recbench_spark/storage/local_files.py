@@ -114,9 +114,7 @@ def text_separator(path: str, files: Iterable[str] | None = None) -> str | None:
     suffixes = {Path(bare_name(file.name)).suffix: file for file in reversed(places)}
     text_suffixes = [suffix for suffix in suffixes if suffix in TEXT]
     if text_suffixes and len(suffixes) > 1:
-        one, other = sorted(suffixes.values())[:2]
-        message = f"{path}: {one.name} and {other.name} are of two formats"
-        raise SchemaError(message, "one format in a folder, or the name of a file")
+        raise formats_error(path, map(str, suffixes.values()))
     if text_suffixes:
         return "\t" if text_suffixes[0] == ".tsv" else ","
     return separator(path) if is_text(path) else None
@@ -419,6 +417,13 @@ def refuse_misspelt(names: Sequence[str], wanted: Sequence[str], where: str, key
         if name not in names and name in lower:
             hint = f"{key}: {{{name}: {lower[name]}}}" if key else f"rename it to {name}"
             raise SchemaError(f"{where}: column {lower[name]} is not read: {name} is expected", hint)
+
+
+def formats_error(path: str, files: Iterable[str]) -> SchemaError:
+    """Return the error for a folder with files of several formats; `files`: one of each."""
+    one, other = (file.rpartition("/")[2] for file in sorted(files)[:2])
+    message = f"{path}: {one} and {other} are of two formats"
+    return SchemaError(message, "one format in a folder, or the name of a file")
 
 
 def parquet_error(where: str, file: str, error: Exception, wanted: str = "Parquet") -> DataError:
