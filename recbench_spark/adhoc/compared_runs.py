@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,6 @@ from recbench_spark.revisions import SHARED, describe_changes
 from recbench_spark.schemas import IDS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.storage.file_tables import FileTables, RowReader
-
-if TYPE_CHECKING:
-    pass
 
 POPULAR = "popularity"
 """Name of the training rows that metrics of popularity count, among the limits of a result."""

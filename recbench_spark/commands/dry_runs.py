@@ -30,9 +30,7 @@ from recbench_spark.data.text_layouts import MOVIELENS
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
 from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.run_keys import evaluation_paths
-from recbench_spark.storage.local_files import (
-    describe_content,
-)
+from recbench_spark.storage.local_files import describe_content
 from recbench_spark.storage.table_scans import find_partition
 
 MAX_CHECKED_TIMES = 100_000

@@ -254,8 +254,8 @@ def _read_text_head(path: str) -> tuple[bytes, float]:
         if not path.endswith(COMPRESSED):
             head = bytes(stream.read(COUNTED_BYTES) or b"")
             return head, max(1.0, size / len(head)) if head else 1.0
-        open_text = OPENERS.get(path[path.rfind(".") :], pa.CompressedInputStream)
-        text = open_text(stream, "rb" if open_text in OPENERS.values() else pa.Codec.detect(path).name)
+        opener = OPENERS.get(path[path.rfind(".") :])
+        text = opener(stream) if opener else pa.CompressedInputStream(stream, pa.Codec.detect(path).name)
         head = _unpack_head(text)  # before `text` goes, and closes the file
         return head, max(1.0, size / stream.tell())
 

@@ -92,9 +92,9 @@ class FilePiece:
     def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
         """Yield the rows in batches."""
         stored = [name for name in columns if name in self.own and name not in self.folders]
+        kept = self.kept.intersection(stored)
         try:
             for batch in self.reader.read(self.file, self.part, stored):
-                kept = {*self.kept} & {*stored}
                 fields = [(batch if name in kept else self).schema.field(name) for name in columns]
                 yield StoredTable(fit_columns(batch, columns, pa.schema(fields), self.folders))
         except (OSError, pa.ArrowException) as error:

@@ -16,7 +16,7 @@ from recbench_spark.data.column_names import LOG_NAMES, strip_name
 from recbench_spark.data.json_objects import find_bad_line
 from recbench_spark.data.log_files import LogFile
 from recbench_spark.data.log_values import ColumnFacts
-from recbench_spark.data.table_pieces import find_place, list_files
+from recbench_spark.data.table_pieces import list_files
 from recbench_spark.data.times import (
     LATEST,
     MICROS_PER_UNIT,
@@ -283,7 +283,7 @@ def _refuse_twice(chosen: Mapping[str, ColumnFacts]) -> None:
 def _refuse_nested(log: LogFile, ids: Sequence[ColumnFacts]) -> None:
     """Refuse ids of a file of JSON that are objects or arrays; the error has the line of the first one."""
     if log.reader == "json":
-        for file in list_files(find_place(log.path)):
+        for file in list_files(log.path):
             bad = find_bad_line(file, [column.name for column in ids], LOOKED_AT)
             if bad is not None and "whose" in bad.what:
                 raise bad.make_error(file)

@@ -221,7 +221,7 @@ def _find_text(log: LogFile, names: Sequence[str]) -> TextLog:
         return find_text_files(
             Dataset(name="log", reader="csv", path=log.path, options={**log.options}), HERE
         )
-    files = list_files(find_place(log.path))
+    files = list_files(log.path)
     layout = Objects(tuple(names) or list_keys(files, (), "utf-8"), ())
     return TextLog([(given, file, layout) for file, given in files.items()], log.path)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from recbench_spark.data.log_files import DATE, LogFile, LogStream, open_rows
-from recbench_spark.data.table_pieces import find_place, list_files
+from recbench_spark.data.table_pieces import list_files
 from recbench_spark.data.times import TIME_FORMATS
 from recbench_spark.errors import DataError
 from recbench_spark.storage.objects import measure_files
@@ -150,7 +150,7 @@ OTHER_DATE = (
 
 
 def _count_bytes(path: str) -> int:
-    return sum(size or 0 for size in measure_files([*list_files(find_place(path))]))
+    return sum(size or 0 for size in measure_files([*list_files(path)]))
 
 
 def _write_aggregates(name: str, distinct: str) -> str:

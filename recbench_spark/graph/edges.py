@@ -52,7 +52,7 @@ BYTES_A_LINE = 16
 
 @dataclass(frozen=True)
 class RowSource:
-    """RowSource reads some columns of a table, in pieces.
+    """Reads some columns of a table, in pieces.
 
     Attributes:
         pieces: a few values each, held by the driver and sent to all tasks.
@@ -154,7 +154,7 @@ def open_rows(
         raise kind(f"{what} {error.message}", error.hint or "copy its rows to Parquet") from None
     names = opened.schema.names
     _require_columns(names, wanted, f"{what} {path}")
-    for piece in opened.pieces:
+    for piece in {one.file: one for one in opened.pieces}.values():
         own = find_names(piece, names)
         _require_columns([name for name in names if name in own], wanted, f"{what} {piece.file}")
     kept = frozenset(ids or {})

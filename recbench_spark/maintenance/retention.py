@@ -86,7 +86,7 @@ class RetentionRule:
 
 @dataclass
 class FolderUse:
-    """FolderUse is when a folder was used last, and its bytes.
+    """Times of the last use of a folder, and its bytes.
 
     Attributes:
         marked: time of the newest mark of use in it, in seconds since 1970; 0: it has none.
@@ -195,9 +195,9 @@ def remove_folders(places: Iterable[str], in_use: float) -> None:
 
 
 def remove_private_files(root: str, in_use: float) -> int:
-    """Remove private files and folders that killed processes left behind; return their number.
+    """Remove private files and folders of killed runs; return their number.
 
-    Killed runs left them, and runs that came second. On object storage a folder that counts is named by
+    Runs that came second left some, too. On object storage a folder that counts is named by
     `current.txt` (`made_folders`) beside it.
 
     Args:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recbench_spark import revisions
 from recbench_spark.config import Benchmark, Dataset, ModelConfig, parse
@@ -16,9 +16,6 @@ from recbench_spark.inputs import OLD_IDENTITY
 from recbench_spark.kernels.ranking.rankings import list_roundings
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage.file_tables import FileTables
-
-if TYPE_CHECKING:
-    pass
 
 STANDALONE = ("ids", "rankings", "metrics", "sampled", "values", "pairs", "exposure")
 """Parts of the code that evaluations without a night can use."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -12,9 +11,6 @@ from recbench_spark.errors import FallbackToSpark
 from recbench_spark.query.local_engine import MAX_LOCAL_ROWS, find_names, run_query
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java, require_session
 from recbench_spark.storage.file_tables import FileTables
-
-if TYPE_CHECKING:
-    pass
 
 Ask = Callable[[str], pd.DataFrame]
 """Returns the rows of a query."""

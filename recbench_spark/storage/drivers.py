@@ -30,7 +30,7 @@ Entry = dict[str, Any]
 
 
 class FolderTree:
-    """FolderTree lists what a storage with folders holds, in the order of an object storage."""
+    """Lists what a storage with folders holds, in the order of an object storage."""
 
     open_writer: Callable[..., Any]
 
@@ -96,7 +96,7 @@ def describe_file(key: str, size: int, seconds: float) -> Entry:
 
 
 class LocalFolders(FolderTree):
-    """LocalFolders is the disks of this machine, by paths; links inside a folder are not followed."""
+    """The disks of this machine, by paths; links inside a folder are not followed."""
 
     def list_folder(self, folder: str) -> Iterable[tuple[str, Entry | None]]:
         """Return the paths of what is directly in a folder, as `FolderTree.list_folder`."""
@@ -131,7 +131,7 @@ def _describe_path(key: str, *, follow: bool = True) -> Entry | None:
 
 
 class Driver(NamedTuple):
-    """Driver is what one kind of storage needs to hold a warehouse; schemes of URIs name it.
+    """What one kind of storage brings to hold a warehouse; schemes of URIs name it.
 
     Attributes:
         open_bucket: from the URI of a bucket and the longest seconds of a request to obstore's methods.

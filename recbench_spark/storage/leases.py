@@ -327,12 +327,10 @@ def list_abandoned(place: str) -> dict[Path, list[Path]]:
 
     On object storage they are inside their target.
     """
-    folder = Path(place)
-    return (
-        {}
-        if is_remote(place)
-        else {target: paths for target, paths in _list_targets(folder).items() if not is_held(target)}
-    )
+    if is_remote(place):
+        return {}
+    targets = _list_targets(Path(place)).items()
+    return {target: paths for target, paths in targets if not is_held(target)}
 
 
 def list_held(folder: Path) -> list[Path]:

@@ -869,7 +869,7 @@ SPOILT: dict[str, tuple[str, str, str, list[tuple[Any, ...]], int, tuple[str, ..
 
 
 FAIL_IN_TASKS = ("missing column", "NaN", "ragged", "lengths", "huge outcome")
-"""What Spark's tasks see, one of each kind of table; each engine reads by the same functions."""
+"""Spoilt files for Spark, too: one of each kind of table, since both engines share their readers."""
 
 
 @pytest.mark.parametrize(

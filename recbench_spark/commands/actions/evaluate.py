@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -39,9 +39,6 @@ from recbench_spark.schemas import METRICS as METRIC_TABLE
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.local_files import require_columns
-
-if TYPE_CHECKING:
-    pass
 
 MAX_QUANTILES = 10_000
 """Most bins of predictions. Each bin adds rows to `metrics`, and its edges are sent to every task."""

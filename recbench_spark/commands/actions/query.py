@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,9 +24,6 @@ from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.storage.file_tables import RowReader
 from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.table_sql import query_files, view_files
-
-if TYPE_CHECKING:
-    pass
 
 
 def run(args: argparse.Namespace) -> int:

@@ -24,6 +24,7 @@ from recbench_spark.data.readers.paths import (
     list_names,
     read_file_head,
     strip_host,
+    unpack,
 )
 from recbench_spark.data.readers.tables import open_table, prepare_session
 from recbench_spark.data.text_pieces import BAD_LINE, FILE, HIDDEN, LinePiece, cut_text
@@ -34,7 +35,6 @@ from recbench_spark.errors import FallbackToSpark
 from recbench_spark.indexing import add_row_index
 from recbench_spark.storage.blocks import ChangedRows, Engine, Rows
 from recbench_spark.storage.frame_blocks import FrameRows
-from recbench_spark.storage.local_files import COMPRESSED
 from recbench_spark.storage.shared_arrays import escape_path
 
 
@@ -99,13 +99,6 @@ def _cut_contents(rows: pa.Table, pieces: Mapping[str, LinePiece], names: Sequen
         piece = pieces[strip_host(path)]
         tables.append(cut_text(unpack(content, path), piece._replace(path=path), names))
     return pa.concat_tables(tables)
-
-
-def unpack(content: bytes, path: str) -> bytes:
-    """Return the text of a file."""
-    packing = pa.Codec.detect(path).name if path.endswith(COMPRESSED) else None
-    with pa.input_stream(pa.BufferReader(content), compression=packing) as stream:
-        return bytes(stream.read())
 
 
 # -------------------------------------------------------------------------------------- tables

@@ -67,9 +67,14 @@ def read_file_head(spark: SparkSession, file: str) -> bytes:
             head = bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(bounded))
         finally:
             stream.close()
-    packing = pa.Codec.detect(file).name if file.endswith(COMPRESSED) else None
-    with pa.input_stream(pa.BufferReader(head), compression=packing) as unpacked:
-        return bytes(unpacked.read(HEAD_BYTES))
+    return unpack(head, file, HEAD_BYTES)
+
+
+def unpack(content: bytes, path: str, size: int | None = None) -> bytes:
+    """Return the text of a file by its bytes; `size`: the first bytes of the text alone."""
+    packing = pa.Codec.detect(path).name if path.endswith(COMPRESSED) else None
+    with pa.input_stream(pa.BufferReader(content), compression=packing) as stream:
+        return bytes(stream.read(size))
 
 
 PACKED_HEAD = 1 << 20
