@@ -131,7 +131,7 @@ def _describe_path(key: str, *, follow: bool = True) -> Entry | None:
 
 
 class Driver(NamedTuple):
-    """What one kind of storage brings to hold a warehouse; schemes of URIs name it.
+    """Functions by which one kind of storage holds a warehouse; schemes of URIs name it.
 
     Attributes:
         open_bucket: from the URI of a bucket and the longest seconds of a request to obstore's methods.
