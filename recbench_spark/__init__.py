@@ -15,27 +15,27 @@ if sys.version_info < (3, 11):  # noqa: UP036 (pip asks; who ships the zip is as
     sys.exit(2)
 
 if TYPE_CHECKING:
-    from recbench_spark.adhoc.compare import compare
-    from recbench_spark.adhoc.evaluate import evaluate, evaluate_predictions
-    from recbench_spark.adhoc.in_process import evaluate_frames
+    from recbench_spark.evaluation.compare import compare
+    from recbench_spark.evaluation.evaluate import evaluate, evaluate_predictions
+    from recbench_spark.evaluation.in_process import evaluate_frames
 
 
 def __getattr__(name: str) -> Any:
     """Import the public functions on first use: workers that import a kernel must not load all of Spark."""
     if name in __all__ and f"{__name__}.adhoc" not in sys.modules:  # each later call comes here, too
-        from recbench_spark.extras import check_core  # noqa: PLC0415
+        from recbench_spark.core.extras import check_core  # noqa: PLC0415
 
         check_core()
     if name in ("evaluate", "evaluate_predictions"):
-        from recbench_spark.adhoc import evaluate as evaluator  # noqa: PLC0415
+        from recbench_spark.evaluation import evaluate as evaluator  # noqa: PLC0415
 
         return getattr(evaluator, name)
     if name == "compare":
-        from recbench_spark.adhoc import compare as comparer  # noqa: PLC0415
+        from recbench_spark.evaluation import compare as comparer  # noqa: PLC0415
 
         return comparer.compare
     if name == "evaluate_frames":
-        from recbench_spark.adhoc import in_process  # noqa: PLC0415
+        from recbench_spark.evaluation import in_process  # noqa: PLC0415
 
         return in_process.evaluate_frames
     raise AttributeError(f"module 'recbench_spark' has no attribute '{name}'")

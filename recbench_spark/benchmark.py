@@ -14,10 +14,10 @@ from datetime import UTC, date, datetime
 from itertools import islice
 
 from recbench_spark.config import Benchmark, ModelConfig, PublishedModel, RetrievedModel, SwitchModel
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.errors import FAILED, GATE, Interrupted, RecbenchError, is_cancelled
-from recbench_spark.failures import describe_with_trace
-from recbench_spark.inputs import pin_inputs
-from recbench_spark.nightly.batched_evaluation import (
+from recbench_spark.night.batched_evaluation import (
     RankableModel,
     ends_night,
     group_models,
@@ -27,16 +27,15 @@ from recbench_spark.nightly.batched_evaluation import (
     rank_group,
     read_models_per_pass,
 )
-from recbench_spark.nightly.benchmark_checks import check_ranking
-from recbench_spark.nightly.candidates import list_missing_draws
-from recbench_spark.nightly.changes import explain_changes
-from recbench_spark.nightly.commits import add_checks, commit, commit_together
-from recbench_spark.nightly.comparisons import compare_night, describe_regressions
-from recbench_spark.nightly.crossings import find_night_crossings
-from recbench_spark.nightly.gates import gate_error
-from recbench_spark.nightly.mending import mend_night
-from recbench_spark.nightly.model_fits import fit_models_in_tasks, train_model
-from recbench_spark.nightly.night import (
+from recbench_spark.night.benchmark_checks import check_ranking
+from recbench_spark.night.candidates import list_missing_draws
+from recbench_spark.night.changes import explain_changes
+from recbench_spark.night.comparisons import compare_night, describe_regressions
+from recbench_spark.night.crossings import find_night_crossings
+from recbench_spark.night.gates import gate_error
+from recbench_spark.night.mending import mend_night
+from recbench_spark.night.model_fits import fit_models_in_tasks, train_model
+from recbench_spark.night.night import (
     BenchmarkNight,
     check_night_gates,
     count_attempts,
@@ -47,20 +46,21 @@ from recbench_spark.nightly.night import (
     require_truth,
     yesterday_stamp,
 )
-from recbench_spark.nightly.night_status import NightOutcome
-from recbench_spark.nightly.paradoxes import find_paradoxes
-from recbench_spark.nightly.rating_evaluation import predict_model
-from recbench_spark.nightly.report import report_night, sql_lines
-from recbench_spark.nightly.results import (
+from recbench_spark.night.night_status import NightOutcome
+from recbench_spark.night.paradoxes import find_paradoxes
+from recbench_spark.night.rating_evaluation import predict_model
+from recbench_spark.night.report import report_night, sql_lines
+from recbench_spark.night.results import (
     Attempt,
     add_published_figures,
     add_runs,
     write_night,
     write_results,
 )
-from recbench_spark.nightly.split import prepare_split
-from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.night.split import prepare_split
+from recbench_spark.runtime.failures import describe_with_trace
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.commits import add_checks, commit, commit_together
 from recbench_spark.storage.file_tables import FileTables
 
 
@@ -235,7 +235,7 @@ def add_curves(runs: Sequence[Attempt], journal: Journal) -> None:
     context = runs[0].night.curves if runs else None
     if context is None:
         return
-    from recbench_spark.nightly.learning_curves import list_curve_values, summarise_curves  # noqa: PLC0415
+    from recbench_spark.night.learning_curves import list_curve_values, summarise_curves  # noqa: PLC0415
 
     night, started = runs[0].night, datetime.now(UTC)
     title = f"learning curves of {', '.join(run.model.name for run in runs)}"
@@ -264,7 +264,7 @@ def measure_indexes(runs: Sequence[Attempt], group: Sequence[RankableModel], jou
     retrieved = [run for run in runs if isinstance(run.model, RetrievedModel)]
     if not retrieved:
         return
-    from recbench_spark.nightly.retrieval import measure_retrieval  # noqa: PLC0415
+    from recbench_spark.night.retrieval import measure_retrieval  # noqa: PLC0415
 
     run_ids = {run.run_id for run in retrieved}
     with catch_failures(retrieved, journal):
@@ -274,8 +274,8 @@ def measure_indexes(runs: Sequence[Attempt], group: Sequence[RankableModel], jou
 
 def run_switch(run: Attempt, model: SwitchModel, journal: Journal) -> None:
     """Measure and publish a switch between two models, whose runs are published already."""
-    from recbench_spark.nightly.learning_curves import summarise_curves  # noqa: PLC0415
-    from recbench_spark.nightly.switches import splice_switch  # noqa: PLC0415
+    from recbench_spark.night.learning_curves import summarise_curves  # noqa: PLC0415
+    from recbench_spark.night.switches import splice_switch  # noqa: PLC0415
 
     night, facts = run.night, {"run_id": run.run_id, "model": model.name}
     with catch_failures(run, journal), journal.stage("switch", f"{model.name}: switch", **facts):

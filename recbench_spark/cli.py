@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from recbench_spark import __version__
-from recbench_spark.extras import explain, stop_without_core
+from recbench_spark.core.extras import explain, stop_without_core
 
 stop_without_core()  # before the imports below, which old packages fail in words of their own
 
@@ -35,7 +35,7 @@ from recbench_spark.errors import (  # noqa: E402
     is_cancelled,
     nearest,
 )
-from recbench_spark.failures import describe_error, spark_errors  # noqa: E402
+from recbench_spark.runtime.failures import describe_error, spark_errors  # noqa: E402
 
 HINTS = {USAGE: "--help lists every flag; --config demo is a benchmark file of this package"}
 MAX_DAYS = 3660

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import ClassVar, Literal
 
-from recbench_spark.config.models import ModelConfig
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.models.adapters.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.models.settings import ModelConfig
 from tests.outside_model import Newest, NewestModel
 
 ERRORS = {

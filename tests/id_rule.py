@@ -1,4 +1,4 @@
-"""The rule of ids, slowly: what a value in a column of a type is called, from the text of `kernels.ids`."""
+"""The rule of ids, slowly: what a value in a column of a type is called, from the text of `core.ids`."""
 
 from __future__ import annotations
 

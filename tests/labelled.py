@@ -14,21 +14,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from recbench_spark.config import Dataset, Split, WorldSettings
-from recbench_spark.data import arrow_files
-from recbench_spark.data.log_survey import RowFacts
-from recbench_spark.data.opened_logs import OpenedLog, fill_columns
-from recbench_spark.data.readers import logs
-from recbench_spark.data.readers.tables import open_table
-from recbench_spark.data.text_lines import StoredTable
+from recbench_spark.core.ids import CANONICAL_INTEGER
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import collect_arrow, make_frame
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.kernels.ids import CANONICAL_INTEGER
-from recbench_spark.protocol import rules
-from recbench_spark.protocol.labels import read_dropped
-from recbench_spark.protocol.rules import open_world
 from recbench_spark.schemas import ID_KIND, IDS, INTERACTIONS, REJECTS, SPLITS
+from recbench_spark.sources import arrow_files
+from recbench_spark.sources.log_survey import RowFacts
+from recbench_spark.sources.opened_logs import OpenedLog, fill_columns
+from recbench_spark.sources.readers import logs
+from recbench_spark.sources.readers.tables import open_table
+from recbench_spark.sources.text_lines import StoredTable
+from recbench_spark.splits import rules
+from recbench_spark.splits.labels import read_dropped
+from recbench_spark.splits.rules import open_world
 from recbench_spark.storage.blocks import PieceRows, TaskRows, return_rows
 from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows, open_frame
 from recbench_spark.storage.spark_types import spark_columns, spark_schema

@@ -14,18 +14,18 @@ import pandas as pd
 
 from recbench_spark.benchmark import NightOutcome, run_night
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.data.arrow_files import identity
+from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.inputs import pin_inputs
-from recbench_spark.nightly.night import BenchmarkNight, open_night
-from recbench_spark.nightly.run_keys import hash_split
-from recbench_spark.nightly.runners import require_local_night
-from recbench_spark.nightly.split import prepare_split
-from recbench_spark.protocol.rules import estimate_rows
+from recbench_spark.night.night import BenchmarkNight, open_night
+from recbench_spark.night.run_keys import hash_split
+from recbench_spark.night.runners import require_local_night
+from recbench_spark.night.split import prepare_split
 from recbench_spark.query import local_engine
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope
 from recbench_spark.schemas import Table
+from recbench_spark.sources.arrow_files import identity
+from recbench_spark.splits.rules import estimate_rows
 from recbench_spark.storage.arrow_store import ArrowStore
 
 DATE = date(2026, 1, 1)

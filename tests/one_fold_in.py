@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.core.arrays import Floats, Ints
 
 
 def fold_in_explicit(

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from recbench_spark.definitions import Definition
-from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.kernels.comparison import paradoxes
-from recbench_spark.kernels.estimators import sampled
-from recbench_spark.kernels.metrics import beyond_accuracy
-from recbench_spark.kernels.ranking.rankings import Rankings
-from recbench_spark.kernels.ratios import exact_moments, exact_ratio_and_error, scaling
+from recbench_spark.analyses.comparisons.kernels import paradoxes
+from recbench_spark.analyses.sampling.kernels import sampled
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.definitions import Definition
+from recbench_spark.core.ratios import exact_moments, exact_ratio_and_error, scaling
+from recbench_spark.metrics.kernels import beyond_accuracy
+from recbench_spark.ranking.kernels.rankings import Rankings
 
 Scores = Mapping[int, float]
 Grades = Mapping[int, float]

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from pyspark.sql import functions as F
 
-from recbench_spark.config.models import ModelConfig
-from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.models.adapters.model_adapter import Behaviour, SplitData, Trained
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.prefix_vectors import PrefixVectors
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.models.settings import ModelConfig
 
 
 class MeanVectorModel(ModelConfig):

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pyspark.sql import functions as F
 
-from recbench_spark.config.models import ModelConfig
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.models.adapters.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.models.settings import ModelConfig
 
 
 class NewestModel(ModelConfig):

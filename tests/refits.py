@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.models.fold_in_settings import (
     ConfidenceFoldIn,
     FoldInSettings,

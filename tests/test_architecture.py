@@ -18,116 +18,70 @@ from recbench_spark.schemas import TABLES
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "recbench_spark"
 
-LEVELS = (
-    {"errors", "randomness", "revisions", "transfer_sizes"},
-    {"definitions", "checks", "inputs", "extras", "metric_names", "readers"},
-    {"kernels"},
-    {"kernels.ranking", "kernels.splits", "kernels.graph", "kernels.simulation"},
-    {"kernels.metrics", "kernels.retrieval"},
-    {"schemas"},
-    {"engine"},
-    {"storage"},
-    {"config"},
-    {"placeholders", "kernels.estimators"},
-    {"kernels.comparison"},
-    {"leaderboard"},
-    {"models"},
-    {"runtime"},
-    {"indexing", "query", "failures"},
-    {"data"},
-    {"protocol", "graph", "reports", "evaluation", "simulation", "retrieval"},
-    {"evaluation.ranking"},
-    {"evaluation.metrics"},
-    {"evaluation.estimators"},
-    {"evaluation.batched"},
-    {"evaluation.comparison"},
-    {"training"},
-    {"nightly", "adhoc"},
-    {"benchmark", "maintenance"},
-    {"tuning"},
-    {"cli"},
-    {"commands"},
-    {"__main__"},
-    {"jobs"},
+LAYERS = (
+    ({"core"}, {"tables"}),
+    ({"engine"}, {"storage"}, {"query"}),
+    ({"settings"}, {"runtime"}),
+    ({"sources"}, {"splits"}),
+    ({"ranking"}, {"metrics"}),
+    ({"analyses.sampling"}, {"analyses.exposure"}, {"analyses.comparisons"}),
+    ({"graphs", "retrieval"}, {"models"}, {"analyses.curves"}),
+    ({"auctions", "boards", "evaluation"}, {"reports"}),
+    ({"night"}, {"tuning", "maintenance"}),
+    ({"commands"}, {"jobs"}),
 )
-"""Low to high: a module imports from its own room and from rooms of lower levels, nothing else.
+"""Low to high: a module imports from its own room and from those before it, nothing else.
 
-A room is a module or a folder of the package; of `kernels` and `evaluation` each folder is one, and the
-files beside these folders are another.
+A room is a folder of the package, and each folder of `analyses` is one. Two kinds of files lie in the
+rooms of features, and are rooms by themselves: `tables.py` (columns) and `settings.py` (keys of YAML).
 """
 
-CUT_FURTHER = {"kernels", "evaluation"}
-STAGES = {"protocol", "graph", "reports", "simulation", "retrieval", *(f"evaluation{x}" for x in ("", *(
-    f".{room}" for room in ("ranking", "metrics", "estimators", "batched", "comparison"))))}  # fmt: skip
-"""They talk through tables, never through imports of one another; rooms of `evaluation` are one stage."""
+SPREAD = {"tables": {"tables", "run_tables", "schemas"}, "settings": {"settings", "config"}}
+"""Rooms that lie in several folders, with the names of their modules or folders."""
 
-WITH_SPARK = {"randomness", "storage", "engine"}
-WITHOUT_SPARK = {
-    *set().union(*LEVELS[: LEVELS.index({"models"}) + 1]),
-    "reports",
-    "simulation",
-    "graph",
-} - WITH_SPARK
-MODULES_WITHOUT_SPARK = {
-    "runtime.journal",
-    *(f"engine.{name}" for name in ("choices", "local", "measures", "pipes")),
-    *(f"nightly.{name}" for name in (
-        "batched_evaluation", "candidates", "changes", "code_provenance", "comparisons", "crossings",
-        "curve_context", "estimates", "exposure", "learning_curves", "lost_rows", "measure_checks",
-        "mending", "model_fits", "night_status", "paradoxes", "propensity", "propensity_names",
-        "rating_evaluation", "report", "report_history", "result_files", "retrieval", "run_rows", "runners",
-        "split", "switches",
-    )),
-    "query.answers",
-    *(f"evaluation.comparison.{name}" for name in (
-        "changes", "comparison", "comparisons", "counted", "curve_crossings", "differences", "flips",
-        "local_comparisons", "paired_values", "paradoxes",
-    )),
-    *(f"storage.{name}" for name in (
-        "arrow_store", "blocks", "file_tables", "lease_files", "leases", "makers", "marks",
-        "migration", "packed_blocks", "publish", "retries", "scratch",
-        "seals", "shared_arrays", "table_scans", "table_sql", "table_upkeep", "task_files",
-    )),
-    *(f"tuning.{name}" for name in (
-        "board_update", "credit", "decisions", "fold_fits", "folds", "plausibility_checks",
-        "scored_predictions", "search", "submissions", "trials",
-    )),
-    *(f"maintenance.{name}" for name in ("compaction", "graph_retention", "retention")),
-    *(f"data.{name}" for name in (
-        "columnar", "dealt_ids", "log_checks", "log_sources", "log_survey", "log_times", "opened_logs",
-        "text_pieces", "world_hashes", "world_loop", "worlds",
-    )),
-    "data.readers.published",
-    *(f"protocol.{name}" for name in (
-        "audit", "audit_passes", "item_counts", "labelled_rows", "labels", "logistic", "manifests", "pairs",
-        "popularity", "positions", "propensities", "rules", "time_facts", "user_blocks", "windows",
-    )),
-    *(f"training.{name}" for name in (
-        "baselines", "factor_models", "given_rows", "graph_models", "histories", "item_knn", "means",
-        "model_adapter", "nearest_nodes", "rating_models", "registry", "retrieved", "sequence_fold_in",
-        "sequence_models", "split_data", "trained_graphs",
-    )),
-    *(f"evaluation.ranking.{name}" for name in (
-        "batches", "candidates", "drawn_batches", "given", "inputs", "known_items", "negatives",
-        "part_users", "predict", "prefix_scorers", "request", "scored", "sources",
-    )),
-    *(f"evaluation.batched.{name}" for name in ("curves", "progress", "shuffle", "task")),
-    *(f"evaluation.estimators.{name}" for name in (
-        "bandit_feedback", "exposure", "rating_matrix", "rewards",
-    )),
-    *(f"evaluation.metrics.{name}" for name in ("prediction_ranges", "predictions")),
+TOP = {"errors": "core", "readers": "core", "benchmark": "night", "cli": "commands", "__main__": "commands"}
+"""Modules beside the folders, and their rooms."""
+
+UPWARD = {("models/settings.py", "metrics.kernels.about.figure_range")}
+"""Imports against the layers: a published figure is checked against its metric, when a file has one."""
+
+WITH_SPARK = {
+    "core": ("randomness",),
+    "engine": ("platforms", "sessions", "tasks", "versions"),
+    "evaluation": ("frame_outputs", "rank", "task_devices"),
+    "metrics": ("result",),
+    "models": ("adapters.frames", "adapters.mllib_als", "adapters.multiprocess_fit", "fits.distributed"),
+    "night": ("night", "standalone_runs"),
+    "query": ("sql_guard",),
+    "runtime": ("failures", "indexing", "java", "java_classes", "session"),
+    "sources": (
+        "column_names", "delta_snapshots", "identity", "input_rows", "list_columns", "readers.logs",
+        "readers.paths", "readers.tables", "stored_embeddings",
+    ),
+    "storage": (
+        "append_names", "arrow_store", "catalogs", "delta_files", "delta_tables", "file_tables",
+        "frame_blocks", "spark_errors", "spark_types", "table_folders", "table_scans", "table_upkeep",
+        "warehouse",
+    ),
 }  # fmt: skip
+"""Modules that name pyspark, delta or py4j; no other does, not even for its types."""
 
 
+@cache
 def level(room: str) -> int:
-    levels = [n for n, rooms in enumerate(LEVELS) if room in rooms]
-    assert levels, f"room '{room}' has no level: add it to LEVELS and to ARCHITECTURE.md"
+    order = [rooms for layer in LAYERS for rooms in layer]
+    levels = [n for n, rooms in enumerate(order) if room in rooms]
+    assert levels, f"room '{room}' has no level: add it to LAYERS and to ARCHITECTURE.md"
     return levels[0]
 
 
 def find_room(parts: Sequence[str]) -> str:
     """The room of a module of the package, by the parts of its name below the package."""
-    return ".".join(parts[:2]) if parts[0] in CUT_FURTHER and len(parts) > 2 else parts[0]
+    folder = parts[:2] if parts[0] == "analyses" and len(parts) > 2 else parts[:1]
+    for room, names in SPREAD.items():
+        if parts[0] in names or (len(parts) == len(folder) + 1 and parts[-1] in names):
+            return room
+    return TOP.get(parts[0], ".".join(folder))
 
 
 @cache
@@ -158,29 +112,39 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def breaches(path: str, tree: ast.AST) -> list[str]:
     """`path:line: what` for every import of a file that its level does not allow."""
     parts = Path(path).with_suffix("").parts
-    own = find_room(parts[1:]) if parts[0] == PACKAGE else parts[0]
-    if own == "__init__":
+    if parts == (PACKAGE, "__init__"):
         return []
+    own = find_room(parts[1:]) if parts[0] == PACKAGE else parts[0]
     lines = []
-    without_spark = own in WITHOUT_SPARK or ".".join(parts[1:]) in MODULES_WITHOUT_SPARK
+    with_spark = parts[0] == "jobs" or ".".join(parts[2:]) in WITH_SPARK.get(parts[1], ())
     for line, name in imports(tree):
         where = f"{path}:{line}"
         top, _, rest = name.partition(".")
-        if top in ("pyspark", "delta", "py4j") and without_spark:
+        if top in ("pyspark", "delta", "py4j") and not with_spark:
             lines.append(f"{where}: {own} must not import {name}")
-        if (top == "jobs" and own != "jobs") or (top == PACKAGE and not _is_allowed(own, rest)):
+        if (top == "jobs" and own != "jobs") or (top == PACKAGE and not _is_allowed(parts, rest)):
             lines.append(f"{where}: {own} must not import {name}")
     return lines
 
 
-def _is_allowed(own: str, name: str) -> bool:
-    parts = module_parts(name)
-    if not parts:  # the package's own version
+def _is_allowed(own: Sequence[str], name: str) -> bool:
+    other = module_parts(name)
+    if not other or ("/".join(own[1:]) + ".py", name) in UPWARD:  # no parts: the package's own version
         return True
-    other = find_room(parts)
-    if own in STAGES and other in STAGES and own.split(".", maxsplit=1)[0] != other.split(".")[0]:
-        return False
-    return other == own or level(other) < level(own)
+    if own[0] == "jobs":
+        return True
+    room, imported = find_room(own[1:]), find_room(other)
+    if is_kernel(own[1:]):
+        return imported == "core" or (is_kernel(other) and level(imported) <= level(room))
+    same_folder = own[1 : 3 if own[1] == "analyses" else 2] == tuple(
+        other[: 2 if own[1] == "analyses" else 1]
+    )
+    return imported == room or same_folder or level(imported) < level(room)
+
+
+def is_kernel(parts: Sequence[str]) -> bool:
+    """A module that knows arrays alone; `core` is what all rooms know."""
+    return "kernels" in parts
 
 
 @cache
@@ -228,8 +192,8 @@ def test_layers() -> None:
 def test_every_module_has_a_level_and_every_level_its_modules() -> None:
     folder = ROOT / PACKAGE
     files = [path.relative_to(folder).with_suffix("").parts for path in folder.rglob("*.py")]
-    rooms = {find_room(parts) for parts in files} - {"__init__"}
-    assert rooms | {"jobs"} == set().union(*LEVELS)
+    rooms = {find_room(parts) for parts in files if parts[-1] != "__init__"}
+    assert rooms | {"jobs"} == {room for layer in LAYERS for names in layer for room in names}
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
@@ -245,29 +209,40 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
 @pytest.mark.parametrize(
     ("place", "line", "allowed"),
     [
-        ("kernels/metrics/accuracy.py", "import pyspark.sql", False),
-        ("kernels/metrics/accuracy.py", "from pyspark.sql import functions", False),
-        ("kernels/metrics/accuracy.py", "from recbench_spark.errors import DataError", True),
-        ("kernels/metrics/accuracy.py", "from recbench_spark import schemas", False),
-        ("kernels/metrics/accuracy.py", "from recbench_spark.kernels.estimators import exposure", False),
-        ("kernels/estimators/exposure.py", "from recbench_spark.kernels.metrics import accuracy", True),
-        ("kernels/ranking/lists.py", "from recbench_spark.kernels.metrics.accuracy import METRICS", False),
-        ("kernels/hashing.py", "from recbench_spark.kernels.ranking import counting", False),
-        ("config/models.py", "from recbench_spark.kernels.metrics.about import figure_range", True),
-        ("kernels/metrics/about.py", "from recbench_spark.config import Evaluation", False),
-        ("models/item_knn.py", "from recbench_spark.kernels import hashing", True),
-        ("protocol/rules.py", "from recbench_spark.graph import build", False),
-        ("protocol/rules.py", "from recbench_spark.protocol import catalogue", True),
-        ("simulation/replay.py", "from recbench_spark.evaluation import measure", False),
-        ("kernels/simulation/yields.py", "from recbench_spark.simulation import replay", False),
-        ("evaluation/ranking/scored.py", "from recbench_spark.evaluation.metrics import accuracy", False),
-        ("evaluation/comparison/flips.py", "from recbench_spark.evaluation.metrics import accuracy", True),
-        ("evaluation/ranking/scored.py", "from recbench_spark.protocol import splits", False),
+        ("metrics/kernels/accuracy.py", "import pyspark.sql", False),
+        ("metrics/kernels/accuracy.py", "from pyspark.sql import functions", False),
+        ("metrics/kernels/accuracy.py", "from recbench_spark.errors import DataError", True),
+        ("metrics/kernels/accuracy.py", "from recbench_spark import schemas", False),
+        (
+            "metrics/kernels/accuracy.py",
+            "from recbench_spark.analyses.exposure.kernels import exposure",
+            False,
+        ),
+        (
+            "analyses/exposure/kernels/exposure.py",
+            "from recbench_spark.metrics.kernels import accuracy",
+            True,
+        ),
+        ("ranking/kernels/lists.py", "from recbench_spark.metrics.kernels.accuracy import METRICS", False),
+        ("core/hashing.py", "from recbench_spark.ranking.kernels import counting", False),
+        ("models/settings.py", "from recbench_spark.metrics.kernels.about import figure_range", True),
+        ("retrieval/settings.py", "from recbench_spark.metrics.kernels.about import figure_range", False),
+        ("graphs/settings.py", "from recbench_spark.graphs.kernels import forms", True),
+        ("graphs/kernels/forms.py", "from recbench_spark.graphs import settings", False),
+        ("metrics/kernels/about.py", "from recbench_spark.config import Evaluation", False),
+        ("models/item_knn.py", "from recbench_spark.core import hashing", True),
+        ("splits/rules.py", "from recbench_spark.graphs import build", False),
+        ("splits/rules.py", "from recbench_spark.splits import labels", True),
+        ("auctions/replay.py", "from recbench_spark.evaluation import measure", False),
+        ("auctions/kernels/yields.py", "from recbench_spark.auctions import replay", False),
+        ("ranking/scored.py", "from recbench_spark.metrics import accuracy", False),
+        ("analyses/comparisons/flips.py", "from recbench_spark.metrics import accuracy", True),
+        ("ranking/scored.py", "from recbench_spark.models import means", False),
         ("storage/leases.py", "import pyspark", False),
-        ("storage/store.py", "def f():\n    from recbench_spark.nightly import night", False),
-        ("nightly/night.py", "from recbench_spark.data import identity", True),
-        ("nightly/results.py", "from recbench_spark.adhoc.evaluate import evaluate", False),
-        ("training/als.py", "from recbench_spark.nightly import night", False),
+        ("storage/store.py", "def f():\n    from recbench_spark.night import night", False),
+        ("night/night.py", "from recbench_spark.sources import identity", True),
+        ("evaluation/evaluate.py", "from recbench_spark.night import results", False),
+        ("models/adapters/means.py", "from recbench_spark.night import night", False),
         ("benchmark.py", "from jobs import nightly", False),
         ("benchmark.py", "from recbench_spark.commands import nightly", False),
         ("config/loading.py", "import delta.tables", False),
@@ -306,35 +281,35 @@ ENGINES = {
 LAZY_ROOMS = {"commands", "jobs"}
 LAZY_FILES = {
     "recbench_spark/__init__.py": "workers that import a kernel do not load the public functions",
-    "recbench_spark/adhoc/compared_runs.py": "loads Spark for a warehouse that only Spark reads",
-    "recbench_spark/adhoc/evaluation.py": "loads Spark's devices where frames are ranked",
-    "recbench_spark/adhoc/input_tables.py": "loads Spark for frames",
-    "recbench_spark/adhoc/outputs.py": "loads Spark for frames",
-    "recbench_spark/adhoc/evaluate.py": "the call chooses its engine, and loads no other",
+    "recbench_spark/evaluation/compared_runs.py": "loads Spark for a warehouse that only Spark reads",
+    "recbench_spark/evaluation/evaluation.py": "loads Spark's devices where frames are ranked",
+    "recbench_spark/evaluation/input_tables.py": "loads Spark for frames",
+    "recbench_spark/evaluation/outputs.py": "loads Spark for frames",
+    "recbench_spark/evaluation/evaluate.py": "the call chooses its engine, and loads no other",
     "recbench_spark/benchmark.py": "loads Spark for steps that it alone does",
-    "recbench_spark/nightly/night.py": "loads Spark for what it alone reads",
+    "recbench_spark/night/night.py": "loads Spark for what it alone reads",
     "recbench_spark/cli.py": "loads Spark, to cancel its jobs",
-    "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
-    "recbench_spark/data/input_rows.py": "loads Spark for frames, and for paths that it alone reads",
-    "recbench_spark/data/readers/published.py": "loads Spark for text that it alone reads",
-    "recbench_spark/data/opened_logs.py": "loads Spark for inputs of its warehouses",
-    "recbench_spark/data/delta_snapshots.py": "loads Spark for a frame that only Spark reads",
-    "recbench_spark/evaluation/batched/task_devices.py": "loads torch, in tasks that have a GPU",
-    "recbench_spark/evaluation/ranking/inputs.py": "loads numba, in tasks",
-    "recbench_spark/failures.py": "loads pyspark, to name its errors",
-    "recbench_spark/evaluation/ranking/known_items.py": "loads Spark for rows that it alone reads",
-    "recbench_spark/kernels/ranking/devices.py": "loads triton, where there is a GPU",
-    "recbench_spark/kernels/ranking/scorers.py": "loads torch, where scores are multiplied",
+    "recbench_spark/models/settings.py": "figures of metrics need numba and scipy, other settings do not",
+    "recbench_spark/sources/input_rows.py": "loads Spark for frames, and for paths that it alone reads",
+    "recbench_spark/sources/readers/published.py": "loads Spark for text that it alone reads",
+    "recbench_spark/sources/opened_logs.py": "loads Spark for inputs of its warehouses",
+    "recbench_spark/sources/delta_snapshots.py": "loads Spark for a frame that only Spark reads",
+    "recbench_spark/evaluation/task_devices.py": "loads torch, in tasks that have a GPU",
+    "recbench_spark/ranking/inputs.py": "loads numba, in tasks",
+    "recbench_spark/runtime/failures.py": "loads pyspark, to name its errors",
+    "recbench_spark/ranking/known_items.py": "loads Spark for rows that it alone reads",
+    "recbench_spark/ranking/kernels/devices.py": "loads triton, where there is a GPU",
+    "recbench_spark/ranking/kernels/scorers.py": "loads torch, where scores are multiplied",
     "recbench_spark/models/networks/settings.py": "loads torch, when a device is chosen",
-    "recbench_spark/nightly/candidates.py": "loads Spark for tables that it alone reads",
-    "recbench_spark/evaluation/batched/curves.py": "loads numba, in tasks",
-    "recbench_spark/nightly/split.py": "loads Spark for what it alone can read",
-    "recbench_spark/protocol/audit.py": "loads numba, in tasks",
-    "recbench_spark/protocol/labels.py": "loads numba, in tasks",
-    "recbench_spark/protocol/positions.py": "loads numba, in tasks whose rows have equal times",
+    "recbench_spark/night/candidates.py": "loads Spark for tables that it alone reads",
+    "recbench_spark/analyses/curves/batched.py": "loads numba, in tasks",
+    "recbench_spark/night/split.py": "loads Spark for what it alone can read",
+    "recbench_spark/splits/audit.py": "loads numba, in tasks",
+    "recbench_spark/splits/labels.py": "loads numba, in tasks",
+    "recbench_spark/splits/positions.py": "loads numba, in tasks whose rows have equal times",
     "recbench_spark/storage/blocks.py": "loads numba, in tasks",
     "recbench_spark/storage/table_folders.py": "loads Spark for folders that only Hadoop lists",
-    "recbench_spark/training/split_data.py": "loads Spark for models that read frames",
+    "recbench_spark/models/adapters/split_data.py": "loads Spark for models that read frames",
     "recbench_spark/tuning/fold_fits.py": "loads Spark for models that it fits itself",
     "recbench_spark/runtime/journal.py": "loads rich, where the job writes to a terminal",
 }
@@ -472,13 +447,13 @@ def test_tracked_files_name_no_registry_and_no_folder_of_this_machine() -> None:
 
 
 def test_numba_is_asked_in_one_place() -> None:
-    """`kernels.compiling` knows what to do where nothing can be written: a read-only installation."""
+    """`core.compiling` knows what to do where nothing can be written: a read-only installation."""
     places = [
         str(file.relative_to(ROOT))
         for file in (ROOT / PACKAGE).rglob("*.py")
         if re.search(r"\bnjit\b", file.read_text(encoding="utf-8"))
     ]
-    assert places == [f"{PACKAGE}/kernels/compiling.py"]
+    assert places == [f"{PACKAGE}/core/compiling.py"]
 
 
 # --------------------------------------------------------------------------------- handles of Spark
@@ -538,9 +513,9 @@ WRITING = {"append", "append_missing", "replace_rows"}
 """Methods of a warehouse that add or replace rows."""
 
 WRITERS = {
-    "recbench_spark/nightly/commits.py": WRITING,
+    "recbench_spark/storage/commits.py": WRITING,
     # It gives lost runs the state `failed`, before a night begins.
-    "recbench_spark/nightly/mending.py": {"replace_rows"},
+    "recbench_spark/night/mending.py": {"replace_rows"},
 }
 """Modules of a night that may call them. Steps return rows."""
 
@@ -549,7 +524,8 @@ def test_steps_of_a_night_return_rows() -> None:
     calls = {
         f"{name}: {node.attr}"
         for name, tree, _ in parse_files()
-        if name.startswith("recbench_spark/nightly/") or name == "recbench_spark/benchmark.py"
+        if name.startswith("recbench_spark/night/")
+        or name in ("recbench_spark/benchmark.py", "recbench_spark/storage/commits.py")
         for node in list_nodes(tree)
         if isinstance(node, ast.Attribute) and node.attr in WRITING
         if node.attr != "append" or ast.unparse(node.value).endswith(("store", "warehouse"))
@@ -571,24 +547,24 @@ KIND_IS_ASKED = {
         "actions/embed.py": 2,  # a word of a flag may be a URI
         "warehouses.py": 3,  # before a warehouse is opened
     },
-    "data": {  # inputs of users, of which Hadoop alone reads some
+    "sources": {  # inputs of users, of which Hadoop alone reads some
         "arrow_files.py": 1, "identity.py": 3, "log_sources.py": 2, "readers/paths.py": 1,
         "readers/tables.py": 1, "stored_embeddings.py": 1, "table_pieces.py": 3, "text_lines.py": 1,
         "text_pieces.py": 1,
     },
-    "graph": {
+    "graphs": {
         "edges.py": 2,  # inputs of users
         "model_inputs.py": 1,  # what the network costs is measured
         "pipeline.py": 1,  # what is published on object storage stays
     },
-    "nightly": {
+    "night": {
         "model_fits.py": 2,  # checkpoints are on this host, and copies of them in the storage
         "night_status.py": 1,  # a report of a catalog lies in the working directory
     },
     "query": {"answers.py": 1},  # a warehouse that is open is used again
     "runtime": {"journal.py": 3},  # a log grows in a folder alone
-    "training": {  # files that tasks map
-        "kept_weights.py": 1, "nearest_nodes.py": 1, "retrieved.py": 1,
+    "models": {  # files that tasks map
+        "adapters/kept_weights.py": 1, "adapters/nearest_nodes.py": 1, "adapters/retrieved.py": 1,
     },
 }  # fmt: skip
 """Modules outside `storage` that ask, and how many of their lines do; others call a driver or a store."""

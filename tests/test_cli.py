@@ -28,7 +28,7 @@ from pyspark.errors import AnalysisException, PySparkRuntimeError
 
 from recbench_spark import __version__, cli
 from recbench_spark.errors import ConfigError, DataError, GateError, Interrupted, StoreError
-from recbench_spark.failures import describe_error
+from recbench_spark.runtime.failures import describe_error
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import read_properties, submit_arguments
 

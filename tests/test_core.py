@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import recbench_spark
-from recbench_spark import extras
+from recbench_spark.core import extras
 from tests.nights import TINY
 from tools.platforms.environments import MissingError, find_python
 
@@ -245,7 +245,7 @@ def test_a_call_of_python_lacks_a_package_with_the_same_sentence(
 ) -> None:
     done = run_python(WITHOUT + code)
     assert done.stderr.splitlines()[-2:] == [
-        f"recbench_spark.extras.MissingPackageError: this needs {package}, which is not installed",
+        f"recbench_spark.core.extras.MissingPackageError: this needs {package}, which is not installed",
         f"  hint: {extras.install_command(extra)}",
     ]
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from recbench_spark import __version__, cli
-from recbench_spark.commands import completion, dispatch
-from recbench_spark.extras import CORE, EXTRAS, install_command, list_packages
+from recbench_spark import __version__, cli, completion, dispatch
+from recbench_spark.core.extras import CORE, EXTRAS, install_command, list_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = {path.stem for path in (ROOT / "jobs").glob("*.py")}

@@ -18,9 +18,9 @@ import yaml
 
 from recbench_spark.commands.dispatch import list_commands
 from recbench_spark.config import load_benchmark
-from recbench_spark.config.models import MODELS
-from recbench_spark.definitions import PRESETS
+from recbench_spark.core.definitions import PRESETS
 from recbench_spark.models.rating.interface import Ratings
+from recbench_spark.models.settings import MODELS
 from tools.reference.markdown import make_anchor
 
 ROOT = Path(__file__).resolve().parent.parent

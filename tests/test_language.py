@@ -53,15 +53,15 @@ KEPT = {
 
 LONGEST_FILE = 500
 LONG_FILES = {
-    "recbench_spark/kernels/estimators/exposure.py": "one family of estimators, each with its equation",
-    "recbench_spark/kernels/ranking/cutoff.py": "one kernel with the bounds that prove it",
-    "recbench_spark/kernels/ranking/fused.py": "one kernel with the bounds that prove it",
+    "recbench_spark/analyses/exposure/kernels/exposure.py": "estimators, each with its equation",
+    "recbench_spark/ranking/kernels/cutoff.py": "one kernel with the bounds that prove it",
+    "recbench_spark/ranking/kernels/fused.py": "one kernel with the bounds that prove it",
 }
 
 STRINGS = {
-    "recbench_spark/config/models.py": "the folder in which a kind is looked up",
-    "recbench_spark/kernels/warm.py": "an old path of a module that people run",
-    "recbench_spark/training/registry.py": "the registry of adapters",
+    "recbench_spark/models/settings.py": "the folder in which a kind is looked up",
+    "recbench_spark/core/warm.py": "an old path of a module that people run",
+    "recbench_spark/models/adapters/registry.py": "the registry of adapters",
 }
 """Files that may name modules of this package in strings, with the reason."""
 

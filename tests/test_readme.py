@@ -16,8 +16,7 @@ import yaml
 from nbclient import NotebookClient
 from nbformat import read as read_notebook
 
-from recbench_spark import cli
-from recbench_spark.commands import benchmark, board, compare, embed, evaluate, nightly, query, tune
+from recbench_spark.commands import benchmark, board, cli, compare, embed, evaluate, nightly, query, tune
 from recbench_spark.config import load_benchmark
 from tools.notebooks import NOTEBOOKS, needs_warehouse
 
@@ -36,7 +35,7 @@ LINES = [
     if kind == "" and line.strip()
 ]
 NOT_RUN = {
-    "make demo-spark": "a JVM of its own; tests/nightly/test_local_nights.py compares both runners",
+    "make demo-spark": "a JVM of its own; tests/night/test_local_nights.py compares both runners",
     "make demo ": "its night runs below, and CI runs its command dry (.ci/run)",
     "make test ": "these tests are it",
     "python3 -m venv": "it installs an environment, as tools/setup.sh does before these tests",

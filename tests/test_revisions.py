@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from recbench_spark import revisions
 from recbench_spark.config import Benchmark
-from recbench_spark.config.models import make_model
-from recbench_spark.definitions import Definition
-from recbench_spark.nightly import code_provenance
-from recbench_spark.nightly.night import BenchmarkNight, make_run_key
-from recbench_spark.nightly.run_keys import hash_split
+from recbench_spark.core import revisions
+from recbench_spark.core.definitions import Definition
+from recbench_spark.models.settings import make_model
+from recbench_spark.night import code_provenance
+from recbench_spark.night.night import BenchmarkNight, make_run_key
+from recbench_spark.night.run_keys import hash_split
 from tests.nights import SMALL, small
 
 HELD_OUT = {"holdout": "n_given", "n": 4, "held_out": {"of": "users", "test": 0.3}}

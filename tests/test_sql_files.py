@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import recbench_spark
-from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
-from recbench_spark.kernels.metrics.about import ABOUT, Best, best_when
-from recbench_spark.kernels.metrics.accuracy import METRICS
-from recbench_spark.leaderboard.searches import SearchTrials, expected_best
-from recbench_spark.nightly.report import view_until
+from recbench_spark.boards.searches import SearchTrials, expected_best
+from recbench_spark.metrics.beyond_accuracy import LIST_METRICS
+from recbench_spark.metrics.kernels.about import ABOUT, Best, best_when
+from recbench_spark.metrics.kernels.accuracy import METRICS
+from recbench_spark.night.report import view_until
 from recbench_spark.schemas import TABLES
 
 SQL = Path(recbench_spark.__file__).parent / "sql"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.nightly.job_size import SMALL_BYTES, is_small
+from recbench_spark.night.job_size import SMALL_BYTES, is_small
 from recbench_spark.runtime import java, java_classes, session
 from tests.nights import small
 from tests.waiting import wait_until

@@ -55,7 +55,7 @@ STAGE_TIMEOUT = 150
 """Seconds that a stage may take beyond three times its usual time. A mutant that loops forever ends
 there."""
 DID_NOT_END = "did not end"
-NO_KERNELS = ("runtime/compile_kernels.py",)
+NO_KERNELS = ("night/compile_kernels.py",)
 """Files that call kernels only to compile them, and check no number."""
 ALL_KERNEL_TESTS = "tests/kernels"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recbench_spark.definitions import PRESET_VERSIONS, PRESETS, make_definition
+from recbench_spark.core.definitions import PRESET_VERSIONS, PRESETS, make_definition
 from tests.libraries.example import EXAMPLE, LISTS, TRUTH
 from tests.libraries.inputs import our_values
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from recbench_spark.nightly.result_files import make_schema
+from recbench_spark.night.result_files import make_schema
 
 PLACE = Path(__file__).resolve().parent.parent / "docs" / "results.schema.json"
 

@@ -29,4 +29,4 @@ site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 [ -w "$site" ] && sudo= || sudo=sudo
 $sudo "$python" -m pip install --quiet -c "$folder/own.txt" "$folder/${wheel##*/}" "${more[@]}"
 # Else each process would compile them at its first use.
-$sudo "$python" -m recbench_spark.runtime.compile_kernels || echo "kernels are compiled at their first use"
+$sudo "$python" -m recbench_spark.night.compile_kernels || echo "kernels are compiled at their first use"

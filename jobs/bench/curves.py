@@ -26,18 +26,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from jobs.bench.harness import measure_own_cpu, take_turns
 from jobs.bench.spark_curves import run_spark
 from recbench_spark import cli
-from recbench_spark.definitions import Definition
+from recbench_spark.analyses.curves.learning_curves import CurveRequest, CurveUsers, measure_prefixes
+from recbench_spark.core.arrays import Floats
+from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import OK
-from recbench_spark.evaluation.metrics.learning_curves import CurveRequest, CurveUsers, measure_prefixes
-from recbench_spark.kernels.arrays import Floats
-from recbench_spark.kernels.metrics.accuracy import measure
-from recbench_spark.kernels.ranking.counting import CountingSettings
-from recbench_spark.kernels.ranking.positives import ItemLists
-from recbench_spark.kernels.ranking.rankings import Rankings
-from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
-from recbench_spark.kernels.splits.prefixes import PrefixRule, make_prefixes
+from recbench_spark.metrics.kernels.accuracy import measure
 from recbench_spark.models.prefix_fold_in import decompose_items
 from recbench_spark.models.prefix_vectors import ConfidenceFolder, PrefixFolder, RatingFolder
+from recbench_spark.ranking.kernels.counting import CountingSettings
+from recbench_spark.ranking.kernels.positives import ItemLists
+from recbench_spark.ranking.kernels.rankings import Rankings
+from recbench_spark.ranking.kernels.scorers import DotScorer, UserBlock, count_ranks
+from recbench_spark.splits.kernels.prefixes import PrefixRule, make_prefixes
 
 ROWS, K = 40, 50
 """Rows of a user, and the cut-off."""

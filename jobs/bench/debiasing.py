@@ -25,17 +25,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench.harness import add_output_flag, append_rows, time_call
 from recbench_spark import cli
+from recbench_spark.analyses.exposure import debiased, exposure
+from recbench_spark.analyses.exposure import propensities as fitting
+from recbench_spark.analyses.exposure.estimation_plan import STRATIFIED, EstimationPlan
+from recbench_spark.analyses.exposure.kernels.exposure import WEIGHTED, EstimatorSettings
 from recbench_spark.config import Bootstrap, Propensities, Strata
-from recbench_spark.definitions import Definition
+from recbench_spark.core.definitions import Definition
+from recbench_spark.core.randomness import uniform
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import collect_arrow, make_frame
 from recbench_spark.errors import OK
-from recbench_spark.evaluation.estimators import debiased, exposure
-from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, EstimationPlan
-from recbench_spark.evaluation.metrics import accuracy
-from recbench_spark.kernels.estimators.exposure import WEIGHTED, EstimatorSettings
-from recbench_spark.protocol import propensities as fitting
-from recbench_spark.randomness import uniform
+from recbench_spark.metrics import accuracy
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame
 

@@ -25,7 +25,7 @@ measurement is appended to --output as a row; slopes over sizes are printed.
 
 --predict fits the cost model to 1, 3, 10 and 30 million edges, predicts this number of edges, and then
 measures it. Before each prediction and run, a probe reads a small part of the edges
-(`graph/read_throughput.py`) and measures the current time to read a vector. An embedding_bag of fixed size
+(`graphs/read_throughput.py`) and measures the current time to read a vector. An embedding_bag of fixed size
 before and after each run shows how the speed of the machine changes. --extrapolate fits all rates (means
 and CONVOLVE under R, means under G) at 1, 3 and 10 million edges and predicts two layers of PinSage at its
 size.
@@ -53,7 +53,7 @@ from jobs.bench.graph_systems import DEGREE, DIMS, SYSTEMS, VALUE_BYTES, GraphBe
 from jobs.bench.harness import add_output_flag, append_rows, order_turns
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, nearest
-from recbench_spark.kernels.graph.costs import PassSize, Rates, expected_copies, fit_rates
+from recbench_spark.graphs.kernels.costs import PassSize, Rates, expected_copies, fit_rates
 from recbench_spark.runtime.session import get_session
 
 LIMITS = {

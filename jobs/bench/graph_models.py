@@ -36,10 +36,10 @@ from jobs.bench.harness import (
 )
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, DataError
-from recbench_spark.kernels.graph.csr import Csr
-from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.ids import hash_numbers
-from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
+from recbench_spark.graphs.kernels.csr import Csr
+from recbench_spark.graphs.kernels.forms import LayerForm
+from recbench_spark.graphs.kernels.ids import hash_numbers
+from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 from recbench_spark.models.networks.fitting import Rows, Step, fit
 from recbench_spark.models.networks.layers import GraphNetwork, unit_rows
 from recbench_spark.models.networks.losses import max_margin

@@ -24,10 +24,10 @@ from jobs.bench.storages import (
     open_storages,
     print_turns,
 )
-from recbench_spark.config.graph import GraphModel
 from recbench_spark.errors import OK, DataError
-from recbench_spark.graph.model_inputs import PreparedGraphModel, prepare_model
-from recbench_spark.graph.pipeline import embed, open_model_work
+from recbench_spark.graphs.model_inputs import PreparedGraphModel, prepare_model
+from recbench_spark.graphs.pipeline import embed, open_model_work
+from recbench_spark.graphs.settings import GraphModel
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage import delta_files

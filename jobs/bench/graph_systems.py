@@ -25,21 +25,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.bench.harness import time_call
-from recbench_spark.config.graph import GraphSource
 from recbench_spark.engine.sessions import SparkEngine
-from recbench_spark.graph.build import build_graph, default_block_count
-from recbench_spark.graph.features import fill_generated
-from recbench_spark.graph.folders import Graph
-from recbench_spark.graph.message_passing import Pass, Target
-from recbench_spark.graph.nodes import collect_edges
-from recbench_spark.graph.read_throughput import measure_read_throughput
-from recbench_spark.graph.runner import Model, run_pass
-from recbench_spark.kernels.graph.aggregate import sum_sources as pooled_part
-from recbench_spark.kernels.graph.costs import PassSize
-from recbench_spark.kernels.graph.csr import Csr
-from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.ids import hash_numbers
-from recbench_spark.kernels.graph.layers import Layer, make_layer, random_weights, weight_shapes
+from recbench_spark.graphs.build import build_graph, default_block_count
+from recbench_spark.graphs.features import fill_generated
+from recbench_spark.graphs.folders import Graph
+from recbench_spark.graphs.kernels.aggregate import sum_sources as pooled_part
+from recbench_spark.graphs.kernels.costs import PassSize
+from recbench_spark.graphs.kernels.csr import Csr
+from recbench_spark.graphs.kernels.forms import LayerForm
+from recbench_spark.graphs.kernels.ids import hash_numbers
+from recbench_spark.graphs.kernels.layers import Layer, make_layer, random_weights, weight_shapes
+from recbench_spark.graphs.message_passing import Pass, Target
+from recbench_spark.graphs.nodes import collect_edges
+from recbench_spark.graphs.read_throughput import measure_read_throughput
+from recbench_spark.graphs.runner import Model, run_pass
+from recbench_spark.graphs.settings import GraphSource
 from recbench_spark.schemas import GRAPH_VECTORS
 from recbench_spark.storage.block_arrays import has_parts, map_whole
 from recbench_spark.storage.store import Store

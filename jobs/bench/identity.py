@@ -31,14 +31,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench.harness import Seconds, add_output_flag, append_rows, measure_call, take_turns
 from recbench_spark.config import parse
-from recbench_spark.config.dataset import Dataset
-from recbench_spark.data.columnar import COLUMNS, deal_owners, open_columnar_log
-from recbench_spark.data.digests import cache_folder
-from recbench_spark.data.identity import identity
-from recbench_spark.data.readers.logs import open_log
 from recbench_spark.engine.sessions import SparkEngine
-from recbench_spark.protocol.rules import open_log_rows
 from recbench_spark.runtime.session import get_session
+from recbench_spark.sources.columnar import COLUMNS, deal_owners, open_columnar_log
+from recbench_spark.sources.digests import cache_folder
+from recbench_spark.sources.identity import identity
+from recbench_spark.sources.readers.logs import open_log
+from recbench_spark.sources.settings import Dataset
+from recbench_spark.splits.rules import open_log_rows
 from recbench_spark.storage.blocks import count_table_rows
 
 FILES = 4

@@ -38,8 +38,8 @@ from jobs.bench.harness import (
     run_process,
 )
 from recbench_spark import cli
-from recbench_spark.adhoc.in_process import evaluate_frames
 from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.evaluation.in_process import evaluate_frames
 
 METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")
 KS = (1, 5, 10, 20, 50, 100)

@@ -64,17 +64,17 @@ from jobs.bench.night_world import (
 )
 from recbench_spark import cli
 from recbench_spark.config import Benchmark
+from recbench_spark.core import resampling
+from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.errors import OK, DataError
-from recbench_spark.evaluation.metrics import accuracy
-from recbench_spark.evaluation.metrics.accuracy import MetricPlan, MetricTotals
-from recbench_spark.kernels import resampling
-from recbench_spark.kernels.hashed_ids import hash_ids
-from recbench_spark.kernels.metrics.accuracy import measure
-from recbench_spark.kernels.ranking.counting import CountingSettings
-from recbench_spark.kernels.ranking.positives import ItemLists
-from recbench_spark.kernels.ranking.rankings import Rankings
-from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
-from recbench_spark.nightly.measure_checks import make_metric_plan
+from recbench_spark.metrics import accuracy
+from recbench_spark.metrics.accuracy import MetricPlan, MetricTotals
+from recbench_spark.metrics.kernels.accuracy import measure
+from recbench_spark.night.measure_checks import make_metric_plan
+from recbench_spark.ranking.kernels.counting import CountingSettings
+from recbench_spark.ranking.kernels.positives import ItemLists
+from recbench_spark.ranking.kernels.rankings import Rankings
+from recbench_spark.ranking.kernels.scorers import DotScorer, UserBlock, count_ranks
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore

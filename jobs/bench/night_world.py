@@ -20,18 +20,18 @@ from jobs.bench.storages import Stage
 from recbench_spark import schemas
 from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.config.models import ModelConfig
+from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.hashed_ids import hash_ids
-from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
-from recbench_spark.nightly.night import open_night
+from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.models.settings import ModelConfig
+from recbench_spark.night.batched_evaluation import MODELS_AT_ONCE_SETTING
+from recbench_spark.night.night import open_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.packed_blocks import read_files
-from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 KNOWN_ITEMS, HELD_OUT_ITEMS, PLANTED_SHARE = 47, 5, 0.3
 """Number of training and held-out items of a user, and the share of held-out vectors in the user's."""

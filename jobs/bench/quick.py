@@ -105,7 +105,7 @@ def lists() -> Work:
 
 def bootstrap() -> Work:
     """Prepare a bootstrap: 1,000 replicates of 30 sums over 20,000 users."""
-    from recbench_spark.kernels.resampling import bootstrap_sums  # noqa: PLC0415
+    from recbench_spark.core.resampling import bootstrap_sums  # noqa: PLC0415
 
     values = np.random.default_rng(42).random((20_000, 30))
     keys = np.arange(len(values))
@@ -123,8 +123,8 @@ def _log(n: int) -> Any:
 def labels() -> Work:
     """Prepare the labels of a million rows by a random split."""
     from recbench_spark.config import Split  # noqa: PLC0415
-    from recbench_spark.protocol.labels import label_rows  # noqa: PLC0415
-    from recbench_spark.protocol.rules import make_rule  # noqa: PLC0415
+    from recbench_spark.splits.labels import label_rows  # noqa: PLC0415
+    from recbench_spark.splits.rules import make_rule  # noqa: PLC0415
 
     rows, rule = _log(1_000_000), make_rule(Split(protocol="RO_RS"), "keep_last")
     return lambda: label_rows(rows, rule)
@@ -134,7 +134,7 @@ def audit() -> Work:
     """Prepare the counts of a manifest over a million labelled rows."""
     import pyarrow as pa  # noqa: PLC0415
 
-    from recbench_spark.protocol import audit as counts  # noqa: PLC0415
+    from recbench_spark.splits import audit as counts  # noqa: PLC0415
 
     rows = _log(1_000_000)
     part = pa.array(np.where(np.arange(len(rows)) % 5, "train", "test"))

@@ -50,21 +50,21 @@ from jobs.bench.harness import (
 )
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, DataError
-from recbench_spark.kernels.ranking import devices
-from recbench_spark.kernels.ranking.counting import (
+from recbench_spark.ranking.kernels import devices
+from recbench_spark.ranking.kernels.counting import (
     CountingSettings,
     PreparedBlock,
     plain_products,
     prepare_products,
 )
-from recbench_spark.kernels.ranking.positives import (
+from recbench_spark.ranking.kernels.positives import (
     ItemLists,
     RankCounts,
     Tally,
     count_candidates,
     gather_counts,
 )
-from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
+from recbench_spark.ranking.kernels.scorers import DotScorer, UserBlock, count_ranks
 
 BLOCK, TILE = 256, 1000
 """Users and items of one product: the fastest sizes for the bare product."""

@@ -42,13 +42,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench import harness
 from recbench_spark import cli
+from recbench_spark.auctions.auction_log import AuctionParts, LogFacts, LoggedPart, make_part
+from recbench_spark.auctions.auctions import check_auctions
+from recbench_spark.auctions.kernels.mechanism import OperatingPoint
+from recbench_spark.auctions.replay import Replayer
+from recbench_spark.auctions.settings import AuctionLog, AuctionWorld, ReplaySettings
+from recbench_spark.auctions.worlds import LOGGED, GeneratedAuctions, make_auctions
 from recbench_spark.config import Bootstrap
-from recbench_spark.config.replay import AuctionLog, AuctionWorld, ReplaySettings
-from recbench_spark.data.auction_worlds import LOGGED, GeneratedAuctions, make_auctions
-from recbench_spark.data.readers.auctions import check_auctions
-from recbench_spark.kernels.simulation.mechanism import OperatingPoint
-from recbench_spark.simulation.auction_log import AuctionParts, LogFacts, LoggedPart, make_part
-from recbench_spark.simulation.replay import Replayer
 from recbench_spark.storage.leases import make_folder_once
 
 Result = TypeVar("Result")

@@ -28,17 +28,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench.harness import add_output_flag, append_rows, measure_own_cpu, take_turns
 from recbench_spark import cli
-from recbench_spark.config.retrieval import AnyIndexSettings
+from recbench_spark.core.arrays import Floats32
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.kernels.arrays import Floats32
-from recbench_spark.kernels.ranking.counting import CountingSettings
-from recbench_spark.kernels.ranking.positives import ItemLists
-from recbench_spark.kernels.ranking.products import Products, make_products
-from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
-from recbench_spark.kernels.retrieval.candidates import ItemSets, RetrievedLists, measure_recall
+from recbench_spark.ranking.kernels.counting import CountingSettings
+from recbench_spark.ranking.kernels.positives import ItemLists
+from recbench_spark.ranking.kernels.products import Products, make_products
+from recbench_spark.ranking.kernels.scorers import DotScorer, UserBlock, count_ranks
 from recbench_spark.retrieval.faiss_indexes import INDEX_FILE, load_faiss, multiply_matrices
 from recbench_spark.retrieval.interface import IndexReader, count_bytes
+from recbench_spark.retrieval.kernels.candidates import ItemSets, RetrievedLists, measure_recall
 from recbench_spark.retrieval.search import IndexLists, make_builder, search_lists, write_parts
+from recbench_spark.retrieval.settings import AnyIndexSettings
 
 Search = Callable[[Floats32], object]
 """A search of a block of queries."""

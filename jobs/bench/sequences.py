@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench.harness import measure_own_cpu, take_turns
 from recbench_spark import cli
-from recbench_spark.config.models import make_model
 from recbench_spark.errors import OK
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_networks import make_network
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
 from recbench_spark.models.networks.sequences import Sequences, TokenWindows, cut_newest
+from recbench_spark.models.settings import make_model
 
 
 def draw_sequences(users: int, items: int, rows: int) -> Sequences:

@@ -29,12 +29,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from jobs.bench.harness import Seconds, list_tree, measure_call, take_turns
-from recbench_spark.config import HeldOut
-from recbench_spark.engine.sessions import SparkEngine
-from recbench_spark.evaluation.batched import curves
-from recbench_spark.evaluation.batched.curves import HeldOutUsers
-from recbench_spark.evaluation.batched.task_devices import find_task_device
-from recbench_spark.evaluation.metrics.curve_batches import (
+from recbench_spark.analyses.curves import batched as curves
+from recbench_spark.analyses.curves.batched import HeldOutUsers
+from recbench_spark.analyses.curves.curve_batches import (
     CURVE_ROWS,
     CURVE_USERS,
     CurveMember,
@@ -42,22 +39,25 @@ from recbench_spark.evaluation.metrics.curve_batches import (
     list_orders,
     measure_users,
 )
-from recbench_spark.evaluation.metrics.learning_curves import CurveRequest, CurveUsers, fold_pairs
-from recbench_spark.evaluation.ranking.batches import read_item_lists
-from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
-from recbench_spark.evaluation.ranking.scored import is_little, user_block
-from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.kernels.arrays import Floats32
-from recbench_spark.kernels.metrics.accuracy import measure
-from recbench_spark.kernels.ranking.counting import CountingSettings
-from recbench_spark.kernels.ranking.rankings import Rankings
-from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS, count_ranks
-from recbench_spark.kernels.splits.prefixes import make_prefixes
-from recbench_spark.kernels.streams import Batches
+from recbench_spark.analyses.curves.learning_curves import CurveRequest, CurveUsers, fold_pairs
+from recbench_spark.config import HeldOut
+from recbench_spark.core.arrays import Floats32
+from recbench_spark.core.streams import Batches
+from recbench_spark.engine.sessions import SparkEngine
+from recbench_spark.evaluation.task_devices import find_task_device
+from recbench_spark.metrics.kernels.accuracy import measure
 from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
-from recbench_spark.protocol.audit import deal_users
+from recbench_spark.models.prefix_scorers import PrefixScorer
+from recbench_spark.ranking.batches import read_item_lists
+from recbench_spark.ranking.kernels.counting import CountingSettings
+from recbench_spark.ranking.kernels.rankings import Rankings
+from recbench_spark.ranking.kernels.scorers import WHOLE_ROWS, count_ranks
+from recbench_spark.ranking.known_items import KnownItems
+from recbench_spark.ranking.scored import is_little, user_block
+from recbench_spark.ranking.sources import DotSource
 from recbench_spark.runtime.session import get_session
+from recbench_spark.splits.audit import deal_users
+from recbench_spark.splits.kernels.prefixes import make_prefixes
 from recbench_spark.storage.frame_blocks import FrameBlocks, FrameRows
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
@@ -276,7 +276,7 @@ def measure_libraries() -> int:
     A build of torch for GPUs alone takes some 270 MiB here: its tables of functions are written at load.
     """
     script = (
-        "import numba, pandas, pyarrow, torch, pyspark.sql, recbench_spark.evaluation.batched.curves\n"
+        "import numba, pandas, pyarrow, torch, pyspark.sql, recbench_spark.analyses.curves.batched\n"
         "print(next(line for line in open('/proc/self/status') if line.startswith('RssAnon')).split()[1])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -37,7 +37,7 @@ def import_own() -> None:
     import numpy as np  # noqa: F401
     import pandas as pd  # noqa: F401
 
-    from recbench_spark.adhoc import evaluation, in_process  # noqa: F401
+    from recbench_spark.evaluation import evaluation, in_process  # noqa: F401
 
 
 def prepare_lists(folder: Path, ks: list[int]) -> Callable[[], Values]:

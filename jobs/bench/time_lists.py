@@ -54,9 +54,9 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     import pyarrow as pa
 
     from recbench_spark import __version__
-    from recbench_spark.definitions import make_definition
-    from recbench_spark.evaluation.metrics.accuracy import MetricPlan, rank_measure
-    from recbench_spark.evaluation.ranking.given import rank_batches
+    from recbench_spark.core.definitions import make_definition
+    from recbench_spark.metrics.accuracy import MetricPlan, rank_measure
+    from recbench_spark.ranking.given import rank_batches
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import METRICS as TABLE
     from recbench_spark.storage.frame_blocks import reduce_frame
@@ -89,11 +89,11 @@ def _store_users(folder: str) -> str:
     """Write one row per user with truth and list, once; return the place."""
     import pyarrow.parquet as pq
 
-    from recbench_spark.adhoc import task_tables
-    from recbench_spark.adhoc.evaluation import start_evaluation
-    from recbench_spark.adhoc.input_tables import open_place
-    from recbench_spark.adhoc.options import EvaluationRequest
-    from recbench_spark.adhoc.request_checks import check_request
+    from recbench_spark.evaluation import task_tables
+    from recbench_spark.evaluation.evaluation import start_evaluation
+    from recbench_spark.evaluation.input_tables import open_place
+    from recbench_spark.evaluation.options import EvaluationRequest
+    from recbench_spark.evaluation.request_checks import check_request
     from recbench_spark.storage.blocks import return_rows
 
     stored = Path(folder, "users")

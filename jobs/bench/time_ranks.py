@@ -59,12 +59,12 @@ def run_own(folder: Path, k: int) -> System:
 
     from recbench_spark import schemas
     from recbench_spark.config import Evaluation
-    from recbench_spark.evaluation.batched.rank import rank
-    from recbench_spark.evaluation.batched.shuffle import PassInputs
-    from recbench_spark.evaluation.ranking import part_users
-    from recbench_spark.evaluation.ranking.inputs import ScoredModel
-    from recbench_spark.evaluation.ranking.sources import DotSource
-    from recbench_spark.nightly.measure_checks import make_metric_plan
+    from recbench_spark.evaluation.rank import rank
+    from recbench_spark.evaluation.shuffle import PassInputs
+    from recbench_spark.night.measure_checks import make_metric_plan
+    from recbench_spark.ranking import part_users
+    from recbench_spark.ranking.inputs import ScoredModel
+    from recbench_spark.ranking.sources import DotSource
     from recbench_spark.storage.frame_blocks import FrameRows, share_rows
 
     store, root, rows = _store_factors(folder)
@@ -98,9 +98,9 @@ def _write_metrics(store: Any, plan: Any, run_id: str) -> None:
     from pyspark.sql import functions as F
 
     from recbench_spark import schemas
-    from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
-    from recbench_spark.evaluation.batched.run_measures import make_measures, map_user_values
-    from recbench_spark.evaluation.metrics.accuracy import RANKING_COLUMNS
+    from recbench_spark.evaluation.run_measures import make_measures, map_user_values
+    from recbench_spark.metrics.accuracy import RANKING_COLUMNS
+    from recbench_spark.ranking.batch_schemas import USER_VALUES, to_ddl
     from recbench_spark.storage.frame_blocks import reduce_frame
 
     rankings = store.read_partition(schemas.RANKINGS, "run_id", run_id)

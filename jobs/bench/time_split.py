@@ -26,12 +26,12 @@ COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
 def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
     """Read, check and label the log, write one Delta table; time the manifest separately."""
     from recbench_spark.config import Dataset, Split
-    from recbench_spark.nightly.split import write_labelled_log
-    from recbench_spark.protocol.audit_passes import build_manifest
-    from recbench_spark.protocol.labelled_rows import open_labelled
-    from recbench_spark.protocol.manifests import LogRows
+    from recbench_spark.night.split import write_labelled_log
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import MANIFESTS, SPLITS
+    from recbench_spark.splits.audit_passes import build_manifest
+    from recbench_spark.splits.labelled_rows import open_labelled
+    from recbench_spark.splits.manifests import LogRows
     from recbench_spark.storage.store import Store
 
     dataset = Dataset(name="generated", reader="parquet", path=log)

@@ -24,13 +24,13 @@ import numpy as np
 import pyarrow as pa
 
 from recbench_spark import cli
+from recbench_spark.auctions.auction_log import make_parts, match_probabilities
+from recbench_spark.auctions.auctions import check_auctions
+from recbench_spark.auctions.replay import LOGGED as LOGGED_POLICY
+from recbench_spark.auctions.replay import replay_models
+from recbench_spark.auctions.settings import AuctionLog, AuctionWorld, ReplaySettings
+from recbench_spark.auctions.worlds import LOGGED, SLOTS, make_auctions
 from recbench_spark.config import digest
-from recbench_spark.config.replay import AuctionLog, AuctionWorld, ReplaySettings
-from recbench_spark.data.auction_worlds import LOGGED, SLOTS, make_auctions
-from recbench_spark.data.readers.auctions import check_auctions
-from recbench_spark.simulation.auction_log import make_parts, match_probabilities
-from recbench_spark.simulation.replay import LOGGED as LOGGED_POLICY
-from recbench_spark.simulation.replay import replay_models
 from recbench_spark.storage.publish import replace_text
 
 CURVES = ("conditional", "plain")

@@ -28,12 +28,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from recbench_spark import cli
-from recbench_spark.config.searching import SettingRange
-from recbench_spark.definitions import Definition
-from recbench_spark.errors import OK, ConfigError
-from recbench_spark.evaluation.metrics.learning_curves import CurveRequest, CurveUsers, measure_prefixes
-from recbench_spark.kernels.arrays import Bools, Floats, Ints
-from recbench_spark.kernels.comparison.curve_crossings import (
+from recbench_spark.analyses.comparisons.kernels.significance import pair_sums, paired_t
+from recbench_spark.analyses.curves.kernels.crossings import (
     MOST_AT_ENDS,
     CurveCrossing,
     adjust_shares,
@@ -41,13 +37,15 @@ from recbench_spark.kernels.comparison.curve_crossings import (
     choose_switch,
     switch_values,
 )
-from recbench_spark.kernels.comparison.significance import pair_sums, paired_t
-from recbench_spark.kernels.hashing import hash_longs, start
-from recbench_spark.kernels.metrics.learning_curves import average_draws, average_points, summarise_points
-from recbench_spark.kernels.ranking.scorers import DotScorer, NeighbourScorer, Scorer
-from recbench_spark.kernels.resampling import mean_and_error, moments
-from recbench_spark.kernels.splits.prefixes import PrefixRule, order_by_hash
-from recbench_spark.leaderboard.search_spaces import Setting, draw_points, find_edges
+from recbench_spark.analyses.curves.learning_curves import CurveRequest, CurveUsers, measure_prefixes
+from recbench_spark.boards.search_spaces import Setting, draw_points, find_edges
+from recbench_spark.boards.settings import SettingRange
+from recbench_spark.core.arrays import Bools, Floats, Ints
+from recbench_spark.core.definitions import Definition
+from recbench_spark.core.hashing import hash_longs, start
+from recbench_spark.core.resampling import mean_and_error, moments
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.metrics.kernels.learning_curves import average_draws, average_points, summarise_points
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours
 from recbench_spark.models.prefix_vectors import PrefixFolder
 from recbench_spark.models.rating import registry
@@ -56,6 +54,8 @@ from recbench_spark.models.rating.folding import make_prefix_folder
 from recbench_spark.models.rating.interface import Fit, Ratings, RatingSettings
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import draw_held_out
+from recbench_spark.ranking.kernels.scorers import DotScorer, NeighbourScorer, Scorer
+from recbench_spark.splits.kernels.prefixes import PrefixRule, order_by_hash
 
 USERS, POINTS, NOISE = 1000, 20, 0.15
 """Size of the planted world, and the standard deviation of a value of one system, user and point."""

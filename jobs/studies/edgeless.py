@@ -37,12 +37,12 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark import cli
+from recbench_spark.analyses.comparisons.kernels.significance import student_half_width
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.kernels.comparison.significance import student_half_width
-from recbench_spark.kernels.graph.csr import Csr
-from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.ids import hash_numbers
-from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
+from recbench_spark.graphs.kernels.csr import Csr
+from recbench_spark.graphs.kernels.forms import LayerForm
+from recbench_spark.graphs.kernels.ids import hash_numbers
+from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 from recbench_spark.models.networks.factors import UserItemPairs, make_pairs
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.item_graphs import build_bipartite, build_walk_graph

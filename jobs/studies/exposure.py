@@ -27,21 +27,22 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from recbench_spark import cli
-from recbench_spark.config import WorldSettings
-from recbench_spark.data import worlds
-from recbench_spark.definitions import Definition
-from recbench_spark.errors import OK
-from recbench_spark.kernels import resampling
-from recbench_spark.kernels.estimators import exposure, power_law, propensities, strata
-from recbench_spark.kernels.estimators.exposure import (
+from recbench_spark.analyses.exposure.kernels import exposure, power_law, propensities
+from recbench_spark.analyses.exposure.kernels.exposure import (
     SUMS,
     EstimatorSettings,
     Parts,
     contributions,
     divide_sums,
 )
-from recbench_spark.kernels.ranking.rankings import Rankings
+from recbench_spark.analyses.sampling.kernels import strata
+from recbench_spark.config import WorldSettings
+from recbench_spark.core import resampling
+from recbench_spark.core.definitions import Definition
+from recbench_spark.errors import OK
+from recbench_spark.ranking.kernels.rankings import Rankings
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.splits import worlds
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -5,7 +5,7 @@
     python jobs/nightly.py --config grouped_likes_graph --warehouse DIR --logical-date 2026-11-24
 
 Writes FOLDER/log.parquet (user_id, item_id, part: train or test) and FOLDER/items.parquet (id, vector).
-There are twice as many users as items. `recbench_spark/data/planted_communities.py` describes the world.
+There are twice as many users as items. `jobs/studies/planted_communities.py` describes the world.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from jobs.studies.planted_communities import generate_world, write_tables
 from recbench_spark import cli
-from recbench_spark.data.planted_communities import generate_world, write_tables
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.runtime.journal import Journal
 

@@ -4,7 +4,7 @@
     python jobs/studies/histories.py world --kind memn2n --set hops=3
     python jobs/studies/histories.py ratings --file ratings.csv --kind sasrec --ties id,1,2
 
-`write`: writes the world of `recbench_spark/data/chained_facts.py` as the log of the benchmark file
+`write`: writes the world of `jobs/studies/chained_facts.py` as the log of the benchmark file
 `chained_facts`. `world`: fits one model on it, and prints its values beside the best possible ones; of a
 memory network also the change of a score without the item of the largest weight, and without another one.
 `ratings`: the last item of each user among all items that the user does not have, for several orders of
@@ -26,22 +26,16 @@ import numpy as np
 import pandas as pd
 import torch
 
+from jobs.studies.chained_facts import ITEMS, LENGTH, find_best_values, generate_histories, write_log
 from recbench_spark import cli
 from recbench_spark.config import load_yaml
-from recbench_spark.config.models import make_model
-from recbench_spark.data.chained_facts import (
-    ITEMS,
-    LENGTH,
-    find_best_values,
-    generate_histories,
-    write_log,
-)
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.models.networks.explanations import compare_drops, explain_history
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_networks import HistoryMemory
 from recbench_spark.models.networks.sequence_tasks import SequenceTask, count_better, read_length
 from recbench_spark.models.networks.sequences import Sequences, cut_newest, make_sequences, set_last_aside
+from recbench_spark.models.settings import make_model
 
 KINDS = ("popular", "sasrec", "gru4rec", "memn2n")
 EXPLAINED = 200

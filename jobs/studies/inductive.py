@@ -38,13 +38,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from jobs.studies.liked_movies import Movies, log_degree, read_movies
 from recbench_spark import cli
-from recbench_spark.data.liked_movies import Movies, log_degree, read_movies
+from recbench_spark.analyses.comparisons.kernels.significance import student_half_width
 from recbench_spark.errors import OK, DataError
-from recbench_spark.kernels.comparison.significance import student_half_width
-from recbench_spark.kernels.graph.csr import Csr, build_csr, edge_keys
-from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.graphs.kernels.csr import Csr, build_csr, edge_keys
+from recbench_spark.graphs.kernels.forms import LayerForm
+from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.models.networks.factors import UserItemPairs, make_pairs
 from recbench_spark.models.networks.fitting import FitResult, fit
 from recbench_spark.models.networks.item_graphs import build_cosine_graph, build_walk_graph

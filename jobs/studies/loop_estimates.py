@@ -14,15 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recbench_spark.definitions import Definition
-from recbench_spark.kernels import resampling
-from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.kernels.estimators import exposure, power_law, propensities, strata
-from recbench_spark.kernels.estimators.exposure import EstimatorSettings
-from recbench_spark.kernels.estimators.strata import StratumEdges
-from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
-from recbench_spark.kernels.ranking.rankings import Rankings
-from recbench_spark.revisions import select_revisions
+from recbench_spark.analyses.exposure.kernels import exposure, power_law, propensities
+from recbench_spark.analyses.exposure.kernels.exposure import EstimatorSettings
+from recbench_spark.analyses.sampling.kernels import strata
+from recbench_spark.analyses.sampling.kernels.strata import StratumEdges
+from recbench_spark.core import resampling
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.definitions import Definition
+from recbench_spark.core.revisions import select_revisions
+from recbench_spark.metrics.kernels.accuracy import cutoffs, measure
+from recbench_spark.ranking.kernels.rankings import Rankings
 
 HOLDOUT = "holdout"
 PUBLISHED, OURS = "published", "ours"

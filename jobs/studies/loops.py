@@ -21,23 +21,23 @@ import pandas as pd
 import pyarrow as pa
 
 from recbench_spark.config import Benchmark, Dataset, ModelConfig, PopularModel, digest
+from recbench_spark.core.arrays import Bools, Floats, Ints
+from recbench_spark.core.hashed_ids import hash_ids
+from recbench_spark.core.revisions import select_revisions
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.kernels.arrays import Bools, Floats, Ints
-from recbench_spark.kernels.hashed_ids import hash_ids
-from recbench_spark.kernels.ranking.positives import ItemLists
-from recbench_spark.kernels.ranking.rankings import Rankings, mark_relevant
-from recbench_spark.kernels.ranking.scorers import BlockScorer, DotScorer, Scorer, UserBlock, count_ranks
+from recbench_spark.models.fits.logs import index_ids
 from recbench_spark.models.means import MeansModel
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.interface import Ratings, ScoringModel, check_ratings
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
 from recbench_spark.models.rating.sgd import RatingFactorModel
-from recbench_spark.protocol.labels import OpenLoop, label_rows
-from recbench_spark.protocol.pairs import OPEN_LOOP
-from recbench_spark.protocol.rules import make_rule
-from recbench_spark.revisions import select_revisions
+from recbench_spark.ranking.kernels.positives import ItemLists
+from recbench_spark.ranking.kernels.rankings import Rankings, mark_relevant
+from recbench_spark.ranking.kernels.scorers import BlockScorer, DotScorer, Scorer, UserBlock, count_ranks
+from recbench_spark.splits.labels import OpenLoop, label_rows
+from recbench_spark.splits.pairs import OPEN_LOOP
+from recbench_spark.splits.rules import make_rule
 from recbench_spark.storage.publish import replace_file
-from recbench_spark.training.fits.logs import index_ids
 
 TRAIN, VALID, TEST = "train", "valid", "test"
 PARTS = (TRAIN, VALID, TEST, OPEN_LOOP)

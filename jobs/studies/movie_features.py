@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jobs.studies.liked_movies import read_movies, write_features
 from recbench_spark import cli
-from recbench_spark.data.liked_movies import read_movies, write_features
 from recbench_spark.errors import OK
 from recbench_spark.runtime.journal import Journal
 

@@ -10,12 +10,12 @@ A fifth of each user's liked items (rating 4 or more) is held out by hash. A tes
 and one of the user's training items, drawn by hash: the query. All items but the query are ranked by the
 dot product of vectors. `hit_rate` at K is the share of pairs whose item is among the first K,
 `scaled_mrr` the mean of 1 / ceil(rank / 100) (Ying et al. 2018, section 4.1). Features of MovieLens:
-genres, title words hashed to 32 signed numbers, log degree in training. `data/planted_communities.py`
-describes those of the generated world. Every variant differs from `base` in the choice that it is named
-after. Each seed has its own walks, pairs, order and weights, with the same split. Four references need no
-fit: `popularity`, `features` (dot product of raw features), `visits` (of walks from the query) and `groups`
-(an oracle). Each fit has checkpoints, and each result is a line of FOLDER/results.jsonl that is not
-computed again. The study runs in one process, without Spark.
+genres, title words hashed to 32 signed numbers, log degree in training.
+`jobs/studies/planted_communities.py` describes those of the generated world. Every variant differs from
+`base` in the choice that it is named after. Each seed has its own walks, pairs, order and weights, with
+the same split. Four references need no fit: `popularity`, `features` (dot product of raw features),
+`visits` (of walks from the query) and `groups` (an oracle). Each fit has checkpoints, and each result is a
+line of FOLDER/results.jsonl that is not computed again. The study runs in one process, without Spark.
 """
 
 from __future__ import annotations
@@ -32,21 +32,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jobs.studies.liked_movies import log_degree, read_movies
+from jobs.studies.planted_communities import HELD_OUT, SPLIT_SEED, VERSION, PlantedWorld, generate_world
 from recbench_spark import cli
-from recbench_spark.data.liked_movies import log_degree, read_movies
-from recbench_spark.data.planted_communities import (
-    HELD_OUT,
-    SPLIT_SEED,
-    VERSION,
-    PlantedWorld,
-    generate_world,
-)
+from recbench_spark.analyses.comparisons.kernels.significance import student_half_width
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.kernels.comparison.significance import student_half_width
-from recbench_spark.kernels.graph.forms import Aggregator, LayerForm
-from recbench_spark.kernels.graph.ids import hash_numbers
-from recbench_spark.kernels.graph.samples import Band, rank_bands
-from recbench_spark.kernels.graph.walks import MostVisited
+from recbench_spark.graphs.kernels.forms import Aggregator, LayerForm
+from recbench_spark.graphs.kernels.ids import hash_numbers
+from recbench_spark.graphs.kernels.samples import Band, rank_bands
+from recbench_spark.graphs.kernels.walks import MostVisited
 from recbench_spark.models.networks.factors import (
     UserItemPairs,
     order_users_by_hash,

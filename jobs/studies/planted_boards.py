@@ -3,10 +3,10 @@
     python jobs/studies/planted_boards.py --methods 100 --seed 1
 
 Each method has an error over its settings whose optimum is known, and a search as the shipped benchmark
-files declare it: points of `leaderboard.search_spaces.draw_points`, trials with the noise of seeds, a
+files declare it: points of `boards.search_spaces.draw_points`, trials with the noise of seeds, a
 value over ten folds.
 A method is under-tuned if its run is worse than its optimum by 1 % of the error or three
-times the noise of folds, whichever is more. The verdicts are those of `leaderboard.entries.judge_entries`.
+times the noise of folds, whichever is more. The verdicts are those of `boards.entries.judge_entries`.
 No data, no Spark.
 
 Methods with the note "no power" are counted separately. The same methods are judged once more without their
@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recbench_spark import cli
+from recbench_spark.boards.entries import Entry, SettingsSource, judge_entries, spread_columns
+from recbench_spark.boards.fold_statistics import summarise_folds
+from recbench_spark.boards.search_spaces import draw_points, make_search
+from recbench_spark.boards.verdicts import MIN_GAIN_SHARE, MIN_GAIN_SPREADS, TuningVerdict
 from recbench_spark.config import SettingRange
 from recbench_spark.errors import OK
-from recbench_spark.leaderboard.entries import Entry, SettingsSource, judge_entries, spread_columns
-from recbench_spark.leaderboard.fold_statistics import summarise_folds
-from recbench_spark.leaderboard.search_spaces import draw_points, make_search
-from recbench_spark.leaderboard.verdicts import MIN_GAIN_SHARE, MIN_GAIN_SPREADS, TuningVerdict
 
 SEEDS_NOISE, FOLDS_SD, FOLDS, ERROR = 0.0005, 0.0025, 10, 0.8
 """Standard deviations over seeds and folds, similar to MovieLens 1M, and the error at the optimum."""

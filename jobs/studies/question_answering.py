@@ -5,11 +5,11 @@
     python jobs/studies/question_answering.py --output runs.jsonl --tables   # of the fits in the file alone
     python jobs/studies/question_answering.py --quick                        # seconds, to see that it runs
 
-The tasks are those of `data.question_worlds`, after tasks 1, 2, 6, 12 and 15 of bAbI, with sentences of our
-own. `joint` is one network for all five, trained on the questions of all. Training is the authors'
-(Sukhbaatar et al. 2015): position and temporal encoding, a linear start of 20 epochs at half the rate, then
-100 epochs; 10 % empty entries; see `models.networks.answers.AnswerPlan`. All seeds of weights have the same
-stories; 1,000 further stories of each task are the test.
+The tasks are those of `jobs.studies.question_worlds`, after tasks 1, 2, 6, 12 and 15 of bAbI, with
+sentences of our own. `joint` is one network for all five, trained on the questions of all. Training is the
+authors' (Sukhbaatar et al. 2015): position and temporal encoding, a linear start of 20 epochs at half the
+rate, then 100 epochs; 10 % empty entries; see `models.networks.answers.AnswerPlan`. All seeds of weights
+have the same stories; 1,000 further stories of each task are the test.
 
 A fit is a line of the output file, with its errors on training and test questions. Fits whose lines are in
 the file are not made again, so a study goes on where it was stopped. The tables show the test error of the
@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jobs.studies.question_worlds import TASKS, QuestionSet, number_stories, write_stories
 from recbench_spark import cli
-from recbench_spark.data.question_worlds import TASKS, QuestionSet, number_stories, write_stories
 from recbench_spark.errors import OK, DataError
 from recbench_spark.models.networks.answers import AnswerPlan, Questions, fit_answers, measure_error
 from recbench_spark.models.networks.memory import TYINGS, MemoryNetwork, MemoryShape, WordBags

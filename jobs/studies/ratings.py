@@ -22,18 +22,18 @@ from typing import NamedTuple
 import pandas as pd
 
 from recbench_spark import cli
+from recbench_spark.boards.search_spaces import Setting, replace_settings
 from recbench_spark.commands.actions.benchmark import select_models
 from recbench_spark.config import ModelConfig, load_benchmark
-from recbench_spark.config.models import make_model
 from recbench_spark.errors import FAILED, OK, ConfigError
-from recbench_spark.leaderboard.search_spaces import Setting, replace_settings
+from recbench_spark.models.fits.tasks import FitTask
 from recbench_spark.models.rating.kinds import model_seed
 from recbench_spark.models.rating.registry import gives_ratings
+from recbench_spark.models.settings import make_model
 from recbench_spark.reports import fits as pictures
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
-from recbench_spark.training.fits.tasks import FitTask
 from recbench_spark.tuning.fold_fits import FitPlanner, run_plan
 from recbench_spark.tuning.folds import open_folded_log
 

@@ -14,12 +14,17 @@ import numpy as np
 
 from jobs.studies.loop_estimates import HOLDOUT, Column
 from jobs.studies.simpson_runs import SeedResults, SeedWork, name_family
-from recbench_spark.kernels.arrays import Floats
-from recbench_spark.kernels.comparison import agreement
-from recbench_spark.kernels.comparison.agreement import Spread
-from recbench_spark.kernels.comparison.significance import benjamini_hochberg, holm, pair_sums, paired_t
-from recbench_spark.kernels.estimators.exposure import combine_strata
-from recbench_spark.kernels.resampling import poisson_weights
+from recbench_spark.analyses.comparisons.kernels import agreement
+from recbench_spark.analyses.comparisons.kernels.agreement import Spread
+from recbench_spark.analyses.comparisons.kernels.significance import (
+    benjamini_hochberg,
+    holm,
+    pair_sums,
+    paired_t,
+)
+from recbench_spark.analyses.exposure.kernels.exposure import combine_strata
+from recbench_spark.core.arrays import Floats
+from recbench_spark.core.resampling import poisson_weights
 
 Row = dict[str, Any]
 

@@ -38,14 +38,14 @@ from jobs.studies.loops import (
     save_arrays,
     save_rankings,
 )
+from recbench_spark.boards.search_spaces import Setting, draw_points
+from recbench_spark.boards.settings import SearchSettings
 from recbench_spark.config import Benchmark, ModelConfig, digest
-from recbench_spark.config.searching import SearchSettings
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.errors import DataError, RecbenchError
-from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.kernels.ranking.rankings import Rankings
-from recbench_spark.leaderboard.search_spaces import Setting, draw_points
 from recbench_spark.models.rating.shuffling import draw_held_out
-from recbench_spark.protocol.pairs import OPEN_LOOP
+from recbench_spark.ranking.kernels.rankings import Rankings
+from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.tuning.search import apply_setting
 
 SIZE = re.compile(r"_\d+$")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import date
 
 from recbench_spark.config import Split, make_age_gate
-from recbench_spark.data.log_columns import ChosenColumns
-from recbench_spark.data.log_files import LogFile
-from recbench_spark.data.log_values import ColumnFacts
+from recbench_spark.sources.log_columns import ChosenColumns
+from recbench_spark.sources.log_files import LogFile
+from recbench_spark.sources.log_values import ColumnFacts
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ FEW_KNOWN = 0.5
 """Share of known users below which a cut at one time would measure little but unknown users."""
 
 RANKS = """\
-models: # every kind and its settings: docs of the models in recbench_spark/config/models.py
+models: # every kind and its settings: docs of the models in recbench_spark/models/settings.py
   - {name: random, kind: random}
   - {name: popular, kind: popular}
   - {name: item_knn, kind: item_knn, neighbours: 100}

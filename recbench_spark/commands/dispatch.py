@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from recbench_spark import __version__
+from recbench_spark.core.extras import CORE, EXTRAS, install_command, list_packages
 from recbench_spark.errors import FAILED, OK, USAGE, cut_middle, nearest
-from recbench_spark.extras import CORE, EXTRAS, install_command, list_packages
 
 PROGRAM = "recbench"
 PARSER = re.compile(r"^def parser\(", re.MULTILINE)

@@ -21,15 +21,15 @@ from recbench_spark.config import (
     ModelConfig,
     ScoresModel,
 )
-from recbench_spark.data import arrow_files
-from recbench_spark.data.arrow_times import check_times, read_movielens_times
-from recbench_spark.data.log_sources import open_raw_log
-from recbench_spark.data.opened_logs import make_rules
-from recbench_spark.data.table_pieces import detect_kind
-from recbench_spark.data.text_layouts import MOVIELENS
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
-from recbench_spark.nightly.night_status import NightOutcome
-from recbench_spark.nightly.run_keys import evaluation_paths
+from recbench_spark.night.night_status import NightOutcome
+from recbench_spark.night.run_keys import evaluation_paths
+from recbench_spark.sources import arrow_files
+from recbench_spark.sources.arrow_times import check_times, read_movielens_times
+from recbench_spark.sources.log_sources import open_raw_log
+from recbench_spark.sources.opened_logs import make_rules
+from recbench_spark.sources.table_pieces import detect_kind
+from recbench_spark.sources.text_layouts import MOVIELENS
 from recbench_spark.storage.local_files import describe_content
 from recbench_spark.storage.table_scans import find_partition
 
@@ -44,7 +44,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
         ConfigError: a setting that cannot be. MissingError: a file that is not there, or not yet.
         SchemaError: a table without a column that is needed, or vectors of two widths.
     """
-    from recbench_spark.nightly.benchmark_checks import check_night  # noqa: PLC0415
+    from recbench_spark.night.benchmark_checks import check_night  # noqa: PLC0415
 
     check_night(benchmark)
     check_models(store_root, benchmark.models)
@@ -73,7 +73,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
 
 def describe_model(model: ModelConfig) -> str | None:
     """Check the files of a model and return its description; None if its name says all."""
-    from recbench_spark.training.model_adapter import make_adapter  # noqa: PLC0415
+    from recbench_spark.models.adapters.model_adapter import make_adapter  # noqa: PLC0415
 
     try:
         return make_adapter(model).describe() if model.measured else None
@@ -169,7 +169,7 @@ def _check_log_parts(benchmark: Benchmark) -> None:
     dataset = benchmark.dataset
     if not _has_known_columns(dataset):
         return
-    from recbench_spark.nightly.benchmark_checks import require_parts  # noqa: PLC0415
+    from recbench_spark.night.benchmark_checks import require_parts  # noqa: PLC0415
 
     with suppress(FallbackToSpark):
         if dataset.columns.get("part", "part") not in arrow_files.read_column_names(str(dataset.path)):

@@ -24,7 +24,7 @@ import argparse
 from recbench_spark import cli
 from recbench_spark.config import Gate
 from recbench_spark.errors import nearest
-from recbench_spark.kernels.graph.forms import AGGREGATORS
+from recbench_spark.graphs.kernels.forms import AGGREGATORS
 from recbench_spark.models.graph import DRIFT
 
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 import argparse
 
 from recbench_spark import cli
-from recbench_spark.adhoc.options import ENGINES, KINDS, SIMILARITIES, EvaluationRequest
 from recbench_spark.config import DEFAULT_METRICS, Bootstrap, Views
+from recbench_spark.evaluation.options import ENGINES, KINDS, SIMILARITIES, EvaluationRequest
 
 
 def parser() -> cli.Parser:

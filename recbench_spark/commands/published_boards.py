@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from recbench_spark import reports
+from recbench_spark.boards.entries import judge_entries, make_published_entries
+from recbench_spark.boards.published import load_published_board
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.leaderboard.entries import judge_entries, make_published_entries
-from recbench_spark.leaderboard.published import load_published_board
 
 
 def print_published_board(name: str, *, paired: bool) -> int:

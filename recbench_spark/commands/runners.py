@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable
 from typing import TypeVar
 
+from recbench_spark.core.extras import explain_missing
 from recbench_spark.engine.choices import EngineChoice, require_spark
 from recbench_spark.engine.local import choose_workers
 from recbench_spark.errors import FallbackToSpark
-from recbench_spark.extras import explain_missing
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.file_tables import FileTables

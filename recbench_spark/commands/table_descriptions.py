@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recbench_spark.data import arrow_files
-from recbench_spark.data.table_pieces import detect_kind
 from recbench_spark.errors import FallbackToSpark
+from recbench_spark.sources import arrow_files
+from recbench_spark.sources.table_pieces import detect_kind
 from recbench_spark.storage.local_files import COMPRESSED, require_columns
 
 KNOWN_LATER = "known when Spark starts"

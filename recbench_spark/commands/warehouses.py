@@ -52,7 +52,7 @@ def check_models(root: str, models: Sequence[ModelConfig], *, opened: bool = Fal
     """
     if is_local_folder(root) or (may_have_folder(root) and not opened):
         return
-    from recbench_spark.training.model_adapter import make_adapter  # noqa: PLC0415
+    from recbench_spark.models.adapters.model_adapter import make_adapter  # noqa: PLC0415
 
     for model in (model for model in models if model.measured):
         adapter = make_adapter(model)

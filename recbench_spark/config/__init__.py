@@ -7,7 +7,28 @@ spark-submit; secrets belong in neither.
 
 from __future__ import annotations
 
-from recbench_spark.config.base import (
+from recbench_spark.analyses.comparisons.settings import Comparisons, Gate, Paradoxes, Regression
+from recbench_spark.analyses.curves.settings import LearningCurve
+from recbench_spark.boards.settings import SearchSettings, SettingRange
+from recbench_spark.config.benchmark import Benchmark
+from recbench_spark.config.evaluation import (
+    CURVE_METRIC,
+    DEFAULT_METRICS,
+    EXPOSURE_SLICES,
+    MANDCG,
+    Bootstrap,
+    CandidateDraw,
+    Evaluation,
+    Exposure,
+    Propensities,
+    Slice,
+    Strata,
+    Views,
+)
+from recbench_spark.config.living_logs import AGE_FACT, gates_with_age, make_age_gate
+from recbench_spark.config.loading import BENCHMARKS, find_benchmark, load_benchmark, make_benchmark
+from recbench_spark.core.documents import MAX_ALIAS_NODES, MAX_DEPTH, Loader, load_yaml
+from recbench_spark.core.strict_settings import (
     INT,
     MAX_CURVE,
     MAX_SECONDS,
@@ -29,34 +50,8 @@ from recbench_spark.config.base import (
     refuse_secrets,
     seconds,
 )
-from recbench_spark.config.benchmark import Benchmark
-from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
-from recbench_spark.config.dataset import (
-    LOG_COLUMNS,
-    OFFSET,
-    Dataset,
-    WorldSettings,
-)
-from recbench_spark.config.documents import MAX_ALIAS_NODES, MAX_DEPTH, Loader, load_yaml
-from recbench_spark.config.evaluation import (
-    CURVE_METRIC,
-    DEFAULT_METRICS,
-    EXPOSURE_SLICES,
-    MANDCG,
-    Bootstrap,
-    CandidateDraw,
-    Evaluation,
-    Exposure,
-    Propensities,
-    Slice,
-    Strata,
-    Views,
-)
-from recbench_spark.config.graph import GraphModel, GraphSource
-from recbench_spark.config.learning_curves import LearningCurve
-from recbench_spark.config.living_logs import AGE_FACT, gates_with_age, make_age_gate
-from recbench_spark.config.loading import BENCHMARKS, find_benchmark, load_benchmark, make_benchmark
-from recbench_spark.config.models import (
+from recbench_spark.graphs.settings import GraphModel, GraphSource
+from recbench_spark.models.settings import (
     EmbeddingsModel,
     ItemKnnModel,
     ListsModel,
@@ -71,8 +66,8 @@ from recbench_spark.config.models import (
     SwitchModel,
     TruthModel,
 )
-from recbench_spark.config.searching import SearchSettings, SettingRange
-from recbench_spark.config.split import FOLD_HOLDOUTS, HOLDOUT_KEYS, NETFLIX, PROTOCOLS, HeldOut, Split
+from recbench_spark.sources.settings import LOG_COLUMNS, OFFSET, Dataset, WorldSettings
+from recbench_spark.splits.settings import FOLD_HOLDOUTS, HOLDOUT_KEYS, NETFLIX, PROTOCOLS, HeldOut, Split
 
 __all__ = [
     "AGE_FACT",

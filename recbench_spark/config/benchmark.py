@@ -6,11 +6,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from recbench_spark.config.base import Name, Strict, require_own_names
-from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
-from recbench_spark.config.dataset import CLOSED_LOOP_READERS, Dataset
+from recbench_spark.analyses.comparisons.settings import Comparisons, Gate, Paradoxes, Regression
+from recbench_spark.boards.settings import SearchSettings
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
-from recbench_spark.config.models import (
+from recbench_spark.core.definitions import Definition
+from recbench_spark.core.strict_settings import Name, Strict, require_own_names
+from recbench_spark.models.settings import (
     EmbeddingsModel,
     ItemKnnModel,
     ListsModel,
@@ -22,10 +23,9 @@ from recbench_spark.config.models import (
     SwitchModel,
     make_model,
 )
-from recbench_spark.config.retrieval import Retrieval
-from recbench_spark.config.searching import SearchSettings
-from recbench_spark.config.split import FOLD_HOLDOUTS, Split
-from recbench_spark.definitions import Definition
+from recbench_spark.retrieval.settings import Retrieval
+from recbench_spark.sources.settings import CLOSED_LOOP_READERS, Dataset
+from recbench_spark.splits.settings import FOLD_HOLDOUTS, Split
 
 
 class Benchmark(Strict):

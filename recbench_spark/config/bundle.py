@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from recbench_spark.config.base import Name, Strict
-from recbench_spark.config.models import Provenance
+from recbench_spark.core.strict_settings import Name, Strict
+from recbench_spark.models.settings import Provenance
 
 
 class Bundle(Strict):

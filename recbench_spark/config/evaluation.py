@@ -9,17 +9,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from recbench_spark.config.base import INT, MAX_CURVE, Count, Location, Name, Seed, Strict
-from recbench_spark.config.learning_curves import LearningCurve
-from recbench_spark.definitions import (
+from recbench_spark.analyses.curves.settings import LearningCurve
+from recbench_spark.core.definitions import (
     SAMPLED,
     Definition,
     DrawEstimator,
     ExposureEstimator,
     make_definition,
 )
+from recbench_spark.core.metric_names import read_figures
+from recbench_spark.core.strict_settings import INT, MAX_CURVE, Count, Location, Name, Seed, Strict
 from recbench_spark.errors import ConfigError, show_value
-from recbench_spark.metric_names import read_figures
 
 
 class Slice(Strict):
@@ -55,7 +55,7 @@ class CandidateDraw(Strict):
     """Sampled candidates (definition.candidates uniform or popularity): their number, and the seed.
 
     `per`: `n` items for each user, or for each of the user's held-out items. `estimators`: names of the
-    corrections that stand beside the raw values of uniform draws (see `kernels.estimators.sampled`).
+    corrections that stand beside the raw values of uniform draws (see `analyses.sampling.kernels.sampled`).
     """
 
     n: Count = 100
@@ -87,7 +87,7 @@ DEFAULT_METRICS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg", "au
 
 
 class Propensities(Strict):
-    """Chances that an item was shown, from the training part (see `kernels.estimators.propensities`).
+    """Chances that an item was shown, from the training part (`analyses.exposure.kernels.propensities`).
 
     `law`: the way to find the exponent. `scale`: powers are known up to a factor; make the largest 1, or
     their sum the interactions of a mean user. `floor`: smaller values are raised to it, and values above 1
@@ -138,7 +138,7 @@ class Propensities(Strict):
 
 
 class Strata(Strict):
-    """Strata of items by propensity, Q1 the least shown (see `kernels.estimators.strata`).
+    """Strata of items by propensity, Q1 the least shown (see `analyses.sampling.kernels.strata`).
 
     The slice `stratum` is that of the first number.
     """
@@ -159,7 +159,7 @@ class Strata(Strict):
 
 
 class Exposure(Strict):
-    """Estimates that correct for what a recommender exposed (see `kernels.estimators.exposure`).
+    """Estimates that correct for what a recommender exposed (see `analyses.exposure.kernels.exposure`).
 
     Under chances `ips` is unbiased for sums (hits, precision, DCG). Weighted NDCG is not, and can be
     farther from the truth than the holdout: its ideal list holds only what was shown. `ips_pooled` divides

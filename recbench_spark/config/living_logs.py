@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recbench_spark.config.base import UNITS, seconds
-from recbench_spark.config.comparisons import Gate
+from recbench_spark.analyses.comparisons.settings import Gate
+from recbench_spark.core.strict_settings import UNITS, seconds
 
 if TYPE_CHECKING:
     from recbench_spark.config.benchmark import Benchmark
-    from recbench_spark.config.split import Split
+    from recbench_spark.splits.settings import Split
 
 AGE_FACT = "newest_age_days"
 """Fact: days from the log's newest row to the end of the night's day."""

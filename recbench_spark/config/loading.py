@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recbench_spark.config.base import parse, shorten
 from recbench_spark.config.benchmark import Benchmark
-from recbench_spark.config.documents import load_yaml
-from recbench_spark.config.own_modules import remember_folder
+from recbench_spark.core.documents import load_yaml
+from recbench_spark.core.own_modules import remember_folder
+from recbench_spark.core.strict_settings import parse, shorten
 from recbench_spark.errors import ConfigError, nearest
 
 CONF = Path(__file__).resolve().parents[1] / "conf"

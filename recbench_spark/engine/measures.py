@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.kernels.arrays import Ints
-from recbench_spark.kernels.streams import Batches, serialize_table
+from recbench_spark.core.arrays import Ints
+from recbench_spark.core.streams import Batches, serialize_table
 from recbench_spark.schemas import Table
 
 Pieces = Sequence[Sequence[pa.RecordBatch]]

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from recbench_spark.core.extras import CORE, name_fault, read_version
 from recbench_spark.engine.sessions import (
     Py4JError,
     has_other_python,
@@ -24,7 +25,6 @@ from recbench_spark.engine.sessions import (
 )
 from recbench_spark.engine.versions import change_setting, read_setting
 from recbench_spark.errors import ConfigError
-from recbench_spark.extras import CORE, name_fault, read_version
 
 DELTA_JARS = {
     "3.5": "io.delta:delta-spark_2.12:3.3.2",

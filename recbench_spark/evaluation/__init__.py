@@ -1,1 +1,1 @@
-"""Rankings, metrics and their confidence intervals, computed from held-out items and models."""
+"""One pass over all users for all models, and evaluations of tables that a caller passes."""

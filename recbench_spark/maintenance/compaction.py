@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import partial
 
-from recbench_spark.nightly.split import drop_splits
+from recbench_spark.night.split import drop_splits
 from recbench_spark.schemas import RUNS, SPLITS, TABLES, Table
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.object_access import map_together

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recbench_spark.graph.folders import FOLDER, read_note
+from recbench_spark.graphs.folders import FOLDER, read_note
 from recbench_spark.maintenance.retention import (
     MAX_NIGHT_SECONDS,
     RetentionRule,

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from recbench_spark.graph.folders import FOLDER, MANIFEST, NIGHT_NOTE
+from recbench_spark.auctions.log_layout import LAYOUTS
+from recbench_spark.auctions.log_layout import MANIFEST as LAYOUT_MANIFEST
+from recbench_spark.auctions.part_files import FACTS
+from recbench_spark.graphs.folders import FOLDER, MANIFEST, NIGHT_NOTE
+from recbench_spark.models.fits.tasks import FIT_FILES
 from recbench_spark.schemas import SPLITS
-from recbench_spark.simulation.log_layout import LAYOUTS
-from recbench_spark.simulation.log_layout import MANIFEST as LAYOUT_MANIFEST
-from recbench_spark.simulation.part_files import FACTS
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
 from recbench_spark.storage.made_folders import CURRENT, find_private_form, stat_folders, stat_whole
@@ -28,7 +29,6 @@ from recbench_spark.storage.objects import (
     remove_objects,
 )
 from recbench_spark.storage.uris import arrow_uri, join_uri
-from recbench_spark.training.fits.tasks import FIT_FILES
 
 MAX_NIGHT_SECONDS = 24 * 3600
 """Seconds after which a night is over: a day."""

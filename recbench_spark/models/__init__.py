@@ -1,1 +1,1 @@
-"""Models on arrays: numpy and torch, no Spark."""
+"""Models: settings, what they compute on arrays, and adapters that fit and rank with them."""

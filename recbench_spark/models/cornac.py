@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from recbench_spark.core.extras import install_command
 from recbench_spark.errors import ConfigError, MissingError, nearest
-from recbench_spark.extras import install_command
 from recbench_spark.models.rating.interface import Floats, Indices, Ratings
 from recbench_spark.models.rating.kinds import VectorModel
 from recbench_spark.models.rating.own import Vectors

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from recbench_spark.config.fold_in import FoldInRidge
+from recbench_spark.core.arrays import Bools, Floats, Floats32
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.arrays import Bools, Floats, Floats32
+from recbench_spark.models.fold_in_kinds import FoldInRidge
 from recbench_spark.models.prefix_fold_in import decompose_items
 from recbench_spark.models.prefix_vectors import (
     ConfidenceFolder,

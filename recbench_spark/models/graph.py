@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from recbench_spark.config.graph import Features, GraphLayers
-from recbench_spark.config.models import ModelConfig
+from recbench_spark.graphs.settings import Features, GraphLayers
+from recbench_spark.models.settings import ModelConfig
 
 SIDES = ("user", "item")
 """Sides of a split's graph. Messages go both ways."""
@@ -19,7 +19,7 @@ DRIFT = (
     "drift_cosine_p50",
     "drift_neighbours_kept",
 )
-"""Facts on how far embeddings moved since the night before, by side (`graph.drift`)."""
+"""Facts on how far embeddings moved since the night before, by side (`graphs.drift`)."""
 
 
 class GraphNet(GraphLayers, ModelConfig):

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from recbench_spark.config.graph import GraphLayers, Width
+from recbench_spark.graphs.settings import GraphLayers, Width
 from recbench_spark.models.graph import SIDES
 from recbench_spark.models.pinsage import FittedLayers
 

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.kernels.hashed_ids import hash_encoded
-from recbench_spark.kernels.ids import encode_texts
-from recbench_spark.kernels.ranking.rankings import mark_relevant
-from recbench_spark.kernels.splits.positions import ascending
+from recbench_spark.core.hashed_ids import hash_encoded
+from recbench_spark.core.ids import encode_texts
+from recbench_spark.ranking.kernels.rankings import mark_relevant
+from recbench_spark.splits.kernels.positions import ascending
 from recbench_spark.storage.shared_arrays import Arrays, bound_lists, flatten_lists
 
 if TYPE_CHECKING:  # tasks that rank need no settings
@@ -197,28 +197,6 @@ def normalise_weights(similar: SimilarItems) -> SimilarItems:
     """Divide the weights of each item by their sum: s_ij / sum_j s_ij."""
     sums = np.bincount(similar.items, similar.weights) if len(similar.items) else np.zeros(0)
     return SimilarItems(similar.items, similar.neighbours, similar.weights / sums[similar.items])
-
-
-def centring_bias(
-    mean_i: npt.NDArray[np.float64],
-    offsets_j: npt.NDArray[np.int64],
-    items_n: npt.NDArray[np.int64],
-    weights_n: npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
-    """Return (i,) b_i = mean_i - sum_j s_ij mean_j, so that sum_j s_ij r_uj + b_i is the centred score.
-
-    It is the part of mean_i + sum_j s_ij (r_uj - mean_j) that does not depend on the user.
-
-    Args:
-        mean_i: (i,) mean of each item's column over all users.
-        offsets_j: (i + 1,) bounds of row j: the items that have item j as a neighbour.
-        items_n: (n,) these items.
-        weights_n: (n,) similarities s_ij.
-    """
-    expected_n = np.repeat(mean_i, np.diff(offsets_j)) * weights_n
-    # Terms are added by size, so that items with the same terms in another order have the same sum.
-    order_n = np.lexsort((expected_n, items_n))
-    return mean_i - np.bincount(items_n[order_n], expected_n[order_n], minlength=len(mean_i))
 
 
 def binary_matrix(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], n_items: int) -> Any:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from recbench_spark.config.models import ModelConfig
 from recbench_spark.models.rating.means import MeansSettings
+from recbench_spark.models.settings import ModelConfig
 
 
 class MeansModel(MeansSettings, ModelConfig):
     """MeansModel predicts r_ui = mu + b_i + b_u, with shrunk means of items and users.
 
-    The settings are those of `rating.means`. A night fits the model on the cluster (`training.means`).
-    Among many fits it is one task like the others. Items without training rows are in no list.
+    The settings are those of `rating.means`. A night fits the model on the cluster
+    (`models.adapters.means`). Among many fits it is one task like the others. Items without training rows
+    are in no list.
     """
 
     revised: ClassVar[tuple[str, ...]] = ("trained_items",)

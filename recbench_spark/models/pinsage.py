@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from recbench_spark.config.base import Count
-from recbench_spark.config.graph import Features, GraphLayers, LayerSettings, Width
+from recbench_spark.core.strict_settings import Count
+from recbench_spark.graphs.settings import Features, GraphLayers, LayerSettings, Width
 from recbench_spark.models.networks.settings import FittedModel
 
 

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
-from recbench_spark.kernels.compiling import compile_kernel
 
 ITEMS_A_BLOCK = 1 << 14
 """Items that are converted to float64 together: 8 MB at 64 dimensions."""

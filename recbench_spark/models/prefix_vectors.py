@@ -17,9 +17,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
-from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.models.prefix_fold_in import (
     ItemSpectrum,
     fold_in_ials_prefixes,
@@ -28,6 +27,7 @@ from recbench_spark.models.prefix_fold_in import (
     ridge_by_frequency,
     ridge_per_rating,
 )
+from recbench_spark.ranking.kernels.rankings import mark_relevant
 
 
 class PrefixVectors(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 
-from recbench_spark.checks import TRAINING_ROWS
+from recbench_spark.core.checks import TRAINING_ROWS
 from recbench_spark.reports.facts import CheckRow, Report
 from recbench_spark.reports.night_facts import Advice
 from recbench_spark.reports.phrases import NOT_SHIPPED, format_number, map_kinds

@@ -10,11 +10,11 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from recbench_spark.kernels.comparison.significance import holm
-from recbench_spark.leaderboard.entries import BESIDE_TABLE, Entry
-from recbench_spark.leaderboard.fold_statistics import PairedFolds, compare_folds
-from recbench_spark.leaderboard.searches import ExpectedBest, SearchTrials, expected_best, late_gain
-from recbench_spark.leaderboard.verdicts import TuningVerdict
+from recbench_spark.analyses.comparisons.kernels.significance import holm
+from recbench_spark.boards.entries import BESIDE_TABLE, Entry
+from recbench_spark.boards.fold_statistics import PairedFolds, compare_folds
+from recbench_spark.boards.searches import ExpectedBest, SearchTrials, expected_best, late_gain
+from recbench_spark.boards.verdicts import TuningVerdict
 
 
 @dataclass(frozen=True)

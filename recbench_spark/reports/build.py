@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.metrics.about import place_in_reports
+from recbench_spark.metrics.kernels.about import place_in_reports
 from recbench_spark.reports.corrections import is_corrected, make_corrections
 from recbench_spark.reports.facts import (
     CheckRow,

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.comparison.agreement import swap_orders
-from recbench_spark.kernels.comparison.significance import kendall_tau_b
-from recbench_spark.kernels.estimators.exposure import ESTIMATORS
+from recbench_spark.analyses.comparisons.kernels.agreement import swap_orders
+from recbench_spark.analyses.comparisons.kernels.significance import kendall_tau_b
+from recbench_spark.analyses.exposure.kernels.exposure import ESTIMATORS
 from recbench_spark.reports.facts import (
     CorrectionColumn,
     CorrectionFacts,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from recbench_spark.kernels.metrics.about import about_metric
+from recbench_spark.metrics.kernels.about import about_metric
 from recbench_spark.reports.night_facts import VISIBLE_P, ComparedPair, Fall, Trend
 from recbench_spark.reports.retrieval import RetrievalFacts
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from recbench_spark.extras import explain_missing, has_module, install_command
-from recbench_spark.leaderboard.fold_statistics import summarise_folds
+from recbench_spark.boards.fold_statistics import summarise_folds
+from recbench_spark.core.extras import explain_missing, has_module, install_command
 
 if TYPE_CHECKING:  # pages without drawings need no matplotlib
     from matplotlib.axes import Axes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recbench_spark.kernels.metrics.about import about_metric
-from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
-from recbench_spark.kernels.metrics.texts import TEXTS, MetricText
+from recbench_spark.metrics.kernels.about import about_metric
+from recbench_spark.metrics.kernels.predictions import VALUE_METRICS
+from recbench_spark.metrics.kernels.texts import TEXTS, MetricText
 from recbench_spark.reports.facts import Report, ReportedMeasure
 
 

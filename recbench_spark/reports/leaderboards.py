@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, groupby, pairwise, product
 
-from recbench_spark.checks import TRAINING_ROWS
-from recbench_spark.kernels.metrics.about import place_in_reports
+from recbench_spark.core.checks import TRAINING_ROWS
+from recbench_spark.metrics.kernels.about import place_in_reports
 from recbench_spark.reports.facts import (
     Agreement,
     AgreementRow,

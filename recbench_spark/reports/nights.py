@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from recbench_spark.kernels.metrics.about import about_metric
+from recbench_spark.metrics.kernels.about import about_metric
 from recbench_spark.reports.facts import Leaderboard, LeaderboardRow, Report, ReportedMeasure
 from recbench_spark.reports.frame_values import (
     PART_ORDER,

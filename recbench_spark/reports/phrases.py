@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from recbench_spark.definitions import Definition
-from recbench_spark.kernels.metrics.about import about_metric
+from recbench_spark.core.definitions import Definition
+from recbench_spark.metrics.kernels.about import about_metric
 from recbench_spark.reports.facts import (
     Agreement,
     Leaderboard,

@@ -17,14 +17,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from recbench_spark.config.retrieval import FlatIndexSettings, GraphIndexSettings, InvertedIndexSettings
+from recbench_spark.core.arrays import Floats32, Ints
+from recbench_spark.core.extras import install_command
+from recbench_spark.core.hashing import hash_longs, start
 from recbench_spark.errors import ConfigError, MissingError
-from recbench_spark.extras import install_command
-from recbench_spark.kernels.arrays import Floats32, Ints
-from recbench_spark.kernels.hashing import hash_longs, start
-from recbench_spark.kernels.ranking.products import error_bounds, lengths
-from recbench_spark.kernels.retrieval.candidates import ItemSets
+from recbench_spark.ranking.kernels.products import error_bounds, lengths
 from recbench_spark.retrieval.interface import IndexedItems
+from recbench_spark.retrieval.kernels.candidates import ItemSets
+from recbench_spark.retrieval.settings import FlatIndexSettings, GraphIndexSettings, InvertedIndexSettings
 
 INSTALL = f"{install_command('retrieval')}, on the driver and on the workers"
 INDEX_FILE, ITEMS_FILE = "index.faiss", "items.npy"

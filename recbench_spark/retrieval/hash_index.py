@@ -10,18 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from recbench_spark.config.retrieval import HashIndexSettings
-from recbench_spark.kernels.arrays import Floats32, Ints
-from recbench_spark.kernels.ranking.products import lengths
-from recbench_spark.kernels.retrieval.candidates import ItemSets
-from recbench_spark.kernels.retrieval.projections import (
+from recbench_spark.core.arrays import Floats32, Ints
+from recbench_spark.ranking.kernels.products import lengths
+from recbench_spark.retrieval.interface import IndexedItems
+from recbench_spark.retrieval.kernels.candidates import ItemSets
+from recbench_spark.retrieval.kernels.projections import (
     Projections,
     choose_longest,
     make_projections,
     make_tokens,
     restore_projections,
 )
-from recbench_spark.kernels.retrieval.weak_and import (
+from recbench_spark.retrieval.kernels.weak_and import (
     Matches,
     Postings,
     Threshold,
@@ -30,7 +30,7 @@ from recbench_spark.kernels.retrieval.weak_and import (
     match_by_counting,
     match_by_pivots,
 )
-from recbench_spark.retrieval.interface import IndexedItems
+from recbench_spark.retrieval.settings import HashIndexSettings
 
 Match = Callable[[Ints, Postings, Threshold, int], Matches]
 WAYS: dict[str, Match] = {"counting": match_by_counting, "pivots": match_by_pivots}

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from recbench_spark.kernels.arrays import Floats32, Ints
-from recbench_spark.kernels.retrieval.candidates import ItemSets
+from recbench_spark.core.arrays import Floats32, Ints
+from recbench_spark.retrieval.kernels.candidates import ItemSets
 from recbench_spark.storage.seals import SEAL
 
 

@@ -8,17 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recbench_spark.config.retrieval import AnyIndexSettings, HashIndexSettings
+from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.arrays import Floats, Floats32, Ints
-from recbench_spark.kernels.ranking.products import Products, make_pairing
-from recbench_spark.kernels.retrieval.candidates import (
-    ItemSets,
-    rank_candidates,
-)
+from recbench_spark.ranking.kernels.products import Products, make_pairing
 from recbench_spark.retrieval.faiss_indexes import FaissBuilder
 from recbench_spark.retrieval.hash_index import HashBuilder
 from recbench_spark.retrieval.interface import IndexBuilder, IndexedItems, IndexReader
+from recbench_spark.retrieval.kernels.candidates import ItemSets, rank_candidates
+from recbench_spark.retrieval.settings import AnyIndexSettings, HashIndexSettings
 
 CELLS, LEAST_USERS = 1 << 24, 32
 """Candidates of the users that are searched at once, and users that are searched at once in any case."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.config.loading import CONF
-from recbench_spark.config.own_modules import list_own_modules
+from recbench_spark.core.own_modules import list_own_modules
 from recbench_spark.engine.platforms import DELTA_JARS, NEWEST, check_client, name_version, prepare_session
 from recbench_spark.engine.sessions import (
     find_update_server,

@@ -6,7 +6,28 @@ dense positions that have a meaning only inside one `split_id`.
 
 from __future__ import annotations
 
-from recbench_spark.schemas.base import (
+from recbench_spark.analyses.comparisons.tables import (
+    CHANGES,
+    COMPARISONS,
+    CURVE_CROSSINGS,
+    FLIPS,
+    FOUND_AT,
+    PARADOX_ID,
+    PARADOXES,
+)
+from recbench_spark.auctions.tables import REPLAYS
+from recbench_spark.boards.tables import (
+    BOARD_DECISIONS,
+    BOARDS,
+    EMBEDDINGS,
+    EXPLANATIONS,
+    FITS,
+    SIMILARITIES,
+    SUBMISSIONS,
+    TRIALS,
+    VERDICTS,
+)
+from recbench_spark.core.columns import (
     ABSENT,
     BOOLEAN,
     COMPLETE,
@@ -36,16 +57,15 @@ from recbench_spark.schemas.base import (
     arrow_rows,
     require_names,
 )
-from recbench_spark.schemas.comparisons import (
-    CHANGES,
-    COMPARISONS,
-    CURVE_CROSSINGS,
-    FLIPS,
-    FOUND_AT,
-    PARADOX_ID,
-    PARADOXES,
+from recbench_spark.graphs.tables import (
+    GRAPH_NODES,
+    GRAPH_RUNS,
+    GRAPH_VECTORS,
+    GRAPHS,
+    NEAREST_NODES,
+    NEIGHBOURHOODS,
 )
-from recbench_spark.schemas.evaluation import (
+from recbench_spark.metrics.tables import (
     CURVE_RANKINGS,
     CURVE_VALUES,
     LEARNING_CURVES,
@@ -55,28 +75,7 @@ from recbench_spark.schemas.evaluation import (
     RETRIEVAL_RUNS,
     USER_METRICS,
 )
-from recbench_spark.schemas.fits import (
-    BOARD_DECISIONS,
-    BOARDS,
-    EMBEDDINGS,
-    EXPLANATIONS,
-    FITS,
-    SIMILARITIES,
-    SUBMISSIONS,
-    TRIALS,
-    VERDICTS,
-)
-from recbench_spark.schemas.graphs import (
-    GRAPH_NODES,
-    GRAPH_RUNS,
-    GRAPH_VECTORS,
-    GRAPHS,
-    NEAREST_NODES,
-    NEIGHBOURHOODS,
-)
-from recbench_spark.schemas.replays import REPLAYS
-from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
-from recbench_spark.schemas.splits import (
+from recbench_spark.splits.tables import (
     CANDIDATES,
     CELL_PROPENSITIES,
     HELD_OUT,
@@ -92,7 +91,8 @@ from recbench_spark.schemas.splits import (
     TIME_FACTS,
     USER_BLOCKS,
 )
-from recbench_spark.schemas.tables import ID_TYPE, RESULT_TABLES, TABLES
+from recbench_spark.storage.run_tables import CHECKS, RUNS, SPEED
+from recbench_spark.storage.tables import ID_TYPE, RESULT_TABLES, TABLES
 
 __all__ = [
     "ABSENT",

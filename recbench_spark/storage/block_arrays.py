@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from recbench_spark.core.transfer_sizes import FETCHES_AT_ONCE
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.host_files import (
     HINT_SHARED,
@@ -46,7 +47,6 @@ from recbench_spark.storage.host_files import (
 from recbench_spark.storage.objects import read_bytes, write_text
 from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.uris import is_remote, join_uri
-from recbench_spark.transfer_sizes import FETCHES_AT_ONCE
 
 PARTS_FILE = "parts.json"
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import pyarrow as pa
 
+from recbench_spark.core.streams import serialize_table
 from recbench_spark.engine.measures import (
     CELLS,
     PIECE_ROWS,
@@ -23,7 +24,6 @@ from recbench_spark.engine.measures import (
     read_results,
     sum_rows,
 )
-from recbench_spark.kernels.streams import serialize_table
 from recbench_spark.storage.packed_blocks import (
     Block,
     Change,
@@ -476,7 +476,7 @@ def _deal_piece(piece: Any, read: Any, columns: Sequence[str], deal: Any) -> Any
 
 def _deal_side(tables: Iterable[pa.Table], number: int, tasks: int) -> Iterator[Block]:
     """Partition the rows of a side by user, many at a time, so that blocks are large."""
-    from recbench_spark.kernels.hashed_ids import hash_encoded  # noqa: PLC0415
+    from recbench_spark.core.hashed_ids import hash_encoded  # noqa: PLC0415
 
     for table in gather_tables(tables):
         ids = table.column("user_id").combine_chunks()

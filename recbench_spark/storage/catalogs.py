@@ -14,9 +14,9 @@ from urllib.parse import unquote
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
+from recbench_spark.core.inputs import normalise_path
 from recbench_spark.engine.sessions import is_connect, read_hadoop
 from recbench_spark.errors import StoreError
-from recbench_spark.inputs import normalise_path
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage.object_access import HADOOP_ADDRESS, read_access
 from recbench_spark.storage.retries import first_line

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.parquet import filters_to_expression
 
+from recbench_spark.core.streams import NOTES
 from recbench_spark.errors import StoreError
-from recbench_spark.kernels.streams import NOTES
 from recbench_spark.storage.append_names import find_append
 from recbench_spark.storage.delta_tables import (
     hold_table,

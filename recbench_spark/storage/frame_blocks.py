@@ -19,12 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.core.streams import Batches, chunks
 from recbench_spark.engine.measures import Measures
 from recbench_spark.engine.sessions import Py4JError, SparkEngine, open_hadoop
 from recbench_spark.engine.tasks import Tasks
 from recbench_spark.engine.versions import arrow_schema, read_setting, send_to_tasks, union_rows
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.streams import Batches, chunks
 from recbench_spark.storage import scratch, shared_arrays
 from recbench_spark.storage.blocks import (
     Blocks,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
 
-from recbench_spark.extras import explain_missing
+from recbench_spark.core.extras import explain_missing
 from recbench_spark.storage.drivers import Entry, FolderTree, describe_file
 from recbench_spark.storage.makers import cache_in_process, private_name
 from recbench_spark.storage.uris import find_hadoop_settings

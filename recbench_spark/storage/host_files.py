@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 import xxhash
 
+from recbench_spark.core.transfer_sizes import CHUNK_BYTES
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.object_access import explain_storage, open_filesystem
@@ -28,7 +29,6 @@ from recbench_spark.storage.objects import open_output
 from recbench_spark.storage.publish import local_path, remove_leftovers
 from recbench_spark.storage.shared_arrays import host_folder, lock_file
 from recbench_spark.storage.uris import is_remote
-from recbench_spark.transfer_sizes import CHUNK_BYTES
 
 LIMIT_VARIABLE = "RECBENCH_SPARK_CACHE_BYTES"
 """Variable of the environment with the most bytes of copies on a host."""

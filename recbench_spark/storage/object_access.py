@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from pyarrow import fs
 
+from recbench_spark.core.transfer_sizes import PART_BYTES, PARTS_AT_ONCE
 from recbench_spark.errors import StoreError
 from recbench_spark.storage import hdfs
 from recbench_spark.storage.drivers import Driver, FolderTree, LocalFolders, has_word, squeeze
@@ -36,7 +37,6 @@ from recbench_spark.storage.uris import (
     read_scheme,
     split_bucket,
 )
-from recbench_spark.transfer_sizes import PART_BYTES, PARTS_AT_ONCE
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.core.streams import Batches, serialize_table
 from recbench_spark.engine.measures import PIECE_ROWS
-from recbench_spark.kernels.streams import Batches, serialize_table
 from recbench_spark.storage.objects import open_parquet
 
 MIN_BUFFER_ROWS, ROWS_PER_BLOCK, MAX_BUFFER_ROWS = 1 << 19, 1 << 10, 1 << 22

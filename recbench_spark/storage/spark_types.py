@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from recbench_spark.core.delta_types import field_json
 from recbench_spark.schemas import Table, require_names
-from recbench_spark.schemas.delta_types import field_json
 
 
 def spark_schema(table: Table) -> T.StructType:

@@ -1,6 +1,6 @@
 """Open the files of a table for reading without Spark: a file, a folder of files, or a Delta table.
 
-`data.table_pieces` opens tables of other systems, logs and edges by it.
+`sources.table_pieces` opens tables of other systems, logs and edges by it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from recbench_spark.core.inputs import find_version
 from recbench_spark.errors import DataError, FallbackToSpark, nearest
-from recbench_spark.inputs import find_version
 from recbench_spark.storage import objects
 from recbench_spark.storage.delta_tables import list_features, open_table, read_dataset
 from recbench_spark.storage.local_files import has_delta_log

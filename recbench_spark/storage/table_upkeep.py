@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from recbench_spark.core.streams import chunks
 from recbench_spark.errors import StoreError
-from recbench_spark.kernels.streams import chunks
 from recbench_spark.schemas import Table
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import (

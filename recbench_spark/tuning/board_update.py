@@ -12,10 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from recbench_spark.config import Benchmark, digest
-from recbench_spark.errors import MissingError
-from recbench_spark.kernels.metrics.about import about_metric
-from recbench_spark.leaderboard.entries import (
+from recbench_spark.boards.entries import (
     Entry,
     SettingsSource,
     canonical_method,
@@ -25,14 +22,17 @@ from recbench_spark.leaderboard.entries import (
     search_columns,
     spread_columns,
 )
-from recbench_spark.leaderboard.published import load_published_boards
-from recbench_spark.leaderboard.searches import SearchTrials
-from recbench_spark.leaderboard.verdicts import TuningReason, TuningVerdict, uses_best
-from recbench_spark.nightly.measure_checks import make_metric_plan
+from recbench_spark.boards.published import load_published_boards
+from recbench_spark.boards.searches import SearchTrials
+from recbench_spark.boards.verdicts import TuningReason, TuningVerdict, uses_best
+from recbench_spark.config import Benchmark, digest
+from recbench_spark.errors import MissingError
+from recbench_spark.metrics.kernels.about import about_metric
+from recbench_spark.models.fits.tasks import Row
+from recbench_spark.night.measure_checks import make_metric_plan
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.schemas import BOARDS, FITS, RUNS, TRIALS, VERDICTS
 from recbench_spark.storage.file_tables import FileTables, RowReader
-from recbench_spark.training.fits.tasks import Row
 from recbench_spark.tuning.credit import find_search, find_tuning, read_credited_trials
 from recbench_spark.tuning.decisions import HELD, is_counted, keep_headline, read_latest_decisions
 from recbench_spark.tuning.fold_fits import list_named_parts, select_complete_seeds, summarise_models

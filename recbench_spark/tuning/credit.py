@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from recbench_spark.boards.entries import SettingsSource
+from recbench_spark.boards.search_spaces import replace_settings
+from recbench_spark.boards.verdicts import uses_best
 from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, ModelConfig, Provenance, digest
-from recbench_spark.leaderboard.entries import SettingsSource
-from recbench_spark.leaderboard.search_spaces import replace_settings
-from recbench_spark.leaderboard.verdicts import uses_best
 from recbench_spark.models.rating.kinds import learner_settings
 from recbench_spark.models.rating.registry import gives_ratings
-from recbench_spark.nightly.split import identify_split
+from recbench_spark.night.split import identify_split
 from recbench_spark.schemas import TRIALS
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.tuning.search import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from recbench_spark.config import Benchmark, digest
 from recbench_spark.errors import ConfigError, nearest
-from recbench_spark.nightly.measure_checks import parse_headline
+from recbench_spark.night.measure_checks import parse_headline
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS
 from recbench_spark.storage.file_tables import FileTables, RowReader
 

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
-from recbench_spark import revisions
+from recbench_spark.boards.fold_statistics import FoldSummary, summarise_folds
 from recbench_spark.config import Benchmark, MllibAlsModel, ModelConfig, digest
-from recbench_spark.failures import describe_error
-from recbench_spark.leaderboard.fold_statistics import FoldSummary, summarise_folds
+from recbench_spark.core import revisions
+from recbench_spark.models.fits.logs import require_times
+from recbench_spark.models.fits.running import TaskResult, count_slots, run_tasks
+from recbench_spark.models.fits.table import BackgroundCommits, append_fits, store_place
+from recbench_spark.models.fits.tasks import FIT_FILES, FitTask, Row, fit_one, read_earlier_row
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
 from recbench_spark.models.rating.registry import learns_relevant
+from recbench_spark.runtime.failures import describe_error
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS
 from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.file_tables import FileTables
-from recbench_spark.training.fits.logs import require_times
-from recbench_spark.training.fits.running import TaskResult, count_slots, run_tasks
-from recbench_spark.training.fits.table import BackgroundCommits, append_fits, store_place
-from recbench_spark.training.fits.tasks import FIT_FILES, FitTask, Row, fit_one, read_earlier_row
 from recbench_spark.tuning.folds import FoldedLog
 
 COMMIT_SECONDS = 20.0
@@ -246,7 +246,7 @@ def run_distributed(
     if not models:
         return []
     store = require_session(fits.store, f"model {models[0].name} (kind {models[0].kind})")
-    from recbench_spark.training.fits.distributed import fit_als  # noqa: PLC0415
+    from recbench_spark.models.fits.distributed import fit_als  # noqa: PLC0415
 
     log, places = fits.log, folds or fits.log.folds or (None,)
     rows = []

@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any
 
 from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, digest
+from recbench_spark.core.inputs import pin_inputs, require_unchanged
 from recbench_spark.errors import ProtocolError, StoreError
-from recbench_spark.inputs import pin_inputs, require_unchanged
-from recbench_spark.nightly.split import identify_split, write_labelled
-from recbench_spark.protocol.labels import sum_dropped
-from recbench_spark.protocol.manifests import describe_rows, list_log_facts
-from recbench_spark.protocol.pairs import read_fold_part
+from recbench_spark.models.fits.logs import COLUMNS, SharedRatingLog, collect_facts, find_scale
+from recbench_spark.night.split import identify_split, write_labelled
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.splits.labels import sum_dropped
+from recbench_spark.splits.manifests import describe_rows, list_log_facts
+from recbench_spark.splits.pairs import read_fold_part
 from recbench_spark.storage.blocks import PieceRows, TaskRows
 from recbench_spark.storage.delta_files import File, write_files
 from recbench_spark.storage.file_tables import FileTables
@@ -24,7 +25,6 @@ from recbench_spark.storage.made_folders import write_once
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.packed_blocks import read_partition_files, select_columns
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.training.fits.logs import COLUMNS, SharedRatingLog, collect_facts, find_scale
 
 FACTS_FILE = "facts.json"
 """File beside the rows with the facts that the driver needs."""

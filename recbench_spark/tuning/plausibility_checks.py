@@ -13,11 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.config import Benchmark
-from recbench_spark.errors import DataError, MissingError
-from recbench_spark.kernels.metrics.about import about_metric
-from recbench_spark.leaderboard.entries import BESIDE_TABLE, Entry, make_published_entries
-from recbench_spark.leaderboard.plausibility import (
+from recbench_spark.boards.entries import BESIDE_TABLE, Entry, make_published_entries
+from recbench_spark.boards.plausibility import (
     FAR_DISTANCE,
     RANKING_LIMITS,
     RATING_LIMITS,
@@ -28,7 +25,10 @@ from recbench_spark.leaderboard.plausibility import (
     check_level,
     check_scale,
 )
-from recbench_spark.leaderboard.published import load_published_boards
+from recbench_spark.boards.published import load_published_boards
+from recbench_spark.config import Benchmark
+from recbench_spark.errors import DataError, MissingError
+from recbench_spark.metrics.kernels.about import about_metric
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.schemas import CHECKS
 from recbench_spark.storage.blocks import ChangedRows, Rows
@@ -293,4 +293,4 @@ def note_training_items(read: RowReader, run_id: str) -> list[str]:
 
 
 TRAINING_ITEMS = "list rows of training items"
-"""Name of the check: see `evaluation.ranking_counts.training_item_check`."""
+"""Name of the check: see `metrics.ranking_counts.training_item_check`."""

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recbench_spark.config.bundle import Bundle
+from recbench_spark.core.sums import Sums
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.sums import Sums
+from recbench_spark.models.fits.tasks import sum_errors
 from recbench_spark.storage.blocks import ChangedRows, PieceRows, Side, Sides, TaskRows, deal_sides
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.packed_blocks import read_partition_files, unpack_blocks
-from recbench_spark.training.fits.tasks import sum_errors
 from recbench_spark.tuning.folds import FoldedLog, open_rows
 from recbench_spark.tuning.plausibility_checks import PAIR_COLUMNS
 

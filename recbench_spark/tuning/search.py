@@ -16,11 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from recbench_spark.config import Benchmark, ModelConfig, SearchSettings, SettingRange, digest
-from recbench_spark.config.models import make_model
-from recbench_spark.errors import ConfigError, DataError, nearest
-from recbench_spark.kernels.metrics.about import About, about_metric
-from recbench_spark.leaderboard.search_spaces import (
+from recbench_spark.boards.search_spaces import (
     Edge,
     Setting,
     Space,
@@ -31,8 +27,12 @@ from recbench_spark.leaderboard.search_spaces import (
     merge_spaces,
     replace_settings,
 )
-from recbench_spark.leaderboard.searches import SearchTrials
+from recbench_spark.boards.searches import SearchTrials
+from recbench_spark.config import Benchmark, ModelConfig, SearchSettings, SettingRange, digest
+from recbench_spark.errors import ConfigError, DataError, nearest
+from recbench_spark.metrics.kernels.about import About, about_metric
 from recbench_spark.models.rating.registry import ALL_FAMILIES, FAMILIES, gives_ratings
+from recbench_spark.models.settings import make_model
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TRIALS
 from recbench_spark.storage.file_tables import FileTables, RowReader

@@ -15,16 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark import __version__
+from recbench_spark.boards.entries import Entry, canonical_method, spread_columns
+from recbench_spark.boards.fold_statistics import summarise_folds
 from recbench_spark.config import Benchmark, ListsModel, digest, parse
 from recbench_spark.config.bundle import Bundle
-from recbench_spark.data import arrow_files
+from recbench_spark.core.hashed_ids import hash_rows
+from recbench_spark.core.sums import Sums
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.kernels.hashed_ids import hash_rows
-from recbench_spark.kernels.metrics.about import ABOUT
-from recbench_spark.kernels.sums import Sums
-from recbench_spark.leaderboard.entries import Entry, canonical_method, spread_columns
-from recbench_spark.leaderboard.fold_statistics import summarise_folds
+from recbench_spark.metrics.kernels.about import ABOUT
+from recbench_spark.models.fits.table import find_place
+from recbench_spark.models.fits.tasks import PREDICTIONS, Row, name_errors
 from recbench_spark.schemas import METRICS, SUBMISSIONS
+from recbench_spark.sources import arrow_files
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.objects import holds_files
 from recbench_spark.storage.packed_blocks import (
@@ -33,8 +35,6 @@ from recbench_spark.storage.packed_blocks import (
 )
 from recbench_spark.storage.publish import private_path, rename_folder
 from recbench_spark.storage.scratch import keep_results
-from recbench_spark.training.fits.table import find_place
-from recbench_spark.training.fits.tasks import PREDICTIONS, Row, name_errors
 from recbench_spark.tuning.board_update import RMSE, append_entries, board_name, read_entries, read_own_fits
 from recbench_spark.tuning.decisions import (
     ACCEPTED,
@@ -217,7 +217,7 @@ def score_bundle(
 ) -> Entry:
     """Score a bundle, count the look at held-out rows, and append it to the board.
 
-    A result that is better than the noise allows (`leaderboard.plausibility`) is held back unless it is
+    A result that is better than the noise allows (`boards.plausibility`) is held back unless it is
     accepted: it neither leads nor is compared with others.
 
     Args:

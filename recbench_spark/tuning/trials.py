@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 
 from recbench_spark import benchmark as nights
 from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, SearchSettings, Split, digest
-from recbench_spark.data.columnar import deal_owners
 from recbench_spark.engine.local import ROWS_PER_TASK
 from recbench_spark.errors import ConfigError
+from recbench_spark.models.fits.tasks import FitTask, name_settings
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
-from recbench_spark.nightly.benchmark_checks import check_benchmark
-from recbench_spark.nightly.measure_checks import parse_headline
-from recbench_spark.nightly.night import (
+from recbench_spark.night.benchmark_checks import check_benchmark
+from recbench_spark.night.measure_checks import parse_headline
+from recbench_spark.night.night import (
     BenchmarkNight,
     count_attempts,
     find_newest_runs,
@@ -32,15 +32,15 @@ from recbench_spark.nightly.night import (
     open_night,
     require_truth,
 )
-from recbench_spark.nightly.split import prepare_split
-from recbench_spark.protocol.labelled_rows import open_labelled
+from recbench_spark.night.split import prepare_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, SPLITS
+from recbench_spark.sources.columnar import deal_owners
+from recbench_spark.splits.labelled_rows import open_labelled
 from recbench_spark.storage.blocks import ChangedRows
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import write_folder, write_once
 from recbench_spark.storage.packed_blocks import decode_dictionaries
-from recbench_spark.training.fits.tasks import FitTask, name_settings
 from recbench_spark.tuning.credit import compute_credited_log_id, model_settings
 from recbench_spark.tuning.fold_fits import FitPlanner, ValidationDraw, run_plan
 from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome

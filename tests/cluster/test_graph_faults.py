@@ -14,7 +14,7 @@ import yaml
 from deltalake import DeltaTable
 
 from tests.cluster.processes import PATIENCE, ROOT, Process, cluster, properties, start_process
-from tests.graph import oracle
+from tests.graphs import oracle
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from recbench_spark.commands import embed
 from recbench_spark import cli
-from recbench_spark.graph import build, build_nodes, features, runner
+from recbench_spark.graphs import build, build_nodes, features, runner
 
 marks = Path(sys.argv[1])
 
@@ -173,7 +173,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from recbench_spark.commands import embed
 from recbench_spark import cli
-from recbench_spark.graph import build, runner
+from recbench_spark.graphs import build, runner
 
 marks, way = Path(sys.argv[1]), sys.argv[2]
 

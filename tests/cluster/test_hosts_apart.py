@@ -70,7 +70,7 @@ from pathlib import Path
 
 from pyspark import TaskContext
 
-from recbench_spark.graph import build, runner
+from recbench_spark.graphs import build, runner
 
 WATCHED = ((build, "_write_block"), (runner, "project_messages"), (runner, "aggregate_replicated"),
            (runner, "send_messages"), (runner, "aggregate_messages"))

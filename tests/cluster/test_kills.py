@@ -19,7 +19,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
-from recbench_spark.nightly.standalone_runs import STAMP_FORMAT
+from recbench_spark.night.standalone_runs import STAMP_FORMAT
 from recbench_spark.storage.store import Store
 from tests.cluster.processes import ROOT, Process, properties, start_process
 from tests.nights import TINY

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from recbench_spark.config import Split
 from tests.cluster.processes import ROOT, properties, start_process
 from tests.log_schema import LOG_SCHEMA
-from tests.protocol.test_splits import label_log, random_log
+from tests.splits.test_splits import label_log, random_log
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
@@ -30,10 +30,10 @@ from pathlib import Path
 from pyspark import TaskContext
 from recbench_spark.storage import blocks
 from recbench_spark.config import Dataset
-from recbench_spark.data import columnar
-from tests.protocol.test_splits import label_log
+from recbench_spark.sources import columnar
+from tests.splits.test_splits import label_log
 from recbench_spark.runtime.session import get_session
-from recbench_spark.nightly import split as splitting
+from recbench_spark.night import split as splitting
 from recbench_spark.storage.store import Store
 from tests.cluster.test_retries import SPLITS
 

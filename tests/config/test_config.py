@@ -25,11 +25,11 @@ from recbench_spark.config import (
     digest,
     load_benchmark,
 )
-from recbench_spark.config.base import holds_secret
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.core.strict_settings import holds_secret
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating.kinds import AlsModel
-from recbench_spark.nightly.benchmark_checks import check_benchmark
-from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.night.benchmark_checks import check_benchmark
 
 MINIMAL: dict[str, Any] = {
     "name": "small",

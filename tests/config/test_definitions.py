@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from recbench_spark.definitions import PRESETS, Definition, axis_values, make_definition
+from recbench_spark.core.definitions import PRESETS, Definition, axis_values, make_definition
 from recbench_spark.errors import ConfigError
 
 

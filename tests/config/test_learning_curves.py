@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from recbench_spark import revisions
 from recbench_spark.config import Benchmark, Evaluation, LearningCurve, parse
-from recbench_spark.definitions import make_definition
+from recbench_spark.core import revisions
+from recbench_spark.core.definitions import make_definition
 from recbench_spark.errors import ConfigError
-from recbench_spark.nightly.benchmark_checks import check_benchmark
-from recbench_spark.nightly.code_provenance import run_revisions
-from recbench_spark.nightly.night import describe_metric
-from recbench_spark.nightly.run_keys import hash_run_key, list_switched_models
+from recbench_spark.night.benchmark_checks import check_benchmark
+from recbench_spark.night.code_provenance import run_revisions
+from recbench_spark.night.night import describe_metric
+from recbench_spark.night.run_keys import hash_run_key, list_switched_models
 from tests.faults import config_rule
 
 FILE: dict[str, Any] = {

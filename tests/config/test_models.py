@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from recbench_spark.config import Benchmark, make_benchmark
-from recbench_spark.config.models import MODELS, ModelConfig, list_kinds, model_class
 from recbench_spark.errors import ConfigError
+from recbench_spark.models.settings import MODELS, ModelConfig, list_kinds, model_class
 
 DATASET = {"name": "d", "reader": "world"}
 
@@ -40,7 +40,7 @@ def test_a_model_of_another_package_is_found_by_its_path() -> None:
         ("tests.leaving_module:Model", r"importing tests\.leaving_module ends Python: sys\.exit\(3\)"),
         (7, r"models\.0: expected keys and values with a 'kind'"),
         (".models:AlsModel", r"kind '\.models:AlsModel': TypeError: "),
-        ("recbench_spark.config.models:ModelConfig", r"is not a class of models"),
+        ("recbench_spark.models.settings:ModelConfig", r"is not a class of models"),
     ],
 )
 def test_a_kind_that_nobody_knows_is_reported_with_the_nearest(kind: Any, message: str) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from recbench_spark.config import own_modules
 from recbench_spark.config.loading import load_benchmark
-from recbench_spark.config.models import import_class
+from recbench_spark.core import own_modules
 from recbench_spark.errors import ConfigError
+from recbench_spark.models.settings import import_class
 
 MODULE = """
 from typing import Literal

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from recbench_spark.config import Benchmark, parse
+from recbench_spark.config.placeholders import fill_placeholders, log_end_micros
 from recbench_spark.errors import ConfigError
-from recbench_spark.placeholders import fill_placeholders, log_end_micros
 
 DAY = date(2026, 1, 5)
 

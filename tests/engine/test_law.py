@@ -18,39 +18,41 @@ import pyarrow.parquet as pq
 import pytest
 
 import recbench_spark
+from recbench_spark.analyses.comparisons.changes import ChangeRows, compute_changes
+from recbench_spark.analyses.comparisons.comparisons import compare
+from recbench_spark.analyses.comparisons.differences import ComparedRun
+from recbench_spark.analyses.comparisons.flips import FlipPlan, ModelPair, find_smallest_flips
+from recbench_spark.analyses.comparisons.paradoxes import ParadoxPlan, disagreement_measure
+from recbench_spark.analyses.curves.batched import curve_measure
+from recbench_spark.analyses.curves.crossings import find_crossings
+from recbench_spark.analyses.exposure.debiased import estimation_measure
+from recbench_spark.analyses.exposure.estimation_plan import EstimationPlan
+from recbench_spark.analyses.exposure.exposure import Weights, weight_measure
+from recbench_spark.analyses.exposure.kernels import exposure
+from recbench_spark.analyses.exposure.kernels.exposure import EstimatorSettings
+from recbench_spark.analyses.sampling.kernels import strata
+from recbench_spark.analyses.sampling.sampled import correction_measures
 from recbench_spark.config import Bootstrap
-from recbench_spark.definitions import Definition
+from recbench_spark.core.definitions import Definition
 from recbench_spark.engine import measures as law
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.measures import Measure, Pieces
 from recbench_spark.engine.sessions import SparkEngine
-from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, to_ddl
-from recbench_spark.evaluation.batched.curves import curve_measure
-from recbench_spark.evaluation.batched.run_measures import map_user_values
-from recbench_spark.evaluation.comparison.changes import ChangeRows, compute_changes
-from recbench_spark.evaluation.comparison.comparisons import compare
-from recbench_spark.evaluation.comparison.curve_crossings import find_crossings
-from recbench_spark.evaluation.comparison.differences import ComparedRun
-from recbench_spark.evaluation.comparison.flips import FlipPlan, ModelPair, find_smallest_flips
-from recbench_spark.evaluation.comparison.paradoxes import ParadoxPlan, disagreement_measure
-from recbench_spark.evaluation.estimators.debiased import estimation_measure
-from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
-from recbench_spark.evaluation.estimators.exposure import Weights, weight_measure
-from recbench_spark.evaluation.estimators.sampled import correction_measures
-from recbench_spark.evaluation.metrics.accuracy import MetricPlan, rank_measure
-from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
-from recbench_spark.evaluation.metrics.listed import ListedCatalogue, list_measures
-from recbench_spark.evaluation.metrics.multiverse import multiverse_measure
-from recbench_spark.evaluation.metrics.pairs import pair_measure
-from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking_counts import count_measure
-from recbench_spark.kernels.estimators import exposure, strata
-from recbench_spark.kernels.estimators.exposure import EstimatorSettings
+from recbench_spark.evaluation.run_measures import map_user_values
+from recbench_spark.metrics.accuracy import MetricPlan, rank_measure
+from recbench_spark.metrics.beyond_accuracy import Facts
+from recbench_spark.metrics.listed import ListedCatalogue, list_measures
+from recbench_spark.metrics.multiverse import multiverse_measure
+from recbench_spark.metrics.pairs import pair_measure
+from recbench_spark.metrics.ranking_counts import count_measure
+from recbench_spark.ranking.batch_schemas import RANKED_USERS, USER_VALUES, to_ddl
+from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.storage.blocks import Engine, PieceRows, Rows, reduce_rows
 from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame
 from recbench_spark.storage.shared_arrays import SharedRows
 from tests import oracles
-from tests.evaluation.comparison import test_changes, test_comparisons, test_curve_crossings
+from tests.analyses.comparisons import test_changes, test_comparisons
+from tests.analyses.curves import test_curve_crossings
 
 PACKAGE = Path(recbench_spark.__file__).parent
 USERS, ITEMS, DRAWS = 160, 60, 12

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, PySparkImportError
 
+from recbench_spark.core.extras import CORE
 from recbench_spark.engine import platforms, sessions, versions
 from recbench_spark.errors import ConfigError
-from recbench_spark.extras import CORE
 from recbench_spark.runtime import session
 from recbench_spark.runtime.session import choose_delta
 from recbench_spark.storage import catalogs

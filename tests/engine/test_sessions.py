@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from recbench_spark.engine import sessions, versions
 from recbench_spark.engine.sessions import is_java
-from recbench_spark.failures import SERVER_ENDED, describe_error, is_java_gone
+from recbench_spark.runtime.failures import SERVER_ENDED, describe_error, is_java_gone
 
 
 def test_lists_and_maps_of_java_are_objects_of_java() -> None:

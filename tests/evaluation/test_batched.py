@@ -18,23 +18,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.definitions import Definition
+from recbench_spark.core.definitions import Definition
+from recbench_spark.core.streams import serialize_table
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.measures import reduce_pieces
-from recbench_spark.evaluation.batch_schemas import RANKED_USERS, TOTALS, USER_VALUES
-from recbench_spark.evaluation.batched import shuffle, task
-from recbench_spark.evaluation.batched.task import USERS_MEMBER, BatchedWork, Member
-from recbench_spark.evaluation.metrics import accuracy, listed
-from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
-from recbench_spark.evaluation.metrics.listed import ListedCatalogue
-from recbench_spark.evaluation.ranking.given import rank_batches
-from recbench_spark.evaluation.ranking.inputs import GivenRows, ScoredModel
-from recbench_spark.evaluation.ranking.known_items import KnownItems
-from recbench_spark.evaluation.ranking.request import RankingRequest
-from recbench_spark.evaluation.ranking.scored import score_batches
-from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.kernels.streams import serialize_table
+from recbench_spark.evaluation import shuffle, task
+from recbench_spark.evaluation.task import USERS_MEMBER, BatchedWork, Member
+from recbench_spark.metrics import accuracy, listed
+from recbench_spark.metrics.accuracy import MetricPlan
+from recbench_spark.metrics.beyond_accuracy import Facts
+from recbench_spark.metrics.listed import ListedCatalogue
+from recbench_spark.ranking.batch_schemas import RANKED_USERS, TOTALS, USER_VALUES
+from recbench_spark.ranking.given import rank_batches
+from recbench_spark.ranking.inputs import GivenRows, ScoredModel
+from recbench_spark.ranking.known_items import KnownItems
+from recbench_spark.ranking.request import RankingRequest
+from recbench_spark.ranking.scored import score_batches
+from recbench_spark.ranking.sources import DotSource
 from recbench_spark.storage.blocks import ChangedRows, PieceRows
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.shared_arrays import SharedRows

@@ -16,19 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
-from recbench_spark.definitions import Definition
+from recbench_spark.core.checks import Check
+from recbench_spark.core.definitions import Definition
 from recbench_spark.engine.measures import reduce_pieces
-from recbench_spark.evaluation import batch_schemas as schemas
-from recbench_spark.evaluation.metrics import accuracy
-from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-from recbench_spark.evaluation.ranking import scored
-from recbench_spark.evaluation.ranking.given import rank_batches
-from recbench_spark.evaluation.ranking.scored import score_batches
-from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking_counts import checks_from_counts, count_batches, count_measure
-from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS, count_ranks
+from recbench_spark.metrics import accuracy
+from recbench_spark.metrics.accuracy import MetricPlan
+from recbench_spark.metrics.ranking_counts import checks_from_counts, count_batches, count_measure
+from recbench_spark.ranking import batch_schemas as schemas
+from recbench_spark.ranking import scored
+from recbench_spark.ranking.given import rank_batches
+from recbench_spark.ranking.kernels.scorers import WHOLE_ROWS, count_ranks
+from recbench_spark.ranking.scored import score_batches
+from recbench_spark.ranking.sources import DotSource
 from recbench_spark.storage.shared_arrays import SharedRows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -245,7 +245,7 @@ def test_functions_of_batches_load_no_spark() -> None:
 @pytest.mark.parametrize("kind", ["lists", "model"])
 def test_the_same_rankings_by_spark(spark: Any, tmp_path: Path, kind: str) -> None:
     """Rankings alone; `tests/engine/test_law.py` has what follows from them."""
-    from recbench_spark.evaluation.batched.rank import RANKING
+    from recbench_spark.evaluation.rank import RANKING
 
     table, ranked = users(), partial(rank_batches, PLAN.request())
     if kind == "model":
@@ -267,7 +267,7 @@ def _wrap(ranked: Any) -> Any:
 def test_rows_of_rankings_are_those_of_the_table(spark) -> None:
     from pyspark.sql import types as T
 
-    from recbench_spark.evaluation.batched.rank import RANKING
+    from recbench_spark.evaluation.rank import RANKING
 
     from_ddl = T.StructType.fromDDL(schemas.to_ddl(schemas.RANKED_USERS))
     assert [(f.name, f.dataType) for f in from_ddl] == [(f.name, f.dataType) for f in RANKING]

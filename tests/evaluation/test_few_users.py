@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import recbench_spark
-from recbench_spark.evaluation.comparison.paradoxes import StratumMeans, compare_pairs
-from recbench_spark.evaluation.metrics.predictions import number_row
-from recbench_spark.kernels.resampling import hide_points
+from recbench_spark.analyses.comparisons.paradoxes import StratumMeans, compare_pairs
+from recbench_spark.core.resampling import hide_points
+from recbench_spark.metrics.predictions import number_row
 
 METRICS = ("hit", "ndcg", "coverage", "novelty")
 

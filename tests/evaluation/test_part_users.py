@@ -12,21 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recbench_spark.analyses.exposure import exposure
+from recbench_spark.analyses.exposure.exposure import EXPOSED_USERS, ExposedItems, item_chances
+from recbench_spark.analyses.sampling.kernels.strata import StratumEdges, round_propensities
 from recbench_spark.config import Strata
 from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation.batch_schemas import LISTED_USERS
-from recbench_spark.evaluation.estimators import exposure
-from recbench_spark.evaluation.estimators.exposure import EXPOSED_USERS, ExposedItems, item_chances
-from recbench_spark.evaluation.ranking.given import LISTS, group_lists
-from recbench_spark.evaluation.ranking.part_users import (
+from recbench_spark.ranking.batch_schemas import LISTED_USERS
+from recbench_spark.ranking.given import LISTS, group_lists
+from recbench_spark.ranking.kernels.rankings import list_roundings
+from recbench_spark.ranking.part_users import (
     BLOCK_NAMES,
     PART_USERS,
     count_trained_users,
     select_part_users,
 )
-from recbench_spark.kernels.estimators.strata import StratumEdges, round_propensities
-from recbench_spark.kernels.ranking.rankings import list_roundings
 from recbench_spark.schemas import USER_BLOCKS
 from recbench_spark.storage.shared_arrays import SharedRows
 

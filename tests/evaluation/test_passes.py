@@ -14,26 +14,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import CandidateDraw
-from recbench_spark.evaluation.batched import shuffle
-from recbench_spark.evaluation.batched.run_measures import make_measures, map_user_values
-from recbench_spark.evaluation.batched.task import BatchedWork
-from recbench_spark.evaluation.metrics.beyond_accuracy import Facts
-from recbench_spark.evaluation.metrics.listed import ListedCatalogue
-from recbench_spark.evaluation.ranking.candidates import CandidateRule, Candidates
-from recbench_spark.evaluation.ranking.inputs import GivenRows, ScoredModel
-from recbench_spark.evaluation.ranking.known_items import KnownItems, share_items
-from recbench_spark.evaluation.ranking.negatives import draw_candidates
-from recbench_spark.evaluation.ranking.part_users import PART_USERS, map_user_blocks, select_part_users
-from recbench_spark.evaluation.ranking.sources import DotSource, HashSource
-from recbench_spark.nightly.measure_checks import make_metric_plan
-from recbench_spark.nightly.split import identify_split, prepare_split
+from recbench_spark.evaluation import shuffle
+from recbench_spark.evaluation.run_measures import make_measures, map_user_values
+from recbench_spark.evaluation.task import BatchedWork
+from recbench_spark.metrics.beyond_accuracy import Facts
+from recbench_spark.metrics.listed import ListedCatalogue
+from recbench_spark.night.measure_checks import make_metric_plan
+from recbench_spark.night.split import identify_split, prepare_split
+from recbench_spark.ranking.candidates import CandidateRule, Candidates
+from recbench_spark.ranking.inputs import GivenRows, ScoredModel
+from recbench_spark.ranking.known_items import KnownItems, share_items
+from recbench_spark.ranking.negatives import draw_candidates
+from recbench_spark.ranking.part_users import PART_USERS, map_user_blocks, select_part_users
+from recbench_spark.ranking.sources import DotSource, HashSource
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.shared_arrays import SharedRows
-from tests.nightly.test_local_splits import make, write_log
+from tests.night.test_local_splits import make, write_log
 
 DIMS = 3
 PARTS = ("test", "valid")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recbench_spark.evaluation.batched import progress
+from recbench_spark.evaluation import progress
 from tests.waiting import wait_until
 
 

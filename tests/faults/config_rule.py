@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 from zoneinfo import available_timezones
 
-from recbench_spark.config.models import list_kinds
+from recbench_spark.models.settings import list_kinds
 
 Rule = Callable[[Any, str], Any]
 
@@ -687,7 +687,7 @@ KIND_RULES: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
     ),
 }
 KIND_RULES["tests.outside_model:NewestModel"] = ({"step": number()}, ())
-KIND_RULES["recbench_spark.config.models:MllibAlsModel"] = KIND_RULES["mllib_als"]
+KIND_RULES["recbench_spark.models.settings:MllibAlsModel"] = KIND_RULES["mllib_als"]
 
 
 @cache

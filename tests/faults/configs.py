@@ -27,9 +27,9 @@ import yaml
 from recbench_spark import cli
 from recbench_spark.commands import dry_runs, nightly
 from recbench_spark.config import load_benchmark
-from recbench_spark.data import arrow_files, table_pieces
-from recbench_spark.data.table_pieces import find_place
 from recbench_spark.errors import FallbackToSpark
+from recbench_spark.sources import arrow_files, table_pieces
+from recbench_spark.sources.table_pieces import find_place
 from tests.faults import config_rule
 from tests.faults.bases import texts
 from tests.faults.campaign import Case, Verdict
@@ -53,7 +53,7 @@ ODD: tuple[Any, ...] = (
     2},
     {"ndcg", "recall", "hit"}, {1, 5, 10}, {"test"}, {"x": True}, {"rank": [True]}, {"ndcg@10": True},
     "2026-02-30", "2026-01-31", "9999-12-31", "0001-01-01", "Europe/Rome", "+02:00",
-    "recbench_spark.config.models:ModelConfig", "recbench_spark.config.models:MllibAlsModel", "os:path",
+    "recbench_spark.models.settings:ModelConfig", "recbench_spark.models.settings:MllibAlsModel", "os:path",
     ":",
     "a:b",
     ".:x", "..a:b", "tests.outside_model:NewestModel", "tests.leaving_module:Model",

@@ -1,7 +1,7 @@
 """Mutated input tables, and the slow answer to their evaluation.
 
 A world is a few users with lists and truths, written into columns of any type, whose cells, rows, names and
-types are then changed. `compute_expected` reads the columns by the rules of README, `kernels.ids` and the
+types are then changed. `compute_expected` reads the columns by the rules of README, `core.ids` and the
 docstrings of the calls, value by value, and asks `tests/oracles.py` for every metric of every user. There
 are three results: values; `Refused` (no answer is right, so the call must raise an error with a hint); and
 `grey`, where a call may refuse or must give these values (such as a number written as text).
@@ -21,8 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from recbench_spark.definitions import PRESETS, Definition, axis_values, make_definition
-from recbench_spark.kernels.ids import SPELLINGS, respell
+from recbench_spark.core.definitions import PRESETS, Definition, axis_values, make_definition
+from recbench_spark.core.ids import SPELLINGS, respell
 from tests import oracles
 from tests.faults.campaign import Case
 from tests.id_rule import make_id

@@ -20,7 +20,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from recbench_spark.config import load_benchmark
-from recbench_spark.definitions import axis_values
+from recbench_spark.core.definitions import axis_values
 from tests import oracles
 from tests.faults import config_rule, configs
 from tests.faults.campaign import Case, Verdict

@@ -17,10 +17,10 @@ import pytest
 
 from recbench_spark.commands.actions import nightly
 from recbench_spark.config import Benchmark, Dataset, Evaluation, Split, load_yaml, loading, make_benchmark
-from recbench_spark.data import arrow_rows
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.metrics import accuracy
-from recbench_spark.kernels.ranking import lists as ranked_lists
+from recbench_spark.metrics import accuracy
+from recbench_spark.ranking.kernels import lists as ranked_lists
+from recbench_spark.sources import arrow_rows
 from tests.cluster.processes import start_process
 from tests.faults import campaign, configs, frames, input_tables, kills, scores
 from tests.faults.campaign import FAILED, Case, Part, Verdict

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.definitions import make_definition
+from recbench_spark.core.definitions import make_definition
 from tests.cluster.processes import start_process
 from tests.faults import (
     cells,

@@ -16,8 +16,8 @@ from jobs.studies import curves as study
 from recbench_spark.commands import nightly
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
-from recbench_spark.nightly.benchmark_checks import check_benchmark
+from recbench_spark.models.prefix_scorers import PrefixScorer
+from recbench_spark.night.benchmark_checks import check_benchmark
 
 FLAGS = ["--users", "10", "--points", "4", "--draws", "2", "--dims", "3", "--trials", "3"]
 

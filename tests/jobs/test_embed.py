@@ -13,13 +13,13 @@ from safetensors.numpy import save_file
 
 from recbench_spark import cli
 from recbench_spark.commands import embed
-from recbench_spark.config.graph import GraphSource
-from recbench_spark.graph import pipeline, runner, stored_graphs
-from recbench_spark.graph.build_inputs import open_inputs
-from recbench_spark.graph.stored_graphs import warn_unread_weights
-from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.layers import model_weight_shapes, random_weights
-from tests.graph import oracle
+from recbench_spark.graphs import pipeline, runner, stored_graphs
+from recbench_spark.graphs.build_inputs import open_inputs
+from recbench_spark.graphs.kernels.forms import LayerForm
+from recbench_spark.graphs.kernels.layers import model_weight_shapes, random_weights
+from recbench_spark.graphs.settings import GraphSource
+from recbench_spark.graphs.stored_graphs import warn_unread_weights
+from tests.graphs import oracle
 
 
 def run(*flags: str) -> int:

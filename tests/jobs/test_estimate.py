@@ -18,26 +18,21 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from recbench_spark.analyses.exposure.estimates import Policy, estimate_matrix, estimate_rounds, read_policy
+from recbench_spark.analyses.exposure.kernels import rating_matrix
+from recbench_spark.analyses.exposure.kernels.bandit_feedback import Rounds, contributions
+from recbench_spark.analyses.exposure.kernels.exposure import EstimatorSettings
+from recbench_spark.analyses.exposure.rating_matrix import LOSSES, cell_parts, cell_sums, estimable_totals
 from recbench_spark.commands import estimate as job
 from recbench_spark.commands.actions import estimate as action
 from recbench_spark.config import Bootstrap
-from recbench_spark.data.readers.published import find_propensities
+from recbench_spark.core.resampling import percentile_interval, poisson_weights
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError, DataError, SchemaError
-from recbench_spark.evaluation.estimators.rating_matrix import (
-    LOSSES,
-    cell_parts,
-    cell_sums,
-    estimable_totals,
-)
-from recbench_spark.evaluation.result import Result, to_arrow
-from recbench_spark.kernels.estimators import rating_matrix
-from recbench_spark.kernels.estimators.bandit_feedback import Rounds, contributions
-from recbench_spark.kernels.estimators.exposure import EstimatorSettings
-from recbench_spark.kernels.resampling import percentile_interval, poisson_weights
-from recbench_spark.nightly.estimates import Policy, estimate_matrix, estimate_rounds, read_policy
+from recbench_spark.metrics.result import Result, to_arrow
 from recbench_spark.schemas import IDS
+from recbench_spark.sources.readers.published import find_propensities
 from tests.oracles import value_and_error
 
 # ------------------------------------------------------------------------------- without Spark

@@ -24,17 +24,17 @@ from sklearn import metrics as sk
 
 import recbench_spark
 from recbench_spark import cli
-from recbench_spark.adhoc.evaluate import evaluate_predictions
 from recbench_spark.commands import evaluate as job
 from recbench_spark.config import Bootstrap
-from recbench_spark.data.delta_snapshots import read_snapshot
-from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.core.definitions import Definition, make_definition
+from recbench_spark.core.resampling import poisson_weights
 from recbench_spark.errors import ConfigError, DataError, SchemaError
-from recbench_spark.evaluation.ranking.batches import to_rankings
-from recbench_spark.evaluation.result import Result
-from recbench_spark.kernels.metrics.accuracy import measure
-from recbench_spark.kernels.resampling import poisson_weights
+from recbench_spark.evaluation.evaluate import evaluate_predictions
+from recbench_spark.metrics.kernels.accuracy import measure
+from recbench_spark.metrics.result import Result
+from recbench_spark.ranking.batches import to_rankings
 from recbench_spark.schemas import RESULT_TABLES, TABLES
+from recbench_spark.sources.delta_snapshots import read_snapshot
 from tests import oracles
 
 Values = dict[tuple[str, int | None], float]
@@ -67,7 +67,7 @@ def call(request, capsys) -> Call:
 
 @pytest.fixture
 def local(capsys) -> Call:
-    """Run the job in this process: `tests/adhoc/test_engines.py` shows that Spark gives the same bits."""
+    """Run the job in this process: `tests/evaluation/test_engines.py` has the same bits on Spark."""
     return make_call("local", capsys)
 
 

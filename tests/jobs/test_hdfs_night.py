@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.nightly.night_status import find_finished_night
+from recbench_spark.night.night_status import find_finished_night
 from recbench_spark.storage.objects import list_objects
 from tests.cluster.processes import ROOT, SPARK_HOME, Process, start_process
 from tests.jobs.test_object_storage_night import (

@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from jobs.studies import inductive as study
-from recbench_spark.data.liked_movies import Movies, read_movies
+from jobs.studies.liked_movies import Movies, read_movies
 from recbench_spark.errors import DataError
 from recbench_spark.models.networks.factors import make_pairs
 

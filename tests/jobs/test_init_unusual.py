@@ -11,8 +11,8 @@ import pytest
 from recbench_spark import cli
 from recbench_spark.commands import init
 from recbench_spark.config import Dataset, load_benchmark
-from recbench_spark.data.arrow_files import read_table
 from recbench_spark.errors import DataError
+from recbench_spark.sources.arrow_files import read_table
 
 FIRST = 1_262_304_000
 

@@ -17,15 +17,15 @@ import pytest
 
 import recbench_spark
 from recbench_spark import cli
-from recbench_spark.adhoc import engines
 from recbench_spark.commands import evaluate as job
 from recbench_spark.commands import query
 from recbench_spark.commands.actions import embed
-from recbench_spark.data import arrow_files
+from recbench_spark.core.compiling import announce_compiling
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, StoreError
-from recbench_spark.kernels.compiling import announce_compiling
+from recbench_spark.evaluation import engines
 from recbench_spark.query.local_engine import check_query, run_query
 from recbench_spark.schemas import CHECKS, METRICS, RUNS, TABLES
+from recbench_spark.sources import arrow_files
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.table_sql import view_files
 
@@ -253,7 +253,7 @@ def test_help_is_answered_before_anything_is_loaded() -> None:
     assert done.stdout.count("usage: ") == len(jobs) > 15
 
 
-COMPILE = "from recbench_spark.kernels.hashing import splitmix64, mix; splitmix64(1); mix(1)"
+COMPILE = "from recbench_spark.core.hashing import splitmix64, mix; splitmix64(1); mix(1)"
 
 
 def test_whoever_compiles_says_so_first(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_one_warehouse_written_by_both_engines_at_once(spark, files: Path, tmp_p
 
 
 def test_inputs_are_identified_alike(spark, files: Path, tmp_path: Path) -> None:
-    from recbench_spark.data.identity import identity
+    from recbench_spark.sources.identity import identity
 
     odd = tmp_path / "a b ü"
     odd.mkdir()

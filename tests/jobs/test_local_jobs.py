@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from recbench_spark import cli
-from recbench_spark.commands import benchmark, board, bundle, maintain, multiverse, tune
+from recbench_spark.commands import benchmark, board, bundle, cli, maintain, multiverse, tune
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import ConfigError, StoreError
-from recbench_spark.nightly.runners import choose_job_runner, count_no_log
+from recbench_spark.night.runners import choose_job_runner, count_no_log
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, FITS, OLDEST_SCHEMA, RUNS, SUBMISSIONS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import open_table

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from recbench_spark.training import nearest_nodes
+from recbench_spark.models.adapters import nearest_nodes
 from tests.conftest import forbid_spark
-from tests.graph import oracle
+from tests.graphs import oracle
 from tests.jobs.test_embed import run
 
 FAISS = pytest.mark.skipif(

@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from recbench_spark import __version__, cli
+from recbench_spark import __version__, cli, estimate, evaluate, maintain, nightly, propensity, split
 from recbench_spark.benchmark import run_night
-from recbench_spark.commands import estimate, evaluate, maintain, nightly, propensity, split
 from recbench_spark.commands.actions import backfill
 from recbench_spark.commands.actions.nightly import check_item_features
 from recbench_spark.config import make_benchmark

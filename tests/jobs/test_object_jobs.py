@@ -21,7 +21,7 @@ from tests.cluster.processes import ROOT
 from tests.conftest import SETTINGS
 from tests.jobs.test_object_storage_night import DAY
 from tests.jobs.test_odd_folder import LOG, NIGHT, RATINGS
-from tests.training.test_sequence_models import FIT, KINDS, write_log
+from tests.models.adapters.test_sequence_models import FIT, KINDS, write_log
 from tools import compare_warehouses
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]

@@ -17,9 +17,9 @@ import yaml
 
 from recbench_spark import cli
 from recbench_spark.commands import embed, evaluate, nightly, query
-from recbench_spark.data import arrow_files
 from recbench_spark.errors import StoreError
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.sources import arrow_files
 from recbench_spark.storage.objects import list_objects, read_bytes, write_bytes, write_table
 from recbench_spark.storage.uris import shorten_path
 from tests.object_storage import S3Server

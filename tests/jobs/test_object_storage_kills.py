@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.nightly.night_status import find_finished_night
+from recbench_spark.night.night_status import find_finished_night
 from tests.cluster.test_kills import A_WAREHOUSE, KILLS, draw_moment
 from tests.faulty_storage import Faults, disturb
 from tests.jobs.test_object_storage_night import (

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.nightly.night_status import find_finished_night
+from recbench_spark.night.night_status import find_finished_night
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.objects import list_objects

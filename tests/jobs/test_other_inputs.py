@@ -15,14 +15,13 @@ import pyarrow.csv as pacsv
 import pytest
 from deltalake import write_deltalake
 
-from recbench_spark import cli
-from recbench_spark.commands import benchmark, bundle, embed, nightly, tune
+from recbench_spark.commands import benchmark, bundle, cli, embed, nightly, tune
 from recbench_spark.config import load_benchmark
-from recbench_spark.nightly.night_status import find_finished_night
-from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.night.night_status import find_finished_night
 from recbench_spark.schemas import EMBEDDINGS, FITS, METRICS, RUNS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
-from tests.nightly.test_inputs import list_held_out, lists, rows
+from tests.night.test_inputs import list_held_out, lists, rows
 from tests.nights import read_rows
 
 Printed = pytest.CaptureFixture[str]

@@ -10,8 +10,8 @@ import pytest
 
 from jobs.studies import pinsage as study
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.samples import rank_bands
-from recbench_spark.kernels.graph.walks import Walks, find_neighbourhoods
+from recbench_spark.graphs.kernels.samples import rank_bands
+from recbench_spark.graphs.kernels.walks import Walks, find_neighbourhoods
 from recbench_spark.models.networks.factors import make_pairs
 from recbench_spark.runtime.journal import Journal
 

@@ -12,9 +12,9 @@ import pyarrow.csv
 import pytest
 import yaml
 
+from recbench_spark.auctions.settings import AuctionWorld, load_replay
+from recbench_spark.auctions.worlds import make_auctions
 from recbench_spark.commands.replay import main, parser
-from recbench_spark.config.replay import AuctionWorld, load_replay
-from recbench_spark.data.auction_worlds import make_auctions
 from recbench_spark.errors import ConfigError
 from recbench_spark.schemas import REJECTS, REPLAYS, RUNS
 from recbench_spark.storage.arrow_store import ArrowStore

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
+from recbench_spark.auctions.settings import AuctionWorld, load_replay
+from recbench_spark.auctions.worlds import make_auctions
 from recbench_spark.commands.actions import replay
 from recbench_spark.commands.replay import main, parser
-from recbench_spark.config.replay import AuctionWorld, load_replay
-from recbench_spark.data.auction_worlds import make_auctions
 from recbench_spark.errors import DataError, RecbenchError
 from recbench_spark.schemas import REJECTS, REPLAYS
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -118,7 +118,7 @@ def test_both_engines_draw_the_same_users(spark, tmp_path) -> None:
 
 def test_both_engines_count_ids_that_are_none_over_all_batches(spark, tmp_path, monkeypatch) -> None:
     """Spark's sentence counted the rows of one batch, and named the column that the first bad one had."""
-    monkeypatch.setattr("recbench_spark.data.table_pieces.MOST_ROWS", 50)
+    monkeypatch.setattr("recbench_spark.sources.table_pieces.MOST_ROWS", 50)
     for number, wrong in enumerate((("query_id",), ("ad_id", "auction_id"), ("ad_id",))):
         log, folder = WORLD.log, tmp_path / str(number)
         folder.mkdir()
@@ -200,7 +200,7 @@ def test_sums_of_the_log_are_kept_for_the_next_model(spark, tmp_path, monkeypatc
 
 def count_passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets the name of each pass over the parts with Spark."""
-    from recbench_spark.simulation.part_tasks import LaidOutParts
+    from recbench_spark.auctions.part_tasks import LaidOutParts
 
     add, passes = LaidOutParts.add, []
 
@@ -278,7 +278,7 @@ def test_both_engines_refuse_the_same_tables(spark, tmp_path) -> None:
 
 def test_a_run_that_was_killed_leaves_no_layout_and_runs_again(spark, tmp_path, monkeypatch) -> None:
     config = write_files(tmp_path, WORLD.log, make_model())
-    from recbench_spark.simulation import layout_tasks
+    from recbench_spark.auctions import layout_tasks
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -295,7 +295,7 @@ def test_a_run_that_was_killed_leaves_no_layout_and_runs_again(spark, tmp_path, 
 
 def test_a_log_larger_than_one_process_holds_is_refused_by_rows(tmp_path, monkeypatch) -> None:
     """A plain CSV of many bytes was taken for as many rows. In a folder such a log is laid out."""
-    from recbench_spark.data import arrow_files
+    from recbench_spark.sources import arrow_files
 
     config = write_files(tmp_path, WORLD.log, make_model())
     monkeypatch.setattr(arrow_files, "COUNTED_BYTES", 1000)

@@ -12,14 +12,14 @@ import yaml
 
 from jobs.studies import loop_estimates, loops, simpson, simpson_findings, simpson_runs
 from jobs.studies.loop_estimates import HOLDOUT, ONE, Column
+from recbench_spark.analyses.comparisons.kernels.significance import kendall_tau_b
+from recbench_spark.boards.settings import SearchSettings
 from recbench_spark.config import Benchmark, Dataset, load_benchmark, parse
-from recbench_spark.config.searching import SearchSettings
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.kernels.comparison.significance import kendall_tau_b
 from recbench_spark.models.rating.interface import Ratings
 from recbench_spark.models.rating.kinds import VectorModel
 from recbench_spark.models.rating.own import Vectors
-from recbench_spark.nightly.benchmark_checks import check_benchmark
+from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.schemas import METRICS, RUNS
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nights import read_rows, run

@@ -14,10 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 from recbench_spark import cli
 from recbench_spark.commands import evaluate as job
 from recbench_spark.commands import nightly
-from recbench_spark.config.base import parse
-from recbench_spark.config.models import EmbeddingsModel
-from recbench_spark.data import arrow_files
+from recbench_spark.core.strict_settings import parse
 from recbench_spark.errors import ConfigError
+from recbench_spark.models.settings import EmbeddingsModel
+from recbench_spark.sources import arrow_files
 from recbench_spark.storage.table_scans import find_partition
 
 DIMS = 4

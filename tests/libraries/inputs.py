@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from recbench_spark.definitions import Definition
-from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure, relevant_counts
-from recbench_spark.kernels.ranking.lists import HeldOutItems, InputLists, UserItems, rank_lists
-from recbench_spark.kernels.ranking.rankings import Rankings
+from recbench_spark.core.definitions import Definition
+from recbench_spark.metrics.kernels.accuracy import METRICS, cutoffs, measure, relevant_counts
+from recbench_spark.ranking.kernels.lists import HeldOutItems, InputLists, UserItems, rank_lists
+from recbench_spark.ranking.kernels.rankings import Rankings
 
 Input = dict[str, Any]
 KS = (1, 2, 3, 5, 8, 10)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recbench_spark.definitions import PRESET_VERSIONS, make_definition
-from recbench_spark.kernels.metrics.accuracy import measure
+from recbench_spark.core.definitions import PRESET_VERSIONS, make_definition
+from recbench_spark.metrics.kernels.accuracy import measure
 from tests import oracles
 from tests.libraries.example import EXAMPLE, FULL
 from tests.libraries.inputs import our_values, pool_precision, ranked, weighted_auc

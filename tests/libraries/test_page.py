@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recbench_spark.definitions import PRESET_VERSIONS, PRESETS
+from recbench_spark.core.definitions import PRESET_VERSIONS, PRESETS
 from tools.presets_table import PAGE, WHAT_DIFFERS, page
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from recbench_spark.definitions import PRESET_VERSIONS, make_definition
-from recbench_spark.kernels.metrics.accuracy import METRICS
+from recbench_spark.core.definitions import PRESET_VERSIONS, make_definition
+from recbench_spark.metrics.kernels.accuracy import METRICS
 from tests.libraries.inputs import KS, Input, our_values, pool_precision, random_input, weighted_auc
 
 ROOT = Path(__file__).resolve().parents[2]

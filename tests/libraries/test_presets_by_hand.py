@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from recbench_spark import evaluate
-from recbench_spark.definitions import make_definition
+from recbench_spark.core.definitions import make_definition
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.ranking.request import refuse_hashed_ties
-from recbench_spark.kernels.metrics.accuracy import measure
-from recbench_spark.kernels.ranking.hashed_ties import hash_pairs
-from recbench_spark.kernels.ranking.lists import HeldOutItems, InputLists, rank_lists
+from recbench_spark.metrics.kernels.accuracy import measure
+from recbench_spark.ranking.kernels.hashed_ties import hash_pairs
+from recbench_spark.ranking.kernels.lists import HeldOutItems, InputLists, rank_lists
+from recbench_spark.ranking.request import refuse_hashed_ties
 from tests import oracles
 
 LIST = {item: 1.0 - item / 10 for item in range(1, 9)}

@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import MllibAlsModel, PopularModel, TruthModel
-from recbench_spark.config.models import ModelConfig
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
-from recbench_spark.evaluation.ranking.sources import DotSource, HashSource
-from recbench_spark.kernels.ranking.scorers import DotScorer
+from recbench_spark.models.adapters.model_adapter import make_adapter
 from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, RidgeFoldIn
+from recbench_spark.models.prefix_scorers import PrefixScorer
 from recbench_spark.models.rating.kinds import AlsModel
+from recbench_spark.models.settings import ModelConfig
+from recbench_spark.ranking.kernels.scorers import DotScorer
+from recbench_spark.ranking.sources import DotSource, HashSource
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.training.model_adapter import make_adapter
 from tests.one_fold_in import fold_in_explicit, fold_in_implicit
 
 ITEMS, DIMS = 7, 3

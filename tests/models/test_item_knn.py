@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from xxhash import xxh64
 
 from recbench_spark.config import ItemKnnModel
-from recbench_spark.kernels.ranking.scorers import NeighbourScorer, UserBlock
 from recbench_spark.models.item_knn import (
     SimilarItems,
     _divide_exactly,
     binary_matrix,
     build_matrix,
-    centring_bias,
     cosine_neighbours,
     count_item_users,
     cut_histories,
@@ -29,7 +27,8 @@ from recbench_spark.models.item_knn import (
     name_neighbours,
     normalise_weights,
 )
-from tests.kernels.ranking.test_counting import lists
+from recbench_spark.ranking.kernels.scorers import NeighbourScorer, UserBlock, centring_bias
+from tests.ranking.kernels.test_counting import lists
 
 Histories = list[set[int]]
 

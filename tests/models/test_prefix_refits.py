@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.metrics.learning_curves import CurveRequest, CurveUsers, measure_prefixes
-from recbench_spark.kernels.arrays import Floats
-from recbench_spark.kernels.ranking.scorers import DotScorer
-from recbench_spark.kernels.splits.prefixes import PrefixRule
+from recbench_spark.analyses.curves.learning_curves import CurveRequest, CurveUsers, measure_prefixes
+from recbench_spark.core.arrays import Floats
+from recbench_spark.core.definitions import Definition
 from recbench_spark.models.fold_in_settings import (
     ConfidenceFoldIn,
     FoldInSettings,
@@ -23,6 +21,8 @@ from recbench_spark.models.fold_in_settings import (
     RidgeFoldIn,
 )
 from recbench_spark.models.prefix_vectors import PrefixFolder, RoundedFolder
+from recbench_spark.ranking.kernels.scorers import DotScorer
+from recbench_spark.splits.kernels.prefixes import PrefixRule
 from tests.refits import RefittingFolder
 
 USERS, ITEMS, DIMS, POINTS = 60, 90, 8, 12

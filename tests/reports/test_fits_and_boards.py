@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from recbench_spark import reports
-from recbench_spark.leaderboard.entries import judge_entries, make_published_entries
-from recbench_spark.leaderboard.published import load_published_board
-from recbench_spark.leaderboard.searches import SearchTrials
+from recbench_spark.boards.entries import judge_entries, make_published_entries
+from recbench_spark.boards.published import load_published_board
+from recbench_spark.boards.searches import SearchTrials
 from recbench_spark.reports import fits as pictures
 
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recbench_spark.definitions import Definition, axis_values
+from recbench_spark.analyses.comparisons.kernels.agreement import swap_orders
+from recbench_spark.core.definitions import Definition, axis_values
 from recbench_spark.errors import DataError, SchemaError
-from recbench_spark.kernels.comparison.agreement import swap_orders
 from recbench_spark.reports import (
     COMPARED_COLUMNS,
     Report,

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from recbench_spark.config.retrieval import AnyIndexSettings
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.kernels.ranking.products import exact_scores, make_pairing, make_products
-from recbench_spark.kernels.retrieval.candidates import ItemSets, RetrievedLists, measure_recall
+from recbench_spark.ranking.kernels.products import exact_scores, make_pairing, make_products
 from recbench_spark.retrieval import search
 from recbench_spark.retrieval.interface import count_bytes
+from recbench_spark.retrieval.kernels.candidates import ItemSets, RetrievedLists, measure_recall
 from recbench_spark.retrieval.search import make_builder, search_lists, write_parts
+from recbench_spark.retrieval.settings import AnyIndexSettings
 
 KINDS: list[dict[str, Any]] = [
     {"kind": "flat"},
@@ -297,7 +297,7 @@ BUILD = """
 import sys
 from pathlib import Path
 import numpy as np
-from recbench_spark.kernels.ranking.products import make_products
+from recbench_spark.ranking.kernels.products import make_products
 from recbench_spark.retrieval.search import write_parts
 from tests.retrieval.test_indexes import make_settings
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from recbench_spark.errors import StoreError
-from recbench_spark.nightly.night import hold_night
+from recbench_spark.night.night import hold_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage import marks, uris

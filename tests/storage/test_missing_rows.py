@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from recbench_spark.leaderboard.entries import Entry
-from recbench_spark.leaderboard.verdicts import TuningReason, TuningVerdict
+from recbench_spark.boards.entries import Entry
+from recbench_spark.boards.verdicts import TuningReason, TuningVerdict
+from recbench_spark.models.fits.table import ROW_KEY, append_fits
 from recbench_spark.schemas import BOARDS, FITS, TRIALS, VERDICTS, arrow_rows
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import equality_condition
-from recbench_spark.training.fits.table import ROW_KEY, append_fits
 from recbench_spark.tuning.board_update import append_entries, read_newest_entries, write_verdicts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from recbench_spark.data import arrow_files
-from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.errors import StoreError
-from recbench_spark.graph.edges import open_rows
-from recbench_spark.graph.vectors import PREFIX, list_committed
-from recbench_spark.nightly.report import _pandas_command
+from recbench_spark.graphs.edges import open_rows
+from recbench_spark.graphs.vectors import PREFIX, list_committed
+from recbench_spark.night.report import _pandas_command
 from recbench_spark.schemas import CHECKS, RUNS
+from recbench_spark.sources import arrow_files
+from recbench_spark.sources.delta_snapshots import read_snapshot
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import count_rows, list_files, open_for_write
@@ -188,7 +188,7 @@ def test_one_module_opens_tables_and_few_take_paths_from_spark() -> None:
     places = {
         r"\bDeltaTable\(": {"storage/delta_tables.py"},
         r"\.file_uris\(": set(),
-        r"\.inputFiles\(\)": {"data/readers/paths.py"},
+        r"\.inputFiles\(\)": {"sources/readers/paths.py"},
         r"\.read\.parquet\(": set(),
         r"delta\.`": {"storage/table_sql.py"},
     }

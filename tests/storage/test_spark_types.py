@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from recbench_spark.core.columns import BINARY, FLOAT, map_type
 from recbench_spark.schemas import (
     BOOLEAN,
     DATE,
@@ -20,7 +21,6 @@ from recbench_spark.schemas import (
     Table,
     array_type,
 )
-from recbench_spark.schemas.base import BINARY, FLOAT, map_type
 from recbench_spark.storage.spark_types import spark_schema, spark_type
 from tests.log_schema import LOG_SCHEMA
 

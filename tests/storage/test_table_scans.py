@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from recbench_spark.data import arrow_files
-from recbench_spark.data.columnar import open_columnar_log
 from recbench_spark.errors import DataError
-from recbench_spark.graph.edges import open_rows
+from recbench_spark.graphs.edges import open_rows
 from recbench_spark.schemas import IDS
+from recbench_spark.sources import arrow_files
+from recbench_spark.sources.columnar import open_columnar_log
 from recbench_spark.storage import table_scans
 
 ROWS = pa.table({"user_id": [1, 2, 3], "item_id": [4, 5, 6]})

@@ -29,7 +29,7 @@ def test_a_file_is_tried_by_what_imports_it_and_then_by_its_folder(tmp_path: Pat
     own = "tests/storage/test_rows.py"
     assert list(stages("storage/rows.py", tmp_path)) == [own, tests, "tests/storage"]
     assert list(stages("storage/names.py", tmp_path)) == [tests, "tests/storage"]
-    assert list(stages("nightly/night.py", tmp_path)) == []
+    assert list(stages("night/night.py", tmp_path)) == []
 
 
 def test_files_that_import_each_other_end() -> None:

@@ -8,11 +8,11 @@ import pytest
 from pydantic import BaseModel
 
 from recbench_spark.config import Split
-from recbench_spark.config.dataset import BuiltIn
-from recbench_spark.definitions import Definition, DrawEstimator, ExposureEstimator
-from recbench_spark.kernels.metrics.about import ABOUT
-from recbench_spark.kernels.metrics.texts import ESTIMATOR_TEXTS, TEXTS
+from recbench_spark.core.definitions import Definition, DrawEstimator, ExposureEstimator
+from recbench_spark.metrics.kernels.about import ABOUT
+from recbench_spark.metrics.kernels.texts import ESTIMATOR_TEXTS, TEXTS
 from recbench_spark.schemas import TABLES
+from recbench_spark.sources.settings import BuiltIn
 from tools.reference.pages import FOLDER, list_documented, list_flags, list_parsers, write_pages
 from tools.reference.settings import find_silent, read_texts
 

@@ -19,15 +19,15 @@ import pytest
 from recbench_spark.commands.actions.benchmark import format_table, select_models
 from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
-from recbench_spark.nightly.split import open_any_log
-from recbench_spark.protocol.rules import label_log
+from recbench_spark.models.fits import running
+from recbench_spark.models.fits.tasks import fit_one
+from recbench_spark.night.split import open_any_log
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS, METRICS, SPLITS, SUBMISSIONS, VERDICTS
+from recbench_spark.splits.rules import label_log
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
-from recbench_spark.training.fits import running
-from recbench_spark.training.fits.tasks import fit_one
 from recbench_spark.tuning import fold_fits
 from recbench_spark.tuning.board_update import append_entries, read_views, update_board
 from recbench_spark.tuning.fold_fits import FitPlanner, run_plan, summarise_models

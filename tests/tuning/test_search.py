@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from recbench_spark.boards.search_spaces import replace_settings
 from recbench_spark.commands.actions.tune import describe_result, dry_run, resolve_search
 from recbench_spark.config import make_benchmark
-from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError
-from recbench_spark.leaderboard.search_spaces import replace_settings
-from recbench_spark.nightly.results import find_grid_edges
+from recbench_spark.models.fits import running
+from recbench_spark.models.fits.tasks import name_settings
+from recbench_spark.models.settings import make_model
+from recbench_spark.night.results import find_grid_edges
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARDS, FITS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.training.fits import running
-from recbench_spark.training.fits.tasks import name_settings
 from recbench_spark.tuning import fold_fits
 from recbench_spark.tuning.board_update import read_entries, update_board
 from recbench_spark.tuning.credit import credit_searches, make_provenance

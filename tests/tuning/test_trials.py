@@ -14,12 +14,12 @@ import pytest
 
 from recbench_spark.commands.actions.tune import describe_result, dry_run
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.data.arrow_files import identity
 from recbench_spark.errors import ConfigError
-from recbench_spark.nightly.night import open_night
-from recbench_spark.nightly.run_keys import hash_run_key, hash_split
+from recbench_spark.night.night import open_night
+from recbench_spark.night.run_keys import hash_run_key, hash_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS, SPLITS, TRIALS
+from recbench_spark.sources.arrow_files import identity
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
 from recbench_spark.tuning.credit import credit_searches

@@ -15,21 +15,21 @@ from pydantic import BaseModel
 
 import recbench_spark
 from recbench_spark import errors
+from recbench_spark.analyses.comparisons.comparison import Comparison
+from recbench_spark.auctions.settings import ReplayFile
 from recbench_spark.commands.dispatch import list_commands
 from recbench_spark.config import Benchmark
 from recbench_spark.config.bundle import Bundle
-from recbench_spark.config.graph import GraphModel, NeighbourhoodSettings
-from recbench_spark.config.models import MODELS, ModelConfig, list_kinds
-from recbench_spark.config.replay import ReplayFile
-from recbench_spark.config.retrieval import NearestNodes
-from recbench_spark.definitions import PRESET_VERSIONS, PRESETS, Definition
-from recbench_spark.evaluation.comparison.comparison import Comparison
-from recbench_spark.evaluation.result import Result
-from recbench_spark.kernels.metrics.about import ABOUT, About, place_in_reports
-from recbench_spark.kernels.metrics.accuracy import METRICS
-from recbench_spark.kernels.metrics.texts import ESTIMATOR_TEXTS, TEXTS
-from recbench_spark.metric_names import ALIASES
+from recbench_spark.core.definitions import PRESET_VERSIONS, PRESETS, Definition
+from recbench_spark.core.metric_names import ALIASES
+from recbench_spark.graphs.settings import GraphModel, NeighbourhoodSettings
+from recbench_spark.metrics.kernels.about import ABOUT, About, place_in_reports
+from recbench_spark.metrics.kernels.accuracy import METRICS
+from recbench_spark.metrics.kernels.texts import ESTIMATOR_TEXTS, TEXTS
+from recbench_spark.metrics.result import Result
 from recbench_spark.models.rating.kinds import VectorModel
+from recbench_spark.models.settings import MODELS, ModelConfig, list_kinds
+from recbench_spark.retrieval.settings import NearestNodes
 from recbench_spark.schemas import TABLES
 from tools.presets_table import WHAT_DIFFERS
 from tools.reference.markdown import make_anchor, write_table

@@ -20,12 +20,12 @@ from recbench_spark.commands.actions.nightly import (
     print_results,
 )
 from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.core.extras import explain
 from recbench_spark.errors import FAILED, OK, RecbenchError, is_cancelled
-from recbench_spark.extras import explain
-from recbench_spark.failures import describe_with_trace
-from recbench_spark.nightly.night_states import record_state
-from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
-from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.night.night_states import record_state
+from recbench_spark.night.night_status import NightOutcome, find_finished_night
+from recbench_spark.runtime.failures import describe_with_trace
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.uris import link_place
 

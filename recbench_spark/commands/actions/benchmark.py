@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from functools import partial
 
 from recbench_spark import cli
+from recbench_spark.boards.fold_statistics import FoldSummary
 from recbench_spark.commands.dry_runs import check_log
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
 from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, MllibAlsModel, ModelConfig, load_benchmark
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.engine.choices import EngineChoice
 from recbench_spark.errors import FAILED, OK, ConfigError, FallbackToSpark
-from recbench_spark.inputs import pin_inputs
-from recbench_spark.leaderboard.fold_statistics import FoldSummary
+from recbench_spark.models.fits.tasks import Row
 from recbench_spark.models.rating.registry import FAMILIES, gives_ratings
-from recbench_spark.nightly.benchmark_checks import check_benchmark
-from recbench_spark.nightly.runners import choose_job_runner, count_log
-from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.night.benchmark_checks import check_benchmark
+from recbench_spark.night.runners import choose_job_runner, count_log
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS, TRIALS
 from recbench_spark.storage.file_tables import FileTables
-from recbench_spark.training.fits.tasks import Row
 from recbench_spark.tuning.fold_fits import (
     FitPlanner,
     list_named_parts,

@@ -11,10 +11,10 @@ from recbench_spark import reports
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.config.placeholders import fill_placeholders
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.nightly.benchmark_checks import check_benchmark
-from recbench_spark.nightly.runners import choose_job_runner, count_log, count_no_log
-from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.night.benchmark_checks import check_benchmark
+from recbench_spark.night.runners import choose_job_runner, count_log, count_no_log
 from recbench_spark.reports.fits import draw_figures
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARDS, VERDICTS

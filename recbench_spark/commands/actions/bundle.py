@@ -15,16 +15,16 @@ from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
-from recbench_spark.data import arrow_files
-from recbench_spark.data.paths import check_path
-from recbench_spark.data.text_lines import StoredTable
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark
-from recbench_spark.inputs import pin_inputs
-from recbench_spark.nightly.benchmark_checks import check_benchmark
-from recbench_spark.nightly.runners import NIGHT_TABLES, choose_job_runner, count_log, count_no_log
-from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.night.benchmark_checks import check_benchmark
+from recbench_spark.night.runners import NIGHT_TABLES, choose_job_runner, count_log, count_no_log
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, SUBMISSIONS
+from recbench_spark.sources import arrow_files
+from recbench_spark.sources.paths import check_path
+from recbench_spark.sources.text_lines import StoredTable
 from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.tuning.credit import credit_searches
@@ -152,8 +152,8 @@ def read_rows(store: FileTables, path: str, columns: Sequence[str], what: str) -
         return arrow_files.read_table(path, columns, what)
     except FallbackToSpark as error:
         spark = require_session(store, error.message).spark
-    from recbench_spark.data.readers.tables import open_table  # noqa: PLC0415
     from recbench_spark.engine.versions import collect_arrow  # noqa: PLC0415
+    from recbench_spark.sources.readers.tables import open_table  # noqa: PLC0415
 
     rows = StoredTable(collect_arrow(open_table(spark, path)))
     return arrow_files.check_table(rows, columns, what, path)

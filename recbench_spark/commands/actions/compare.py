@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark import cli
-from recbench_spark.adhoc.compare import compare
-from recbench_spark.adhoc.options import table_columns
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import NAME, Bootstrap, parse
-from recbench_spark.data import arrow_files
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
+from recbench_spark.evaluation.compare import compare
+from recbench_spark.evaluation.options import table_columns
+from recbench_spark.sources import arrow_files
 
 
 def run(args: argparse.Namespace) -> int:

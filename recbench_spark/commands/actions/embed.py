@@ -15,41 +15,41 @@ from recbench_spark import cli
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_journal_path, require_partition
 from recbench_spark.config import parse
-from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merge_documents
-from recbench_spark.config.retrieval import NearestNodes
-from recbench_spark.data.paths import check_path
+from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.engine.choices import EngineChoice
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
-from recbench_spark.graph.build import NodeFinder, read_ids
-from recbench_spark.graph.build_inputs import count_edges, open_inputs
-from recbench_spark.graph.edge_values import to_id_array
-from recbench_spark.graph.estimates import estimate_passes, explain_costs, fit_rates
-from recbench_spark.graph.folders import FOLDER, Graph
-from recbench_spark.graph.incremental_run import check_previous_model, plan_refresh, report_drift
-from recbench_spark.graph.model_inputs import (
+from recbench_spark.graphs.build import NodeFinder, read_ids
+from recbench_spark.graphs.build_inputs import count_edges, open_inputs
+from recbench_spark.graphs.edge_values import to_id_array
+from recbench_spark.graphs.estimates import estimate_passes, explain_costs, fit_rates
+from recbench_spark.graphs.folders import FOLDER, Graph
+from recbench_spark.graphs.incremental_run import check_previous_model, plan_refresh, report_drift
+from recbench_spark.graphs.kernels.ids import MOST_NODES, hash_node_ids
+from recbench_spark.graphs.model_inputs import (
     MODELS,
     PreparedGraphModel,
     describe_files,
     prepare_model,
     read_layers,
 )
-from recbench_spark.graph.neighbourhoods import neighbourhood_source
-from recbench_spark.graph.nodes import embed_nodes
-from recbench_spark.graph.pipeline import embed, open_model_work
-from recbench_spark.graph.stored_graphs import files_folder, split_source
-from recbench_spark.inputs import pin_inputs
-from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids
-from recbench_spark.nightly.gates import gate_checks, gate_error
-from recbench_spark.nightly.runners import NIGHT_TABLES, choose_job_runner
+from recbench_spark.graphs.neighbourhoods import neighbourhood_source
+from recbench_spark.graphs.nodes import embed_nodes
+from recbench_spark.graphs.pipeline import embed, open_model_work
+from recbench_spark.graphs.settings import GraphModel, GraphSource, load_model, merge_documents
+from recbench_spark.graphs.stored_graphs import files_folder, split_source
+from recbench_spark.models.adapters.nearest_nodes import check_nearest, ensure_nearest_nodes
+from recbench_spark.night.gates import gate_checks, gate_error
+from recbench_spark.night.runners import NIGHT_TABLES, choose_job_runner
 from recbench_spark.query.command_lines import query_command
+from recbench_spark.retrieval.settings import NearestNodes
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS
+from recbench_spark.sources.paths import check_path
 from recbench_spark.storage.arrow_store import ArrowStore, may_have_files, needs_no_java
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import hold_private_folder
 from recbench_spark.storage.objects import list_folders, require_storage
 from recbench_spark.storage.uris import is_remote, join_uri
-from recbench_spark.training.nearest_nodes import check_nearest, ensure_nearest_nodes
 
 GENERATED_FEATURES = ("degrees", "constant", "hashed")
 

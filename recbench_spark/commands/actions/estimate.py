@@ -8,28 +8,28 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from recbench_spark.commands.runners import run_job
-from recbench_spark.commands.table_descriptions import describe_table
-from recbench_spark.commands.warehouses import check_warehouse
-from recbench_spark.config import NAME, Bootstrap, parse
-from recbench_spark.data import arrow_files
-from recbench_spark.data.input_rows import InputRows, open_input
-from recbench_spark.data.opened_logs import choose_identity
-from recbench_spark.data.readers.published import TextInput, find_propensities, find_rounds
-from recbench_spark.errors import OK, ConfigError, FallbackToSpark
-from recbench_spark.evaluation.result import Result
-from recbench_spark.inputs import pin_inputs
-from recbench_spark.kernels.estimators.exposure import EstimatorSettings
-from recbench_spark.nightly.estimates import (
+from recbench_spark.analyses.exposure.estimates import (
     Policy,
     estimate_matrix,
     estimate_policy,
     estimate_rounds,
     read_policy,
 )
-from recbench_spark.nightly.runners import choose_job_runner
-from recbench_spark.nightly.standalone_runs import publish_standalone
+from recbench_spark.analyses.exposure.kernels.exposure import EstimatorSettings
+from recbench_spark.commands.runners import run_job
+from recbench_spark.commands.table_descriptions import describe_table
+from recbench_spark.commands.warehouses import check_warehouse
+from recbench_spark.config import NAME, Bootstrap, parse
+from recbench_spark.core.inputs import pin_inputs
+from recbench_spark.errors import OK, ConfigError, FallbackToSpark
+from recbench_spark.metrics.result import Result
+from recbench_spark.night.runners import choose_job_runner
+from recbench_spark.night.standalone_runs import publish_standalone
 from recbench_spark.schemas import CHECKS, METRICS, RUNS, USER_METRICS
+from recbench_spark.sources import arrow_files
+from recbench_spark.sources.input_rows import InputRows, open_input
+from recbench_spark.sources.opened_logs import choose_identity
+from recbench_spark.sources.readers.published import TextInput, find_propensities, find_rounds
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.file_tables import FileTables
 

@@ -15,27 +15,27 @@ from typing import Any
 import pyarrow as pa
 
 from recbench_spark import cli
-from recbench_spark.adhoc import engines
-from recbench_spark.adhoc.evaluation import evaluate
-from recbench_spark.adhoc.many_models import SIDES
-from recbench_spark.adhoc.options import KINDS, EvaluationRequest, make_bootstrap, table_columns
-from recbench_spark.adhoc.pairs import evaluate_pairs
-from recbench_spark.adhoc.predictions import evaluate_predictions
-from recbench_spark.adhoc.request_checks import check_request
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import DEFAULT_METRICS, NAME, Bootstrap, Views
-from recbench_spark.data import arrow_files
-from recbench_spark.data.column_names import ColumnNames
-from recbench_spark.data.stored_embeddings import choose_sides, find_table
-from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.core.definitions import Definition, make_definition
+from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.engine.choices import require_spark
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
-from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
-from recbench_spark.inputs import pin_inputs
-from recbench_spark.kernels.metrics.accuracy import METRICS
+from recbench_spark.evaluation import engines
+from recbench_spark.evaluation.evaluation import evaluate
+from recbench_spark.evaluation.many_models import SIDES
+from recbench_spark.evaluation.options import KINDS, EvaluationRequest, make_bootstrap, table_columns
+from recbench_spark.evaluation.pairs import evaluate_pairs
+from recbench_spark.evaluation.predictions import evaluate_predictions
+from recbench_spark.evaluation.request_checks import check_request
+from recbench_spark.metrics.beyond_accuracy import LIST_METRICS
+from recbench_spark.metrics.kernels.accuracy import METRICS
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.schemas import METRICS as METRIC_TABLE
+from recbench_spark.sources import arrow_files
+from recbench_spark.sources.column_names import ColumnNames
+from recbench_spark.sources.stored_embeddings import choose_sides, find_table
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.local_files import require_columns
@@ -88,9 +88,9 @@ def _evaluate_locally(args: argparse.Namespace, kind: str, run: dict[str, Any]) 
 
 def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
     # Here: none of this is needed for small tables.
-    from recbench_spark.data.identity import identity  # noqa: PLC0415
-    from recbench_spark.data.input_rows import open_input  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+    from recbench_spark.sources.identity import identity  # noqa: PLC0415
+    from recbench_spark.sources.input_rows import open_input  # noqa: PLC0415
     from recbench_spark.storage.frame_blocks import drop_scratch  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
@@ -108,7 +108,7 @@ def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any])
 
 def _publish(store: FileTables, result: Any, run: dict[str, Any]) -> None:
     """Write the result, and print what was written."""
-    from recbench_spark.nightly.standalone_runs import publish_standalone  # noqa: PLC0415
+    from recbench_spark.night.standalone_runs import publish_standalone  # noqa: PLC0415
 
     run_id = publish_standalone(store, result, run)
     metrics, checks = (store.read_run(name, run_id) for name in ("metrics", "checks"))

@@ -15,17 +15,17 @@ from recbench_spark.commands.benchmark_files import (
 )
 from recbench_spark.commands.logs import name_log
 from recbench_spark.config import make_benchmark
-from recbench_spark.config.base import NAME
-from recbench_spark.config.documents import load_yaml
-from recbench_spark.data.log_columns import FLAGS, ChosenColumns, choose_columns, may_be_rating
-from recbench_spark.data.log_files import open_log_file
-from recbench_spark.data.log_values import (
+from recbench_spark.core.documents import load_yaml
+from recbench_spark.core.strict_settings import NAME
+from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.sources.log_columns import FLAGS, ChosenColumns, choose_columns, may_be_rating
+from recbench_spark.sources.log_files import open_log_file
+from recbench_spark.sources.log_values import (
     ColumnFacts,
     find_no_ratings,
     profile_columns,
     share_known_users,
 )
-from recbench_spark.errors import OK, ConfigError, DataError
 
 
 def run(args: argparse.Namespace) -> int:

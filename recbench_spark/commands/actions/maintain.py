@@ -24,8 +24,8 @@ from recbench_spark.maintenance.retention import (
     remove_folders,
     remove_private_files,
 )
-from recbench_spark.nightly.night import yesterday_stamp
-from recbench_spark.nightly.runners import choose_job_runner, count_no_log
+from recbench_spark.night.night import yesterday_stamp
+from recbench_spark.night.runners import choose_job_runner, count_no_log
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.file_tables import FileTables

@@ -10,13 +10,13 @@ from recbench_spark.commands.dry_runs import check_inputs
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.engine.choices import EngineChoice
 from recbench_spark.errors import FAILED, OK, DataError
-from recbench_spark.inputs import pin_inputs
-from recbench_spark.nightly.benchmark_checks import check_night
-from recbench_spark.nightly.night_states import record_state
-from recbench_spark.nightly.runners import choose_runner
-from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.night.benchmark_checks import check_night
+from recbench_spark.night.night_states import record_state
+from recbench_spark.night.runners import choose_runner
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.file_tables import FileTables
@@ -81,7 +81,7 @@ def make_protocol(args: argparse.Namespace, split: str, candidates: str) -> Benc
 def print_shares(store: FileTables, name: str, protocols: list[Benchmark]) -> None:
     """Print the shares of wins and write a page with them."""
     from recbench_spark import reports  # noqa: PLC0415
-    from recbench_spark.nightly.report import read_multiverse_pairs  # noqa: PLC0415
+    from recbench_spark.night.report import read_multiverse_pairs  # noqa: PLC0415
     from recbench_spark.query.answers import make_query_runner  # noqa: PLC0415
 
     pairs = read_multiverse_pairs(make_query_runner(store), [one.name for one in protocols])

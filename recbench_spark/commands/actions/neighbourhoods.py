@@ -16,11 +16,11 @@ from recbench_spark.commands.actions.embed import (
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import require_partition
 from recbench_spark.config import parse
-from recbench_spark.config.graph import NeighbourhoodSettings
+from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.graph.neighbourhoods import ensure_neighbourhoods, make_walks
-from recbench_spark.graph.stored_graphs import files_folder, split_source
-from recbench_spark.inputs import pin_inputs
+from recbench_spark.graphs.neighbourhoods import ensure_neighbourhoods, make_walks
+from recbench_spark.graphs.settings import NeighbourhoodSettings
+from recbench_spark.graphs.stored_graphs import files_folder, split_source
 from recbench_spark.query.command_lines import command_line, query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import SPLITS

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from recbench_spark.cli import read_error
 from recbench_spark.commands.warehouses import check_journal_path, check_models
 from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.core.extras import explain_missing
 from recbench_spark.engine.choices import require_spark
 from recbench_spark.engine.local import choose_workers
 from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark, SchemaError
-from recbench_spark.extras import explain_missing
-from recbench_spark.nightly.night_states import record_state
-from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
-from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.night.night_states import record_state
+from recbench_spark.night.night_status import NightOutcome, find_finished_night
 from recbench_spark.query.command_lines import shorten_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(dry_run(args.warehouse, benchmark, args.logical_date, done))
         if done is None:
-            from recbench_spark.nightly.runners import choose_runner  # noqa: PLC0415
+            from recbench_spark.night.runners import choose_runner  # noqa: PLC0415
 
             choice, _ = choose_runner(args.engine, benchmark, args.warehouse, night=True)
             print(f"runner      {choice.describe()}")
@@ -76,8 +76,8 @@ class NightRunner:
             ConfigError: `--engine local`, and a step needs Spark.
         """
         # Here: a night that has nothing to do needs none of this.
-        from recbench_spark.nightly.benchmark_checks import check_night  # noqa: PLC0415
-        from recbench_spark.nightly.runners import choose_runner  # noqa: PLC0415
+        from recbench_spark.night.benchmark_checks import check_night  # noqa: PLC0415
+        from recbench_spark.night.runners import choose_runner  # noqa: PLC0415
 
         check_night(benchmark)
         check_item_features(benchmark)
@@ -103,7 +103,7 @@ class NightRunner:
 def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal) -> Store:
     """Start a session and return the warehouse."""
     with explain_missing():
-        from recbench_spark.nightly.job_size import is_small  # noqa: PLC0415
+        from recbench_spark.night.job_size import is_small  # noqa: PLC0415
         from recbench_spark.runtime.session import get_session  # noqa: PLC0415
         from recbench_spark.storage.store import Store  # noqa: PLC0415
 
@@ -125,7 +125,7 @@ def check_item_features(benchmark: Benchmark) -> None:
     for model in benchmark.models:
         features = attrgetter("features")(model) if "features.path" in model.paths else None
         if features is not None and features.path and Path(features.path).exists():
-            from recbench_spark.graph.features import (  # noqa: PLC0415
+            from recbench_spark.graphs.features import (  # noqa: PLC0415
                 count_dimensions,
                 open_features,
                 require_equal_lengths,
@@ -145,7 +145,7 @@ def run_one_night(
 ) -> NightOutcome:
     """Run a night in a warehouse. The placeholders of `benchmark` are already filled."""
     from recbench_spark.benchmark import run_night  # noqa: PLC0415
-    from recbench_spark.nightly.tracking import log_night  # noqa: PLC0415
+    from recbench_spark.night.tracking import log_night  # noqa: PLC0415
     from recbench_spark.tuning.credit import credit_searches  # noqa: PLC0415
 
     if not args.log:

@@ -7,28 +7,28 @@ from functools import partial
 
 import pyarrow.compute as pc
 
+from recbench_spark.analyses.exposure.kernels.power_law import PowerLaw
+from recbench_spark.analyses.exposure.kernels.propensities import POWERS
+from recbench_spark.analyses.exposure.night_propensity import write_propensities
+from recbench_spark.analyses.exposure.night_propensity_names import ExposureLog, method_name
 from recbench_spark.commands.dry_runs import REQUIRED_COLUMNS, check_log
 from recbench_spark.commands.logs import log_settings
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse, require_partition
 from recbench_spark.config import Dataset, Propensities, digest, parse
-from recbench_spark.data.log_checks import PARTS
-from recbench_spark.data.opened_logs import choose_identity, fill_columns
+from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
-from recbench_spark.inputs import pin_inputs
-from recbench_spark.kernels.estimators.power_law import PowerLaw
-from recbench_spark.kernels.estimators.propensities import POWERS
-from recbench_spark.nightly import code_provenance
-from recbench_spark.nightly.propensity import write_propensities
-from recbench_spark.nightly.propensity_names import ExposureLog, method_name
-from recbench_spark.nightly.run_keys import uses_file_names
-from recbench_spark.nightly.runners import choose_job_runner
-from recbench_spark.nightly.split import open_any_log
-from recbench_spark.protocol.labelled_rows import open_labelled
-from recbench_spark.protocol.rules import estimate_rows
+from recbench_spark.night import code_provenance
+from recbench_spark.night.run_keys import uses_file_names
+from recbench_spark.night.runners import choose_job_runner
+from recbench_spark.night.split import open_any_log
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, POWER_LAWS, PROPENSITIES, RATING_PROPENSITIES, SPLITS
+from recbench_spark.sources.log_checks import PARTS
+from recbench_spark.sources.opened_logs import choose_identity, fill_columns
+from recbench_spark.splits.labelled_rows import open_labelled
+from recbench_spark.splits.rules import estimate_rows
 from recbench_spark.storage.file_tables import FileTables
 
 MAX_LAWS = 100_000

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from recbench_spark import cli
 from recbench_spark.commands.warehouses import require_warehouse
+from recbench_spark.core.extras import has_module
 from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
-from recbench_spark.extras import has_module
 from recbench_spark.query import local_engine
 from recbench_spark.query.command_lines import command_line
 from recbench_spark.query.export import export_warehouse

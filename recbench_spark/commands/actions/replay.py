@@ -8,22 +8,22 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from recbench_spark.adhoc import replays
+from recbench_spark.auctions import replays
+from recbench_spark.auctions.auctions import REQUIRED
+from recbench_spark.auctions.log_layout import MOST_ROWS_OF_A_PART
+from recbench_spark.auctions.replay import LOGGED
+from recbench_spark.auctions.settings import ReplayFile, load_replay
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import digest
-from recbench_spark.config.replay import ReplayFile, load_replay
-from recbench_spark.data import arrow_files
-from recbench_spark.data.readers.auctions import REQUIRED
+from recbench_spark.core.inputs import pin_inputs, require_unchanged
 from recbench_spark.engine.choices import EngineChoice
 from recbench_spark.engine.local import LocalEngine, choose_workers
 from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark
-from recbench_spark.inputs import pin_inputs, require_unchanged
-from recbench_spark.nightly.standalone_runs import find_finished_replay, publish_replays
+from recbench_spark.night.standalone_runs import find_finished_replay, publish_replays
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import REPLAYS, arrow_rows
-from recbench_spark.simulation.log_layout import MOST_ROWS_OF_A_PART
-from recbench_spark.simulation.replay import LOGGED
+from recbench_spark.sources import arrow_files
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.local_files import COMPRESSED

@@ -10,12 +10,12 @@ from recbench_spark.commands.actions.nightly import print_board
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.config.placeholders import fill_placeholders
 from recbench_spark.errors import OK
-from recbench_spark.nightly.benchmark_checks import check_benchmark
-from recbench_spark.nightly.night import open_night
-from recbench_spark.nightly.report import report_night
-from recbench_spark.nightly.runners import choose_job_runner, count_no_log
-from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.night.benchmark_checks import check_benchmark
+from recbench_spark.night.night import open_night
+from recbench_spark.night.report import report_night
+from recbench_spark.night.runners import choose_job_runner, count_no_log
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.uris import link_place

@@ -13,18 +13,18 @@ from recbench_spark.commands.logs import log_settings
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
 from recbench_spark.config import Benchmark, Gate, load_benchmark, make_benchmark, parse
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.inputs import pin_inputs
-from recbench_spark.nightly.gates import gate_checks, gate_error, select_gates
-from recbench_spark.nightly.measure_checks import check_measures
-from recbench_spark.nightly.runners import choose_runner
-from recbench_spark.nightly.split import identify_split, prepare_split
-from recbench_spark.placeholders import fill_placeholders
-from recbench_spark.protocol.manifests import check_suspects, format_manifest
-from recbench_spark.protocol.time_facts import list_age_facts
+from recbench_spark.night.gates import gate_checks, gate_error, select_gates
+from recbench_spark.night.measure_checks import check_measures
+from recbench_spark.night.runners import choose_runner
+from recbench_spark.night.split import identify_split, prepare_split
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal, write_json
 from recbench_spark.schemas import MANIFESTS
+from recbench_spark.splits.manifests import check_suspects, format_manifest
+from recbench_spark.splits.time_facts import list_age_facts
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.uris import join_uri
 

@@ -9,23 +9,23 @@ from contextlib import suppress
 from functools import partial
 
 from recbench_spark import cli
+from recbench_spark.boards.search_spaces import Setting
+from recbench_spark.boards.searches import expected_best, late_gain
+from recbench_spark.boards.settings import MAX_SETTINGS
 from recbench_spark.commands.actions.benchmark import choose_fit_runner
 from recbench_spark.commands.dry_runs import check_log
 from recbench_spark.commands.runners import run_job
 from recbench_spark.commands.warehouses import check_journal_path, check_warehouse
 from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, SearchSettings, load_benchmark
-from recbench_spark.config.searching import MAX_SETTINGS
-from recbench_spark.data import arrow_files
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.engine.choices import EngineChoice
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
-from recbench_spark.inputs import pin_inputs
-from recbench_spark.leaderboard.search_spaces import Setting
-from recbench_spark.leaderboard.searches import expected_best, late_gain
-from recbench_spark.nightly.benchmark_checks import check_benchmark
-from recbench_spark.nightly.runners import choose_runner
-from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.night.benchmark_checks import check_benchmark
+from recbench_spark.night.runners import choose_runner
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.sources import arrow_files
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.tuning.fold_fits import FitPlanner
 from recbench_spark.tuning.folds import open_folded_log

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compile_kernel
+from recbench_spark.core.compiling import compile_kernel
 
 Array = npt.NDArray[Any]
 

@@ -20,10 +20,10 @@ from torch import nn
 from torch.nn import functional
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.aggregate import sum_sources
-from recbench_spark.kernels.graph.csr import Csr
-from recbench_spark.kernels.graph.ids import hash_numbers
-from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
+from recbench_spark.graphs.kernels.aggregate import sum_sources
+from recbench_spark.graphs.kernels.csr import Csr
+from recbench_spark.graphs.kernels.ids import hash_numbers
+from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Rows, Step
 from recbench_spark.models.networks.losses import bayesian_ranking

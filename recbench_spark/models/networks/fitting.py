@@ -24,8 +24,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from recbench_spark.core.hashing import stream
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.hashing import stream
 from recbench_spark.models.networks.devices import choose_device, move_batch
 from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.rating.shuffling import permutation

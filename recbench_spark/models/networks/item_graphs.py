@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.graph.csr import Csr
-from recbench_spark.kernels.graph.ids import hash_numbers
-from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
-from recbench_spark.kernels.graph.walks import MostVisited, Walks, find_neighbourhoods, visit_shares
+from recbench_spark.graphs.kernels.csr import Csr
+from recbench_spark.graphs.kernels.ids import hash_numbers
+from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
+from recbench_spark.graphs.kernels.walks import MostVisited, Walks, find_neighbourhoods, visit_shares
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours
 from recbench_spark.models.networks.factors import UserItemPairs
 from recbench_spark.models.networks.subgraphs import Adjacency

@@ -1,6 +1,6 @@
 """Define the layers of PinSage and GraphSAGE in torch.
 
-Equations and names are those of `kernels.graph.layers`. Trained weights go into `jobs/embed.py` unchanged:
+Equations and names are those of `graphs.kernels.layers`. Trained weights go into `jobs/embed.py` unchanged:
 `state_dict` has the names of `model_weight_shapes`. Sources: Ying et al. 2018, algorithm 1; Hamilton et al.
 2017, algorithm 1 and section 3.3.
 """
@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
-from recbench_spark.kernels.graph.layers import (
+from recbench_spark.graphs.kernels.forms import AGGREGATORS, LayerForm
+from recbench_spark.graphs.kernels.layers import (
     check_weights,
     model_weight_shapes,
     random_weights,
@@ -29,7 +29,7 @@ from recbench_spark.storage.publish import replace_bytes
 
 
 class GraphLayer(nn.Module):
-    """GraphLayer is one layer; see `kernels.graph.layers.Layer`."""
+    """GraphLayer is one layer; see `graphs.kernels.layers.Layer`."""
 
     def __init__(self, form: LayerForm, d: int) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class GraphNetwork(nn.Module):
         return h
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the name and shape of each weight, as `kernels.graph.layers` names them."""
+        """Return the name and shape of each weight, as `graphs.kernels.layers` names them."""
         return model_weight_shapes(self.forms, self.output_layers, self.dims)
 
     def initialise(self, seed: int) -> None:

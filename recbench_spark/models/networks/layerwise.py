@@ -1,6 +1,6 @@
 """Compute vectors of many nodes layer by layer, each node once in each layer.
 
-Minibatches would repeat nodes. The layers of `kernels.graph.layers` run with the weights of the network.
+Minibatches would repeat nodes. The layers of `graphs.kernels.layers` run with the weights of the network.
 Sums and maxima are taken edge by edge, so no array is as large as edges times dimensions. Memory holds
 vectors and messages of all nodes of one layer, and the edges of `at_once` nodes.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from recbench_spark.kernels.graph.dense import Matrix
-from recbench_spark.kernels.graph.layers import Layer, make_layers
+from recbench_spark.graphs.kernels.dense import Matrix
+from recbench_spark.graphs.kernels.layers import Layer, make_layers
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.subgraphs import Nodes
 from recbench_spark.models.networks.tasks import GraphInput

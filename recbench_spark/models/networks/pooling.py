@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from recbench_spark.kernels.graph import gathering
+from recbench_spark.graphs.kernels import gathering
 from recbench_spark.models.networks.subgraphs import Hop
 
 

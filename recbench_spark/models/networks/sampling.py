@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compile_kernel, readonly
-from recbench_spark.kernels.graph.samples import Band
-from recbench_spark.kernels.graph.walks import draw, to_share
-from recbench_spark.kernels.hashing import stream
+from recbench_spark.core.compiling import compile_kernel, readonly
+from recbench_spark.core.hashing import stream
+from recbench_spark.graphs.kernels.samples import Band
+from recbench_spark.graphs.kernels.walks import draw, to_share
 
 Nodes = npt.NDArray[np.int64]
 

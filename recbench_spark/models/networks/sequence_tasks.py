@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.models.memn2n import MemN2NModel
 from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Rows, Step

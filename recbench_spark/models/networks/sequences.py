@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.graphs.kernels.ids import hash_numbers
 
 Indices = npt.NDArray[np.int64]
 

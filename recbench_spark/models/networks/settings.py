@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from recbench_spark.config.base import Count
-from recbench_spark.config.dataset import READERS_WITHOUT_TIMES
-from recbench_spark.config.fold_in import FoldInRidge
-from recbench_spark.config.models import LearntItems, ModelConfig
+from recbench_spark.core.strict_settings import Count
 from recbench_spark.errors import ConfigError
+from recbench_spark.models.fold_in_kinds import FoldInRidge
 from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.settings import LearntItems, ModelConfig
+from recbench_spark.sources.settings import READERS_WITHOUT_TIMES
 
 Steps = Annotated[int, Field(ge=0, le=10**9)]
 
@@ -76,9 +76,9 @@ class FittedModel(GradientModel):
     """FittedModel holds the settings of fits that set rows aside by hash and may use several processes.
 
     `validation`: share of the training rows that are set aside by hash. The epoch that is best on them is
-    kept. No held-out row is read. `processes` share each minibatch (`training.multiprocess_fit`): more than
-    one give another model, equal to rounding. `device` is that of a single process. `watch`: each epoch's
-    score on test rows is reported too, and chooses nothing.
+    kept. No held-out row is read. `processes` share each minibatch (`models.adapters.multiprocess_fit`):
+    more than one give another model, equal to rounding. `device` is that of a single process. `watch`:
+    each epoch's score on test rows is reported too, and chooses nothing.
     """
 
     added_later: ClassVar[frozenset[str]] = GradientModel.added_later | {"processes", "watch"}

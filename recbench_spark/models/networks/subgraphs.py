@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from recbench_spark.core.hashing import Hashes
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.graph.aggregate import order_for_lstm
-from recbench_spark.kernels.graph.csr import Csr, drop_edges, select_rows
-from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.samples import draw_nodes, sample_neighbours
-from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
-from recbench_spark.kernels.hashing import Hashes
+from recbench_spark.graphs.kernels.aggregate import order_for_lstm
+from recbench_spark.graphs.kernels.csr import Csr, drop_edges, select_rows
+from recbench_spark.graphs.kernels.forms import LayerForm
+from recbench_spark.graphs.kernels.samples import draw_nodes, sample_neighbours
+from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 
 Nodes = npt.NDArray[np.int64]
 Neighbours = Callable[[int, Nodes], Csr]

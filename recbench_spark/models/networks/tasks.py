@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.kernels.graph.ids import hash_numbers
-from recbench_spark.kernels.graph.samples import Band
+from recbench_spark.graphs.kernels.ids import hash_numbers
+from recbench_spark.graphs.kernels.samples import Band
 from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Rows, Step
 from recbench_spark.models.networks.layers import GraphNetwork

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from recbench_spark.core.threads import use_one_thread
 from recbench_spark.errors import DivergedError
-from recbench_spark.kernels.splits.positions import number_slots
-from recbench_spark.kernels.threads import use_one_thread
 from recbench_spark.models.networks.sampling import draw_unseen
 from recbench_spark.models.rating.interface import (
     MAX_RATE,
@@ -28,6 +27,7 @@ from recbench_spark.models.rating.interface import (
 )
 from recbench_spark.models.rating.sgd import Table, make_score_fit
 from recbench_spark.models.rating.shuffling import permutation
+from recbench_spark.splits.kernels.positions import number_slots
 
 if TYPE_CHECKING:
     import torch

@@ -14,8 +14,8 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from recbench_spark.core.arrays import Bools
 from recbench_spark.errors import DivergedError
-from recbench_spark.kernels.arrays import Bools
 from recbench_spark.models.rating.blocks import (
     DrawKey,
     FactorSide,

@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.blocks import (
     DrawKey,
     FactorSide,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from recbench_spark.core.arrays import Bools
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.arrays import Bools
 from recbench_spark.models.fold_in_settings import (
     ConfidenceFoldIn,
     FoldInSettings,

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from pydantic import Field
 from scipy import sparse
 
+from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import (
     UNSEEN,
     Fit,

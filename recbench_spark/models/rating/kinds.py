@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from recbench_spark.config import ModelConfig, Seed
-from recbench_spark.config.models import LearntItems
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.means import MeansModel
 from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings
@@ -25,6 +24,7 @@ from recbench_spark.models.rating.own import BlockScores, VectorLearner, Vectors
 from recbench_spark.models.rating.rbm import RbmSettings
 from recbench_spark.models.rating.registry import ALL_FAMILIES, make_settings
 from recbench_spark.models.rating.sgd import SgdSettings
+from recbench_spark.models.settings import LearntItems
 
 VECTORS = ("rating_vectors", "trained_items")
 """Revisions of kinds whose vectors rank; the first one changes no rating that they predict."""

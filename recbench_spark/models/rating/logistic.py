@@ -15,8 +15,8 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DivergedError
-from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import MAX_RATE, Fit, Indices, Ratings, RatingSettings
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
 from recbench_spark.models.rating.sgd import RatingFactorModel, Table

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recbench_spark.kernels.compiling import compile_kernel, readonly
+from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.models.rating.interface import Floats, Indices
 from recbench_spark.models.rating.sgd import Table
 

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator
 
+from recbench_spark.core.compiling import compile_kernel, readonly
+from recbench_spark.core.threads import use_one_thread
 from recbench_spark.errors import DivergedError
-from recbench_spark.kernels.compiling import compile_kernel, readonly
-from recbench_spark.kernels.threads import use_one_thread
 from recbench_spark.models.rating.adam_factors import (
     ITEMS,
     NEGATIVES,

@@ -11,8 +11,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compile_kernel
-from recbench_spark.kernels.hashing import GAMMA, mix, stream
+from recbench_spark.core.compiling import compile_kernel
+from recbench_spark.core.hashing import GAMMA, mix, stream
 
 MASK = 2**64 - 1
 

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DataError, DivergedError
-from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import (
     MAX_RATE,
     Fit,

@@ -15,9 +15,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 from recbench_spark.config import parse
-from recbench_spark.config.models import import_class
+from recbench_spark.core.extras import explain_missing
 from recbench_spark.errors import ConfigError, DataError, nearest
-from recbench_spark.extras import explain_missing
 from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings, fit_gmf, fit_wmf
 from recbench_spark.models.rating.als import (
     AlsSettings,
@@ -58,6 +57,7 @@ from recbench_spark.models.rating.nsvd import NsvdSettings, fit_nsvd
 from recbench_spark.models.rating.own import KIND, OwnModel, VectorLearner, fit_vectors, make_own_model
 from recbench_spark.models.rating.rbm import Rbm, RbmSettings, fit_rbm
 from recbench_spark.models.rating.sgd import RatingFactorModel, SgdSettings, fit_sgd
+from recbench_spark.models.settings import import_class
 
 
 class Family(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compile_kernel
-from recbench_spark.kernels.hashing import GAMMA, mix, stream
+from recbench_spark.core.compiling import compile_kernel
+from recbench_spark.core.hashing import GAMMA, mix, stream
 from recbench_spark.models.rating.interface import Ratings
 from recbench_spark.models.rating.normals import as_unsigned
 from recbench_spark.models.rating.simd import fetch_number

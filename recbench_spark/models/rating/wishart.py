@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.compiling import compile_kernel
+from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.models.rating.normals import draw_state, fill_normals, uniform
 
 Floats = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recbench_spark.data.question_worlds import QuestionSet, number_stories, write_stories
+from jobs.studies.question_worlds import QuestionSet, number_stories, write_stories
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.networks.answers import (
     AnswerPlan,

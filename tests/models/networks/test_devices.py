@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from recbench_spark.config.models import model_class
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.graphs.kernels.forms import LayerForm
 from recbench_spark.models.networks import tasks
 from recbench_spark.models.networks.devices import choose_device, move_batch
 from recbench_spark.models.networks.factors import FactorTask
 from recbench_spark.models.networks.fitting import Step, fit
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.settings import model_class
 from tests.models.networks.test_fitting import factor_task, pair_task
 
 META = torch.device("meta")

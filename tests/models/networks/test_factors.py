@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.samples import Band
+from recbench_spark.graphs.kernels.samples import Band
 from recbench_spark.models.networks import factors, sampling
 from recbench_spark.models.networks.fitting import Step, make_optimiser
 from recbench_spark.models.networks.plans import TrainingPlan

@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import distributed, multiprocessing
 
-from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.kernels.graph.forms import LayerForm
-from recbench_spark.kernels.graph.samples import rank_bands
+from recbench_spark.graphs.kernels.forms import LayerForm
+from recbench_spark.graphs.kernels.samples import rank_bands
 from recbench_spark.models.networks import factors, fitting, tasks
 from recbench_spark.models.networks.fitting import EpochResult, FitResult, Shard, Step, WatchedTask, fit
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
 from recbench_spark.models.networks.sequences import make_sequences
-from tests.graph import oracle
+from recbench_spark.models.settings import make_model
+from tests.graphs import oracle
 from tests.models.networks.worlds import adjacency
 from tests.waiting import wait_until
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
-from recbench_spark.kernels.graph.ids import hash_numbers
-from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
-from recbench_spark.kernels.graph.samples import draw_nodes
+from recbench_spark.graphs.kernels.forms import AGGREGATORS, LayerForm
+from recbench_spark.graphs.kernels.ids import hash_numbers
+from recbench_spark.graphs.kernels.layers import make_layers, model_weight_shapes, random_weights
+from recbench_spark.graphs.kernels.samples import draw_nodes
 from recbench_spark.models.networks import tasks
 from recbench_spark.models.networks.layers import GraphNetwork, unit_rows
 from recbench_spark.models.networks.layerwise import embed_by_layer
@@ -23,7 +23,7 @@ from recbench_spark.models.networks.subgraphs import (
     draw_neighbours,
     renumber_nodes,
 )
-from tests.graph import oracle
+from tests.graphs import oracle
 from tests.models.networks.worlds import adjacency
 
 DIMS = 10

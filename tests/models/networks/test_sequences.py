@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.networks.explanations import compare_drops, explain_history
 from recbench_spark.models.networks.fitting import Step, fit
@@ -31,6 +30,7 @@ from recbench_spark.models.networks.sequences import (
     make_sequences,
     set_last_aside,
 )
+from recbench_spark.models.settings import make_model
 
 ITEMS = 11
 LISTS = [[3, 1, 4], [5], [9, 2, 6, 5, 3, 8, 7], [0, 10], [2, 7, 1, 8]]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.graphs.kernels.forms import LayerForm
 from recbench_spark.models.networks import tasks
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.plans import TrainingPlan
-from tests.graph import oracle
+from tests.graphs import oracle
 from tests.models.networks.worlds import adjacency
 
 

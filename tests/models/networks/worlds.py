@@ -1,12 +1,12 @@
-"""Small graphs for models: adjacency in blocks of a multigraph drawn by `tests.graph.oracle`."""
+"""Small graphs for models: adjacency in blocks of a multigraph drawn by `tests.graphs.oracle`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.models.networks.subgraphs import Adjacency
-from tests.graph import oracle
+from tests.graphs import oracle
 
 
 def adjacency(drawn: oracle.Drawn, blocks: int = 1, weighted: bool = False) -> Adjacency:

@@ -1,0 +1,1 @@
+"""Analyses of runs: comparisons, exposure, learning curves, drawn candidates."""

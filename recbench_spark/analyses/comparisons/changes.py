@@ -1,0 +1,326 @@
+"""Reasons for a change of a model's mean between two nights: its users, or their results.
+
+The difference of two published means is split, without remainder, over groups of users into the change of
+their shares and the change of their means (`analyses.comparisons.kernels.decomposition`). Groups are:
+users who stayed, left or joined; users with 1, 2-3, 4-7 ... relevant items; the labels of slices of users.
+Sums are whole numbers, so the partitioning does not change a bit.
+Axes: u users, r rows of `user_metrics`, c cut-offs, s slices; nights are 0 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.analyses.comparisons.comparisons import select_holdout
+from recbench_spark.analyses.comparisons.counted import CountedNumber, gather_rows, name_owners
+from recbench_spark.analyses.comparisons.differences import ComparedRun
+from recbench_spark.analyses.comparisons.kernels.decomposition import (
+    UNIT,
+    Change,
+    Group,
+    split,
+    whole_number,
+)
+from recbench_spark.analyses.comparisons.paired_values import read_cutoffs, select_runs
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.resampling import exact_sums
+from recbench_spark.core.streams import Batches
+from recbench_spark.engine.measures import Measure
+from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, Side, Sides, deal_sides, reduce_tasks
+from recbench_spark.storage.packed_blocks import unpack_blocks
+
+USERS, ACTIVITY = "users", "n_relevant"
+"""The groups that every plan has, beside its slices of users."""
+
+UNLABELLED = "unknown"
+"""The group of users whose label in a slice is NULL."""
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """Plan of an explanation: pairs of runs, metrics, cut-offs and slices of users.
+
+    Attributes:
+        pairs: (before, after), two runs of one model each.
+        metrics: names of the metrics.
+        ks: cut-offs; None: the whole ranking.
+        slices: keys of slices of users.
+        numbers: for models and nights with several runs, the numbers that count. `pairs` has one of these
+            runs.
+    """
+
+    pairs: tuple[tuple[ComparedRun, ComparedRun], ...]
+    metrics: tuple[str, ...]
+    ks: tuple[int | None, ...]
+    slices: tuple[str, ...] = ()
+    numbers: tuple[CountedNumber, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChangeRows:
+    """Rows of `user_metrics` and of `rankings`, which hold the labels of slices, of any runs."""
+
+    user_metrics: Rows
+    rankings: Rows
+
+
+def compute_changes(engine: Engine, rows: ChangeRows, plan: ChangePlan, tasks: int) -> pa.Table:
+    """Explain changes by group of users: rows of the table `changes`.
+
+    There is one row per pair of runs, part, metric, cut-off and group.
+
+    Shuffles the rows of both nights once by user (and, for slices, a label per user and run), then one
+    row per task and group. A pair has no rows where one night has no users, for instance because retention
+    removed them.
+
+    Args:
+        engine: the runner.
+        rows: values of users, and their labels.
+        plan: runs, metrics, cut-offs, slices.
+        tasks: number of tasks of the shuffles.
+    """
+    columns = (*_NAMES[1:], "estimator", "run_id", "user_id", "ks", "values", "n_relevant")
+    values = ChangedRows(rows.user_metrics, columns, partial(_choose_values, plan=plan), _VALUES)
+    sides = [Side(0, values, _VALUES)]
+    if plan.slices:
+        names = (*_USER, *_label_columns(plan))
+        needed = ("run_id", "part", "user_id", "slices")
+        labels = ChangedRows(rows.rankings, needed, partial(_choose_labels, plan=plan), names)
+        sides.append(Side(1, labels, names))
+    users = deal_sides(engine, sides, tasks).then(partial(_add_labels, plan=plan), ())
+    changes = reduce_tasks({"changes": change_measure(plan)}, users, tasks)
+    return name_owners(changes.get("changes", _SCHEMA.empty_table()), plan.numbers)
+
+
+def change_measure(plan: ChangePlan) -> Measure:
+    """Return the measure for changes by group of users; it needs all rows of a user at once."""
+    return Measure(partial(_task_sums, plan), _CELL, partial(_finish, plan), ())
+
+
+_USER = ("run", "part", "user_id")
+_VALUES = (*_USER, "metric", "definition", "ks", "values", "n_relevant")
+
+
+def _run_ids(plan: ChangePlan) -> list[str]:
+    """Return the runs of all pairs: run n is of pair n // 2, and of the night before if n is even."""
+    return [run.run_id for pair in plan.pairs for run in pair]
+
+
+def _choose_values(rows: pa.Table, plan: ChangePlan) -> pa.Table:
+    wanted = gather_rows(select_holdout(rows, plan.metrics), plan.numbers)
+    return select_runs(wanted, _run_ids(plan)).select(_VALUES)
+
+
+def _choose_labels(rows: pa.Table, plan: ChangePlan) -> pa.Table:
+    """Read each user's label in each slice; all truth items of a user have the same label."""
+    chosen = select_runs(rows, _run_ids(plan)).combine_chunks()
+    labels = chosen.select(_USER)
+    for name, key in zip(_label_columns(plan), plan.slices, strict=True):
+        lists = pc.list_slice(pc.map_lookup(chosen.column("slices").combine_chunks(), key, "first"), 0, 1)
+        has_label = pc.fill_null(pc.greater(pc.list_value_length(lists), 0), False).to_numpy(False)
+        places = pa.array(np.cumsum(has_label) - 1, mask=~has_label)
+        labels = labels.append_column(name, lists.flatten().take(places))
+    return labels
+
+
+def _label_columns(plan: ChangePlan) -> list[str]:
+    return [f"label_{number}" for number in range(len(plan.slices))]
+
+
+def _add_labels(sides: Sides, plan: ChangePlan) -> pa.Table:
+    """Return the values of a task's users with the labels of their run."""
+    rows, labels = unpack_blocks(sides.get(0, ())), unpack_blocks(sides.get(1, ()))
+    if rows is None:
+        return pa.table({name: [] for name in _VALUES})
+    names = _label_columns(plan)
+    if labels is None:
+        columns = [pa.nulls(len(rows), pa.string())] * len(names)
+    else:  # a join of Arrow takes no lists
+        places = rows.select(_USER).append_column("place", pa.array(np.arange(len(rows))))
+        joined = places.join(labels, list(_USER), join_type="left outer").sort_by("place")
+        columns = [joined.column(name) for name in names]
+    for name, column in zip(names, columns, strict=True):
+        rows = rows.append_column(name, column)
+    return rows
+
+
+# ------------------------------------------------------------------------------- sums of a task
+
+_NAMES = ("pair", "part", "metric", "definition")
+_CELL = (*_NAMES, "k", "group_key")
+_SUMS = ("users_before", "high_before", "low_before", "users_after", "high_after", "low_after")
+_CELL_TYPES = (pa.int32(), *(pa.string(),) * 3, pa.int32(), *(pa.string(),) * 2)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Some users of one pair, part, metric and definition, on both nights.
+
+    values: (2, u, c), NaN for users left out; labels: group key -> labels, (2, u)
+    """
+
+    key: tuple[Any, ...]
+    values: Floats
+    labels: Mapping[str, npt.NDArray[Any]]
+
+
+def _task_sums(plan: ChangePlan, batches: Batches) -> Batches:
+    """Sum the rows of some users, which are all rows of theirs."""
+    for cell in _read_cells(plan, pa.Table.from_batches(batches).combine_chunks()):
+        for group, sums in _group_sums(cell):
+            yield _sum_batch((*cell.key, *group), sums, plan)
+
+
+def _sum_batch(key: tuple[Any, ...], sums: Ints, plan: ChangePlan) -> pa.RecordBatch:
+    """Build one row per cut-off at which the group has users; sums: (2, c, 3)."""
+    rows = [c for c in range(len(plan.ks)) if sums[:, c, 0].any()]
+    cells = [(*key[:4], plan.ks[c], *key[4:]) for c in rows]
+    keys = [pa.array([cell[n] for cell in cells], kind) for n, kind in enumerate(_CELL_TYPES)]
+    columns = [pa.array(sums[night, rows, s]) for night in (0, 1) for s in range(3)]
+    return pa.RecordBatch.from_arrays([*keys, *columns], [*_CELL, "group_value", *_SUMS])
+
+
+def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[Cell]:
+    values_rc = read_cutoffs(table, plan.ks)
+    run_r, relevant_r = (table.column(name).to_numpy() for name in ("run", "n_relevant"))
+    user_r = table.column("user_id").combine_chunks().dictionary_encode().indices.to_numpy()
+    labels_sr = [
+        table.column(name).fill_null(UNLABELLED).to_numpy(zero_copy_only=False)
+        for name in _label_columns(plan)
+    ]
+    keys = [pa.array(run_r // 2), *(table.column(name).combine_chunks() for name in _NAMES[1:])]
+    for rows in _equal_key_ranges(keys):
+        users, place_r = np.unique(user_r[rows], return_inverse=True)
+        cells = (run_r[rows] % 2, place_r)
+        # Cut-offs of one user can be in several rows: one per run that owns some of them.
+        values = np.full((2, len(users), len(plan.ks)), np.nan)
+        row, c = np.nonzero(~np.isnan(values_rc[rows]))
+        values[cells[0][row], cells[1][row], c] = values_rc[rows[row], c]
+        relevant = np.zeros((2, len(users)), dtype=np.int64)
+        relevant[cells] = relevant_r[rows]
+        labels = {ACTIVITY: activity_label(relevant)}
+        for key, label_r in zip(plan.slices, labels_sr, strict=True):
+            labels[key] = np.full(relevant.shape, UNLABELLED, dtype=object)
+            labels[key][cells] = label_r[rows]
+        yield Cell(tuple(key[int(rows[0])].as_py() for key in keys), values, labels)
+
+
+def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
+    """Return the row indices of each group of rows that agree in all keys."""
+    code = np.zeros(len(keys[0]), dtype=np.int64)
+    for key in keys:
+        encoded = key.dictionary_encode()
+        code = code * len(encoded.dictionary) + encoded.indices.to_numpy()
+    order = np.argsort(code, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
+
+
+def activity_label(relevant: Ints) -> npt.NDArray[Any]:
+    """Name ranges of numbers of relevant items that double: 0, 1, 2-3, 4-7 ..."""
+    bits = np.frexp(relevant.astype(np.float64))[1]
+    names = np.array(["0", "1", *(f"{1 << b}-{(2 << b) - 1}" for b in range(1, 32))], dtype=object)
+    return names[bits]
+
+
+def _group_sums(cell: Cell) -> Iterator[tuple[tuple[str, str], Ints]]:
+    """Count users and add their values exactly in each group: (2, c, 3), both nights and all cut-offs."""
+    has_value = ~np.isnan(cell.values)
+    both, either = has_value.all(axis=0), has_value.any(axis=0)
+    members = {"stayed": both, "left": either & ~has_value[1], "joined": either & ~has_value[0]}
+    for name, member_uc in members.items():
+        yield (USERS, name), _exact_sums(np.where(member_uc, cell.values, np.nan))
+    for key, labels in cell.labels.items():
+        for name in np.unique(labels):
+            yield (key, name), _exact_sums(np.where((labels == name)[:, :, None], cell.values, np.nan))
+
+
+def _exact_sums(values: Floats) -> Ints:
+    return np.stack(
+        [
+            np.column_stack([(~np.isnan(night)).sum(axis=0), exact_sums(night)])
+            for night in values
+        ]
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------- the changes
+
+_SCHEMA = pa.schema(
+    {
+        **dict.fromkeys(("model", "run_id", "other_run_id"), pa.string()),
+        **dict.fromkeys(("logical_date", "other_date"), pa.date32()),
+        **dict.fromkeys(("part", "metric", "definition"), pa.string()),
+        "k": pa.int32(),
+        **dict.fromkeys(("group_key", "group_value"), pa.string()),
+        **dict.fromkeys(("users_before", "users_after"), pa.int64()),
+        **dict.fromkeys(
+            (
+                *("share_before", "share_after", "mean_before", "mean_after"),
+                *("mix_change", "within_change", "difference", "value", "other_value"),
+            ),
+            pa.float64(),
+        ),
+    }
+)
+
+
+def _finish(plan: ChangePlan, table: pa.Table) -> pa.Table:
+    cell = {name: table.column(name)[0].as_py() for name in _CELL}
+    one, two = plan.pairs[cell.pop("pair")]
+    nights = _add_up(table)
+    if not all(sum(users for users, _ in night.values()) for night in nights):
+        return _SCHEMA.empty_table()
+    facts = {
+        **cell,
+        "model": two.model,
+        "run_id": two.run_id,
+        "other_run_id": one.run_id,
+        "logical_date": two.logical_date,
+        "other_date": one.logical_date,
+        "value": _night_mean(nights[1]),
+        "other_value": _night_mean(nights[0]),
+    }
+    rows = [{**facts, **_change_columns(change, nights)} for change in split(*nights)]
+    return pa.Table.from_pylist(rows, _SCHEMA)
+
+
+def _add_up(table: pa.Table) -> tuple[dict[str, Group], dict[str, Group]]:
+    """Add up the rows of all tasks: users and the exact sum of each group on both nights."""
+    nights: tuple[dict[str, Group], dict[str, Group]] = ({}, {})
+    for row in table.select(["group_value", *_SUMS]).to_pylist():
+        for night, when in zip(nights, ("before", "after"), strict=True):
+            users, total = night.get(row["group_value"], (0, 0))
+            addend = whole_number(row[f"high_{when}"], row[f"low_{when}"])
+            night[row["group_value"]] = (users + row[f"users_{when}"], total + addend)
+    return nights
+
+
+def _night_mean(night: Mapping[str, Group]) -> float:
+    users, total = (sum(group[part] for group in night.values()) for part in (0, 1))
+    return float(total * UNIT / users)
+
+
+def _change_columns(
+    change: Change, nights: tuple[Mapping[str, Group], Mapping[str, Group]]
+) -> dict[str, Any]:
+    before, after = change.mean_before, change.mean_after
+    return {
+        "group_value": change.group,
+        "users_before": nights[0][change.group][0],
+        "users_after": nights[1][change.group][0],
+        "share_before": float(change.share_before),
+        "share_after": float(change.share_after),
+        "mean_before": None if before is None else float(before),
+        "mean_after": None if after is None else float(after),
+        "mix_change": float(change.mix),
+        "within_change": float(change.within),
+        "difference": float(change.mix + change.within),
+    }

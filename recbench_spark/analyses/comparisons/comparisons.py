@@ -1,0 +1,291 @@
+"""Significance tests of differences between runs: pairs of models of a night, and models and their past.
+
+Users stay in tasks. Each task turns its users into whole numbers (see
+`analyses.comparisons.kernels.significance`), m x m and replicates x m for m models, key by key. These are
+added up in one group per metric and cut-off, and the tests are computed from the sums. The partitioning
+does not change the numbers. Axes: u users, m models of a group, c cut-offs, r replicates, x pairs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.analyses.comparisons.counted import gather_rows, name_owners
+from recbench_spark.analyses.comparisons.differences import (
+    ADJUSTED,
+    CELL,
+    HOLDOUT,
+    RESULTS,
+    ComparisonPlan,
+    PairSums,
+    add_users,
+    count_steps,
+    finish_cell,
+    finish_family,
+    group_values,
+    scale_values,
+)
+from recbench_spark.analyses.comparisons.kernels import significance as kernel
+from recbench_spark.analyses.comparisons.paired_values import (
+    KEY,
+    PairedValues,
+    deal_by_user,
+    key_users,
+    read_paired_values,
+    sort_by_user,
+)
+from recbench_spark.core.arrays import Ints
+from recbench_spark.core.streams import Batches
+from recbench_spark.engine.measures import Measure
+from recbench_spark.storage.blocks import Rows, reduce_tasks
+from recbench_spark.storage.packed_blocks import Block
+from recbench_spark.storage.shared_arrays import flatten_lists
+
+COLUMNS = (*KEY, "estimator", "run_id", "user_id", "ks", "values")
+"""Columns of `user_metrics` that are compared."""
+
+
+def metric_scales(user_metrics: Rows, metrics: Sequence[str]) -> dict[str, float]:
+    """Compute `ComparisonPlan.scales` of unbounded metrics from their largest values.
+
+    Cost: one scan; rows are not shuffled.
+    """
+    largest: dict[str, float | None] = {}
+    sizes = user_metrics.each(("metric", "definition", "values"), partial(_find_largest_values, metrics))
+    for (metric, _), value in (pair for task in sizes if metrics for pair in task):
+        largest[metric] = max(value or 0.0, largest.get(metric) or 0.0)
+    return scale_values(largest)
+
+
+def _find_largest_values(
+    metrics: Sequence[str], tables: Iterable[pa.Table]
+) -> list[tuple[Any, float | None]]:
+    wanted = pa.array(metrics, pa.string())
+    rows = (table.filter(pc.is_in(table.column("metric"), value_set=wanted)) for table in tables)
+    return [pair for own in rows for pair in find_largest(own).items()]
+
+
+def find_largest(user_metrics: pa.Table) -> dict[tuple[str, str], float | None]:
+    """Return the largest absolute value of each metric and definition in rows of `user_metrics`."""
+    largest: dict[tuple[str, str], float | None] = {}
+    for pair in user_metrics.select(["metric", "definition"]).group_by(["metric", "definition"]).aggregate(
+        []
+    ).to_pylist():  # fmt: skip
+        own = user_metrics.filter(
+            pc.and_(
+                pc.equal(user_metrics.column("metric"), pair["metric"]),
+                pc.equal(user_metrics.column("definition"), pair["definition"]),
+            )
+        )
+        values = flatten_lists(own.column("values").combine_chunks())[1].astype(np.float64)
+        known = np.abs(values[~np.isnan(values)])
+        largest[pair["metric"], pair["definition"]] = float(known.max()) if len(known) else None
+    return largest
+
+
+def compare(user_metrics: Rows, plan: ComparisonPlan, earlier: EarlierLooks, tasks: int) -> pa.Table:
+    """Compare runs: one row per difference, with the columns of `comparisons` that the numbers decide.
+
+    Shuffles the rows once by user, then a row per task, metric, cut-off and group, with the counts
+    of differences to the baselines (at most 2^17 different ones each). The driver holds the results.
+
+    Args:
+        user_metrics: rows of the table, of any runs.
+        plan: runs, groups, metrics, tests.
+        earlier: looks at the data on earlier nights.
+        tasks: number of tasks of the shuffles.
+    """
+    n = plan.tasks(tasks)
+    users = user_metrics.deal(COLUMNS, partial(_deal_users, plan=plan, tasks=n), n)
+    finishing = plan.finishing_tasks(n)
+    reduced = reduce_tasks({"tests": difference_measure(plan)}, users.then(sort_by_user, ()), finishing)
+    results = _add_earlier_looks(reduced.get("tests", RESULTS.empty_table()), earlier)
+    return name_owners(adjust_families(results, plan), plan.numbers)
+
+
+def _deal_users(tables: Iterable[pa.Table], plan: ComparisonPlan, tasks: int) -> Iterator[Block]:
+    run_ids = [run.run_id for run in plan.runs]
+    for rows in tables:
+        wanted = gather_rows(select_holdout(rows, plan.metrics), plan.numbers)
+        yield from deal_by_user(key_users(wanted, run_ids), tasks)
+
+
+def select_holdout(rows: pa.Table, metrics: Sequence[str]) -> pa.Table:
+    """Return the rows of some metrics without estimates."""
+    wanted = pc.is_in(rows.column("metric"), value_set=pa.array(metrics, pa.string()))
+    return rows.filter(pc.and_(wanted, pc.equal(rows.column("estimator"), HOLDOUT)))
+
+
+# ------------------------------------------------------------------------------- sums of users
+
+_SUMS = ("pairs", "boots", "weights", "signs")
+_STEPS = ("steps", "users")
+_TOTALS = pa.schema(
+    {
+        **dict.fromkeys(CELL[:3], pa.string()),
+        **dict.fromkeys((*CELL[3:], "member"), pa.int32()),
+        **dict.fromkeys((*_SUMS, *_STEPS), pa.list_(pa.int64())),
+    }
+)
+"""Sums of a cell; or, with a member, differences from the baseline in steps, and the users of each."""
+
+
+def difference_measure(plan: ComparisonPlan) -> Measure:
+    """Return the measure for the tests of all pairs; it needs all rows of a user at once."""
+    needs = (*KEY, "user_id", "user_key", "run", "ks", "values")
+    return Measure(partial(_sum_pairs, plan), CELL, partial(_finish, plan), needs)
+
+
+def _sum_pairs(plan: ComparisonPlan, batches: Batches) -> Batches:
+    """Sum the rows of some users, `sort_by_user`: rows of `_TOTALS`, key by key."""
+    key: tuple[str, str, str] | None = None
+    total: PairSums = {}
+    steps: dict[tuple[int, int, int], Counter[int]] = {}
+    for side in read_paired_values(batches, len(plan.runs), plan.ks):
+        if key not in (None, side.key):
+            yield _pack_sums(plan, key, total, steps)
+            total, steps = {}, {}
+        key = side.key
+        add_users(total, side, plan)
+        _add_steps(steps, side, plan)
+    if key is not None:
+        yield _pack_sums(plan, key, total, steps)
+
+
+def _add_steps(
+    total: dict[tuple[int, int, int], Counter[int]], side: PairedValues, plan: ComparisonPlan
+) -> None:
+    """Count the users of each difference from a baseline, for Wilcoxon's test."""
+    for number, group in enumerate(plan.groups):
+        values_umc = group_values(side, group, plan)
+        for c, k in enumerate(plan.ks):
+            baseline = plan.baseline(group, *side.key[:2], k)
+            if baseline is not None:
+                for m, steps, users in count_steps(values_umc[:, :, c], baseline):
+                    counts = dict(zip(steps.tolist(), users.tolist(), strict=True))
+                    total.setdefault((c, number, m), Counter()).update(counts)
+
+
+def _pack_sums(
+    plan: ComparisonPlan, key: Any, total: PairSums, steps: Mapping[tuple[int, int, int], Counter[int]]
+) -> pa.RecordBatch:
+    rows = [
+        dict(zip((*CELL, *_SUMS), (*key, plan.ks[c], group, *(part.ravel() for part in sums)), strict=True))
+        for (c, group), sums in total.items()
+    ]
+    rows += [
+        dict(
+            zip(
+                (*CELL, "member", *_STEPS),
+                (*key, plan.ks[c], group, m, list(counts), list(counts.values())),
+                strict=True,
+            )
+        )
+        for (c, group, m), counts in steps.items()
+    ]
+    return pa.RecordBatch.from_pylist(rows, _TOTALS)
+
+
+# ------------------------------------------------------------------------------- tests of a cell
+
+
+def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
+    """Test all pairs of a cell from the rows of `_TOTALS` of all tasks."""
+    key = tuple(table.column(name)[0].as_py() for name in CELL)
+    is_step = pc.is_valid(table.column("member"))
+    sums = _add_up(table.filter(pc.invert(is_step)), len(plan.groups[key[-1]].runs))
+    p_values = _test_ranks(table.filter(is_step))
+    results = finish_cell(plan, key, sums)
+    members = zip(*(results.column(name).to_pylist() for name in ("member", "with_baseline")), strict=True)
+    column = [p_values.get(m) if with_baseline else None for m, with_baseline in members]
+    return results.append_column("p_wilcoxon", pa.array(column, pa.float64()))
+
+
+def _add_up(table: pa.Table, m: int) -> list[Ints]:
+    shapes = ((kernel.PLANES, m, m), (-1, m), (-1, m), (-1, m))
+    return [
+        np.sum([row.values.to_numpy() for row in table.column(name)], axis=0).reshape(shape)
+        for name, shape in zip(_SUMS, shapes, strict=True)
+    ]
+
+
+def _test_ranks(table: pa.Table) -> dict[int, float]:
+    """Return the p-value of Wilcoxon's test of each member."""
+    p_values = {}
+    for member in pc.unique(table.column("member")).to_pylist():
+        own = table.filter(pc.equal(table.column("member"), member))
+        step_n, user_n = (flatten_lists(own.column(name).combine_chunks())[1] for name in _STEPS)
+        steps, place_n = np.unique(step_n, return_inverse=True)
+        users = np.zeros(len(steps), np.int64)
+        np.add.at(users, place_n, user_n)
+        p_values[member] = kernel.wilcoxon(steps, users).p
+    return p_values
+
+
+# ------------------------------------------------------------------------------- looks, families
+
+LOOK_KEY = ("model", "other", "part", "metric", "definition", "k")
+
+
+class Look(NamedTuple):
+    """Sums of a difference on earlier nights: nights, users, and their sum and sum of squares."""
+
+    nights: int
+    seen: int
+    seen_total: float
+    seen_squares: float
+
+
+EarlierLooks = Mapping[tuple[Any, ...], Look]
+"""By LOOK_KEY."""
+
+
+def sum_looks(earlier: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], Look]:
+    """Sum rows of `comparisons` of earlier nights, in their order, for both directions of a pair.
+
+    Rows without a standard error, which needs at least two users, are left out.
+    """
+    looks: dict[tuple[Any, ...], Look] = {}
+    for row in earlier:
+        if row["stderr"] is None:
+            continue
+        n, mean = row["users"], row["difference"]
+        # The variance is computed back from the standard error.
+        squares = row["stderr"] ** 2 * n * (n - 1) + n * mean**2
+        model, other, *key = (row[name] for name in LOOK_KEY)
+        for pair, total in (((model, other), n * mean), ((other, model), -(n * mean))):
+            before = looks.get((*pair, *key), Look(0, 0, 0.0, 0.0))
+            added = zip(before, (1, n, total, squares), strict=True)
+            looks[(*pair, *key)] = Look(*(one + more for one, more in added))
+    return looks
+
+
+def _add_earlier_looks(results: pa.Table, earlier: EarlierLooks) -> pa.Table:
+    """Add users, sum and sum of squares of the same differences on earlier nights."""
+    looks = [
+        earlier.get(tuple(row[name] for name in LOOK_KEY)) if row["kind"] == "pair" else None
+        for row in results.select([*LOOK_KEY, "kind"]).to_pylist()
+    ]
+    kinds = (pa.int64(), pa.int64(), pa.float64(), pa.float64())
+    for place, (name, kind) in enumerate(zip(Look._fields, kinds, strict=True)):
+        numbers = pa.array([None if one is None else one[place] for one in looks], kind)
+        results = results.append_column(name, numbers)
+    return results
+
+
+def adjust_families(results: pa.Table, plan: ComparisonPlan) -> pa.Table:
+    """Add the columns that need all results of a kind and part: models^2 x metrics x cut-offs rows."""
+    kinds = dict.fromkeys(zip(*(results.column(n).to_pylist() for n in ("kind", "part")), strict=True))
+    finished = []
+    for kind, part in kinds:
+        own = pc.and_(pc.equal(results.column("kind"), kind), pc.equal(results.column("part"), part))
+        finished.append(finish_family(plan, results.filter(own)))
+    empty = pa.schema([*results.schema, *ADJUSTED]).empty_table()
+    return pa.concat_tables(finished) if finished else empty

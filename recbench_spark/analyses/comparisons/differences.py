@@ -1,0 +1,369 @@
+"""Differences between runs from paired values: the arrays behind `comparisons`.
+
+Users add to whole numbers (see `analyses.comparisons.kernels.significance`), key by key, and the tests of
+all pairs follow from the sums. So an engine, a partitioning or an order of users changes no bit.
+Axes: u users, m models of a group, c cut-offs, r replicates, x pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recbench_spark.analyses.comparisons.kernels import significance as kernel
+from recbench_spark.analyses.comparisons.paired_values import PairedValues
+from recbench_spark.config import Bootstrap, Regression
+from recbench_spark.core import resampling
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.ratios import scaling
+
+if TYPE_CHECKING:
+    from recbench_spark.analyses.comparisons.counted import CountedNumber
+
+HOLDOUT = "holdout"
+PAYLOAD = 1 << 30
+"""Largest number of bytes of partial sums that one group of the last step receives."""
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run in a comparison: one model on one night."""
+
+    run_id: str
+    model: str
+    logical_date: date
+
+
+@dataclass(frozen=True)
+class ComparisonGroup:
+    """Runs that are compared with one another, by their index in `ComparisonPlan.runs`.
+
+    kind: pair (all models of a night), previous or baseline (a model and an earlier run of it).
+    """
+
+    kind: str
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """Plan of a comparison: runs, groups, metrics, cut-offs and settings of the tests.
+
+    Attributes:
+        baselines: (part, metric, k) -> index in `runs` of the model that all others are compared with.
+        scales: metric -> power of two that brings its values below 1, for metrics that exceed 1.
+        lower: metrics that are best when small.
+        numbers: for models and nights with several runs, the numbers that count. `runs` has one of these
+            runs.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    groups: tuple[ComparisonGroup, ...]
+    metrics: tuple[str, ...]
+    ks: tuple[int | None, ...]
+    baselines: Mapping[tuple[str, str, int | None], int]
+    bootstrap: Bootstrap
+    min_users: float = 0.0
+    planned_looks: int = 10_000
+    lower: tuple[str, ...] = ()
+    rules: tuple[Regression, ...] = ()
+    scales: Mapping[str, float] | None = None
+    numbers: tuple[CountedNumber, ...] = ()
+
+    def scale(self, metric: str) -> float:
+        """Return the factor by which values of a metric are multiplied before they are added up."""
+        return (self.scales or {}).get(metric, 1.0)
+
+    def baseline(self, group: ComparisonGroup, part: str, metric: str, k: int | None) -> int | None:
+        """Return the index within the group of the run that the others are compared with, or None."""
+        if group.kind != "pair":
+            return 1
+        place = self.baselines.get((part, metric, k))
+        return group.runs.index(place) if place in group.runs else None
+
+    def tasks(self, requested: int) -> int:
+        """Return the number of partitions: as requested, or fewer where partial sums would be too large."""
+        return max(1, min(requested, PAYLOAD // self._group_bytes))
+
+    def finishing_tasks(self, tasks: int) -> int:
+        """Return the number of tasks that finish cells, so that each receives about PAYLOAD at most."""
+        cells = 2 * len(self.metrics) * len(self.ks) * len(self.groups)  # of both parts
+        return max(tasks, -(-cells * tasks * self._group_bytes // PAYLOAD))
+
+    @property
+    def _group_bytes(self) -> int:
+        m = max(len(group.runs) for group in self.groups)
+        return 8 * m * (kernel.PLANES * m + 3 * self.bootstrap.replicates)
+
+
+def scale_values(largest: Mapping[str, float | None]) -> dict[str, float]:
+    """Return `ComparisonPlan.scales` from the largest absolute value of each metric."""
+    return {name: min(1.0, scaling(value) / 1024) for name, value in largest.items() if value}
+
+
+# ------------------------------------------------------------------------------- sums of users
+
+CELL = ("part", "metric", "definition", "k", "group")
+"""Columns of the key of one set of sums."""
+
+PairSums = dict[tuple[int, int], list[Ints]]
+"""Sums of one key: (cut-off, group) -> pair sums (9, m, m), and three arrays (r, m)."""
+
+
+def add_users(total: PairSums, side: PairedValues, plan: ComparisonPlan) -> None:
+    """Add the users of a chunk to the sums of its key."""
+    for number, group in enumerate(plan.groups):
+        values_umc = group_values(side, group, plan)
+        for c, sums in enumerate(sum_users(side.keys_u, values_umc, plan.bootstrap)):
+            if (c, number) in total:
+                summands = zip(total[c, number], sums, strict=True)
+                total[c, number] = [one + other for one, other in summands]
+            elif sums[0][0].any():
+                total[c, number] = sums
+
+
+def group_values(side: PairedValues, group: ComparisonGroup, plan: ComparisonPlan) -> Floats:
+    """Return the scaled values of the runs of a group, (u, m, c); of two nights, only users of both."""
+    values = side.values_unc[:, list(group.runs)] * plan.scale(side.key[1])
+    if group.kind != "pair":
+        values[np.isnan(values).any(axis=1, keepdims=True).repeat(values.shape[1], axis=1)] = np.nan
+    return values
+
+
+def sum_users(keys_u: Ints, values_umc: Floats, boot: Bootstrap) -> list[list[Ints]]:
+    """Compute the sums at each cut-off."""
+    u, m, n_cuts = values_umc.shape
+    flat_ux = values_umc.reshape(u, m * n_cuts)
+    boots, weights = resampling.bootstrap_sums(keys_u, flat_ux, boot.replicates, boot.seed)
+    signs = kernel.sign_sums(keys_u, flat_ux, boot.replicates, boot.seed)
+    at_cuts = [part.reshape(-1, m, n_cuts) for part in (boots, weights, signs)]
+    return [
+        [kernel.pair_sums(values_umc[:, :, c]), *(part[:, :, c].copy() for part in at_cuts)]
+        for c in range(n_cuts)
+    ]
+
+
+def make_scalar(name: str, value: Any) -> pa.Array:
+    """Return a value of CELL as an array of one."""
+    return pa.array([value], pa.int32() if name in ("k", "group") else pa.string())
+
+
+def count_steps(values_um: Floats, baseline: int) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield each other model's place, its differences from the baseline in steps, and users of each."""
+    for m in range(values_um.shape[1]):
+        difference = values_um[:, m] - values_um[:, baseline]
+        steps, users = np.unique(
+            kernel.difference_steps(difference[~np.isnan(difference)]), return_counts=True
+        )
+        if m != baseline and len(steps):
+            yield m, steps, users.astype(np.int64)
+
+
+# ------------------------------------------------------------------------------- tests of all pairs
+
+RESULTS = pa.schema(
+    {
+        **dict.fromkeys(CELL[:3], pa.string()),
+        **dict.fromkeys(CELL[3:], pa.int32()),
+        **dict.fromkeys(("kind", "model", "other", "run_id", "other_run_id"), pa.string()),
+        **dict.fromkeys(("logical_date", "other_date"), pa.date32()),
+        "member": pa.int32(),
+        "users": pa.int64(),
+        **dict.fromkeys(
+            (
+                *("value", "other_value", "difference", "stderr", "ci_low", "ci_high", "p_t"),
+                *("p_randomisation", "p_bootstrap", "effect", "detectable"),
+            ),
+            pa.float64(),
+        ),
+        "with_baseline": pa.bool_(),
+        "verdict": pa.string(),
+    }
+)
+"""Columns of the tests of all pairs."""
+
+
+def finish_cell(plan: ComparisonPlan, key: tuple[Any, ...], sums: list[Ints]) -> pa.Table:
+    """Compute the tests of all pairs of a group.
+
+    Too few users to show a difference (`count_fewest_users`) have no verdict, and no interval of width 0.
+
+    Args:
+        plan: runs, groups and settings.
+        key: values of CELL.
+        sums: pair sums (9, m, m), and the sums of bootstrap, of its weights, and of signs, (r, m).
+    """
+    part, metric, _, k, number = key
+    group = plan.groups[number]
+    baseline = plan.baseline(group, part, metric, k)
+    a, b = _pairs_with_baseline(len(group.runs), baseline)
+    numbers = _pair_columns(sums, a, b, plan, metric)
+    columns = {
+        **{
+            name: pa.repeat(make_scalar(name, value)[0], len(a))
+            for name, value in zip(CELL, key, strict=True)
+        },
+        **_names(plan, group, a, b),
+        **numbers,
+        "with_baseline": pa.array(b == (-1 if baseline is None else baseline)),
+    }
+    has_users = np.asarray(columns["users"]) > 0
+    return pa.table({name: columns[name] for name in RESULTS.names}).filter(pa.array(has_users))
+
+
+def _pairs_with_baseline(m: int, baseline: int | None) -> tuple[Ints, Ints]:
+    """Return every pair once, with the baseline as the second run."""
+    a, b = np.triu_indices(m, 1)
+    swap = a == (-1 if baseline is None else baseline)
+    return np.where(swap, b, a), np.where(swap, a, b)
+
+
+def _names(plan: ComparisonPlan, group: ComparisonGroup, a: Ints, b: Ints) -> dict[str, pa.Array]:
+    runs_a, runs_b = ([plan.runs[group.runs[number]] for number in side] for side in (a, b))
+    return {
+        "kind": pa.array([group.kind] * len(a), pa.string()),
+        "model": pa.array([run.model for run in runs_a], pa.string()),
+        "other": pa.array([run.model for run in runs_b], pa.string()),
+        "run_id": pa.array([run.run_id for run in runs_a], pa.string()),
+        "other_run_id": pa.array([run.run_id for run in runs_b], pa.string()),
+        "logical_date": pa.array([run.logical_date for run in runs_a], pa.date32()),
+        "other_date": pa.array([run.logical_date for run in runs_b], pa.date32()),
+        "member": pa.array(a, pa.int32()),
+    }
+
+
+def _pair_columns(
+    sums: list[Ints], a: Ints, b: Ints, plan: ComparisonPlan, metric: str
+) -> dict[str, pa.Array]:
+    pair_sums, boots, weights, signs = sums
+    level, scale = plan.bootstrap.level, plan.scale(metric)
+    pairs = kernel.paired_t(pair_sums)
+    means = _means(pair_sums)
+    low, high, p_bootstrap = kernel.bootstrap_pairs(boots, weights, np.diagonal(means), level)
+    student_low, student_high = pairs.interval(level)
+    same_users = kernel.same_users(pair_sums)
+    p_randomisation = kernel.randomisation_p(signs, same_users)
+    low, high = np.where(same_users, low, student_low)[a, b], np.where(same_users, high, student_high)[a, b]
+    too_few = pairs.users[a, b] < resampling.count_fewest_users(level)
+    low, high = resampling.hide_points(low, high, pairs.users[a, b], level)
+    estimates = {
+        "value": means[a, b] / scale,
+        "other_value": means[b, a] / scale,
+        "difference": pairs.mean[a, b] / scale,
+        "stderr": pairs.error[a, b] / scale,
+        "ci_low": low / scale,
+        "ci_high": high / scale,
+        "p_t": pairs.p[a, b],
+        "p_randomisation": p_randomisation[a, b],
+        "p_bootstrap": np.where(same_users, p_bootstrap, np.nan)[a, b],
+        "effect": pairs.effect[a, b],
+        "detectable": kernel.minimum_detectable(1.0, level) * pairs.error[a, b] / scale,
+    }
+    direction = -1.0 if metric in plan.lower else 1.0
+    bounds = np.sort(np.stack([low, high], axis=1) / scale * direction, axis=1)
+    bounds[too_few] = np.nan  # which is unclear
+    verdicts = [kernel.practical_verdict(x, y, plan.min_users) for x, y in bounds.tolist()]
+    columns = {name: _nullable(numbers) for name, numbers in estimates.items()}
+    return {**columns, "users": pa.array(pairs.users[a, b]), "verdict": pa.array(verdicts, pa.string())}
+
+
+def _means(pair_sums: Ints) -> Floats:
+    """Return the mean of model a over the users whom it shares with b, (m, m)."""
+    total = pair_sums[1].astype(np.float64) * 2.0**kernel.HALF_BITS + pair_sums[2]
+    means: Floats = np.full(total.shape, np.nan)
+    np.divide(total * kernel.UNIT, pair_sums[0], out=means, where=pair_sums[0] > 0)
+    return means
+
+
+def _nullable(values: npt.NDArray[Any]) -> pa.Array:
+    numbers = np.asarray(values, dtype=np.float64)
+    return pa.array(numbers, mask=np.isnan(numbers))
+
+
+# ------------------------------------------------------------------------------- looks, families
+
+ADJUSTED = pa.schema(
+    {
+        "family": pa.int32(),
+        **dict.fromkeys(("p_holm", "p_bh"), pa.float64()),
+        "looks": pa.int32(),
+        "sequence_users": pa.int64(),
+        **dict.fromkeys(("sequence_low", "sequence_high", "allowed_drop"), pa.float64()),
+        "regressed": pa.bool_(),
+    }
+)
+"""Columns that need all results of a kind and part."""
+
+
+def finish_family(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
+    """Add the columns that need all results of a kind and part."""
+    p_x = _floats(table, "p_t")
+    baseline_x = np.asarray(table.column("with_baseline").to_numpy(), dtype=bool)
+    columns: dict[str, Any] = {
+        "family": np.where(baseline_x, np.sum(~np.isnan(p_x[baseline_x])), np.sum(~np.isnan(p_x))),
+        "p_holm": _adjust_by_family(kernel.holm, p_x, baseline_x),
+        "p_bh": _adjust_by_family(kernel.benjamini_hochberg, p_x, baseline_x),
+    }
+    rows = table.to_pylist()
+    looks = [_sequential_columns(plan, row) for row in rows]
+    columns |= dict(zip(("looks", "sequence_users", "sequence_low", "sequence_high"),
+                        zip(*looks, strict=True), strict=True))  # fmt: skip
+    regressions = [find_regression(plan, row) for row in rows]
+    columns |= dict(zip(("allowed_drop", "regressed"), zip(*regressions, strict=True), strict=True))
+    for name, kind in zip(ADJUSTED.names, ADJUSTED.types, strict=True):
+        values = columns[name]
+        numbers = _nullable(values) if name in ("p_holm", "p_bh") else pa.array(values, kind)
+        table = table.append_column(name, numbers.cast(kind))
+    return table
+
+
+def _floats(table: pa.Table, name: str) -> Floats:
+    return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
+
+
+def _adjust_by_family(
+    adjust: Callable[[Floats], Floats], p_x: Floats, baseline_x: npt.NDArray[np.bool_]
+) -> Floats:
+    """Adjust p-values: comparisons with the baseline are their own family, all pairs are the other."""
+    adjusted = adjust(p_x)
+    adjusted[baseline_x] = adjust(p_x[baseline_x])
+    return adjusted
+
+
+def _sequential_columns(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | None, ...]:
+    """Return the number of looks, the users at all of them, and the interval that is valid at all looks."""
+    if row["kind"] != "pair" or row["stderr"] is None:
+        return (None,) * 4
+    n, mean = row["users"], row["difference"]
+    total, squares = n * mean, row["stderr"] ** 2 * n * (n - 1) + n * mean**2
+    n += row["seen"] or 0
+    mean = (total + (row["seen_total"] or 0.0)) / n
+    variance = max((squares + (row["seen_squares"] or 0.0) - n * mean**2) / (n - 1), 0.0)
+    low, high = kernel.sequence_interval(mean, variance**0.5, n, plan.planned_looks, plan.bootstrap.level)
+    return 1 + (row["nights"] or 0), n, low, high
+
+
+def find_regression(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | None, bool]:
+    """Return the smallest drop that a rule allows, and whether the result drops by more."""
+    applicable = [rule for rule in plan.rules if _rule_applies(rule, row)]
+    if not applicable:
+        return None, False
+    lower_is_better = row["metric"] in plan.lower
+    drop = row["difference"] if lower_is_better else -row["difference"]
+    certain = row["users"] >= resampling.count_fewest_users(plan.bootstrap.level) and (
+        row["ci_low"] > 0 if lower_is_better else row["ci_high"] < 0
+    )
+    violations = [drop > rule.drop and (certain or not rule.certain) for rule in applicable]
+    return min(rule.drop for rule in applicable), any(violations)
+
+
+def _rule_applies(rule: Regression, row: Mapping[str, Any]) -> bool:
+    scope = (rule.against, rule.part, rule.metric, rule.k)
+    row_scope = (row["kind"], row["part"], row["metric"], row["k"])
+    return scope == row_scope and rule.model in (None, row["model"])

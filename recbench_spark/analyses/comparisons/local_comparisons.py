@@ -1,0 +1,245 @@
+"""Comparison of runs in this process: differences, tests, wins, and slices of users, without Spark.
+
+The sums and tests are those of a night's comparisons (`differences`), so for the same users, seed and
+minimum every number has the same bits. A pair of runs is compared on the users of both; those of one side
+alone are counted.
+Axes: u users, m models of a group, c cut-offs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.analyses.comparisons.comparisons import (
+    adjust_families,
+    difference_measure,
+    select_holdout,
+)
+from recbench_spark.analyses.comparisons.differences import ComparisonPlan, scale_values
+from recbench_spark.analyses.comparisons.kernels import significance as kernel
+from recbench_spark.analyses.comparisons.paired_values import (
+    KEY,
+    key_users,
+    read_paired_values,
+    sort_by_user,
+)
+from recbench_spark.config import MANDCG
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.hashed_ids import hash_ids
+from recbench_spark.core.resampling import hide_points
+from recbench_spark.engine.measures import reduce_pieces
+from recbench_spark.metrics.beyond_accuracy import PER_USER
+
+COMMON = "common"
+"""Kind of a group of two runs that are compared on the users of both."""
+
+RELEVANT = "n_relevant"
+"""Key of the slices by the number of a user's relevant items."""
+
+OUTCOMES = pa.schema(
+    {
+        **dict.fromkeys(("part", "metric", "definition"), pa.string()),
+        "k": pa.int32(),
+        **dict.fromkeys(("model", "other", "slice_key", "slice_value"), pa.string()),
+        "users": pa.int64(),
+        **dict.fromkeys(("difference", "stderr", "ci_low", "ci_high"), pa.float64()),
+        **dict.fromkeys(("wins", "ties", "losses", "only_model", "only_other"), pa.int64()),
+    }
+)
+"""One row for each difference and slice of users. wins: users for whom the model is better; only_model,
+only_other: users with a value on one side alone. The interval is Student's. Without a slice: all users."""
+
+
+class UserSlices(NamedTuple):
+    """Labels of users: hashes of their ids in ascending order, (u,), and the label of each, by key."""
+
+    keys_u: Ints
+    labels: Mapping[str, np.ndarray[Any, Any]]
+
+    def find(self, keys_u: Ints) -> Iterator[tuple[str, str, np.ndarray[Any, Any]]]:
+        """Yield key, label and a mask (u,) of the users with this label."""
+        at = np.searchsorted(self.keys_u, keys_u).clip(max=max(len(self.keys_u) - 1, 0))
+        known = np.equal(self.keys_u[at], keys_u) if len(self.keys_u) else np.zeros(len(keys_u), bool)
+        for key, label_u in self.labels.items():
+            own = np.where(known, label_u[at] if len(label_u) else "", "")
+            for label in np.unique(own[own != ""]).tolist():
+                yield key, label, own == label
+
+
+@dataclass
+class OutcomeTally:
+    """Sums over users of one difference in one slice: pair sums (9, 2, 2), wins, ties, losses, and users of
+    one side."""
+
+    sums: Ints = field(default_factory=lambda: np.zeros((kernel.PLANES, 2, 2), np.int64))
+    counts: Ints = field(default_factory=lambda: np.zeros(5, np.int64))
+
+    def add(self, raw_u2: Floats, sign: float) -> None:
+        """Add users: their values in both runs, NaN where one has none; sign -1: small values are best."""
+        valid = ~np.isnan(raw_u2)
+        both = np.asarray(valid.all(axis=1))
+        difference = (raw_u2[both, 0] - raw_u2[both, 1]) * sign
+        self.sums = self.sums + kernel.pair_sums(raw_u2[both])
+        outcomes = [(difference > 0).sum(), (difference == 0).sum(), (difference < 0).sum()]
+        self.counts = self.counts + np.array([*outcomes, *(valid & ~both[:, None]).sum(axis=0)])
+
+
+class ComparedRows(NamedTuple):
+    """Differences with their tests (columns of `comparisons`, wins and users), and rows of `OUTCOMES`."""
+
+    differences: pa.Table
+    slices: pa.Table
+
+
+def find_scales(largest: Mapping[tuple[str, str], float | None]) -> dict[str, float]:
+    """Return `ComparisonPlan.scales` from the largest absolute value of each metric and definition.
+
+    Metrics are scaled where a night scales them, since they leave -1..1 by their definition, and where
+    values are too large for exact sums.
+    """
+    scaled: dict[str, float | None] = {}
+    for (metric, definition), value in largest.items():
+        if value and (leaves_unit(metric, definition) or value > kernel.LARGEST):
+            scaled[metric] = max(value, scaled.get(metric) or 0.0)
+    return scale_values(scaled)
+
+
+def leaves_unit(metric: str, definition: str) -> bool:
+    """Return whether values of a metric can lie outside of -1..1 under a definition.
+
+    >>> leaves_unit("novelty", "v1"), leaves_unit("hit", "v1"), leaves_unit("hit", "v1;hit=count")
+    (True, False, True)
+    """
+    axes = definition.split(";")
+    signed = metric in ("ndcg", MANDCG) and "negative_grades=signed" in axes
+    return metric in PER_USER or signed or (metric == "hit" and "hit=count" in axes)
+
+
+def make_slices(user_metrics: pa.Table, labels: pa.Table | None) -> dict[str, UserSlices]:
+    """Return the slices of the users of each part; arguments as `_make_part_slices`."""
+    parts = pc.unique(user_metrics.column("part")).to_pylist()
+    return {
+        part: _make_part_slices(user_metrics.filter(pc.equal(user_metrics.column("part"), part)), labels)
+        for part in parts
+    }
+
+
+def _make_part_slices(user_metrics: pa.Table, labels: pa.Table | None) -> UserSlices:
+    """Return the slices of users: by the number of relevant items, and by the columns of a table.
+
+    Args:
+        user_metrics: rows of the table.
+        labels: user_id as text, and a column of labels for each key; each user once. None: no more keys.
+    """
+    rows = user_metrics.group_by("user_id").aggregate([("n_relevant", "max")])
+    numbers = rows.column("n_relevant_max").to_numpy(zero_copy_only=False).astype(np.float64)
+    columns = {RELEVANT: np.array([_relevant_range(n) for n in numbers])}
+    ids = rows.column("user_id").combine_chunks()
+    if labels is not None:
+        at = pc.index_in(ids, value_set=labels.column("user_id").combine_chunks())
+        for name in labels.column_names:
+            if name != "user_id":
+                own = _name_labels(labels.column(name)).take(at)
+                columns[name] = np.array(pc.fill_null(own, "").to_pylist(), dtype=object).astype(str)
+    keys = hash_ids(ids).view(np.int64) if len(ids) else np.zeros(0, np.int64)
+    order = np.argsort(keys)
+    return UserSlices(keys[order], {name: column[order] for name, column in columns.items()})
+
+
+def _name_labels(column: pa.ChunkedArray) -> pa.Array:
+    """Return labels as text; numbers of float16 as they print (0.7), and not as the float64 beside."""
+    if pa.types.is_float16(column.type):
+        texts = [None if value is None else str(np.float16(value)) for value in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    return column.cast(pa.string()).combine_chunks()
+
+
+def _relevant_range(n: float) -> str:
+    """Return a range that doubles: 1, 2-3, 4-7 ...; empty without relevant items."""
+    if not n >= 1:
+        return ""
+    low = 1 << (int(n).bit_length() - 1)
+    return "1" if low == 1 else f"{low}-{2 * low - 1}"
+
+
+def compare_tables(
+    user_metrics: pa.Table,
+    plan: ComparisonPlan,
+    slices: Mapping[str, UserSlices],
+    is_wanted: Callable[[str, int | None], bool] = lambda metric, k: True,
+) -> ComparedRows:
+    """Compare the two runs of each group of a plan on the users of both.
+
+    Args:
+        user_metrics: rows of the table, of the plan's runs.
+        plan: its groups are of kind COMMON.
+        slices: labels of the users of each part.
+        is_wanted: function of a metric and a cut-off that chooses the numbers; others enter no family.
+    """
+    rows = select_holdout(user_metrics, plan.metrics)
+    rows = sort_by_user(key_users(rows, [run.run_id for run in plan.runs])).combine_chunks()
+    results = reduce_pieces({"tests": difference_measure(plan)}, [rows.to_batches()])
+    if not results:
+        return ComparedRows(pa.table({}), OUTCOMES.empty_table())
+    tests = results["tests"]
+    figures = zip(*(tests.column(name).to_pylist() for name in ("metric", "k")), strict=True)
+    tests = tests.filter(pa.array([is_wanted(*figure) for figure in figures], pa.bool_()))
+    tallies = _tally_outcomes(rows, plan, slices)
+    outcomes = [row for row in _list_outcomes(tallies, plan) if is_wanted(row["metric"], row["k"])]
+    compared = adjust_families(_add_outcomes(tests, tallies), plan)
+    return ComparedRows(compared if len(tests) else pa.table({}), pa.Table.from_pylist(outcomes, OUTCOMES))
+
+
+Tallies = Mapping[tuple[Any, ...], OutcomeTally]
+"""By part, metric, definition, cut-off, group, and key and label of a slice (None: all users)."""
+
+
+def _tally_outcomes(rows: pa.Table, plan: ComparisonPlan, slices: Mapping[str, UserSlices]) -> Tallies:
+    tallies: dict[tuple[Any, ...], OutcomeTally] = {}
+    for side in read_paired_values(rows.to_batches(), len(plan.runs), plan.ks):
+        sign = -1.0 if side.key[1] in plan.lower else 1.0
+        masks = [(None, None, np.ones(len(side.keys_u), bool)), *slices[side.key[0]].find(side.keys_u)]
+        for number, group in enumerate(plan.groups):
+            raw = side.values_unc[:, list(group.runs)] * plan.scale(side.key[1])
+            for c, k in enumerate(plan.ks):
+                for key, label, mask in masks:
+                    tally = tallies.setdefault((*side.key, k, number, key, label), OutcomeTally())
+                    tally.add(raw[mask][:, :, c], sign)
+    return tallies
+
+
+_COUNTS = ("wins", "ties", "losses", "only_model", "only_other")
+
+
+def _list_outcomes(tallies: Tallies, plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
+    """Yield rows of `OUTCOMES` with users in common."""
+    level = plan.bootstrap.level
+    for (*key, k, number, slice_key, label), tally in tallies.items():
+        tests = kernel.paired_t(tally.sums)
+        low, high = hide_points(*tests.interval(level), tests.users, level)
+        estimates = {"difference": tests.mean, "stderr": tests.error, "ci_low": low, "ci_high": high}
+        model, other = (plan.runs[place].model for place in plan.groups[number].runs)
+        row = dict(zip(("part", "metric", "definition"), key, strict=True))
+        row |= {"k": k, "model": model, "other": other, "slice_key": slice_key, "slice_value": label}
+        row["users"] = int(tests.users[0, 1])
+        for name, numbers in estimates.items():
+            value = float(numbers[0, 1]) / plan.scale(key[1])
+            row[name] = None if np.isnan(value) else value
+        row |= dict(zip(_COUNTS, tally.counts.tolist(), strict=True))
+        if row["users"]:
+            yield row
+
+
+def _add_outcomes(tests: pa.Table, tallies: Tallies) -> pa.Table:
+    """Add wins, ties, losses and users of one side."""
+    cells = (tuple(row.values()) for row in tests.select([*KEY, "k", "group"]).to_pylist())
+    counts = [tallies[(*cell, None, None)].counts.tolist() for cell in cells]
+    for n, name in enumerate(_COUNTS):
+        tests = tests.append_column(name, pa.array([one[n] for one in counts], pa.int64()))
+    return tests

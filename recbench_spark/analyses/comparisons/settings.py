@@ -1,0 +1,107 @@
+"""Settings of the sections `gates`, `comparisons`, `regressions` and `paradoxes`."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from recbench_spark.config.evaluation import Evaluation
+from recbench_spark.core.strict_settings import Count, Name, Strict, require_day_text
+
+
+class Gate(Strict):
+    """A bound on a fact of the split's manifest; a fact outside it warns, or fails the job.
+
+    `part`: the part of the fact (`log` for the whole); None: every part that has the fact.
+    """
+
+    fact: Name
+    """Name of the fact, as in the table `manifests`."""
+    part: Name | None = None
+    above: float | None = None
+    """The gate acts where the fact is above this number."""
+    below: float | None = None
+    """The gate acts where the fact is below this number."""
+    action: Literal["fail", "warn"] = "fail"
+    """`fail` ends the job with exit code 3; `warn` writes a warning."""
+
+    @model_validator(mode="after")
+    def _require_one_bound(self) -> Gate:
+        if (self.above is None) == (self.below is None):
+            raise ValueError("give one of 'above' (fails above it) and 'below' (fails below it)")
+        return self
+
+
+class Comparisons(Strict):
+    """Settings of tests between models, and between nights.
+
+    `baseline`: the model that all others are compared with; None: the best other one, by metric.
+    `baseline_night`: a night that every later one is compared with, beside the night before.
+    `minimum_difference`: the smallest difference that matters. `planned_users`: the number of differences
+    after which the interval over all nights is narrowest; choose it before looking at results.
+    `metrics`, `k`: None takes all that have a value per user.
+    """
+
+    baseline: Name | None = None
+    baseline_night: date | None = None
+    metrics: tuple[str, ...] | None = None
+    k: tuple[Count | None, ...] | None = None
+    minimum_difference: Annotated[float, Field(ge=0)] = 0.0
+    replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Number of resamplings for the bootstrap and the randomisation test."""
+    planned_users: Annotated[int, Field(ge=2, le=10**12)] = 10_000
+
+    @field_validator("baseline_night", mode="before")
+    @classmethod
+    def _require_day_text(cls, night: Any) -> Any:
+        return require_day_text(night)
+
+
+class Regression(Strict):
+    """A fall of a metric against an earlier night that ends the job with exit code 4.
+
+    `k`: None is the whole ranking. `against`: the model's previous night, or `comparisons.baseline_night`.
+    `certain`: count only falls whose interval of the difference excludes 0.
+    """
+
+    metric: str
+    """Metric that may not fall."""
+    k: Count | None = None
+    drop: Annotated[float, Field(ge=0)]
+    """Largest fall that is allowed."""
+    part: Name = "test"
+    """Held-out part on which the metric is watched."""
+    model: Name | None = None
+    """Model that is watched; None: every model."""
+    against: Literal["previous", "baseline"] = "previous"
+    certain: bool = False
+
+
+class Paradoxes(Strict):
+    """Search for cases where parts and whole disagree on the better of two models (Simpson's paradox).
+
+    `by`: slice keys whose labels are the strata; None: `stratum` if `evaluation.exposure` is set, else
+    `popularity`. `metrics` (rank metrics only), `k` (null: the whole ranking), `parts`: None takes all that
+    are measured. `against`: all pairs of models, or each model with the best one, or with
+    `comparisons.baseline`. `flips`: also find the smallest set of items, or of users, whose removal
+    reverses a verdict, for metrics that are sums over items; `flips_against` names the other models.
+    """
+
+    by: tuple[Name, ...] | None = None
+    metrics: tuple[str, ...] | None = None
+    """Rank metrics that are compared; None: all that are measured."""
+    k: tuple[Count | None, ...] | None = None
+    """Cut-offs that are compared, null for the whole ranking; None: all."""
+    parts: tuple[Name, ...] | None = None
+    """Held-out parts that are compared; None: all that are measured."""
+    replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Number of resamplings of users for the intervals."""
+    against: Literal["all", "best", "baseline"] = "all"
+    flips: tuple[Literal["items", "users"], ...] = ("items",)
+    flips_against: Literal["all", "best", "baseline"] = "best"
+
+    def keys(self, evaluation: Evaluation) -> tuple[str, ...]:
+        """Return the slice keys whose labels are the strata."""
+        return self.by or ("stratum" if evaluation.exposure else "popularity",)

@@ -1,0 +1,265 @@
+"""Tables about two runs: differences, changes, paradoxes, flips."""
+
+from __future__ import annotations
+
+from recbench_spark.core.columns import (
+    BOOLEAN,
+    DATE,
+    DEFINITION,
+    DOUBLE,
+    ESTIMATOR,
+    INT,
+    LONG,
+    METRIC,
+    PART,
+    RUN_ID,
+    SPLIT_ID,
+    STRING,
+    SUITE,
+    TIMESTAMP,
+    K,
+    Table,
+    TableColumn,
+    array_type,
+    text_column,
+)
+
+COMPARISONS = Table(
+    "comparisons",
+    "One row per difference between two runs, at one metric and cut-off, over the users of both.",
+    (
+        text_column(
+            "comparison_id", "Hash of the runs compared and the settings: all rows of one comparison."
+        ),
+        SUITE,
+        TableColumn("logical_date", DATE, "Night of `run_id`.", False),
+        TableColumn("other_date", DATE, "Night of `other_run_id`.", False),
+        text_column(
+            "kind", "pair: two models of one night; previous, baseline: a model and an earlier night."
+        ),
+        text_column("model", "Model whose value minus the other's is the difference."),
+        text_column(
+            "other", "The other model; the baseline where the pair has it; the model itself by night."
+        ),
+        RUN_ID,
+        text_column("other_run_id", "Run that was subtracted."),
+        TableColumn("split_id", STRING, "Split of `run_id`: a night on the same split is not a new look."),
+        PART,
+        METRIC,
+        DEFINITION,
+        K,
+        ESTIMATOR,
+        TableColumn("users", LONG, "Users with a value in both runs.", False),
+        TableColumn("value", DOUBLE, "Mean of `run_id` over these users."),
+        TableColumn("other_value", DOUBLE, "Mean of `other_run_id` over these users."),
+        TableColumn("difference", DOUBLE, "value - other_value."),
+        TableColumn("stderr", DOUBLE, "Standard error of the difference, paired by user."),
+        TableColumn(
+            "ci_low", DOUBLE, "Lower end of its paired bootstrap interval (Student's if users differ)."
+        ),
+        TableColumn("ci_high", DOUBLE, "Upper end of its interval."),
+        TableColumn("p_t", DOUBLE, "Two-sided p of Student's paired t-test."),
+        TableColumn("p_randomisation", DOUBLE, "Two-sided p by random signs; NULL where users differ."),
+        TableColumn("p_bootstrap", DOUBLE, "Two-sided p of the paired bootstrap; NULL where users differ."),
+        TableColumn("p_wilcoxon", DOUBLE, "Wilcoxon's signed-rank test; of pairs, only with the baseline."),
+        TableColumn("with_baseline", BOOLEAN, "Whether `other` is the baseline (or the best other model)."),
+        TableColumn("family", INT, "Tests of this kind and part over which p_holm and p_bh are adjusted."),
+        TableColumn("p_holm", DOUBLE, "p_t by Holm: bounds the chance of any false finding in the family."),
+        TableColumn("p_bh", DOUBLE, "p_t by Benjamini and Hochberg: bounds the share of false findings."),
+        TableColumn("effect", DOUBLE, "Cohen's d_z: the mean difference over its standard deviation."),
+        TableColumn("detectable", DOUBLE, "True difference that such a test finds four times in five."),
+        TableColumn("minimum_difference", DOUBLE, "Smallest difference that matters.", False),
+        TableColumn(
+            "verdict",
+            STRING,
+            "The interval beside the minimum: better, worse, equivalent; unclear also of too few users.",
+        ),
+        TableColumn("looks", INT, "Nights of different splits in the sequence, this one included."),
+        TableColumn("sequence_users", LONG, "Differences of users over all these nights."),
+        TableColumn("sequence_low", DOUBLE, "Lower end of the interval that holds at all looks together."),
+        TableColumn("sequence_high", DOUBLE, "Upper end of the interval that holds at all looks together."),
+        TableColumn("allowed_drop", DOUBLE, "Largest fall that the benchmark file allows; NULL: no rule."),
+        TableColumn("regressed", BOOLEAN, "Whether the fall is larger than allowed.", False),
+        TableColumn("compared_at", TIMESTAMP, "When it was computed, UTC.", False),
+    ),
+    constraints={"kind_known": "kind IN ('pair', 'previous', 'baseline')"},
+)
+
+CHANGES = Table(
+    "changes",
+    "One row per group of users: what it adds to the change of a model's mean since the night before.",
+    (
+        text_column("change_id", "Hash of the runs and the settings: all rows of one explanation."),
+        SUITE,
+        TableColumn("logical_date", DATE, "Night of `run_id`.", False),
+        TableColumn("other_date", DATE, "Night of `other_run_id`, the model's last one before.", False),
+        text_column("model", "Model whose two nights these are."),
+        RUN_ID,
+        text_column("other_run_id", "Run of the night before."),
+        PART,
+        METRIC,
+        DEFINITION,
+        K,
+        ESTIMATOR,
+        text_column(
+            "group_key", "Key of the groups: users (stayed, left, joined), n_relevant, a slice of users."
+        ),
+        text_column("group_value", "The group; of n_relevant a range that doubles: 1, 2-3, 4-7 ..."),
+        TableColumn(
+            "users_before", LONG, "Users of the group who were averaged on the night before.", False
+        ),
+        TableColumn("users_after", LONG, "Users of the group who are averaged now.", False),
+        TableColumn("share_before", DOUBLE, "Their share of all users averaged before.", False),
+        TableColumn("share_after", DOUBLE, "Their share of all users averaged now.", False),
+        TableColumn("mean_before", DOUBLE, "Mean of the group before; NULL: it had no users."),
+        TableColumn("mean_after", DOUBLE, "Mean of the group now; NULL: it has no users."),
+        TableColumn(
+            "mix_change", DOUBLE, "Part of the difference from the change of the group's share.", False
+        ),
+        TableColumn(
+            "within_change", DOUBLE, "Part of the difference from the change of the group's mean.", False
+        ),
+        TableColumn(
+            "difference",
+            DOUBLE,
+            "Both together; over the groups of a key they add up to value - other_value.",
+            False,
+        ),
+        TableColumn("value", DOUBLE, "Mean over all users now, as in `metrics`.", False),
+        TableColumn("other_value", DOUBLE, "Mean over all users before.", False),
+        TableColumn(
+            "code_change",
+            STRING,
+            "Versions and revisions in which the code of the two runs differs; NULL: in none.",
+        ),
+        TableColumn(
+            "code_alone",
+            BOOLEAN,
+            "Whether log, settings and other inputs were the same: nothing but the code moved the number. "
+            "NULL: the same code, or the run before did not identify its inputs by content.",
+        ),
+        TableColumn("explained_at", TIMESTAMP, "When it was computed, UTC.", False),
+    ),
+)
+
+FOUND_AT = TableColumn("found_at", TIMESTAMP, "When it was computed, UTC.", False)
+
+CURVE_CROSSINGS = Table(
+    "curve_crossings",
+    "One row per pair of learning curves of a night: where to switch from one model to the other.",
+    (
+        text_column("crossing_id", "Hash of the runs and the settings: all rows of one search."),
+        SUITE,
+        TableColumn("logical_date", DATE, "Night of both runs.", False),
+        SPLIT_ID,
+        text_column("model", "One model; the pair is in the order of their names."),
+        text_column("other", "The other model."),
+        RUN_ID,
+        text_column("other_run_id", "Run of the other model."),
+        PART,
+        METRIC,
+        DEFINITION,
+        K,
+        text_column("first", "Model that the best switching system uses first."),
+        text_column("then", "Model that it uses from then on."),
+        TableColumn("given", INT, "Largest number of given ratings with the first; 0: never.", False),
+        TableColumn("given_low", INT, "Lower end of its percentile interval over users.", False),
+        TableColumn("given_high", INT, "Upper end of its interval.", False),
+        TableColumn("value", DOUBLE, "Mean over the points of the system that switches there.", False),
+        TableColumn("sign_changes", INT, "How often the difference of the curves changes its sign.", False),
+        TableColumn(
+            "share_at_ends", DOUBLE, "Share of replicates that switch before or behind all points.", False
+        ),
+        TableColumn(
+            "share_holm", DOUBLE, "This share adjusted by Holm over the pairs of the night.", False
+        ),
+        TableColumn("shown", BOOLEAN, "Whether a crossing is shown: share_holm is below .05.", False),
+        FOUND_AT,
+    ),
+)
+
+PARADOX_ID = text_column("paradox_id", "Hash of the runs and settings: all rows of one search.")
+
+PARADOXES = Table(
+    "paradoxes",
+    "One row per pair of models, metric, cut-off and slice key: whether strata and whole agree.",
+    (
+        PARADOX_ID,
+        SUITE,
+        TableColumn("logical_date", DATE, "Night of both runs.", False),
+        SPLIT_ID,
+        text_column("model", "Model that is better in the whole."),
+        text_column("other", "The other model."),
+        RUN_ID,
+        text_column("other_run_id", "Run of the other model."),
+        PART,
+        METRIC,
+        DEFINITION,
+        K,
+        text_column("slice_key", "Key of the strata: stratum, popularity ..."),
+        TableColumn("users", LONG, "Users averaged of `model`, in the whole.", False),
+        TableColumn("value", DOUBLE, "Mean of `model` over everyone."),
+        TableColumn("other_value", DOUBLE, "Mean of `other` over everyone."),
+        TableColumn("difference", DOUBLE, "value - other_value."),
+        TableColumn("ci_low", DOUBLE, "Lower end of its paired bootstrap interval over users."),
+        TableColumn("ci_high", DOUBLE, "Upper end of its interval."),
+        TableColumn("stratified_value", DOUBLE, "Of `model`: means of the strata by their truth items."),
+        TableColumn(
+            "other_stratified_value", DOUBLE, "Of `other`: means of the strata by their truth items."
+        ),
+        TableColumn("stratified_difference", DOUBLE, "stratified_value - other_stratified_value."),
+        TableColumn("stratified_low", DOUBLE, "Lower end of its interval: sizes are resampled with means."),
+        TableColumn("stratified_high", DOUBLE, "Upper end of its interval."),
+        TableColumn("labels", array_type(STRING), "The strata.", False),
+        TableColumn("sizes", array_type(LONG), "Truth items in each stratum.", False),
+        TableColumn("stratum_users", array_type(LONG), "Users of `model` averaged in each stratum.", False),
+        TableColumn(
+            "differences", array_type(DOUBLE), "Difference in each; NULL element: no users.", False
+        ),
+        TableColumn("lows", array_type(DOUBLE), "Lower ends of their intervals.", False),
+        TableColumn("highs", array_type(DOUBLE), "Upper ends of their intervals.", False),
+        text_column(
+            "kind",
+            "Opposing the whole: none, partial (a stratum), reversal (the stratified difference), "
+            "full (all strata).",
+        ),
+        TableColumn(
+            "certain", BOOLEAN, "Whether whole and stratified (partial: a stratum) exclude 0.", False
+        ),
+        TableColumn("opposed_share", DOUBLE, "Share of the strata's truth items that oppose the whole."),
+        FOUND_AT,
+    ),
+    constraints={"kind_known": "kind IN ('none', 'partial', 'reversal', 'full')"},
+)
+
+FLIPS = Table(
+    "flips",
+    "One row per verdict: the smallest set of items, or users, without which the other model leads.",
+    (
+        PARADOX_ID,
+        SUITE,
+        TableColumn("logical_date", DATE, "Night of both runs.", False),
+        SPLIT_ID,
+        text_column("model", "Model with the larger sum."),
+        text_column("other", "The other model."),
+        RUN_ID,
+        text_column("other_run_id", "Run of the other model."),
+        PART,
+        METRIC,
+        DEFINITION,
+        K,
+        text_column("removed_are", "Kind of the removed: items or users."),
+        TableColumn("removed", LONG, "How many must go; NULL: no set turns the verdict."),
+        TableColumn("out_of", LONG, "How many have truth in this part.", False),
+        TableColumn("total", DOUBLE, "Sum over users of `model` minus `other`.", False),
+        TableColumn(
+            "removed_total", DOUBLE, "Part of the total that the removed ones add: more than all of it."
+        ),
+        TableColumn("threshold", DOUBLE, "The smallest contribution removed; all larger ones go too."),
+        TableColumn("at_threshold", LONG, "How many of those equal to it go."),
+        TableColumn("ids", array_type(STRING), "The largest contributors removed, at most 20."),
+        TableColumn("contributions", array_type(DOUBLE), "Part of the total that each of these adds."),
+        FOUND_AT,
+    ),
+    constraints={"removed_known": "removed_are IN ('items', 'users')"},
+)

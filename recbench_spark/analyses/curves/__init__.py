@@ -1,0 +1,1 @@
+"""Learning curves: metrics after each further rating of a user."""

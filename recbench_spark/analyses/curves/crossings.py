@@ -1,0 +1,187 @@
+"""Crossings of the learning curves of a night: every pair of models, with an interval over users.
+
+Rows of `curve_values` are shuffled by user once. Each task turns its users into whole numbers, which are
+added up in one group for each part and pair, so the rows of single users never reach the driver.
+Axes: u users, n runs, l points, b replicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.analyses.comparisons.differences import ComparedRun
+from recbench_spark.analyses.comparisons.paired_values import (
+    KEY,
+    deal_by_user,
+    key_users,
+    read_paired_values,
+    sort_by_user,
+)
+from recbench_spark.analyses.curves.kernels.crossings import find_crossing
+from recbench_spark.config import Bootstrap
+from recbench_spark.core import resampling
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.streams import Batches
+from recbench_spark.engine.measures import Measure
+from recbench_spark.metrics.kernels.learning_curves import FEWEST_USERS
+from recbench_spark.storage.blocks import Rows, reduce_tasks
+from recbench_spark.storage.packed_blocks import Block
+
+PIECE_BYTES = 1 << 27
+"""Bytes of sums that a task should hold: an eighth of a GiB."""
+
+SUM_BYTES = 32
+"""Bytes of the sums of a pair for each point and replicate: two curves, each with values and weights."""
+
+CELL = ("part", "definition", "first_run", "second_run")
+
+RunPair = tuple[int, int]
+"""Numbers of two runs."""
+
+_LONGS = pa.list_(pa.int64())
+PAIR_TOTALS = pa.schema(
+    {
+        **dict.fromkeys(CELL[:2], pa.string()),
+        **dict.fromkeys(CELL[2:], pa.int32()),
+        **dict.fromkeys(("moments", "boot", "weights"), _LONGS),
+    }
+)
+"""One row per task, part and pair of runs: sums over users of both curves, point by point."""
+
+CROSSINGS = pa.schema(
+    {
+        **dict.fromkeys(CELL[:2], pa.string()),
+        **dict.fromkeys(CELL[2:], pa.int32()),
+        "swapped": pa.int32(),
+        **dict.fromkeys(("given", "given_low", "given_high", "sign_changes"), pa.int32()),
+        **dict.fromkeys(("value", "share_at_ends"), pa.float64()),
+    }
+)
+"""One row per part and pair; `swapped` is 1 where the second run comes first."""
+
+
+@dataclass(frozen=True)
+class CrossingPlan:
+    """Plan of a search for crossings: the runs, the metric with its cut-off, and the points."""
+
+    runs: tuple[ComparedRun, ...]
+    metric: str
+    k: int
+    given: tuple[int, ...]
+    bootstrap: Bootstrap
+
+
+def find_crossings(values: Rows, plan: CrossingPlan, tasks: int) -> pa.Table:
+    """Find the crossing of every pair: rows of `CROSSINGS`; none where a point has fewer than ten users.
+
+    Shuffles the rows once by user, then a row per task, part and pair. The pairs are divided into pieces,
+    and a task reads its users again for each piece. It holds 32 bytes for each pair of the piece, point and
+    replicate: at most `PIECE_BYTES`, or one pair where that needs more.
+
+    Args:
+        values: rows of `curve_values`, of any runs.
+        plan: runs, metric, points, bootstrap.
+        tasks: number of tasks of the shuffles.
+    """
+    columns = (*KEY, "run_id", "user_id", "given", "ks", "values")
+    by_user = values.deal(columns, partial(_deal_curves, plan=plan, tasks=tasks), tasks)
+    measures = {str(n): _crossing_measure(plan, pairs) for n, pairs in enumerate(cut_pairs(plan))}
+    crossings = reduce_tasks(measures, by_user.then(sort_by_user, ()), tasks)
+    return pa.concat_tables([CROSSINGS.empty_table(), *crossings.values()])
+
+
+def _crossing_measure(plan: CrossingPlan, pairs: Sequence[RunPair]) -> Measure:
+    """Return the measure for the crossings of some pairs; it needs all rows of a user at once."""
+    return Measure(partial(sum_pairs, plan, pairs), CELL, partial(finish_pair, plan), ())
+
+
+def _deal_curves(tables: Iterable[pa.Table], plan: CrossingPlan, tasks: int) -> Iterator[Block]:
+    """Yield the curves at the cut-off of the plan: points in the place of cut-offs."""
+    run_ids = [run.run_id for run in plan.runs]
+    for table in tables:
+        rows = table.filter(pc.equal(table.column("metric"), plan.metric)).combine_chunks()
+        cuts = rows.column("ks").combine_chunks()
+        at = pc.indices_nonzero(pc.equal(cuts.flatten(), plan.k))
+        curves = rows.column("values").combine_chunks().flatten().take(at)
+        rows = rows.take(pc.list_parent_indices(cuts).take(at)).drop_columns(["ks", "values"])
+        rows = rows.rename_columns({"given": "ks"}).append_column("values", curves)
+        yield from deal_by_user(key_users(rows, run_ids), tasks)
+
+
+def cut_pairs(plan: CrossingPlan) -> list[list[RunPair]]:
+    """Return all pairs of runs in pieces whose sums a task can hold; a piece has one pair or more."""
+    pairs = list(combinations(range(len(plan.runs)), 2))
+    pair_bytes = SUM_BYTES * len(plan.given) * max(plan.bootstrap.replicates, 1)
+    at_once = max(PIECE_BYTES // pair_bytes, 1)
+    return [pairs[start : start + at_once] for start in range(0, len(pairs), at_once)]
+
+
+def sum_pairs(plan: CrossingPlan, pairs: Sequence[RunPair], batches: Batches) -> Batches:
+    """Sum the curves of some pairs over a task's users: rows of `PAIR_TOTALS`.
+
+    The rows of a part and definition stand together, so that a task holds the sums of one of them.
+    """
+    totals: dict[tuple[str, str, int, int], list[Ints]] = {}
+    for side in read_paired_values(batches, len(plan.runs), plan.given):
+        part, _, definition = side.key
+        if totals and (part, definition) != next(iter(totals))[:2]:
+            yield from _total_rows(totals)
+            totals = {}
+        for a, b in pairs:
+            sums = _sum_pair(side.keys_u, side.values_unc[:, a], side.values_unc[:, b], plan.bootstrap)
+            key = (part, definition, a, b)
+            before = totals.get(key)
+            totals[key] = sums if before is None else [x + y for x, y in zip(before, sums, strict=True)]
+    yield from _total_rows(totals)
+
+
+def _total_rows(totals: Mapping[tuple[str, str, int, int], list[Ints]]) -> Batches:
+    for key, sums in totals.items():
+        names = dict(zip(("moments", "boot", "weights"), (x.reshape(-1) for x in sums), strict=True))
+        row = {**dict(zip(CELL, key, strict=True)), **names}
+        yield pa.RecordBatch.from_pydict({name: [v] for name, v in row.items()}, schema=PAIR_TOTALS)
+
+
+def _sum_pair(keys_u: Ints, first_ul: Floats, second_ul: Floats, bootstrap: Bootstrap) -> list[Ints]:
+    """Return sums of both curves; a user without a value of both at a point enters neither there."""
+    missing = np.isnan(first_ul) | np.isnan(second_ul)
+    columns = np.where(np.tile(missing, 2), np.nan, np.column_stack([first_ul, second_ul]))
+    boot, weights = resampling.bootstrap_sums(keys_u, columns, bootstrap.replicates, bootstrap.seed)
+    return [resampling.moments(columns), boot, weights]
+
+
+def finish_pair(plan: CrossingPlan, table: pa.Table) -> pa.Table:
+    """Find the crossing of one pair from the rows of `PAIR_TOTALS` of all tasks; no row for few users."""
+    moments, boot, weights = (
+        np.sum([row.values.to_numpy() for row in table.column(name)], axis=0).reshape(shape)
+        for name, shape in (
+            ("moments", (-1, 5)),
+            ("boot", (-1, 2 * len(plan.given))),
+            ("weights", (-1, 2 * len(plan.given))),
+        )
+    )
+    means, _, n = resampling.mean_and_error(moments)
+    if n.min() < FEWEST_USERS or not len(boot):
+        return CROSSINGS.empty_table()
+    means_b, at = resampling.replicate_means(boot, weights), len(plan.given)
+    crossing = find_crossing(
+        means[:at], means[at:], means_b[:, :at], means_b[:, at:], plan.given, level=plan.bootstrap.level
+    )
+    row = {
+        **{name: table.column(name)[0].as_py() for name in CELL},
+        "swapped": int(crossing.switch.swapped),
+        "given": crossing.switch.given,
+        "given_low": crossing.low,
+        "given_high": crossing.high,
+        "sign_changes": crossing.sign_changes,
+        "value": crossing.switch.value,
+        "share_at_ends": crossing.share_at_ends,
+    }
+    return pa.Table.from_pylist([row], schema=CROSSINGS)

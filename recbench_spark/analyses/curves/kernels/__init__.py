@@ -1,0 +1,1 @@
+"""Curves as arrays: where two of them cross."""

@@ -1,0 +1,1 @@
+"""Estimates that correct for exposure bias, propensities, and logged rounds."""

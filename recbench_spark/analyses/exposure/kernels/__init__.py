@@ -1,0 +1,1 @@
+"""Estimators on arrays: exposure, propensities, rating matrices, logged rounds."""

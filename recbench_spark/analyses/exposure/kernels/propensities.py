@@ -1,0 +1,132 @@
+"""Exposure propensities: chances that an item was shown, from its count in the log.
+
+All of them but naive Bayes are functions of an item's count n in the log, so that one value for each
+different count is enough for any number of items. Only some are chances; the others are proportional to
+one up to an unknown factor, which self-normalised estimators cancel and plain IPS needs: `scale`
+turns one into the other, and `clip` bounds the weights. Axes: x different counts or propensities,
+n items, r ratings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.analyses.exposure.kernels.power_law import PowerLaw
+from recbench_spark.core.arrays import Floats
+from recbench_spark.errors import ConfigError, DataError
+
+Scale = Literal["as_is", "largest", "interactions"]
+
+
+def power_law(count_n: npt.NDArray[Any], law: PowerLaw) -> Floats:
+    """Return n^((alpha + 1) / 2), up to a factor (Yang et al. 2018, section 3; alpha is their gamma)."""
+    return np.asarray(count_n, dtype=np.float64) ** ((law.alpha + 1) / 2)
+
+
+def power_above_xmin(count_n: npt.NDArray[Any], law: PowerLaw) -> Floats:
+    """Return n^alpha if n > xmin, else n, up to a factor: the formula in the code of Jadidinejad et al.
+
+    It differs from the formula in their paper (`power_law`) and has a jump at xmin; it exists for
+    comparisons with their figures.
+    """
+    n = np.asarray(count_n, dtype=np.float64)
+    return np.where(n > law.xmin, n**law.alpha, n)
+
+
+def steck(count_n: npt.NDArray[Any], law: PowerLaw) -> Floats:
+    """Return n^beta with beta = gamma / (gamma + 1), up to a factor: the inverse of his weights n^-beta.
+
+    Source: Steck 2011, "Item popularity and recommendation accuracy", section 3.
+    """
+    return np.asarray(count_n, dtype=np.float64) ** (law.alpha / (law.alpha + 1))
+
+
+def relative_frequency(count_n: npt.NDArray[Any], users: int) -> Floats:
+    """Return n / users: the chance that a user of the log has the item; it ignores the item's quality."""
+    if users < 1:
+        raise DataError(
+            f"relative frequencies need users, and there are {users}", "the training part is empty"
+        )
+    chance: Floats = np.asarray(count_n, dtype=np.float64) / users
+    return chance
+
+
+POWERS: dict[str, Callable[[npt.NDArray[Any], PowerLaw], Floats]] = {
+    "power_law": power_law,
+    "power_above_xmin": power_above_xmin,
+    "steck": steck,
+}
+"""Propensities up to a factor, from a fitted law."""
+
+CHANCES = ("relative_frequency", "naive_bayes", "logistic_regression", "given")
+"""Methods whose values are chances without scaling."""
+
+
+def naive_bayes(logged_r: npt.NDArray[Any], sample_r: npt.NDArray[Any], cells: int) -> Floats:
+    """Return P(shown | rating) = P(rating | shown) P(shown) / P(rating), for each rating, (r,).
+
+    NaN for a rating that the sample lacks; above 1 if the sample is too small, so clip the result. Source:
+    Schnabel et al. 2016, "Recommendations as treatments", section 5.1 (eq. 18).
+
+    Args:
+        logged_r: rows of the log with each rating.
+        sample_r: rows with each rating in a sample of cells drawn uniformly.
+        cells: users x items that could have been rated.
+    """
+    logged, sample = np.asarray(logged_r, dtype=np.float64), np.asarray(sample_r, dtype=np.float64)
+    if not logged.sum() or not sample.sum():
+        raise DataError("naive Bayes needs logged and randomly drawn ratings", "give an open loop")
+    joint = logged / cells
+    chance: Floats = np.full(joint.shape, np.nan)
+    np.divide(joint * sample.sum(), sample, out=chance, where=sample > 0)
+    return chance
+
+
+def scale(propensity_x: Floats, items_x: npt.NDArray[Any], how: Scale, per_user: float = 0.0) -> float:
+    """Return the factor of this scaling; multiply propensities by it, then clip.
+
+    as_is: 1. largest: the largest becomes 1. interactions: their sum over items becomes `per_user`,
+    the interactions of a mean user, as chances have it.
+    """
+    if how == "as_is":
+        return 1.0
+    if how == "largest":
+        return float(1.0 / propensity_x.max())
+    return float(per_user / (propensity_x @ np.asarray(items_x, dtype=np.float64)))
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Clipped propensities and the number of items that each bound changed."""
+
+    propensity: Floats
+    raised: int
+    lowered: int
+
+
+def clip(propensity_x: Floats, items_x: npt.NDArray[Any], low: float, high: float = 1.0) -> Clipped:
+    """Clip propensities to low..high; raising small ones trades variance for bias.
+
+    Raises ConfigError unless 0 < low <= high, DataError for propensities that are not positive.
+    """
+    if not 0 < low <= high:
+        raise ConfigError(f"propensities cannot be clipped to {low}..{high}", "need 0 < low <= high")
+    check(propensity_x, zero=True)
+    items = np.asarray(items_x, dtype=np.int64)
+    raised, lowered = items[propensity_x < low].sum(), items[propensity_x > high].sum()
+    return Clipped(np.clip(propensity_x, low, high), int(raised), int(lowered))
+
+
+def check(propensity_n: Floats, *, zero: bool = False) -> None:
+    """Raise DataError for propensities that are NaN, infinite, negative or (unless `zero`) 0."""
+    fine = np.isfinite(propensity_n) & ((propensity_n > 0) | (zero & (propensity_n == 0)))
+    if not fine.all():
+        raise DataError(
+            f"{int((~fine).sum())} of {len(fine)} propensities are not positive numbers",
+            "an item that is never shown has no estimate: set a lower bound for clipping",
+        )

@@ -1,0 +1,377 @@
+"""Fit P(shown | features of the user and the item) by logistic regression over the cells of a log.
+
+Positives are the log's cells. Each other cell is drawn by hash with probability `rate`, and the
+intercept is lowered by -ln(rate), as if all cells were used (King and Zeng 2001, "Logistic regression in
+rare events data", section 4.1; used for ratings by Schnabel et al. 2016, section 5.2). One shuffle brings
+the rows of a user to a task, which hashes the user's cells anew for each of Newton's steps. Sums over users
+are exact, so that neither the runner nor the number of tasks changes a bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import add
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.analyses.exposure.kernels.shown_cells import (
+    climb,
+    count_sums,
+    draw_cells,
+    mean_chances,
+    sum_users,
+)
+from recbench_spark.core.arrays import Bools, Floats, Ints
+from recbench_spark.core.hashed_ids import flatten_texts, hash_ids
+from recbench_spark.core.sums import Sums, exact_sums
+from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.sources.arrow_rows import as_double, distinct_ids, encode_ids, find_indices, read_column
+from recbench_spark.sources.input_rows import open_input
+from recbench_spark.storage.blocks import (
+    ChangedRows,
+    Engine,
+    PieceRows,
+    Rows,
+    Side,
+    Sides,
+    TaskRows,
+    deal_sides,
+)
+from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.shared_arrays import SharedRows
+
+STEP = 2.0**-12
+"""Step to which the users' part of the log-odds is rounded: an error of at most 0.013 % of a propensity."""
+
+CELLS_AT_ONCE = 1 << 20
+"""Cells of some users, or of some items and groups of users, that a task holds."""
+
+CELL = ("user_id", "item_id")
+
+
+class IdFeatures(NamedTuple):
+    """Features of users or items: rows of an id and numbers, and the columns of these numbers."""
+
+    rows: ChangedRows
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CellRule:
+    """Features and draw by which tasks sum their users' cells.
+
+    Attributes:
+        items: item_id and the features of each item, in the order of their bytes.
+        of_users: columns of users' features.
+        of_items: columns of items' features.
+        rate: share of the cells outside the log that is drawn.
+        seed: seed of the draw.
+        middle_f, half_f: the middle and half the range of each feature, first those of users: Newton's
+            steps need features of one size.
+    """
+
+    items: SharedRows
+    of_users: tuple[str, ...]
+    of_items: tuple[str, ...]
+    rate: float
+    seed: int
+    middle_f: Floats | float = 0.0
+    half_f: Floats | float = 1.0
+
+    def scale(self, of_user_uf: Floats, of_item_ig: Floats) -> tuple[Floats, Floats]:
+        """Return the features of users and of items within -1..1."""
+        n = len(self.of_users)
+        middle_f, half_f = self.middle_f, self.half_f
+        assert isinstance(middle_f, np.ndarray) and isinstance(half_f, np.ndarray)
+        return (of_user_uf - middle_f[:n]) / half_f[:n], (of_item_ig - middle_f[n:]) / half_f[n:]
+
+
+@dataclass(frozen=True)
+class Odds:
+    """Log-odds that a cell is shown: intercept + users @ features + items @ features."""
+
+    intercept: float
+    users: tuple[float, ...]
+    items: tuple[float, ...]
+
+
+# ---------------------------------------------------------------------------------------- features
+
+
+def open_features(engine: Engine, path: str, key: str) -> IdFeatures:
+    """Open key, 0, 1 ...: the id and all other columns of a table as numbers; NaN where a value is none.
+
+    Raises:
+        SchemaError: the table has no other column, or one that holds no numbers.
+    """
+    table = open_input(engine, path, [key], what := f"features of {key}")
+    columns = [name for name in table.schema.names if name != key]
+    if not columns:
+        raise SchemaError(
+            f"{what} has no column beside {key}", "give one number per feature; write categories as 0 and 1"
+        )
+    names = tuple(map(str, range(len(columns))))
+    change = partial(_read_numbers, key=key, columns=columns, what=what)
+    return IdFeatures(ChangedRows(table.rows, (key, *columns), change, (key, *names)), names)
+
+
+def _read_numbers(rows: pa.Table, key: str, columns: Sequence[str], what: str) -> pa.Table:
+    ids = encode_ids(rows, key, what)[1].cast(pa.string())
+    numbers = [as_double(read_column(rows, name, what), name) for name in columns]
+    return pa.table([ids, *numbers], [key, *map(str, range(len(columns)))]).filter(pc.is_valid(ids))
+
+
+def list_ids(rows: Rows, key: str) -> pa.Array:
+    """Return the distinct ids of some rows in the order of their bytes; the driver holds them."""
+    ids = distinct_ids(rows.each((key,), partial(_list_distinct, key=key)))
+    return ids.take(pc.array_sort_indices(ids))
+
+
+def _list_distinct(tables: Iterable[pa.Table], key: str) -> pa.Array:
+    return distinct_ids([table.column(key) for table in tables])
+
+
+def join_items(ids: pa.Array, features: IdFeatures | None) -> pa.Table:
+    """Return item_id and the features of each of some items, which the driver holds.
+
+    Raises:
+        DataError: an item has no row or two, or a feature is not a number.
+    """
+    if features is None:
+        return pa.table({"item_id": ids})
+    names = ("item_id", *features.names)
+    stored = pa.concat_tables(
+        table for task in features.rows.each(names, partial(_take_items, ids=ids)) for table in task
+    )
+    joined = _look_up(ids, stored, "item_id", features.names)
+    joined.facts.refuse("item_id")
+    columns = dict(zip(features.names, joined.values_rf.T, strict=True))
+    return pa.table({"item_id": ids, **columns})
+
+
+def _take_items(tables: Iterable[pa.Table], ids: pa.Array) -> list[pa.Table]:
+    return [table.filter(pc.is_in(table.column("item_id"), value_set=ids)) for table in tables]
+
+
+class FeatureFacts(NamedTuple):
+    """Facts of some ids: their number, those without all features, further rows, ranges of features."""
+
+    n: int
+    holes: int
+    doubles: int
+    low_f: Floats
+    high_f: Floats
+
+    def refuse(self, key: str) -> None:
+        """Refuse ids without one row of numbers. Raises DataError."""
+        if self.holes:
+            what = f"features of {key}: {self.holes} ids of {key} without all features"
+            raise DataError(what, "give one row of numbers per id")
+        if self.doubles:
+            raise DataError(f"features of {key}: two rows of one {key}", "one row each")
+
+
+class Joined(NamedTuple):
+    """The features of some ids, and facts about them."""
+
+    values_rf: Floats
+    facts: FeatureFacts
+
+
+def _look_up(ids: pa.Array, stored: pa.Table | None, key: str, names: Sequence[str]) -> Joined:
+    """Return the features of ids, (r, f); NaN where there are none."""
+    values_rf, doubles = np.full((len(ids), len(names)), np.nan), 0
+    if stored is not None and names:
+        place_r = find_indices(ids, stored.column(key).combine_chunks())
+        listed_f = np.column_stack([stored.column(n).to_numpy() for n in names])
+        values_rf[place_r >= 0] = listed_f[place_r[place_r >= 0]]
+        own = pc.sum(pc.is_in(stored.column(key), value_set=ids), min_count=0).as_py()
+        doubles = own - int((place_r >= 0).sum())
+    holes = int((~np.isfinite(values_rf)).any(axis=1).sum())
+    low_f, high_f = values_rf.min(axis=0, initial=np.inf), values_rf.max(axis=0, initial=-np.inf)
+    return Joined(values_rf, FeatureFacts(len(ids), holes, doubles, low_f, high_f))
+
+
+# --------------------------------------------------------------------------------------------- fit
+
+
+def deal_cells(engine: Engine, rows: Rows, features: IdFeatures | None, tasks: int) -> TaskRows:
+    """Deal user_id and item_id of a log, and the features of users, by user."""
+    sides = [Side(0, rows, CELL)]
+    if features is not None:
+        sides.append(Side(1, features.rows, ("user_id", *features.names)))
+    return deal_sides(engine, sides, tasks)
+
+
+def measure_features(cells: TaskRows, rule: CellRule) -> tuple[CellRule, int]:
+    """Return the rule with the ranges of all features, and the number of users.
+
+    Raises:
+        DataError: a user has no features or two rows of them, or a feature is not a number.
+    """
+    parts = cells.each(partial(_find_facts, rule=rule))
+    items = _stack(rule.items.dataset().to_table(), rule.of_items)
+    if not parts or not len(items):
+        raise DataError("no interactions to fit propensities to", "check the part and the log")
+    users = reduce(_add_facts, parts)
+    users.refuse("user_id")
+    low_f = np.append(users.low_f, items.min(axis=0, initial=np.inf))
+    high_f = np.append(users.high_f, items.max(axis=0, initial=-np.inf))
+    half_f = (high_f - low_f) / 2
+    return replace(rule, middle_f=low_f + half_f, half_f=np.where(half_f > 0, half_f, 1.0)), users.n
+
+
+def _stack(rows: pa.Table, names: Sequence[str]) -> Floats:
+    columns = [rows.column(name).to_numpy() for name in names]
+    return np.column_stack(columns) if columns else np.zeros((len(rows), 0))
+
+
+def _add_facts(one: FeatureFacts, other: FeatureFacts) -> FeatureFacts:
+    n, holes, doubles = (a + b for a, b in zip(one[:3], other[:3], strict=True))
+    low_f, high_f = np.minimum(one.low_f, other.low_f), np.maximum(one.high_f, other.high_f)
+    return FeatureFacts(n, holes, doubles, low_f, high_f)
+
+
+def fit_odds(cells: TaskRows, rule: CellRule) -> Odds:
+    """Fit the log-odds that a cell is in the log. Each cell costs one hash in each step.
+
+    Args:
+        cells: the result of `deal_cells`, kept.
+        rule: the result of `measure_features`.
+
+    Raises:
+        DataError: the log has no cell, no cell outside it was drawn, or the fit does not converge.
+    """
+
+    def sum_at(weights_p: Floats) -> Floats:
+        return reduce(add, cells.each(partial(_sum_cells, rule=rule, weights_p=weights_p))).floats()
+
+    n = len(rule.of_users)
+    scaled_p = climb(sum_at, 1 + n + len(rule.of_items))
+    weights_f = scaled_p[1:] / rule.half_f
+    intercept = float(scaled_p[0] - weights_f @ rule.middle_f) + math.log(rule.rate)
+    return Odds(intercept, tuple(weights_f[:n].tolist()), tuple(weights_f[n:].tolist()))
+
+
+# -------------------------------------------------------------------------------------- propensities
+
+
+def open_item_propensities(
+    engine: Engine, cells: TaskRows, rule: CellRule, odds: Odds, floor: float
+) -> TaskRows:
+    """Return item_id, propensity: the mean over users of the probability that the item is shown to them.
+
+    Users are grouped by their part of the log-odds, rounded to STEP. The few thousand different values are
+    sent to tasks, for any number of users. `floor`: smaller propensities are raised to it.
+    """
+    groups = sum(cells.each(partial(_count_steps, rule=rule, odds=odds)), start=Counter[int]())
+    part_n = np.array(sorted(groups), np.float64)
+    times_n = np.array([groups[int(step)] for step in part_n], np.float64)
+    most = max(1, CELLS_AT_ONCE // len(part_n))
+    n_items = rule.items.dataset().count_rows()
+    pieces = [(start, most) for start in range(0, n_items, most)]
+    items = PieceRows(engine, pieces, partial(_read_items, items=rule.items))
+    change = partial(_average, odds=odds, groups=(part_n * STEP, times_n), floor=floor)
+    return items.open(("item_id", *rule.of_items), change, ("item_id", "propensity"))
+
+
+def open_cell_propensities(cells: TaskRows, rule: CellRule, odds: Odds, floor: float) -> TaskRows:
+    """Return user_id, item_id, propensity of every cell: as many rows as users x items. No shuffle."""
+    return cells.then(partial(_list_cells, rule=rule, odds=odds, floor=floor), (*CELL, "propensity"))
+
+
+# ------------------------------------------------------------------------------------ what tasks do
+
+
+class TaskUsers(NamedTuple):
+    """Users of a task: their ids, their features, and the items that the log shows to them."""
+
+    ids: pa.Array
+    features: Joined
+    user_r: Ints
+    items_r: pa.ChunkedArray
+
+
+def _read_users(sides: Sides, rule: CellRule) -> TaskUsers:
+    log, stored = (unpack_blocks(sides.get(number, [])) for number in (0, 1))
+    log = pa.table({name: pa.array([], pa.string()) for name in CELL}) if log is None else log
+    ids = distinct_ids([log.column("user_id")])
+    joined = _look_up(ids, stored, "user_id", rule.of_users)
+    return TaskUsers(ids, joined, find_indices(log.column("user_id"), ids), log.column("item_id"))
+
+
+def _find_facts(sides: Sides, rule: CellRule) -> FeatureFacts:
+    return _read_users(sides, rule).features.facts
+
+
+def _sum_cells(sides: Sides, rule: CellRule, weights_p: Floats) -> Sums:
+    """Sum the cells of a task's users, exactly."""
+    total = exact_sums(np.zeros((0, count_sums(len(weights_p)))))
+    users, items = _read_users(sides, rule), rule.items.dataset().to_table()
+    of_user_uf, of_item_ig = rule.scale(users.features.values_rf, _stack(items, rule.of_items))
+    for part, shown_ui, drawn_ui in _draw_users(users, items, rule):
+        used_ui = shown_ui | drawn_ui
+        total += exact_sums(sum_users(used_ui, shown_ui, of_user_uf[part], of_item_ig, weights_p))
+    return total
+
+
+def _draw_users(users: TaskUsers, items: pa.Table, rule: CellRule) -> Iterator[tuple[slice, Bools, Bools]]:
+    """Yield some users at a time, which of their cells the log shows, and which are drawn."""
+    n, texts = len(items), flatten_texts(items.column("item_id"))
+    item_r = find_indices(users.items_r, items.column("item_id").combine_chunks())
+    known_r = item_r >= 0
+    cell_r = np.unique(users.user_r[known_r] * n + item_r[known_r])
+    hash_u, most = hash_ids(users.ids), max(1, CELLS_AT_ONCE // n)
+    for start in range(0, len(hash_u), most):
+        part = slice(start, start + most)
+        drawn_ui = draw_cells(hash_u[part], texts, rule.rate, rule.seed)
+        shown_ui = np.zeros(drawn_ui.shape, bool)
+        first, last = np.searchsorted(cell_r, [start * n, start * n + shown_ui.size])
+        shown_ui.reshape(-1)[cell_r[first:last] - start * n] = True
+        yield part, shown_ui, drawn_ui
+
+
+def _count_steps(sides: Sides, rule: CellRule, odds: Odds) -> Counter[int]:
+    step_u = np.rint(_dot(_read_users(sides, rule).features.values_rf, odds.users) / STEP)
+    return Counter(step_u.astype(np.int64).tolist())
+
+
+def _dot(values_rf: Floats, weights: Sequence[float]) -> Floats:
+    """Return the product, added up in the order of the features on any machine."""
+    total_r = np.zeros(len(values_rf))
+    for values_r, weight in zip(values_rf.T, weights, strict=True):
+        total_r += values_r * weight
+    return total_r
+
+
+def _read_items(
+    pieces: Iterable[tuple[int, int]], columns: Sequence[str], items: SharedRows
+) -> Iterator[pa.Table]:
+    for start, most in pieces:
+        yield items.dataset().to_table(columns=list(columns)).slice(start, most)
+
+
+def _average(items: pa.Table, odds: Odds, groups: tuple[Floats, Floats], floor: float) -> pa.Table:
+    ids, *features = items.column_names
+    logit_i = odds.intercept + _dot(_stack(items, features), odds.items)
+    chance_i = np.maximum(mean_chances(logit_i, *groups), floor)
+    return pa.table({"item_id": items.column(ids), "propensity": chance_i})
+
+
+def _list_cells(sides: Sides, rule: CellRule, odds: Odds, floor: float) -> pa.Table:
+    users, items = _read_users(sides, rule), rule.items.dataset().to_table()
+    of_user_u = odds.intercept + _dot(users.features.values_rf, odds.users)
+    of_item_i = _dot(_stack(items, rule.of_items), odds.items)
+    with np.errstate(over="ignore"):
+        chance_c = 1 / (1 + np.exp(-(of_user_u[:, None] + of_item_i)))
+    user_c, item_c = (index.reshape(-1) for index in np.indices(chance_c.shape))
+    places = ((user_c, users.ids), (item_c, items.column("item_id").combine_chunks()))
+    ids = [pa.DictionaryArray.from_arrays(pa.array(at_c, pa.int32()), texts) for at_c, texts in places]
+    return pa.table([*ids, pa.array(np.maximum(chance_c.reshape(-1), floor))], [*CELL, "propensity"])

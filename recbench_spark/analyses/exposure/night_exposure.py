@@ -1,0 +1,302 @@
+"""Estimates that correct for exposure bias on a night: propensities, weights of the truth, rows, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from recbench_spark.analyses.exposure import debiased
+from recbench_spark.analyses.exposure.debiased import Proposal
+from recbench_spark.analyses.exposure.estimation_plan import STRATIFIED, EstimationPlan
+from recbench_spark.analyses.exposure.exposure import (
+    EXPOSED_USERS,
+    Chances,
+    ExposedItems,
+    Weights,
+    cut_strata,
+    item_chances,
+    list_weights,
+    popularity_threshold,
+    select_exposed_users,
+    weight_measure,
+)
+from recbench_spark.analyses.exposure.kernels.exposure import MODELLED, WEIGHTED, EstimatorSettings
+from recbench_spark.analyses.exposure.kernels.propensities import CHANCES
+from recbench_spark.analyses.exposure.night_propensity import open_numbers, read_given, write_propensities
+from recbench_spark.analyses.exposure.night_propensity_names import ExposureLog, method_name
+from recbench_spark.analyses.exposure.rewards import reduce_rewarded
+from recbench_spark.analyses.sampling.kernels.strata import StratumEdges
+from recbench_spark.config import Evaluation, Exposure
+from recbench_spark.core.checks import Check, warn_above_zero
+from recbench_spark.core.definitions import Definition
+from recbench_spark.engine.measures import Measures
+from recbench_spark.errors import DataError
+from recbench_spark.metrics import accuracy
+from recbench_spark.ranking.part_users import map_user_blocks, select_part_users
+from recbench_spark.schemas import ITEMS, PROPENSITIES, RANKINGS
+from recbench_spark.splits.labelled_rows import open_labelled
+from recbench_spark.splits.labels import HISTORY
+from recbench_spark.storage.blocks import reduce_rows
+from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.packed_blocks import Change
+from recbench_spark.storage.scratch import share_table
+
+FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
+"""An estimate gets a warning if its effective rows are fewer, or are a smaller share of all rows."""
+
+
+@dataclass(frozen=True)
+class ExposureContext:
+    """Data on exposure that all models of a night share: items, strata and the weights of each part."""
+
+    settings: Exposure
+    shown: ExposedItems
+    strata: tuple[StratumEdges, ...]
+    weights: dict[str, Weights]
+    unknown_items: int
+
+    @property
+    def wants_lists(self) -> bool:
+        """True if an estimator needs the first items of each list."""
+        return bool(self.settings.rewards) and any(name in MODELLED for name in self.settings.estimators)
+
+
+def build_exposure_context(
+    store: FileTables, split_id: str, evaluation: Evaluation, definition: Definition
+) -> ExposureContext:
+    """Write the propensities of the split once for each name, and weigh the truth.
+
+    Raises:
+        DataError: propensities that cannot be used, or no true ones.
+    """
+    exposure = evaluation.exposure
+    assert exposure is not None
+    items = store.read_rows(ITEMS, [("split_id", "=", split_id)], ["item_id", "item_index", "n_train"])
+    chances = item_chances(items, read_propensities(store, split_id, exposure))
+    shared = share_table(store.scratch, chances.rows)
+    strata = _choose_strata(chances, exposure)
+    popular = popularity_threshold(items.column("n_train").to_numpy(), exposure.without_most_popular)
+    shown = ExposedItems(shared, len(items), strata[0] if strata else None, popular)
+    select = partial(
+        select_part_users, parts=evaluation.parts, threshold=definition.threshold, keep_empty=False
+    )
+    weights = weigh_truth(
+        store, split_id, partial(select_exposed_users, select=select, exposed=shown), definition
+    )
+    return ExposureContext(exposure, shown, strata, weights, chances.unknown)
+
+
+def weigh_truth(
+    store: FileTables, split_id: str, select: Change, definition: Definition
+) -> dict[str, Weights]:
+    """Return the weights of each part; a task sums those of its users."""
+    users = map_user_blocks(store, split_id, select, EXPOSED_USERS.names)
+    results = reduce_rows({"weights": weight_measure(definition.threshold)}, users)
+    return list_weights(results["weights"]) if results else {}
+
+
+def _choose_strata(chances: Chances, exposure: Exposure) -> tuple[StratumEdges, ...]:
+    """Cut the strata; none where all items are shown alike."""
+    if chances.low == chances.high:
+        return ()
+    return cut_strata(chances, exposure.strata)
+
+
+def read_propensities(store: FileTables, split_id: str, exposure: Exposure) -> pa.Table:
+    """Return item_id and propensity: given ones from their file, others from the table.
+
+    Propensities that the table lacks are fitted first.
+    """
+    settings, name = exposure.propensities, method_name(store, exposure.propensities)
+    if settings.method == "given":
+        return read_given(store.engine, str(settings.path))
+    propensities = _read_stored(store, split_id, name)
+    if not len(propensities) and settings.method != "true":
+        rows, items = open_labelled(store, split_id), store.open_rows(ITEMS, "split_id", [split_id])
+        write_propensities(ExposureLog(store, split_id, rows, HISTORY, items), settings)
+        propensities = _read_stored(store, split_id, name)
+    if not len(propensities):
+        raise DataError(f"no propensities '{settings.name}' of split {split_id}", "jobs/propensity.py")
+    return propensities
+
+
+def _read_stored(store: FileTables, split_id: str, name: str) -> pa.Table:
+    filters = [("split_id", "=", split_id), ("method", "=", name)]
+    return store.read_rows(PROPENSITIES, filters, ["item_id", "propensity"])
+
+
+# ------------------------------------------------------------------------------- estimates of a model
+
+
+def make_plan(context: ExposureContext, measured: accuracy.MetricPlan, headline: str) -> EstimationPlan:
+    """Plan the estimates; of several numbers of strata one is proposed by the headline."""
+    exposure = context.settings
+    measures = {
+        f"{name}@{k}" if k else name: (name, k)
+        for name in measured.rank_metrics
+        for k in measured.columns(name)
+    }
+    compared = measures.get(headline, next(iter(measures.values()), None))
+    proposes = (
+        len(context.strata) > 1 and STRATIFIED in exposure.estimators and measured.bootstrap.replicates > 1
+    )
+    return EstimationPlan(
+        measured,
+        exposure.estimators,
+        _kernel_settings(exposure),
+        exposure.propensities.name.replace(";", " "),
+        context.strata if STRATIFIED in exposure.estimators else (),
+        context.weights,
+        context.shown.n_items,
+        Path(exposure.rewards).stem if exposure.rewards else None,
+        compared if proposes else None,
+    )
+
+
+def _kernel_settings(exposure: Exposure) -> EstimatorSettings:
+    """Return bounds on weights, and whether the propensities are chances.
+
+    They are chances by their method unless they are scaled, and after scaling to the number of
+    interactions.
+    """
+    propensities = exposure.propensities
+    by_method = propensities.method in (*CHANCES, "true") and propensities.scale == "as_is"
+    return EstimatorSettings(
+        exposure.clip, exposure.switch, exposure.shrink, by_method or propensities.scale == "interactions"
+    )
+
+
+def list_findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]:
+    """Return the checks that do not depend on the values of the estimates."""
+    return [
+        *check_unknown_items(context),
+        *(check for part in plan.parts for check in weight_checks(part, plan, context)),
+        *reason_checks(plan),
+        *ideal_checks(plan),
+    ]
+
+
+def strata_checks(plan: EstimationPlan, rows: Sequence[Any]) -> list[Check]:
+    """Propose numbers of strata from estimates with replicates; empty if not planned."""
+    if not plan.compared:
+        return []
+    proposals = ((part, debiased.propose_strata(list(rows), plan, part)) for part in plan.parts)
+    return [strata_check(part, plan, proposal) for part, proposal in proposals]
+
+
+def estimate_with_rewards(
+    store: FileTables, run_id: str, measures: Measures, exposure: Exposure
+) -> tuple[dict[str, pa.Table], Check]:
+    """Return results of measures that need the rewards of a model, and count the items without one."""
+    rewards = open_numbers(store.engine, str(exposure.rewards), "reward", "rewards")
+    rankings = store.open_rows(RANKINGS, "run_id", [run_id])
+    results = reduce_rewarded(store.engine, measures, rankings, rewards)
+    unknown = results.pop("unknown", None)  # None: no user was ranked
+    missing = 0 if unknown is None else unknown.column("n")[0].as_py()
+    return results, warn_above_zero("exposure: items without a reward", missing, "they count 0")
+
+
+def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:
+    """Return a row of `metrics` without a value for each estimate that has none."""
+    return [
+        {
+            "part": part,
+            "metric": column.metric,
+            "definition": column.definition,
+            "k": column.k,
+            "estimator": column.estimator,
+            "n": 0,
+        }
+        for part in plan.parts
+        for column, _ in debiased.missing_estimates(plan)
+    ]
+
+
+# ------------------------------------------------------------------------------- checks
+
+
+@dataclass(frozen=True)
+class LowerBoundCheck(Check):
+    """A check that passes if the number reaches the threshold."""
+
+    @property
+    def passed(self) -> bool:
+        """True if the number is large enough."""
+        return self.threshold is None or self.observed >= self.threshold
+
+
+def check_unknown_items(context: ExposureContext) -> list[Check]:
+    """Count the items without a propensity."""
+    detail = "they count as the least shown of the others"
+    return [warn_above_zero("exposure: items without a propensity", context.unknown_items, detail)]
+
+
+def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> list[Check]:
+    """Describe the weights of a part: effective rows, largest weight, share of the top 1 %.
+
+    The effective rows, (sum w)^2 / sum w^2, are too few below 100 or below a tenth of all rows.
+    """
+    weights, checks = context.weights[part], []
+    clips = [("weights", float("inf"))]
+    if "clipped_ips" in plan.estimators and weights.largest > plan.settings.clip:
+        clips.append(("clipped weights", plan.settings.clip))
+    for name, clip in clips:
+        diagnostics = weights.diagnostics(clip)
+        least = max(float(FEWEST_ROWS), SMALLEST_SHARE * diagnostics.rows)
+        detail = f"of {diagnostics.rows} relevant truth items; below this an estimate rests on few"
+        checks += [
+            LowerBoundCheck(
+                f"{part}: {name}: effective rows", round(diagnostics.effective, 1), least, "warning", detail
+            ),
+            Check(f"{part}: {name}: largest", diagnostics.largest, None, "info", "1 / propensity"),
+            Check(
+                f"{part}: {name}: share of the top 1 %",
+                diagnostics.top_share,
+                None,
+                "info",
+                "of all weight",
+            ),
+        ]
+    return checks
+
+
+def reason_checks(plan: EstimationPlan) -> list[Check]:
+    """Give the reason for each estimator and metric without a value."""
+    columns: dict[tuple[str, str, str], int] = {}
+    for column, reason in debiased.missing_estimates(plan):
+        key = column.estimator, column.metric, reason
+        columns[key] = columns.get(key, 0) + 1
+    return [
+        Check(f"no {estimator} of {metric}", float(n), None, "info", reason)
+        for (estimator, metric, reason), n in columns.items()
+    ]
+
+
+def ideal_checks(plan: EstimationPlan) -> list[Check]:
+    """Note the limits of a weighted NDCG, if one is requested."""
+    weighted = [
+        name for name in plan.estimators if name in WEIGHTED and "ndcg" in plan.estimable_metrics(name)
+    ]
+    if not weighted:
+        return []
+    detail = "their ideal list holds only what was shown: see ips_pooled, and dcg by ips"
+    return [Check("estimators of weighted ndcg", float(len(weighted)), None, "info", detail)]
+
+
+def strata_check(part: str, plan: EstimationPlan, proposal: Proposal) -> Check:
+    """Report the proposed number of strata; a warning where neighbouring numbers never agree."""
+    assert plan.compared is not None
+    metric, k = plan.compared
+    values = ", ".join(
+        f"{n}: {value:.4f}" for n, value in zip(proposal.strata, proposal.values, strict=True)
+    )
+    detail = f"{metric}{f'@{k}' if k else ''} by number of strata {values}; "
+    detail += "from the proposed on, neighbours agree" if proposal.proposed else "neighbours do not agree"
+    return LowerBoundCheck(
+        f"{part}: strata proposed", float(proposal.proposed or 0), 1.0, "warning", detail
+    )

@@ -1,0 +1,165 @@
+"""Write propensities of items to `propensities`, of ratings to `rating_propensities`, and fitted power
+laws."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from recbench_spark.analyses.exposure import logistic
+from recbench_spark.analyses.exposure import propensities as fitting
+from recbench_spark.analyses.exposure.kernels.power_law import PowerLaw, goodness
+from recbench_spark.analyses.exposure.night_propensity_names import SEED, ExposureLog, method_name
+from recbench_spark.config import Propensities
+from recbench_spark.errors import DataError
+from recbench_spark.schemas import (
+    CELL_PROPENSITIES,
+    IDS,
+    POWER_LAWS,
+    PROPENSITIES,
+    RATING_PROPENSITIES,
+    Table,
+)
+from recbench_spark.sources.dealt_ids import apply_both
+from recbench_spark.sources.input_rows import Typing, open_input, type_rows
+from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, TaskRows, count_table_rows
+from recbench_spark.storage.commits import Addition, commit
+from recbench_spark.storage.file_tables import TaskParts
+from recbench_spark.storage.packed_blocks import Change
+from recbench_spark.storage.scratch import share_table
+
+
+def write_propensities(
+    exposed: ExposureLog, settings: Propensities, replicates: int = 0, *, cells: bool = False
+) -> PowerLaw | None:
+    """Fit and append propensities once for each name (`method_name`); return the fitted power law, if any.
+
+    Args:
+        exposed: the log.
+        settings: method, scale, clipping.
+        replicates: simulated laws behind the goodness of fit; 0: none.
+        cells: with logistic regression also write a propensity for every user and item.
+    """
+    if settings.method == "naive_bayes":
+        _append_rows(exposed, settings, RATING_PROPENSITIES, _fit_ratings(exposed))
+        return None
+    if settings.method == "given":
+        _append_rows(exposed, settings, PROPENSITIES, read_given(exposed.store.engine, str(settings.path)))
+        return None
+    if settings.method == "logistic_regression":
+        _fit_features(exposed, settings, cells=cells)
+        return None
+    with _count(exposed, "item_id", exposed.items).keep() as counts:
+        observed = fitting.make_histogram(counts, _count_users(exposed))
+        fitted = fitting.fit_propensities(observed, settings)
+        name = method_name(exposed.store, settings)
+        look_up = partial(fitting.look_up_propensities, observed=observed, fitted=fitted)
+        change = partial(apply_both, counts.change, look_up)
+        _append_tasks(exposed, PROPENSITIES, counts.then(change, ("item_id", "propensity")), name)
+    if fitted.law:
+        row = _law_row(observed, fitted, replicates)
+        _append_rows(exposed, settings, POWER_LAWS, pa.Table.from_pylist([row]))
+    return fitted.law
+
+
+def _append_tasks(exposed: ExposureLog, table: Table, rows: TaskRows, name: str) -> None:
+    """Append what tasks compute, with the name of the method."""
+    named = rows.then(partial(_add_method, change=rows.change, name=name), (*rows.names, "method"))
+    parts = TaskParts([(named, {"split_id": exposed.split_id})])
+    commit(exposed.store, Addition(table, f"{exposed.split_id}/{name}", parts))
+
+
+def _add_method(rows: Any, change: Change, name: str) -> pa.Table:
+    changed = change(rows)
+    return changed.append_column("method", pa.repeat(name, len(changed)))
+
+
+def _count(exposed: ExposureLog, name: str, others: Rows | None = None) -> Any:
+    return fitting.count_ids(exposed.store.engine, exposed.rows, name, exposed.parts, others)
+
+
+def _count_users(exposed: ExposureLog) -> int:
+    return sum(_count(exposed, "user_id").each(len))
+
+
+def _append_rows(exposed: ExposureLog, settings: Propensities, table: Table, rows: pa.Table) -> None:
+    name = method_name(exposed.store, settings)
+    for column, value in (("split_id", exposed.split_id), ("method", name)):
+        rows = rows.append_column(column, pa.repeat(value, len(rows)))
+    commit(exposed.store, Addition(table, f"{exposed.split_id}/{name}", rows))
+
+
+def _fit_ratings(exposed: ExposureLog) -> pa.Table:
+    sample = fitting.count_ratings(exposed.rows, [exposed.sample]) if exposed.sample else None
+    if not sample:
+        raise DataError("naive Bayes needs ratings of items drawn at random", "a log with an open loop")
+    items = sum(_count(exposed, "item_id", exposed.items).each(len))
+    logged = fitting.count_ratings(exposed.rows, exposed.parts)
+    return fitting.rating_propensities(logged, sample, _count_users(exposed) * items)
+
+
+def read_given(engine: Engine, path: str) -> pa.Table:
+    """Read item_id and propensity of a table."""
+    given = open_numbers(engine, path, "propensity", "propensities")
+    names = ("item_id", "propensity")
+    return pa.concat_tables(table for task in given.each(names, list) for table in task)
+
+
+def open_numbers(engine: Engine, path: str, value: str, what: str) -> ChangedRows:
+    """Open item_id[, user_id] and a number of a table; a value that is no number is NULL.
+
+    Raises:
+        FallbackToSpark: only Spark reads the path.
+    """
+    table = open_input(engine, path, ["item_id", value], what)
+    ids = tuple(name for name in IDS if name in table.schema.names)
+    change = partial(type_rows, rules=Typing(ids, {value: "double"}, what, table.where))
+    return ChangedRows(table.rows, (*ids, value), change, (*ids, value))
+
+
+def _fit_features(exposed: ExposureLog, settings: Propensities, *, cells: bool) -> None:
+    """Fit over the catalogue; without one over the items that have features, else over the items shown."""
+    store, engine = exposed.store, exposed.store.engine
+    paths = {"user_id": settings.user_features, "item_id": settings.item_features}
+    of = {key: logistic.open_features(engine, path, key) for key, path in paths.items() if path}
+    of_users, of_items = of.get("user_id"), of.get("item_id")
+    select = partial(fitting.select_rows, parts=exposed.parts)
+    rows = ChangedRows(exposed.rows, (*IDS, "part"), select, IDS)
+    catalogue = exposed.items or (of_items.rows if of_items else rows)
+    items = logistic.join_items(logistic.list_ids(catalogue, "item_id"), of_items)
+    names_f, names_g = (one.names if one else () for one in (of_users, of_items))
+    rule = logistic.CellRule(share_table(store.scratch, items), names_f, names_g, settings.rate, SEED)
+    tasks = engine.count_tasks(sum(rows.each(("user_id",), count_table_rows)))
+    name, floor = method_name(store, settings), settings.floor or 0.0
+    with logistic.deal_cells(engine, rows, of_users, tasks).keep() as dealt:
+        rule, n_users = logistic.measure_features(dealt, rule)
+        odds = logistic.fit_odds(dealt, rule)
+        chances = logistic.open_item_propensities(engine, dealt, rule, odds, floor)
+        _append_tasks(exposed, PROPENSITIES, chances, name)
+    if cells:
+        dealt = logistic.deal_cells(engine, rows, of_users, engine.count_tasks(n_users * len(items)))
+        chances = logistic.open_cell_propensities(dealt, rule, odds, floor)
+        _append_tasks(exposed, CELL_PROPENSITIES, chances, name)
+
+
+def _law_row(
+    observed: fitting.Histogram, fitted: fitting.FittedPropensities, replicates: int
+) -> dict[str, Any]:
+    assert fitted.law is not None
+    p = goodness(observed.count_x, observed.items_x, fitted.law, replicates, SEED) if replicates else None
+    facts: dict[str, Any] = {
+        **asdict(fitted.law),
+        "fitted_by": fitted.law.method,
+        "p": p,
+        "replicates": replicates,
+        "interactions": observed.interactions,
+        "users": observed.users,
+        "factor": fitted.factor,
+        "raised": fitted.raised,
+        "lowered": fitted.lowered,
+    }
+    names = {column.name for column in POWER_LAWS.columns} - {"method"}
+    return {name: value for name, value in facts.items() if name in names}

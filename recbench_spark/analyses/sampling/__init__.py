@@ -1,0 +1,1 @@
+"""Metrics over drawn candidates, and their corrections."""

@@ -1,0 +1,1 @@
+"""Estimators for drawn candidates, on arrays."""

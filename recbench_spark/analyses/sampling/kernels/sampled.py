@@ -1,0 +1,443 @@
+"""Metrics from ranks among sampled negatives, raw and corrected.
+
+An item with rank r among n candidates, ranked again among 1 + m of them (itself and m drawn
+negatives), has a sampled rank j = 1 .. m + 1 with a chance P(j | r) that depends on n, m and the kind
+of draw alone. A raw sampled metric averages f(j), which is not the wanted f(r). A correction averages a
+table f^(j) instead, made once for (f, n, m, draw): a value is a look-up.
+
+Axes: r ranks, j sampled ranks (index 0 is rank 1), c cut-offs, u users, p truth items, b histograms.
+
+Sources: Krichene and Rendle 2020, "On sampled metrics for item recommendation", sections 4 and 5;
+Jin, Li, Mudrak, Gao and Liu 2021, "On estimating recommendation evaluation metrics under sampling".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import pairwise
+from math import isqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.definitions import Definition
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.metrics.kernels.chunk import Chunk
+from recbench_spark.ranking.kernels.rankings import Rankings
+
+Ks = Sequence[int | None]
+"""Cut-offs; None: uncut."""
+
+MOST_DRAWS = 4096
+"""Largest m: tables take up to O(m^3) time, and so many draws save hardly anything."""
+
+ONE_BY_ONE = 256
+"""Ranks at either end of the catalogue that are never merged into panels."""
+
+POINTS = 24
+"""Number of points that represent a panel of ranks (see `representative_ranks`)."""
+
+CONDITION = 1e-10
+"""Directions of the least squares that shrink by more than this are left out."""
+
+GAMMA = 0.01
+"""Weight of the variance in `bias_variance`."""
+
+PLAIN = Definition()
+"""Default definition of tables."""
+
+DISCOUNTS: dict[str, Callable[[Floats], Floats]] = {
+    "log2": lambda r: 1.0 / np.log2(r + 1.0),
+    "log2_max2": lambda r: 1.0 / np.log2(np.maximum(r, 2.0)),
+    "ln": lambda r: 1.0 / np.log(r + 1.0),
+}
+"""The discounts of `chunk.Chunk`, for real ranks."""
+
+ITERATIONS = 200
+"""Number of EM steps in `rank_distribution`."""
+
+
+@dataclass(frozen=True)
+class NegativeDraw:
+    """m negatives drawn from the n - 1 candidates that are not the item itself.
+
+    A stored draw by hash is without replacement. Raises ConfigError for an impossible draw.
+    """
+
+    n: int
+    m: int
+    replacement: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        most = MOST_DRAWS if self.replacement else min(MOST_DRAWS, self.n - 1)
+        if self.n < 2 or not 1 <= self.m <= most:
+            raise ConfigError(
+                f"{self.m} negatives from a catalogue of {self.n} items", f"draw 1 to {max(most, 1)}"
+            )
+
+    def chances(self, rank_r: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> Floats:
+        """Return P(j | r), float64 (r, m + 1): binomial with replacement, else hypergeometric.
+
+        P(j | r) ~ C(m, j - 1) prod_{i < j - 1} (r - 1 - s i) prod_{i < m - j + 1} (n - r - s i), s = 0
+        with replacement and 1 without; relative error about 1e-12. Ranks may lie between whole
+        numbers, without replacement from m + 1 to n - m.
+        """
+        s = 0 if self.replacement else 1
+        step = s * np.arange(self.m)
+        above = _log_products((rank_r[:, None] - 1.0 - step) / (self.n - 1))
+        below = _log_products((self.n - rank_r[:, None] - step) / (self.n - 1))
+        ways = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, self.m + 1)))])
+        log_rj = above + below[:, ::-1] - ways - ways[::-1]
+        # The division supplies the factors without j: the chances of a rank add up to 1.
+        chance_rj = np.exp(log_rj - log_rj.max(axis=1, keepdims=True))
+        normal: Floats = chance_rj / chance_rj.sum(axis=1, keepdims=True)
+        return normal
+
+
+def _log_products(factor_ri: Floats) -> Floats:
+    """Return logarithms of the products of the first 0, 1, .. m factors, -inf from a factor <= 0 on."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.maximum(factor_ri, 0.0))
+    return np.concatenate([np.zeros((len(logs), 1)), np.cumsum(logs, axis=1)], axis=1)
+
+
+# ---------------------------------------------------------------------------- metrics of one rank
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Ranks and cut-offs of values under a definition.
+
+    rank, k, listed: (r, c): ranks, cut-offs (uncut: n), and true if the value is not 0
+    n: number of ranked candidates
+    """
+
+    rank: Floats
+    k: Floats
+    listed: npt.NDArray[np.bool_]
+    n: float
+    definition: Definition
+
+    def discount(self, rank: Floats) -> Floats:
+        """Return the definition's discount of a rank."""
+        return np.asarray(DISCOUNTS[self.definition.discount](rank))
+
+    @property
+    def ideal(self) -> Floats:
+        """Return the DCG of the best list of one relevant item, (c,)."""
+        first = self.discount(np.ones(1))
+        if self.definition.ideal != "k":
+            return np.broadcast_to(first, self.k.shape[1:])
+        return np.array([self.discount(np.arange(1.0, k + 1)).sum() for k in self.k[0]])
+
+
+def _hit(cut: Cut) -> Floats:
+    return np.where(cut.listed, 1.0, 0.0)
+
+
+def _precision(cut: Cut) -> Floats:
+    length = {"k": cut.k, "list": np.minimum(cut.k, cut.n), "min_k_relevant": np.ones_like(cut.k)}
+    return np.where(cut.listed, 1.0 / length[cut.definition.precision_by], 0.0)
+
+
+def _average_precision(cut: Cut) -> Floats:
+    """Return 1 / r; as a mean of precisions sum_{i = r}^k 1 / i / k, continued by the digamma function."""
+    whole = cut.definition.map_cut == "uncut"
+    k = np.full_like(cut.k, cut.n) if whole else cut.k
+    shown = cut.rank <= cut.n if whole else cut.listed
+    if cut.definition.ap == "mean_precision":
+        from scipy.special import digamma  # noqa: PLC0415 (half a second that few need)
+
+        value = (digamma(k + 1.0) - digamma(cut.rank)) / k
+    else:
+        value = 1.0 / cut.rank / (k if cut.definition.ap_by == "k" else 1.0)
+    return np.where(shown, value, 0.0)
+
+
+def _reciprocal_rank(cut: Cut) -> Floats:
+    shown = cut.rank <= cut.n if cut.definition.mrr_cut == "uncut" else cut.listed
+    return np.where(shown, 1.0 / cut.rank, 0.0)
+
+
+def _ndcg(cut: Cut) -> Floats:
+    return np.where(cut.listed, cut.discount(cut.rank) / cut.ideal, 0.0)
+
+
+RANK_METRICS: dict[str, Callable[[Cut], Floats]] = {
+    "hit": _hit,
+    "recall": _hit,
+    "precision": _precision,
+    "map": _average_precision,
+    "mrr": _reciprocal_rank,
+    "ndcg": _ndcg,
+}
+"""Functions f(r), (r, c), of a user with one relevant item, under the definition.
+
+At whole ranks they equal `metrics.kernels.accuracy` for such a user; between whole ranks, which
+corrections need, they use the same formula with a real r.
+"""
+
+
+def _admits_zero_gain(definition: Definition) -> bool:
+    """Return true if the definition counts items as relevant whose grade is 0 or below."""
+    if definition.threshold is None:
+        return definition.grade_origin > 0
+    return definition.threshold <= definition.grade_origin
+
+
+def no_value(metric: str, definition: Definition) -> str | None:
+    """Return the reason why a metric does not follow from the rank of one item; None if it does."""
+    if metric not in RANK_METRICS:
+        return "it does not follow from the rank of one item"
+    axes = ("ties", "ndcg_ties") if metric == "ndcg" else ("ties",)
+    expected = [axis for axis in axes if getattr(definition, axis) == "expected"]
+    if expected:
+        return f"with {expected[0]}=expected an item has no single rank"
+    graded = definition.gain in ("linear", "exponential")
+    if metric == "ndcg" and graded and definition.negative_grades != "clip":
+        return "gains below 0 depend on more than the rank"
+    if metric == "ndcg" and graded and _admits_zero_gain(definition):
+        return "relevant items may have no gain"
+    if metric == "ndcg" and definition.negative_grades == "worst" and definition.candidates == "rated":
+        return "of rated candidates alone, the worst list depends on more than the rank"
+    return None
+
+
+def rank_values(
+    metric: str,
+    rank: npt.NDArray[np.float64] | npt.NDArray[np.int64],
+    ks: Ks,
+    n: float,
+    definition: Definition = PLAIN,
+) -> Floats:
+    """Return f(r) of one relevant item among n candidates at each cut-off: (r,) -> float64 (r, c).
+
+    Raises ConfigError for a metric or definition that a single rank does not determine (`no_value`).
+    """
+    if metric not in RANK_METRICS:
+        raise ConfigError(f"'{metric}' has no value of a single rank", nearest(metric, RANK_METRICS))
+    why = no_value(metric, definition)
+    if why:
+        raise ConfigError(f"'{metric}' has no value of a single rank: {why}", "leave draw.estimators empty")
+    r = np.asarray(rank, dtype=np.float64)[:, None]
+    k = np.array([n if k is None else k for k in ks], dtype=np.float64)
+    shape = (len(r), len(k))
+    wide_r, wide_k = np.broadcast_to(r, shape), np.broadcast_to(k, shape)
+    return RANK_METRICS[metric](Cut(wide_r, wide_k, wide_r <= wide_k, n, definition))
+
+
+def rank_definition(metric: str, definition: Definition) -> Definition:
+    """Return the definition whose rule for ties gives the rank that a metric uses."""
+    if metric == "map" and definition.ap_ties == "last_rank" and definition.ap == "precision_at_hits":
+        return definition.model_copy(update={"ties": "pessimistic"})
+    return definition
+
+
+def sampled_ranks(rankings: Rankings, definition: Definition) -> Ints:
+    """Return the rank of each truth item among itself and the drawn negatives, int64 (p,); 0: not ranked.
+
+    Other truth items of the user among the candidates are removed: each is measured against negatives
+    alone. Ties follow the definition's rule (see `rank_definition`).
+    """
+    chunk = Chunk(rankings, (1,), definition)
+    rank = chunk.rank_p
+    order = np.lexsort((rank, chunk.user_p))
+    listed = (rank[order] > 0).astype(np.int64)
+    earlier = np.cumsum(listed) - listed
+    first = np.searchsorted(chunk.user_p[order], chunk.user_p[order])
+    own = np.empty_like(rank)
+    own[order] = earlier - earlier[first]
+    return np.where(rank > 0, rank - own, 0)
+
+
+def user_values(offsets: Ints, rank_p: Ints, table_jc: Floats) -> Floats:
+    """Return the mean of the table over each user's truth items, float64 (u, c); NaN for users without any.
+
+    offsets: (u + 1,), the truth items of each user; rank_p: as `sampled_ranks` gives them
+    """
+    lookup = np.concatenate([np.zeros((1, table_jc.shape[1])), table_jc])[rank_p]
+    count = np.diff(offsets)
+    mean: Floats = np.full((len(count), table_jc.shape[1]), np.nan)
+    has_items = count > 0
+    if has_items.any():  # each user's rows by themselves: no bit depends on other users of the batch
+        total = np.add.reduceat(lookup, offsets[:-1][has_items], axis=0)
+        mean[has_items] = total / count[has_items, None]
+    return mean
+
+
+# ------------------------------------------------------------------------- sums over all the ranks
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks with weights: sum_r w_r g(r) is the sum of g over 1 .. n. Both float64 (r,)."""
+
+    rank: Floats
+    weight: Floats
+
+
+def representative_ranks(draw: NegativeDraw, ks: Ks = ()) -> Ranks:
+    """Return a few thousand ranks that represent all n.
+
+    The first and last max(k, m, 256) ranks represent themselves. Between, panels that double in
+    length up to n / sqrt(m), each with the 24 Gauss points of its whole numbers, which are exact for
+    polynomials up to degree 47: sums of P(i | r) P(j | r) and of P(j | r) f(r) differ from the full ones
+    by less than 1e-13 of the largest (measured at n = 200,000). Up to
+    about 1,000 items all ranks are returned.
+    """
+    ends = max(ONE_BY_ONE, draw.m, *(k or 1 for k in ks), 1)
+    if draw.n <= 4 * ends:
+        return Ranks(np.arange(1.0, draw.n + 1), np.ones(draw.n))
+    parts = [_panel(a, b) for a, b in _panels(draw, ends)]
+    whole = np.arange(1.0, ends + 1)
+    rank = [whole, *(rank for rank, _ in parts), draw.n - ends + whole]
+    return Ranks(
+        np.concatenate(rank),
+        np.concatenate([np.ones(ends), *(weight for _, weight in parts), np.ones(ends)]),
+    )
+
+
+def _panels(draw: NegativeDraw, ends: int) -> Iterator[tuple[int, int]]:
+    """Yield bounds (a, b] of panels from `ends` to n - `ends`, the same from both sides."""
+    half, widest = draw.n // 2, max(POINTS, draw.n // isqrt(draw.m) // 2)
+    edges = [ends]
+    while edges[-1] < half:
+        edges.append(min(2 * edges[-1], edges[-1] + widest, half))
+    yield from pairwise(sorted({*edges, *(draw.n - edge for edge in edges)}))
+
+
+def _panel(a: int, b: int) -> tuple[Floats, Floats]:
+    """Return Gauss points and weights for the sum over a + 1 .. b."""
+    node, weight = _gauss(b - a)
+    return a + 1 + node, weight
+
+
+@lru_cache(maxsize=256)
+def _gauss(length: int) -> tuple[Floats, Floats]:
+    """Return points in [0, length - 1] and weights exact for sums of polynomials over 0 .. length - 1.
+
+    They follow from the recurrence of the discrete Chebyshev polynomials, beta_i = i^2 (L^2 - i^2) /
+    (4 (4 i^2 - 1)) (Gautschi 2004, "Orthogonal polynomials", table 1.2), by Golub and Welsch.
+    """
+    i = np.arange(1.0, min(POINTS, length))
+    side = np.sqrt(i**2 * (length**2 - i**2) / (4 * (4 * i**2 - 1)))
+    node, vectors = np.linalg.eigh(np.diag(side, 1) + np.diag(side, -1))
+    return node + (length - 1) / 2, length * vectors[0] ** 2
+
+
+# ---------------------------------------------------------------------------------- the estimators
+
+
+def raw(metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN) -> Floats:
+    """Return f(j): the plain sampled metric, (m + 1, c). It does not estimate the metric over all items."""
+    return rank_values(metric, np.arange(1, draw.m + 2), ks, draw.m + 1, definition)
+
+
+def rank_estimate(metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN) -> Floats:
+    """Return f(1 + (n - 1) (j - 1) / m), (m + 1, c): f of the unbiased estimate of the rank.
+
+    It cannot distinguish ranks from 2 to (n - 1) / m: below that cut-off all depends on j = 1. Krichene
+    and Rendle round the estimated rank down to a whole number; this function does not, since the rounded
+    rank is biased. Between whole ranks f falls, so that its values lie below theirs, by up to 8e-4 in
+    NDCG at n = 1,000 with 99 negatives.
+    """
+    j = np.arange(1, draw.m + 2)
+    return rank_values(metric, 1 + (draw.n - 1) * (j - 1) / draw.m, ks, draw.n, definition)
+
+
+def least_squares(
+    metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN, *, monotone: bool = False
+) -> Floats:
+    """Return the table of least bias, (m + 1, c): it minimises sum_r (E[f^(j) | r] - f(r))^2.
+
+    Every rank has the same weight. With few draws from many items f^ takes huge values of either sign,
+    and a mean over users is noise; directions that sampling shrinks by more than 1e-10 are left out.
+    `monotone` requires that f^ does not rise with j, which limits the values at the price of some bias.
+    """
+    ranks = representative_ranks(draw, ks)
+    root = np.sqrt(ranks.weight / draw.n)[:, None]
+    a_rj = root * draw.chances(ranks.rank)
+    b_rc = root * rank_values(metric, ranks.rank, ks, draw.n, definition)
+    if monotone:
+        return _falling_least_squares(a_rj, b_rc)
+    return np.asarray(np.linalg.lstsq(a_rj, b_rc, rcond=CONDITION)[0], dtype=np.float64)
+
+
+def _falling_least_squares(a_rj: Floats, b_rc: Floats) -> Floats:
+    """Return f^(j) = level + sum of the falls from j on, falls >= 0, by non-negative least squares."""
+    q_ri, r_ij = np.linalg.qr(a_rj)
+    size = r_ij.shape[1]
+    falls = np.triu(np.ones((size, size)))[:, :-1]
+    level = np.ones((size, 1))
+    basis = np.concatenate([falls, level, -level], axis=1)
+    from scipy.optimize import nnls  # noqa: PLC0415 (half a second that few need)
+
+    steps = [nnls(r_ij @ basis, q_ri.T @ b, maxiter=100 * size)[0] for b in b_rc.T]
+    return np.asarray(basis @ np.array(steps).T, dtype=np.float64)
+
+
+def bias_variance(
+    metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN, *, gamma: float = GAMMA
+) -> Floats:
+    """Minimise sum_r (E[f^(j) | r] - f(r))^2 + gamma Var[f^(j) | r]; return the table (m + 1, c).
+
+    f^ = ((1 - gamma) A'A + gamma diag(c))^-1 A'b, A = P(j | r), b = f(r), c_j = sum_r P(j | r); with
+    gamma = 1 it is the mean of f(r) given j if all ranks are equally likely. Raises ConfigError unless
+    0 < gamma <= 1.
+    """
+    if not 0 < gamma <= 1:
+        raise ConfigError(f"gamma {gamma} is not above 0 and at most 1", "0.1 and 0.01 are usual")
+    ranks = representative_ranks(draw, ks)
+    a_rj = draw.chances(ranks.rank)
+    weighted = (a_rj * ranks.weight[:, None]).T
+    normal = (1 - gamma) * (weighted @ a_rj) + gamma * np.diag(weighted.sum(axis=1))
+    # Not solve(): if draws repeat from 2 items, some sampled ranks never occur.
+    b_rc = rank_values(metric, ranks.rank, ks, draw.n, definition)
+    table = np.linalg.lstsq(normal, weighted @ b_rc, rcond=None)[0]
+    return np.asarray(table, dtype=np.float64)
+
+
+ESTIMATORS: dict[str, Callable[[str, Ks, NegativeDraw, Definition], Floats]] = {
+    "sampled": raw,
+    "rank_estimate": rank_estimate,
+    "least_squares": least_squares,
+    "monotone_least_squares": partial(least_squares, monotone=True),
+    "bias_variance": bias_variance,
+}
+"""Tables that need only the draw, by their name in the column `estimator`."""
+
+
+def rank_distribution(
+    count_bj: Ints | Floats, draw: NegativeDraw, ks: Ks = (), steps: int = ITERATIONS
+) -> tuple[Ranks, Floats]:
+    """Return the shares of true ranks under which these sampled ranks are most likely, by EM.
+
+    pi_r <- pi_r sum_j (h_j / N) P(j | r) / sum_q pi_q P(j | q), from pi_r = 1 / n. Shares of ranks are
+    not identified if n > m + 1: the result depends on the start and the number of steps, which are
+    therefore the same for all models. The grid of `representative_ranks` changes no more than its sums do.
+
+    Args:
+        count_bj: counts of each sampled rank, one histogram per row (e.g. one per bootstrap replicate).
+        draw: the draw of the negatives.
+        ks: cut-offs up to which each rank is its own point.
+        steps: number of steps of EM.
+
+    Returns:
+        the ranks, and the share of each (weights included), float64 (b, r).
+    """
+    ranks = representative_ranks(draw, ks)
+    chance_rj = draw.chances(ranks.rank)
+    observed = count_bj / np.maximum(count_bj.sum(axis=1, keepdims=True), 1)
+    share = np.broadcast_to(ranks.weight / draw.n, (len(count_bj), len(ranks.weight)))
+    for _ in range(steps):
+        share = share * (_ratio(observed, share @ chance_rj) @ chance_rj.T)
+    return ranks, share
+
+
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+    ratio: Floats = np.zeros(np.broadcast_shapes(numerator.shape, denominator.shape))
+    return np.divide(numerator, denominator, out=ratio, where=denominator > 0)

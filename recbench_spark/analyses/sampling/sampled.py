@@ -1,0 +1,269 @@
+"""Corrected estimates of metrics from uniformly drawn candidates, beside the raw sampled values.
+
+A raw value (estimator `holdout`) does not estimate the metric over all items. Here each truth item is
+ranked against the drawn negatives alone, and a table for the draw turns its sampled rank into an estimate
+of the metric over all candidates (see `analyses.sampling.kernels.sampled`). A user's value is the mean
+over the user's truth items, one by one. With one truth item per user, as under leave-one-out, it estimates
+the metric itself; with several, it estimates recall where each item is ranked without the others, and the
+definition has `items=one_by_one`. Only relevant items are averaged, by the rules for users, ties, discounts
+and denominators of the definition. A metric that does not follow from the rank of one item is not
+corrected, and `check_uncorrected_metrics` reports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.analyses.sampling.kernels import sampled
+from recbench_spark.core import resampling
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.checks import Check
+from recbench_spark.core.definitions import Definition
+from recbench_spark.core.streams import Batches
+from recbench_spark.engine.measures import Measure
+from recbench_spark.metrics import accuracy as metric_rows
+from recbench_spark.metrics.accuracy import (
+    RANKING_COLUMNS,
+    SLICE,
+    MetricColumn,
+    MetricPlan,
+    MetricTotals,
+    TruthSelection,
+)
+from recbench_spark.metrics.kernels.accuracy import METRICS, measure
+from recbench_spark.metrics.kernels.chunk import Chunk
+from recbench_spark.ranking.batches import to_rankings
+from recbench_spark.schemas import METRICS as METRICS_TABLE
+
+LIKELIHOOD = "maximum_likelihood"
+LIKELIHOOD_REPLICATES = 100
+"""Number of replicates of this estimator. Each is a separate EM: a hundred take a second."""
+
+DIGITS = 3
+"""Digits to which the number of candidates is rounded, so that users with similar numbers share a table."""
+
+
+def correction_measures(plan: MetricPlan, estimators: Sequence[str], draws: int) -> dict[str, Measure]:
+    """Return measures for corrected metrics by name: a row of `metrics` for each estimator.
+
+    Users without drawn candidates are left out.
+
+    Args:
+        plan: metrics (those that follow from one rank are corrected), cut-offs, definition, bootstrap.
+        estimators: names of `analyses.sampling.kernels.sampled.ESTIMATORS`, and `maximum_likelihood`.
+        draws: number of negatives of most users; the likelihood uses those users alone.
+    """
+    measures = {}
+    table_estimators = [name for name in estimators if name != LIKELIHOOD]
+    if table_estimators:
+        columns = correction_columns(plan, table_estimators)
+        finish = partial(metric_rows.finish_metrics, columns, plan.bootstrap)
+        sums = partial(_table_totals, plan, table_estimators)
+        measures["corrected"] = Measure(sums, SLICE, finish, DRAWN_COLUMNS, METRICS_TABLE)
+    if LIKELIHOOD in estimators:
+        replicates = min(plan.bootstrap.replicates, LIKELIHOOD_REPLICATES)
+        small_plan = replace(plan, bootstrap=plan.bootstrap.model_copy(update={"replicates": replicates}))
+        sums = partial(_task_histograms, small_plan, draws)
+        finish = partial(_finish_likelihood, small_plan, draws)
+        measures["likely"] = Measure(sums, SLICE, finish, DRAWN_COLUMNS, METRICS_TABLE)
+    return measures
+
+
+DRAWN_COLUMNS = (*RANKING_COLUMNS, "drawn", "pool")
+"""Columns of `RANKED_USERS` that corrections read."""
+
+
+def _select_drawn_users(batches: Batches, draws: int | None = None) -> Batches:
+    """Select users with drawn candidates; with `draws`, only those with that many."""
+    for batch in batches:
+        selected = pc.is_valid(batch.column("pool"))
+        if draws is not None:
+            selected = pc.and_(selected, pc.fill_null(pc.equal(batch.column("drawn"), draws), False))
+        rows = batch.filter(selected)
+        if rows.num_rows:
+            yield rows
+
+
+def correctable_metrics(plan: MetricPlan) -> list[str]:
+    """List the requested metrics whose definition follows from the rank of one item."""
+    return [name for name in plan.rank_metrics if sampled.no_value(name, plan.definition) is None]
+
+
+def check_uncorrected_metrics(plan: MetricPlan, estimators: Sequence[str]) -> list[Check]:
+    """Return a check for each metric that is not corrected, with the reason."""
+    reasons = {name: sampled.no_value(name, plan.definition) for name in plan.rank_metrics}
+    is_corrected = plan.definition.candidates == "uniform" and bool(estimators)
+    return [
+        Check(
+            f"{name}: no corrected estimates", 1, None, "info", f"drawn candidates stay uncorrected: {why}"
+        )
+        for name, why in reasons.items()
+        if is_corrected and why
+    ]
+
+
+def correction_columns(plan: MetricPlan, estimators: Sequence[str]) -> list[MetricColumn]:
+    """List the columns of all estimators' values, in order."""
+    columns = plan.table(correctable_metrics(plan))
+    return [
+        MetricColumn(metric, k, f"{definition};items=one_by_one", name)
+        for name in estimators
+        for metric, k, definition, _ in columns
+    ]
+
+
+# ------------------------------------------------------------------------------- tables of estimates
+
+
+def _table_totals(plan: MetricPlan, estimators: Sequence[str], batches: Batches) -> Batches:
+    def totals(selection: TruthSelection) -> MetricTotals:
+        draws = _user_draws(selection)
+        values = {
+            f"{name} {metric}": _user_estimates(name, metric, plan, selection, draws)
+            for name in estimators
+            for metric in correctable_metrics(plan)
+        }
+        return metric_rows.sum_users(values, selection.keys_u, plan.bootstrap)
+
+    yield from metric_rows.sum_by_slice(_select_drawn_users(batches), totals)
+
+
+def _sample_ranks(selection: TruthSelection, metric: str, plan: MetricPlan) -> tuple[Floats, Ints, Ints]:
+    """Return raw values of users, (u, c), sampled ranks of relevant items, (p,), and offsets, (u + 1,).
+
+    A raw value is NaN where the definition leaves the user out. Each item is ranked without the other truth
+    items of the user.
+    """
+    rule = sampled.rank_definition(metric, plan.definition)
+    relevant_p = Chunk(selection.rankings, (1,), plan.definition).relevant_p
+    rank_p = sampled.sampled_ranks(to_rankings(selection.batch), rule)[selection.selected_p][relevant_p]
+    offsets = np.concatenate([[0], np.cumsum(relevant_p)])[selection.rankings.offsets].astype(np.int64)
+    raw = measure(selection.rankings, [metric], plan.ks, plan.definition, plan.uncut)[metric]
+    return raw, rank_p, offsets
+
+
+def _user_draws(selection: TruthSelection) -> list[tuple[int, int]]:
+    """Return the candidates (the item and its pool, rounded) and the drawn negatives of each user."""
+    pool, drawn = selection.column("pool"), selection.column("drawn")
+    return [(_round_to_digits(n + 1), m) for n, m in zip(pool.tolist(), drawn.tolist(), strict=True)]
+
+
+def _round_to_digits(n: int) -> int:
+    return int(round(n, min(0, DIGITS - len(str(n)))))
+
+
+def _user_estimates(
+    estimator: str, metric: str, plan: MetricPlan, selection: TruthSelection, draws: list[tuple[int, int]]
+) -> Floats:
+    """Estimate the values of each user, (u, c), from the table of the user's own draw.
+
+    Users whom the definition leaves out, or gives the value of an empty list, keep their raw values.
+    """
+    ks = tuple(plan.columns(metric))
+    values, rank_p, offsets = _sample_ranks(selection, metric, plan)
+    estimable = ~np.isnan(values[:, 0]) & (np.diff(offsets) > 0) & (selection.rankings.length > 0)
+    for draw in sorted(set(draws)):
+        table = _estimate_table(estimator, metric, ks, draw, plan.definition)
+        users = estimable & np.array([other == draw for other in draws])
+        # Ranks of other users can exceed this table; their values are not used.
+        values[users] = sampled.user_values(offsets, np.minimum(rank_p, len(table)), table)[users]
+    return values
+
+
+@lru_cache(maxsize=4096)
+def _estimate_table(
+    estimator: str,
+    metric: str,
+    ks: tuple[int | None, ...],
+    draw: tuple[int, int],
+    definition: Definition,
+) -> Floats:
+    n, m = draw
+    return sampled.ESTIMATORS[estimator](metric, ks, sampled.NegativeDraw(n, min(m, n - 1)), definition)
+
+
+# ------------------------------------------------------------------------------- maximum likelihood
+
+
+def _group_metrics(plan: MetricPlan) -> list[list[str]]:
+    """Group the requested metrics that use the same ranks of the same users."""
+    groups: dict[tuple[Definition, str], list[str]] = {}
+    for metric in correctable_metrics(plan):
+        rule = sampled.rank_definition(metric, plan.definition)
+        groups.setdefault((rule, METRICS[metric].users_axis), []).append(metric)
+    return list(groups.values())
+
+
+def _task_histograms(plan: MetricPlan, draws: int, batches: Batches) -> Batches:
+    """Sum up histograms of sampled ranks; the likely ranks are estimated from all truth items together."""
+
+    def totals(selection: TruthSelection) -> MetricTotals:
+        counts = {
+            group[0]: _user_histograms(selection, group[0], plan, draws) for group in _group_metrics(plan)
+        }
+        return metric_rows.sum_users(counts, selection.keys_u, plan.bootstrap)
+
+    yield from metric_rows.sum_by_slice(_select_drawn_users(batches, draws), totals)
+
+
+POOL_UNIT = 2.0**24
+"""Unit in which pools are added, so that bootstrap sums stay exact."""
+
+
+def _user_histograms(selection: TruthSelection, metric: str, plan: MetricPlan, m: int) -> Floats:
+    """Count each user's relevant items at each sampled rank 0 (not ranked) .. m + 1, and items x pool.
+
+    NaN for users whom the metric's definition leaves out.
+    """
+    values, rank_p, offsets = _sample_ranks(selection, metric, plan)
+    users, length = len(offsets) - 1, np.diff(offsets)
+    cell_p = np.repeat(np.arange(users), length) * (m + 2) + rank_p
+    counts = np.bincount(cell_p, minlength=users * (m + 2)).reshape(users, m + 2)
+    histograms = np.column_stack([counts, length * (selection.column("pool") / POOL_UNIT)]).astype(
+        np.float64
+    )
+    histograms[np.isnan(values[:, 0])] = np.nan
+    return histograms
+
+
+def _finish_likelihood(plan: MetricPlan, draws: int, table: pa.Table) -> pa.Table:
+    groups, width = _group_metrics(plan), draws + 3
+    totals = metric_rows.add_up(table, width * len(groups), plan.bootstrap.replicates)
+    mean_j, _, n_j = resampling.mean_and_error(totals.moments_c5)
+    numbers = np.concatenate([mean_j[None, :], totals.boot_bc.astype(np.float64)])
+    estimates: dict[str, tuple[Floats, int]] = {}
+    for g, group in enumerate(groups):
+        values = _likelihood_values(plan, group, draws, numbers[:, g * width : (g + 1) * width])
+        estimates |= {metric: (value, int(n_j[g * width])) for metric, value in values.items()}
+    values_bc = np.concatenate([estimates[metric][0] for metric in correctable_metrics(plan)], axis=1)
+    columns = correction_columns(plan, [LIKELIHOOD])
+    level = plan.bootstrap.level
+    enough = len(values_bc) > 2
+    error = values_bc[1:].std(axis=0, ddof=1) if enough else np.full(len(columns), np.nan)
+    users = np.array([estimates[column.metric][1] for column in columns], dtype=np.int64)
+    low, high = resampling.hide_points(*resampling.percentile_interval(values_bc[1:], level), users, level)
+    return metric_rows.metric_table(table, columns, (values_bc[0], error, low, high), users)
+
+
+def _likelihood_values(
+    plan: MetricPlan, group: Sequence[str], draws: int, numbers_bj: Floats
+) -> dict[str, Floats]:
+    """Return the metrics under the likely ranks, (b, c) each; items that are not ranked count 0."""
+    count_bj, pools = numbers_bj[:, :-1], numbers_bj[0, -1]
+    ranked, items = count_bj[:, 1:].sum(axis=1), count_bj.sum(axis=1)
+    if not items[0] > 0:
+        return {metric: np.full((len(items), len(plan.columns(metric))), np.nan) for metric in group}
+    draw = sampled.NegativeDraw(_round_to_digits(1 + round(pools * POOL_UNIT / items[0])), draws)
+    ranks, share = sampled.rank_distribution(count_bj[:, 1:], draw, plan.ks)
+    scale = np.divide(ranked, items, out=np.full(len(items), np.nan), where=items > 0)
+    tables = {
+        metric: sampled.rank_values(metric, ranks.rank, plan.columns(metric), draw.n, plan.definition)
+        for metric in group
+    }
+    return {metric: share @ table * scale[:, None] for metric, table in tables.items()}

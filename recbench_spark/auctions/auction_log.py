@@ -1,0 +1,382 @@
+"""Cut a checked log of auctions into parts by a hash of the query, with the probabilities of the models.
+
+Here one process holds the log; `log_layout` cuts a log whose parts are files. A part is the unit of every
+pass: a function from a part to whole numbers, which are added over all parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.auctions.auctions import CheckedAuctions
+from recbench_spark.auctions.kernels.auction_parts import AuctionPart, AuctionRows
+from recbench_spark.auctions.kernels.mechanism import NOT_SHOWN, SlotCounts
+from recbench_spark.auctions.kernels.user_bootstrap import PairShowings
+from recbench_spark.core.arrays import Bools, Floats, Ints
+from recbench_spark.core.hashed_ids import hash_ids
+from recbench_spark.errors import DataError
+from recbench_spark.schemas import require_names
+from recbench_spark.sources.arrow_rows import as_double, combine_column, encode_ids, find_indices
+
+Sums = tuple[Ints, ...]
+"""Whole numbers of a part, in any shapes; those of all parts are added, so no order changes a bit."""
+
+LogArrays = tuple[npt.NDArray[Any], ...]
+"""Arrays of a log that no model changes: sums, and the position curve."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedPart:
+    """Auctions of some queries, and the probabilities of each model for their participants, (r,).
+
+    Attributes:
+        auctions: the auctions.
+        probabilities: by model.
+        whole_auctions_q: (q,) auctions of each query in the whole log; 0 where another part counts it.
+        read_elsewhere: returns the showings of this part's pairs in other parts, at the operating point
+            with a number; None: no query of this part is cut, or the pass shares nothing.
+    """
+
+    auctions: AuctionPart
+    probabilities: Mapping[str, Floats]
+    whole_auctions_q: Ints
+    read_elsewhere: Callable[[int], PairShowings] | None = None
+
+
+PartWork = Callable[[LoggedPart], Sums]
+"""A pass: what a part adds."""
+
+CountShowings = Callable[[LoggedPart], Iterable[PairShowings]]
+"""First half of a pass that shares showings: those of a part's pairs, at one point after the other."""
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """Facts about the replayed rows that every part must know.
+
+    Attributes:
+        slots: slots of the log in each block.
+        largest_bid: the unit of revenue; None: the log has no bids.
+        losers: participants that were not shown.
+        has_blocks: whether the log says which ads stood on the main line.
+        rows: participants.
+    """
+
+    slots: SlotCounts
+    largest_bid: float | None
+    losers: int
+    has_blocks: bool
+    rows: int
+
+    @classmethod
+    def from_log(cls, log: CheckedAuctions) -> LogFacts:
+        """Return the facts about the rows of a log, or of a part of one."""
+        shown = log.position_r > 0
+        block_r = np.zeros(len(shown), np.int64) if log.block_r is None else log.block_r
+        main, side = (int(log.position_r[shown & (block_r == n)].max(initial=0)) for n in (0, 1))
+        largest = None if log.bid_r is None else float(log.bid_r.max(initial=0.0))
+        losers = int((~shown).sum())
+        return cls(SlotCounts(main, side), largest, losers, log.block_r is not None, len(shown))
+
+    def __add__(self, other: LogFacts) -> LogFacts:
+        """Return the facts about the rows of both."""
+        bids = [bid for bid in (self.largest_bid, other.largest_bid) if bid is not None]
+        slots = SlotCounts(max(self.slots.main, other.slots.main), max(self.slots.side, other.slots.side))
+        rows = self.rows + other.rows
+        return LogFacts(slots, max(bids, default=None), self.losers + other.losers, self.has_blocks, rows)
+
+    @property
+    def bid_unit(self) -> float:
+        """The largest bid, or 1 where there is none above 0."""
+        return self.largest_bid or 1.0
+
+
+class AuctionLogParts(Protocol):
+    """A log in parts, in this process or in files that tasks read."""
+
+    @property
+    def facts(self) -> LogFacts:
+        """Facts about the replayed rows."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models whose probabilities the parts have."""
+
+    def add(self, work: PartWork, count_showings: CountShowings | None = None) -> Sums:
+        """Return the sums of a pass over all parts.
+
+        Args:
+            work: the pass.
+            count_showings: counts the showings that other parts of a query need before the pass.
+        """
+
+    def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
+        """Return arrays that depend on the log and on what `name` says; a log in files makes them once."""
+
+    def count_users(self) -> Ints:
+        """Return the auctions, the sum of squares of those of each user, and the number of users, (3,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class AuctionParts:
+    """A log in parts that this process holds."""
+
+    parts: tuple[LoggedPart, ...]
+    facts: LogFacts
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models whose probabilities the parts have."""
+        return tuple(self.parts[0].probabilities)
+
+    def add(self, work: PartWork, count_showings: CountShowings | None = None) -> Sums:
+        """Return the sums of a pass over all parts; no query is cut, so nothing is shared."""
+        del count_showings
+        return reduce(add_sums, map(work, self.parts))
+
+    def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
+        """Return new arrays: nothing outlives this process."""
+        del name
+        return make()
+
+    def count_users(self) -> Ints:
+        """Return auctions, squares and users, (3,); 16 bytes for each user of each part."""
+        users = [part.auctions.users for part in self.parts]
+        return square_auctions(
+            np.concatenate([one.key_u for one in users]), np.concatenate([one.auctions_u for one in users])
+        )
+
+
+def square_auctions(keys: Ints, auctions: Ints) -> Ints:
+    """Return the auctions, the sum of the squares of those of each user, and the number of users, (3,).
+
+    Args:
+        keys: (n,) users; one that stands in several parts is there several times.
+        auctions: (n,) auctions of each.
+    """
+    key_u, place = np.unique(keys, return_inverse=True)
+    auctions_u = np.zeros(len(key_u), dtype=np.int64)
+    np.add.at(auctions_u, place, auctions)
+    return np.array([auctions_u.sum(), (auctions_u * auctions_u).sum(), len(key_u)])
+
+
+def add_sums(one: Sums, other: Sums) -> Sums:
+    """Add the whole numbers of two parts."""
+    return tuple(a + b for a, b in zip(one, other, strict=True))
+
+
+def make_parts(log: CheckedAuctions, models: Mapping[str, Floats], count: int) -> AuctionParts:
+    """Cut a log into parts.
+
+    Args:
+        log: the checked log.
+        models: probabilities of each model, (r,) in the order of the log.
+        count: number of parts; parts without a query are left out.
+    """
+    facts = LogFacts.from_log(log)
+    part_q = (hash_ids(log.query_ids) % np.uint64(count)).astype(np.int64)
+    part_r = part_q[log.query_r]
+    parts = []
+    for number in np.unique(part_r):
+        mine = part_r == number
+        auctions = make_part(select_rows(log, mine), facts)
+        chosen = {name: values[mine] for name, values in models.items()}
+        parts.append(LoggedPart(auctions, chosen, auctions.auctions_q))
+    return AuctionParts(tuple(parts), facts)
+
+
+def make_part(log: CheckedAuctions, facts: LogFacts) -> AuctionPart:
+    """Make a part of all rows of a log.
+
+    Args:
+        log: rows of some queries.
+        facts: facts about the whole log.
+    """
+    ones = np.ones(len(log.click_r))
+    queries, query_r = np.unique(log.query_r, return_inverse=True)
+    rows = AuctionRows(
+        query_r, log.auction_r, log.ad_r,
+        ones if log.bid_r is None else log.bid_r,
+        ones if log.quality_r is None else log.quality_r,
+        number_slots(log, facts.slots).astype(np.int32), log.click_r.astype(np.int32),
+    )  # fmt: skip
+    key_q = hash_ids(log.query_ids.take(pa.array(queries))).view(np.int64)
+    part = AuctionPart.from_rows(rows, key_q, len(facts.slots))
+    return replace(part, largest_bid=facts.bid_unit, user_key_r=log.user_r)
+
+
+def number_slots(log: CheckedAuctions, slots: SlotCounts) -> Ints:
+    """Return the slot of each row, (r,): the sidebar comes after the main line."""
+    block_r = 0 if log.block_r is None else log.block_r
+    slot_r = log.position_r - 1 + np.where(block_r == 1, slots.main, 0)
+    return np.where(log.position_r > 0, slot_r, NOT_SHOWN)
+
+
+def select_rows(log: CheckedAuctions, keep: Bools) -> CheckedAuctions:
+    """Return the log with some of its rows, whole auctions each."""
+    columns: dict[str, Any] = {
+        name: None if (values := getattr(log, name)) is None else values[keep]
+        for name in (
+            "query_r", "auction_r", "ad_r", "time_r", "bid_r", "quality_r", "probability_r", "block_r",
+            "position_r", "click_r", "user_r",
+        )
+    }  # fmt: skip
+    return replace(log, **columns)
+
+
+def read_later_rows(log: CheckedAuctions, time: int) -> CheckedAuctions:
+    """Return the auctions after a time in microseconds; an auction counts by its earliest row.
+
+    Raises:
+        DataError: the log has no times, or no auction is later.
+    """
+    if log.time_r is None:
+        raise make_no_time_error()
+    keep = mask_later_rows(log, time)
+    if not keep.any():
+        raise make_no_later_error()
+    return select_rows(log, keep)
+
+
+def mask_later_rows(log: CheckedAuctions, time: int) -> Bools:
+    """Return a mask of the rows of auctions whose rows are all later than a time."""
+    assert log.time_r is not None, "the caller looks first"
+    earlier = np.unique(log.auction_r[log.time_r <= time])
+    return ~np.isin(log.auction_r, earlier)
+
+
+def make_no_time_error() -> DataError:
+    """Return the error for a log without times."""
+    return DataError(
+        "the log has no event_time, so rows after trained_until cannot be told from others",
+        "add the column, or --same-log, which marks the results",
+    )
+
+
+def make_no_later_error() -> DataError:
+    """Return the error for a log that ends before a model's training ends."""
+    return DataError(
+        "no auction of the log is later than trained_until of every model",
+        "replay a later log, or --same-log, which marks the results",
+    )
+
+
+Participant = tuple[str, str]
+"""Auction and ad, as text."""
+
+
+@dataclass(frozen=True)
+class MatchProblems:
+    """Mistakes of a model's table, over some auctions.
+
+    Attributes:
+        twice: the first participant with two rows, by auction and ad as text.
+        missing: participants without a row; bad: probabilities outside 0..1; each with the first of them.
+    """
+
+    twice: Participant | None = None
+    missing: tuple[int, Participant | None] = (0, None)
+    bad: tuple[int, Participant | None] = (0, None)
+
+    def __add__(self, other: MatchProblems) -> MatchProblems:
+        """Return the mistakes over the auctions of both."""
+        return MatchProblems(
+            _find_first(self.twice, other.twice),
+            *(
+                (one[0] + two[0], _find_first(one[1], two[1]))
+                for one, two in ((self.missing, other.missing), (self.bad, other.bad))
+            ),
+        )
+
+    def refuse(self, where: str) -> None:
+        """Raise DataError where there is a mistake."""
+        if self.twice:
+            raise DataError(f"{where}: {_describe(self.twice)} stands there twice", "keep one row of each")
+        if self.missing[1]:
+            raise DataError(
+                f"{where}: {self.missing[0]:,} participants of the log have no probability, e.g. "
+                f"{_describe(self.missing[1])}",
+                "a model scores every participant, also those that were not shown",
+            )
+        if self.bad[1]:
+            raise DataError(
+                f"{where}: {self.bad[0]:,} probabilities are not in 0..1, e.g. of {_describe(self.bad[1])}",
+                "probabilities of a click, not scores",
+            )
+
+
+def match_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> Floats:
+    """Return the probability of each row of the log, (r,), from rows auction_id, ad_id, probability.
+
+    Raises:
+        SchemaError: a column is missing. DataError: a participant has no probability or two, or one that
+            is outside 0..1.
+    """
+    require_names(table.column_names, MODEL_COLUMNS, where)
+    probability_r, problems = find_probabilities(log, table, where)
+    problems.refuse(where)
+    return probability_r
+
+
+MODEL_COLUMNS = ("auction_id", "ad_id", "probability")
+
+
+def find_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> tuple[Floats, MatchProblems]:
+    """Return the probability of each row of the log, (r,), NaN where there is none, and all mistakes."""
+    auction = _find_places(table, "auction_id", log.auction_ids, where)
+    ad = _find_places(table, "ad_id", log.ad_ids, where)
+    numbers = as_double(combine_column(table.column("probability")), "probability")
+    value = numbers.fill_null(np.nan).to_numpy(zero_copy_only=False)
+    known = (auction >= 0) & (ad >= 0)
+    keys = auction[known] * len(log.ad_ids) + ad[known]
+    order = np.argsort(keys, kind="stable")
+    keys, value = keys[order], value[known][order]
+    wanted = log.auction_r * len(log.ad_ids) + log.ad_r
+    at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+    missing = (keys[at] != wanted) if len(keys) else np.ones(len(wanted), bool)
+    probability_r = np.full(len(wanted), np.nan)
+    probability_r[~missing] = value[at[~missing]]
+    bad = ~missing & ~((probability_r >= 0) & (probability_r <= 1))
+    repeated = keys[1:][keys[1:] == keys[:-1]]
+    problems = MatchProblems(
+        _name_first(log, repeated[np.isin(repeated, wanted)]),
+        (int(missing.sum()), _name_first(log, wanted[missing])),
+        (int(bad.sum()), _name_first(log, wanted[bad])),
+    )
+    return probability_r, problems
+
+
+def _find_places(table: pa.Table, name: str, known: pa.Array, where: str) -> Ints:
+    """Return the place of each id of a table among the log's ids; -1 where the log does not have it."""
+    _, coded = encode_ids(table, name, where)
+    return find_indices(coded, known)
+
+
+def _name_first(log: CheckedAuctions, keys: Ints) -> Participant | None:
+    """Return the first of some participants by the texts of auction and ad, in any order of the rows."""
+    if not len(keys):
+        return None
+    auction, ad = np.divmod(keys, len(log.ad_ids))
+    auctions = np.unique(auction)
+    first = auctions[int(pc.array_sort_indices(log.auction_ids.take(pa.array(auctions)))[0].as_py())]
+    ads = log.ad_ids.take(pa.array(np.unique(ad[auction == first])))
+    return str(log.auction_ids[first]), str(pc.min(ads))
+
+
+def _find_first(one: Participant | None, other: Participant | None) -> Participant | None:
+    present = [each for each in (one, other) if each]
+    # Arrow sorts texts by their bytes.
+    return min(present, key=lambda each: tuple(text.encode() for text in each), default=None)
+
+
+def _describe(participant: Participant) -> str:
+    auction, ad = participant
+    return f"ad {ad} in auction {auction}"

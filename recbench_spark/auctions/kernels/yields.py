@@ -1,0 +1,144 @@
+"""Turn sums over queries into clicks, yields and revenue, with values of each bootstrap replicate.
+
+A replicate re-weighs the reference rates exactly and the position curve by one Newton step from the curve
+of the whole log, so that intervals hold the error of both. Axes: s slots, b replicates; `...` is nothing
+for the log itself and b for its replicates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recbench_spark.auctions.kernels import position_curve
+from recbench_spark.auctions.kernels.auction_parts import LogColumns
+from recbench_spark.auctions.kernels.click_estimates import BY_SLOT, find_column
+from recbench_spark.auctions.kernels.counts import UNIT, click_rates
+from recbench_spark.core.arrays import Floats, Ints
+
+UNSEEN = ("reference", "zero", "probability")
+"""Clicks of a pair that the log never showed: at the slot's reference rate, none, or as predicted."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedPolicy:
+    """Sums of the log, and what they say about slots.
+
+    Attributes:
+        columns: sums over queries.
+        views: (...) page views: the denominator of yields.
+        reference: (..., s) reference click rates.
+        curve_shift: (..., s) log theta of the replicate minus that of the log.
+        main: number of slots on the main line.
+    """
+
+    columns: LogColumns
+    views: Floats
+    reference: Floats
+    curve_shift: Floats
+    main: int
+
+    @classmethod
+    def from_sums(
+        cls, sums: Ints, set_s: Ints, views_per_auction: float, main: int, plain: Floats | None = None
+    ) -> LoggedPolicy:
+        """Make it from sums of `AuctionPart.log_columns`.
+
+        Args:
+            sums: (..., c) multiples of 2^-30.
+            set_s: (s,) first slot of the connected set of each slot.
+            views_per_auction: page views for each auction, at least 1.
+            main: number of slots on the main line.
+            plain: log theta of the whole log, where the curve is the plain one; None: the conditional one.
+        """
+        columns = LogColumns.from_sums(sums / UNIT, len(set_s))
+        reference = click_rates(columns.clicks, columns.shown)
+        if plain is None:
+            shift = position_curve.solve_step(columns.gradient, columns.information, set_s)
+        else:
+            shift = position_curve.plain_curve(reference) - plain
+        return cls(columns, columns.auctions * views_per_auction, reference, shift, main)
+
+    def measure(self) -> dict[str, Floats]:
+        """Return the metrics of the logged policy, (...) each."""
+        clicks, shown = self.columns.clicks, self.columns.shown
+        total = clicks.sum(axis=-1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return {
+                "clicks": total,
+                "click_yield": total / self.views,
+                "main_line_yield": clicks[..., : self.main].sum(axis=-1) / self.views,
+                "multi_slot_yield": self.columns.multi_slot_clicks / self.views,
+                "ads_per_view": shown.sum(axis=-1) / self.views,
+            }
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayedPolicy:
+    """Sums of one model at one operating point, (..., c) multiples of 2^-30, beside those of the log."""
+
+    sums: Ints
+    logged: LoggedPolicy
+
+    def column(self, name: str) -> Floats:
+        """Return a column, (...), or the columns of all slots, (..., s)."""
+        slots = self.logged.reference.shape[-1]
+        values: Floats = self.sums[..., find_column(name, slots)] / UNIT
+        return values if name in BY_SLOT else values[..., 0]
+
+    def measure(self, unseen: str, largest_bid: float) -> dict[str, Floats]:
+        """Return the metrics, (...) each.
+
+        Args:
+            unseen: one of UNSEEN.
+            largest_bid: the unit in which revenue was added.
+        """
+        clicks = self._count_clicks(unseen, "slope", "unseen_probability", slice(None))
+        clicks = clicks + self.column("same_clicks") + self.column("other_clicks")
+        main = slice(0, self.logged.main)
+        main_clicks = self._count_clicks(unseen, "main_slope", "main_unseen_probability", main)
+        main_clicks = main_clicks + self.column("main_clicks")
+        views = self.logged.views
+        with np.errstate(divide="ignore", invalid="ignore"):
+            metrics = {
+                "clicks": clicks,
+                "click_yield": clicks / views,
+                "main_line_yield": main_clicks / views,
+            }
+            if unseen != UNSEEN[0]:
+                return metrics
+            revenue = self._earn() * largest_bid
+            return metrics | {
+                "multi_slot_yield": self._count_multi_slot_clicks() / views,
+                "ads_per_view": self.column("shown") / views,
+                "revenue": revenue,
+                "revenue_per_view": revenue / views,
+            }
+
+    def _count_clicks(self, unseen: str, slope: str, predicted: str, slots: slice) -> Floats:
+        """Return clicks of unseen pairs, and the change of the others by the shift of the curve."""
+        clicks: Floats = (self.column(slope) * self.logged.curve_shift).sum(axis=-1)
+        borrowed = self.column("borrowed") * self.logged.reference
+        clicks = clicks + borrowed[..., slots].sum(axis=-1)
+        if unseen == "probability":
+            return clicks + self.column(predicted)
+        if unseen == "zero":
+            return clicks
+        reference = self.column("unseen") * self.logged.reference
+        total: Floats = clicks + reference[..., slots].sum(axis=-1)
+        return total
+
+    def _count_multi_slot_clicks(self) -> Floats:
+        """Return clicks of pairs seen in several slots, at the reference rate where theirs is unknown."""
+        shifted = (self.column("multi_slot_slope") * self.logged.curve_shift).sum(axis=-1)
+        reference = (self.column("multi_slot_reference") * self.logged.reference).sum(axis=-1)
+        clicks: Floats = self.column("multi_slot_clicks") + shifted + reference
+        return clicks
+
+    def _earn(self) -> Floats:
+        """Return the revenue in units of the largest bid."""
+        shifted = (self.column("revenue_slope") * self.logged.curve_shift).sum(axis=-1)
+        unseen = (self.column("reference_revenue") * self.logged.reference).sum(axis=-1)
+        revenue: Floats = self.column("revenue") + shifted + unseen
+        return revenue

@@ -1,0 +1,329 @@
+"""Parts of a log that is laid out, as tasks read them: counts, probabilities, passes. Without Spark.
+
+Each pass is a job over the parts, whose tasks send sums. So the driver holds sums alone: those of
+replicates at POINTS_AT_ONCE operating points are the largest, and nothing grows with queries, ads, pairs or
+auctions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from recbench_spark.auctions import part_files
+from recbench_spark.auctions.auction_log import (
+    MODEL_COLUMNS,
+    CountShowings,
+    LogArrays,
+    LogFacts,
+    LoggedPart,
+    MatchProblems,
+    PartWork,
+    Sums,
+    add_sums,
+    find_probabilities,
+    make_no_later_error,
+    make_no_time_error,
+    square_auctions,
+)
+from recbench_spark.auctions.auction_values import pack_ids
+from recbench_spark.auctions.auctions import make_reach_error
+from recbench_spark.auctions.log_layout import LogLayout, find_parts
+from recbench_spark.auctions.part_files import FACTS
+from recbench_spark.auctions.piece_shuffle import (
+    PieceProblem,
+    receive_rows,
+    refuse_problems,
+    refuse_wrong_ids,
+    send_rows,
+)
+from recbench_spark.core.arrays import Ints
+from recbench_spark.core.hashed_ids import hash_ids
+from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.schemas import require_names
+from recbench_spark.sources.arrow_rows import as_double, combine_column, encode_ids
+from recbench_spark.sources.table_pieces import open_pieces
+from recbench_spark.splits.kernels.positions import number_slots
+from recbench_spark.storage.blocks import Engine
+from recbench_spark.storage.leases import Report, hold_lease
+from recbench_spark.storage.marks import mark_used
+from recbench_spark.storage.packed_blocks import Block, partition_rows, unpack_blocks
+from recbench_spark.storage.publish import remove_tree
+from recbench_spark.storage.scratch import scratch_folder
+
+
+@dataclass(frozen=True, eq=False)
+class CountedLog:
+    """The replayed rows of a log that is laid out, in files.
+
+    Attributes:
+        layout: all rows.
+        until: time in microseconds after which rows are replayed; None: all.
+        folder: arrays of the parts.
+        facts: facts about the replayed rows.
+        parts: parts that have some.
+    """
+
+    layout: LogLayout
+    until: int | None
+    folder: Path
+    facts: LogFacts
+    parts: tuple[int, ...]
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Return whether the log has the probabilities of the model that made it."""
+        place = part_files.find_folder(self.folder, self.parts[0])
+        return (place / "probability.npy").exists()
+
+
+@dataclass(frozen=True, eq=False)
+class LaidOutParts:
+    """The parts of a log, with the folder of each model's probabilities.
+
+    Attributes:
+        engine: the runner.
+        log: the replayed rows.
+        probabilities: folder of each model.
+        scratch: folder in which tasks make scratch.
+    """
+
+    engine: Engine
+    log: CountedLog
+    probabilities: Mapping[str, Path]
+    scratch: str
+
+    @property
+    def facts(self) -> LogFacts:
+        """Facts about the replayed rows."""
+        return self.log.facts
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models whose probabilities the parts have."""
+        return tuple(self.probabilities)
+
+    def add(self, work: PartWork, count_showings: CountShowings | None = None) -> Sums:
+        """Return the sums of a pass over all parts; a task adds up those of its parts."""
+        reader = PartReader(self.log, self.probabilities)
+        cut = [part for part in self.log.parts if part in self.log.layout.peers]
+        if count_showings is None or not cut:
+            return self._add(reader, work)
+        folder = Path(scratch_folder(self.scratch))
+        self._spread(cut).foreach(
+            partial(_share_showings, reader=reader, count_showings=count_showings, folder=folder)
+        )
+        try:
+            return self._add(replace(reader, showings=folder), work)
+        finally:
+            remove_tree(folder)
+
+    def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
+        """Return arrays that a later run reads again, from a file beside the counts of the parts."""
+        return part_files.keep_sums(self.log.folder, name, make)
+
+    def _add(self, reader: PartReader, work: PartWork) -> Sums:
+        run = partial(_add_some, reader=reader, work=work)
+        total: Sums = self._spread(self.log.parts).mapPartitions(run).treeReduce(add_sums)
+        return total
+
+    def count_users(self) -> Ints:
+        """Return auctions, squares and users, (3,). The users of all parts are shuffled, 16 bytes each."""
+        tasks = max(len(self.log.parts), self.engine.cores)
+        reader = PartReader(self.log, {})
+        users = self._spread(self.log.parts).flatMap(partial(_cut_users, reader=reader, tasks=tasks))
+        total: Ints = users.partitionBy(tasks, int).mapPartitions(_square_auctions).treeReduce(add)
+        return total
+
+    def _spread(self, parts: Sequence[int]) -> Any:
+        """Return parts over tasks, two rounds of all cores."""
+        return self.engine.parallelize(parts, min(len(parts), 2 * self.engine.cores))
+
+
+@dataclass(frozen=True, eq=False)
+class PartReader:
+    """Reader of the parts of a log, which is sent to tasks.
+
+    Attributes:
+        log: the replayed rows.
+        models: folder of the probabilities of each model.
+        showings: folder of the showings that pieces share; None: nothing is shared.
+    """
+
+    log: CountedLog
+    models: Mapping[str, Path]
+    showings: Path | None = None
+
+    def read(self, part: int) -> LoggedPart:
+        """Map the arrays of a part."""
+        loaded = part_files.load_part(self.log.folder, part, self.log.facts, self.models)
+        pieces = self.log.layout.peers.get(part)
+        if self.showings is None or pieces is None:
+            return loaded
+        peers = [one for one in pieces if one in self.log.parts]
+        load = partial(part_files.load_showings, self.showings, part, counts=self.log.folder, peers=peers)
+        return replace(loaded, read_elsewhere=load)
+
+
+def _add_some(parts: Iterable[int], reader: PartReader, work: PartWork) -> Iterator[Sums]:
+    yield reduce(add_sums, (work(reader.read(part)) for part in parts))
+
+
+def _share_showings(part: int, reader: PartReader, count_showings: CountShowings, folder: Path) -> None:
+    for number, showings in enumerate(count_showings(reader.read(part))):
+        part_files.save_showings(folder, part, number, showings)
+
+
+def _cut_users(part: int, reader: PartReader, tasks: int) -> Iterator[Block]:
+    users = reader.read(part).auctions.users
+    table = pa.table({"user": users.key_u, "auctions": users.auctions_u})
+    yield from partition_rows(table, users.key_u % tasks)
+
+
+def _square_auctions(blocks: Iterable[Block]) -> Iterator[Ints]:
+    table = unpack_blocks(content for _, content in blocks)
+    if table is not None:
+        yield square_auctions(table.column("user").to_numpy(), table.column("auctions").to_numpy())
+
+
+# ------------------------------------------------------------------------------------ counts
+
+
+def open_counts(engine: Engine, layout: LogLayout, until: int | None, report: Report) -> CountedLog:
+    """Return the replayed rows of a layout; the first run counts them, under a lease.
+
+    Args:
+        engine: the runner.
+        layout: of the log.
+        until: time in microseconds after which rows are replayed; None: all.
+        report: gets lines about the progress.
+
+    Raises:
+        DataError: the log has no times, or no auction is later.
+    """
+    if until is not None and not layout.has_times:
+        raise make_no_time_error()
+    target = layout.folder.with_name(f"{layout.folder.name}-after-{'all' if until is None else until}")
+    with hold_lease(target, (target / FACTS).is_file, report) as lease:
+        if lease is not None:
+            _count_parts(engine, layout, until, lease.work)
+            lease.publish()
+    mark_used(target / FACTS)
+    facts, parts = part_files.read_facts(target)
+    return CountedLog(layout, until, target, facts, parts)
+
+
+def _count_parts(engine: Engine, layout: LogLayout, until: int | None, folder: Path) -> None:
+    """Count all parts; classes that are cut need a second pass over their pieces."""
+    numbers = engine.parallelize(range(layout.parts), layout.parts)
+    each = numbers.map(partial(_find_facts, layout=layout, until=until)).collect()
+    parts = [part for part, facts in enumerate(each) if facts is not None]
+    if not parts:
+        raise make_no_later_error()
+    facts = reduce(add, (one for one in each if one is not None))
+    count = partial(_count_part, layout=layout, until=until, facts=facts, folder=folder)
+    engine.parallelize(parts, len(parts)).foreach(count)
+    cut = [part for part in parts if part in layout.peers]
+    if cut:
+        join = partial(_join_counts, layout=layout, parts=frozenset(parts), folder=folder)
+        engine.parallelize(cut, len(cut)).foreach(join)
+    part_files.write_facts(folder, facts, parts)
+
+
+def _find_facts(part: int, layout: LogLayout, until: int | None) -> LogFacts | None:
+    log = part_files.read_replayed(layout, part, until)
+    return None if log is None else LogFacts.from_log(log)
+
+
+def _count_part(part: int, layout: LogLayout, until: int | None, facts: LogFacts, folder: Path) -> None:
+    part_files.count_part(layout, part, until, facts, folder)
+
+
+def _join_counts(part: int, layout: LogLayout, parts: frozenset[int], folder: Path) -> None:
+    part_files.join_counts(layout, part, parts, folder)
+
+
+# ------------------------------------------------------------------------------------ models
+
+
+def match_model(engine: Engine, log: CountedLog, path: str, where: str, folder: Path) -> None:
+    """Write the probabilities of a model for all parts.
+
+    Rows are shuffled once, by the part of their auction, which the index of the layout gives. A task holds
+    the rows of a part.
+
+    Args:
+        engine: the runner.
+        log: the replayed rows.
+        path: table auction_id, ad_id, probability.
+        where: name of the table in errors.
+        folder: folder to write to, which all workers see.
+
+    Raises:
+        SchemaError, DataError, MissingError: as `auction_log.match_probabilities`.
+    """
+    try:
+        table = open_pieces(path)
+    except FallbackToSpark as error:
+        raise make_reach_error(f"model {path}", error) from None
+    require_names(table.schema.names, MODEL_COLUMNS, where)
+    empty = table.schema.empty_table().select(list(MODEL_COLUMNS))
+    _convert_predictions(empty, where)
+    cut = partial(_cut_predictions, layout=log.layout, where=where)
+    blocks = send_rows(engine, table.pieces, MODEL_COLUMNS, cut, log.layout.parts)
+    match = partial(_match_part, log=log, where=where, empty=empty, folder=folder)
+    results = blocks.mapPartitionsWithIndex(match).collect()
+    all_problems = [problem for some, _ in results for problem in some]
+    if any(problem.kind == DataError.__name__ for problem in all_problems):
+        refuse_wrong_ids(engine, table.pieces, {name: name for name in MODEL_COLUMNS[:2]}, where)
+    refuse_problems(all_problems, f"model {path}")
+    reduce(add, (problems for _, problems in results)).refuse(where)
+
+
+def _convert_predictions(table: pa.Table, where: str) -> pa.Table:
+    ids = {name: pack_ids(table.column(name), f"{where}: {name}") for name in MODEL_COLUMNS[:2]}
+    return pa.table(
+        {**ids, "probability": as_double(combine_column(table.column("probability")), "probability")}
+    )
+
+
+def _cut_predictions(table: pa.Table, place: int, layout: LogLayout, where: str) -> Iterator[Block]:
+    """Cut rows by the part of their auction; rows of auctions that the log does not have are left out."""
+    del place
+    _, coded = encode_ids(table, "auction_id", where)
+    each = list(find_parts(layout, hash_ids(coded.dictionary)))
+    if not each:
+        return
+    places, parts = (np.concatenate(some) for some in zip(*each, strict=True))
+    parts = parts[np.argsort(places, kind="stable")]
+    missing = len(coded.dictionary)
+    count_c = np.bincount(places, minlength=missing + 1)
+    code_r = coded.indices.fill_null(missing).to_numpy()
+    row, number_r = number_slots(count_c[code_r])
+    if len(row):
+        rows = _convert_predictions(table, where).combine_chunks()
+        first_c = np.cumsum(count_c) - count_c
+        part_r = parts[first_c[code_r[row]] + number_r]
+        whole = len(row) == len(code_r) and bool((count_c[:missing] == 1).all())
+        yield from partition_rows(rows if whole else rows.take(pa.array(row)), part_r)
+
+
+def _match_part(
+    part: int, blocks: Iterable[Block], *, log: CountedLog, where: str, empty: pa.Table, folder: Path
+) -> Iterator[tuple[list[PieceProblem], MatchProblems]]:
+    rows, problems = receive_rows(blocks)
+    replayed = part_files.read_replayed(log.layout, part, log.until)
+    if replayed is None:
+        yield problems, MatchProblems()
+        return
+    table = _convert_predictions(empty, where) if rows is None else rows
+    probability_r, mistakes = find_probabilities(replayed, table, where)
+    part_files.save_probabilities(folder, part, probability_r)
+    yield problems, mistakes

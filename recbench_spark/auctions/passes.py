@@ -1,0 +1,161 @@
+"""Passes over the parts of a log: counts, the position curve, the logged policy, and a model at points.
+
+A pass returns whole numbers, so the cut into parts changes no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recbench_spark.auctions.auction_log import AuctionLogParts, LogArrays, LoggedPart, Sums
+from recbench_spark.auctions.kernels import position_curve
+from recbench_spark.auctions.kernels.auction_parts import bootstrap_columns
+from recbench_spark.auctions.kernels.click_estimates import ClickModel, PairTotals, count_columns
+from recbench_spark.auctions.kernels.counts import SlotTotals
+from recbench_spark.auctions.kernels.mechanism import OperatingPoint, SlotCounts
+from recbench_spark.auctions.kernels.user_bootstrap import PairShowings
+from recbench_spark.auctions.settings import ReplaySettings
+from recbench_spark.auctions.user_counts import count_users
+from recbench_spark.config import Bootstrap
+from recbench_spark.core.arrays import Bools, Floats, Ints, Ints32
+
+CELLS_AT_ONCE = 1 << 24
+"""Numbers of queries x columns that a part holds at once, 128 MiB, unless one point alone has more."""
+
+
+def count_part(part: LoggedPart) -> Sums:
+    """Count impressions and clicks (s,), links (s, s), and auctions, their squares and queries (3,)."""
+    counts = part.auctions.own_counts
+    totals = part.auctions.count_slots()
+    auctions_q = part.whole_auctions_q
+    queries = np.array([auctions_q.sum(), (auctions_q * auctions_q).sum(), (auctions_q > 0).sum()])
+    links = position_curve.find_links(counts).astype(np.int64)
+    return totals.shown_s, totals.clicks_s, links, queries
+
+
+@dataclass(frozen=True, eq=False)
+class CurvePass:
+    """Pass that adds the derivatives of the curve's likelihood, (s,) and (s, s)."""
+
+    set_s: Ints
+    log_theta: Floats
+
+    def __call__(self, part: LoggedPart) -> Sums:
+        """Return the derivatives of a part."""
+        derived = part.auctions.derive_curve(self.set_s, self.log_theta)
+        return derived.gradient, derived.information
+
+
+@dataclass(frozen=True, eq=False)
+class LogPass:
+    """Pass that adds the logged policy: sums over queries (c,) and those of replicates (b, c)."""
+
+    set_s: Ints
+    log_theta: Floats
+    bootstrap: Bootstrap
+    by_user: bool = False
+
+    def __call__(self, part: LoggedPart) -> Sums:
+        """Return the sums of a part."""
+        auctions = part.auctions
+        rows, units = auctions.log_columns(self.set_s, self.log_theta), None
+        if self.by_user:
+            units = auctions.users.add_log(auctions.counts, self.set_s, np.exp(self.log_theta))
+        return _sum_rows(part, rows, self.bootstrap, units)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelPass:
+    """Pass that adds a model at points: sums over queries (p, c) and those of replicates (p, b, c)."""
+
+    model: str
+    points: tuple[OperatingPoint, ...]
+    clicks: ClickModel
+    slots: SlotCounts
+    bootstrap: Bootstrap
+    by_user: bool = False
+
+    def __call__(self, part: LoggedPart) -> Sums:
+        """Return the sums of a part."""
+        columns = count_columns(len(self.slots))
+        units = len(part.auctions.users.key_u if self.by_user else part.auctions.key_q)
+        size = max(1, CELLS_AT_ONCE // max(1, units * columns))
+        numbers = range(len(self.points))
+        each = [self._add_points(part, numbers[n : n + size]) for n in numbers[::size]]
+        sums, boot = (np.concatenate(arrays, axis=-1) for arrays in zip(*each, strict=True))
+        replicates = boot.reshape(len(boot), len(self.points), columns).transpose(1, 0, 2)
+        return sums.reshape(len(self.points), columns), replicates
+
+    def count_showings(self, part: LoggedPart) -> Iterator[PairShowings]:
+        """Yield the showings of a part's pairs at each point."""
+        for _, slot_r, price_r in self._run_points(part, range(len(self.points))):
+            shape = part.auctions.counts.shown_gs.shape
+            yield PairShowings.count(part.auctions.pair_r, slot_r, price_r, shape)
+
+    def _run_points(self, part: LoggedPart, numbers: range) -> Iterator[tuple[int, Ints32, Floats]]:
+        """Yield number, slots and prices of some points; each exponent's scores are sorted once."""
+        order, exponent = None, None
+        for number in numbers:
+            point = self.points[number]
+            if order is None or exponent != point.exponent:
+                order = part.auctions.rank(part.probabilities[self.model], point.exponent)
+                exponent = point.exponent
+            yield number, *part.auctions.run(order, point, self.slots)
+
+    def _add_points(self, part: LoggedPart, numbers: range) -> Sums:
+        """Return the sums of some points side by side."""
+        rows, users = [], []
+        probability_r = part.probabilities[self.model]
+        pairs = PairTotals.from_counts(part.auctions.counts, self.clicks)
+        for number, slot_r, price_r in self._run_points(part, numbers):
+            rows.append(part.auctions.estimate(slot_r, price_r, probability_r, pairs))
+            if self.by_user:
+                elsewhere = part.read_elsewhere(number) if part.read_elsewhere else None
+                users.append(
+                    part.auctions.users.add_model(pairs, slot_r, price_r, probability_r, elsewhere)
+                )
+        joined = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
+        return _sum_rows(part, joined, self.bootstrap, np.concatenate(users, axis=1) if users else None)
+
+
+def _sum_rows(part: LoggedPart, rows: Ints, bootstrap: Bootstrap, user_rows: Ints | None) -> Sums:
+    """Return sums over queries, (c,), and of each replicate over queries or users, (b, c)."""
+    sums, number, seed = rows.sum(axis=0), bootstrap.replicates, bootstrap.seed
+    if user_rows is None:
+        return sums, bootstrap_columns(part.auctions.key_q, rows, number, seed)
+    # To first order a replicate is the whole and, for each user, (weight - 1) x its row.
+    drawn = bootstrap_columns(part.auctions.users.key_u, user_rows, number, seed)
+    return sums, drawn + (sums - user_rows.sum(axis=0))
+
+
+def add_up_log(log: AuctionLogParts, settings: ReplaySettings) -> LogArrays:
+    """Return what no model and no operating point changes.
+
+    Returns:
+        Auctions, squares and number of queries (3,), and of what is resampled (3,); the first slot of each
+        connected set and log theta, (s,) each; sums of the log (c,) and those of replicates (b, c).
+    """
+    shown, clicks, links, queries = log.add(count_part)
+    set_s, log_theta = _fit_curve(log, SlotTotals(shown, clicks), links > 0, settings.curve)
+    by_user = settings.resample == "user"
+    units = count_users(log) if by_user else queries
+    sums, boot = log.add(LogPass(set_s, log_theta, settings.bootstrap, by_user))
+    return queries, units, set_s, log_theta, sums, boot
+
+
+def _fit_curve(log: AuctionLogParts, totals: SlotTotals, links: Bools, kind: str) -> tuple[Ints, Floats]:
+    """Return the first slot of each connected set, and log theta, (s,) each."""
+    if kind == "plain":
+        clicked = totals.clicks_s > 0
+        first = int(np.argmax(clicked)) if clicked.any() else 0
+        set_s = np.where(clicked, first, np.arange(len(clicked)))
+        return set_s, position_curve.plain_curve(totals.reference_s)
+    set_s = position_curve.find_connected_sets(links)
+
+    def derive(log_theta: Floats) -> position_curve.CurveDerivatives:
+        return position_curve.CurveDerivatives(*log.add(CurvePass(set_s, log_theta)))
+
+    return set_s, position_curve.fit_curve(derive, set_s)

@@ -1,0 +1,142 @@
+"""Classes of tables and columns, and columns that many tables share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from recbench_spark.core.delta_types import NOTES, field_json
+from recbench_spark.errors import SchemaError, nearest
+
+SCHEMA_VERSION = 5
+"""Raised when a column is added or changes its meaning, or a layout changes; a property of each table."""
+
+OLDEST_SCHEMA = 4
+"""Oldest version that is migrated; those before have tables in clusters, which must be written again."""
+
+STRING: pa.DataType = pa.string()
+INT: pa.DataType = pa.int32()
+LONG: pa.DataType = pa.int64()
+FLOAT: pa.DataType = pa.float32()
+DOUBLE: pa.DataType = pa.float64()
+BOOLEAN: pa.DataType = pa.bool_()
+BINARY: pa.DataType = pa.binary()
+TIMESTAMP: pa.DataType = pa.timestamp("us", "UTC")
+DATE: pa.DataType = pa.date32()
+
+
+def array_type(element: pa.DataType) -> pa.DataType:
+    """Return a list type; Delta has no NOT NULL inside arrays and maps, so elements are nullable."""
+    return pa.list_(pa.field("element", element))
+
+
+def map_type(key: pa.DataType, value: pa.DataType) -> pa.DataType:
+    """Return a map type, whose values are nullable."""
+    return pa.map_(key, value)
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column: name, type, and its meaning for the person who queries it."""
+
+    name: str
+    type: pa.DataType
+    comment: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: columns, the meaning of a row, and the layout of its files."""
+
+    name: str
+    comment: str
+    columns: tuple[TableColumn, ...]
+    partition_by: tuple[str, ...] = ()
+    constraints: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def schema_json(self) -> str:
+        """The schema with comments, as a log of Delta holds it; `storage.spark_types` reads it."""
+        fields = [field_json(c.name, c.type, c.nullable, {"comment": c.comment}) for c in self.columns]
+        return json.dumps({"fields": fields, "type": "struct"}, separators=(",", ":"), sort_keys=True)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema; each field carries its comment as Spark notes it."""
+        return pa.schema(
+            [
+                pa.field(c.name, c.type, c.nullable, {NOTES: json.dumps({"comment": c.comment})})
+                for c in self.columns
+            ]
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns, in order."""
+        return [column.name for column in self.columns]
+
+
+def text_column(name: str, comment: str) -> TableColumn:
+    """Return a text column that is never NULL."""
+    return TableColumn(name, STRING, comment, nullable=False)
+
+
+RUN_ID: TableColumn = text_column(
+    "run_id", "Attempt of one model on one night; visible once `runs` says succeeded."
+)
+SPLIT_ID: TableColumn = text_column("split_id", "Hash of the log's identity and the split's settings.")
+USER_ID: TableColumn = text_column("user_id", "Original user id, as text.")
+ITEM_ID: TableColumn = text_column("item_id", "Original item id, as text.")
+PART: TableColumn = text_column("part", "Held-out part evaluated: valid, test or open_loop.")
+METRIC: TableColumn = text_column("metric", "Metric, lower case: ndcg, recall, auc ...")
+DEFINITION: TableColumn = text_column(
+    "definition", "Version of the defaults and the axes in which this number differs from them."
+)
+ESTIMATOR: TableColumn = text_column("estimator", "How exposure is corrected for; holdout means it is not.")
+K: TableColumn = TableColumn("k", INT, "Cut-off; NULL for a value over the whole ranking.")
+SUITE: TableColumn = text_column("suite", "Name of the benchmark file.")
+
+ID_KIND = "recbench.id"
+"""Column metadata: the stored type of ids: `integer`, `string`, or `text` of a text file."""
+
+ABSENT = "recbench.absent"
+"""Column metadata: the log has no such column, so every value is the same."""
+
+COMPLETE = "recbench.complete"
+"""Column metadata: the reader has checked that no value is missing."""
+
+IDS = ("user_id", "item_id")
+
+
+def require_names(names: Sequence[str], columns: Sequence[str], what: str) -> None:
+    """Check that names of columns hold the required ones.
+
+    Raises:
+        SchemaError: a name is missing; the message has the existing names and the nearest one.
+    """
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise SchemaError(
+            f"{what} has no column {', '.join(missing)}; it has {', '.join(names)}",
+            nearest(missing[0], names),
+        )
+
+
+def arrow_rows(rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table) -> pa.Table:
+    """Return rows as Arrow with the table's columns, in its order and types; missing ones are NULL."""
+    schema = table.arrow_schema
+    if not isinstance(rows, pa.Table):
+        return pa.Table.from_pylist(list(rows), schema)
+    existing = rows.column_names
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in existing
+        else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)

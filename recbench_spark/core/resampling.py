@@ -1,0 +1,276 @@
+"""Means, standard errors and bootstrap intervals over users, the same in any order of users.
+
+Floating-point sums depend on the order of their terms; sums of integers do not. So values are
+rounded once to a fixed point and only integers are added: any partitioning, batch size or device
+gives the same bits. Axes: u users, c columns (metric x cut-off), b bootstrap replicates.
+NaN marks a user left out of a column.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.compiling import compile_with_python_errors
+from recbench_spark.core.hashing import GAMMA, mix, stream
+from recbench_spark.core.threads import one_thread_products
+from recbench_spark.errors import DataError
+
+HIGH_BITS, LOW_BITS = 20, 32
+"""A value is high 2^-20 + low 2^-52 with 0 <= low <= 2^32: sums of 2^30 values fit in int64."""
+
+LARGEST = 2.0**23
+"""Largest allowed value; no sum may exceed 2^43, e.g. 10^9 users of 8,000 each."""
+
+BOOTSTRAP_BITS = 30
+"""Resolution of the values that the bootstrap adds up: 2^-30, far below the bootstrap's own error."""
+
+BLOCK = 256
+"""Number of users weighted at once: 2 MB of weights at 1,000 replicates stay in cache."""
+
+FEW_COLUMNS = 512
+"""Columns whose products take one thread of the BLAS library: more threads spin longer than they work.
+
+Of 4,096 users and 1,000 replicates on two busy cores, 512 columns took 0.17 seconds of a CPU by one thread,
+and 0.33 by two; 65 columns took 0.03 and 0.25.
+"""
+
+
+def exact_sums(values_uc: Floats) -> Ints:
+    """Return fixed-point column sums: int64 (c, 2), high and low part; NaN counts as nothing.
+
+    Add them in any order and partitioning, then `from_sums`. Each value is rounded to a multiple
+    of 2^-52 (error at most 2^-53). Raises DataError for values above 2^23 and infinite ones.
+    """
+    values = np.where(np.isnan(values_uc), 0.0, values_uc)
+    if (np.abs(values) > LARGEST).any():
+        raise DataError(
+            f"a value of {np.abs(values).max()} is too large for an exact sum",
+            f"rescale the values to at most {LARGEST:,.0f}",
+        )
+    scaled = values * 2.0**HIGH_BITS
+    high = np.floor(scaled)
+    low = np.rint((scaled - high) * 2.0**LOW_BITS)
+    return np.stack([high.astype(np.int64).sum(axis=0), low.astype(np.int64).sum(axis=0)], axis=-1)
+
+
+def from_sums(sums_c2: Ints) -> Floats:
+    """Return the sums as float64, correctly rounded: (c, 2) -> (c,)."""
+    return np.array([float(total) for total in _fractions(sums_c2)])
+
+
+def moments(values_uc: Floats) -> Ints:
+    """Return the moments of mean and standard error: int64 (c, 5), to be added in any order.
+
+    Columns: users counted, sum (high, low), sum of squares (high, low). Values up to 2,896.
+    """
+    counted = (~np.isnan(values_uc)).sum(axis=0).astype(np.int64)
+    parts = [counted[:, None], exact_sums(values_uc), exact_sums(values_uc * values_uc)]
+    return np.concatenate(parts, axis=1)
+
+
+def mean_and_error(moments_c5: Ints) -> tuple[Floats, Floats, Ints]:
+    """Return mean, standard error of the mean (n - 1 in the variance) and n, each (c,).
+
+    NaN without users; the standard error is NaN below two users. The arithmetic is in exact fractions, so
+    that nothing cancels if all users have nearly one value.
+    """
+    counts = moments_c5[:, 0]
+    sums, squares = _fractions(moments_c5[:, 1:3]), _fractions(moments_c5[:, 3:5])
+    pairs = [_mean_and_error(int(n), s, q) for n, s, q in zip(counts, sums, squares, strict=True)]
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1], counts
+
+
+def poisson_weights(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDArray[np.int8]:
+    """Draw bootstrap weights of users: int8 (u, b), Poisson(1), a function of (key, replicate, seed).
+
+    keys: int64 or uint64 (u,), one per user, the same whatever the run, model or partition. The same
+    weights for two models make a bootstrap of their difference paired. Source: Chamandy et al.
+    2012, "Estimating uncertainty for massive data streams", section 2.
+    """
+    weights = np.empty((len(keys), replicates), dtype=np.int8)
+    _fill_weights(_as_unsigned(keys), np.uint64(seed & MASK), THRESHOLDS, weights)
+    return weights
+
+
+def bootstrap_sums(
+    keys: npt.NDArray[Any], values_uc: Floats, replicates: int, seed: int
+) -> tuple[Ints, Ints]:
+    """Return weighted sums and totals of weights of each replicate: int64 (b, c) each.
+
+    Sums are multiples of 2^-30 (see `replicate_means`); both may be added over any partitioning of
+    the users. Users with NaN in a column enter neither.
+    """
+    valid = ~np.isnan(values_uc)
+    fixed = np.rint(np.where(valid, values_uc, 0.0) * 2.0**BOOTSTRAP_BITS)
+    patterns, pattern_c = _distinct_columns(valid)
+    columns = np.concatenate([fixed, patterns.astype(np.float64)], axis=1)
+    sums = np.zeros((columns.shape[1], replicates), dtype=np.int64)
+    step = _exact_block(fixed)
+    few = columns.shape[1] <= FEW_COLUMNS
+    with one_thread_products() if few else nullcontext():
+        for start in range(0, len(keys), step):
+            weights = poisson_weights(keys[start : start + step], replicates, seed)
+            # Exact in any order of summation: all terms and partial sums are whole numbers
+            # below 2^53 (see _exact_block), which float64 holds and adds without rounding.
+            part = columns[start : start + step].T @ weights.astype(np.float64)
+            sums += part.astype(np.int64)
+    sums = sums.T
+    c = values_uc.shape[1]
+    return np.ascontiguousarray(sums[:, :c]), np.ascontiguousarray(sums[:, c:][:, pattern_c])
+
+
+def replicate_means(sums_bc: Ints, totals_bc: Ints) -> Floats:
+    """Return the mean of each replicate and column, (b, c); NaN if no user was drawn."""
+    means: Floats = np.full(sums_bc.shape, np.nan)
+    np.divide(sums_bc * 2.0**-BOOTSTRAP_BITS, totals_bc, out=means, where=totals_bc > 0)
+    return means
+
+
+def replicate_ratios(numerator_bc: Ints, denominator_bc: Ints) -> Floats:
+    """Return sum(numerator) / sum(denominator) of each replicate, both fixed-point sums, (b, c)."""
+    ratios: Floats = np.full(numerator_bc.shape, np.nan)
+    np.divide(numerator_bc, denominator_bc, out=ratios, where=denominator_bc != 0)
+    return ratios
+
+
+def interval(sums_bc: Ints, totals_bc: Ints, n_c: Ints, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Return the percentile interval of the mean of each column, which has n users: low and high, (c,)."""
+    return hide_points(*percentile_interval(replicate_means(sums_bc, totals_bc), level), n_c, level)
+
+
+def percentile_interval(estimates_bc: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Return the middle `level` of the replicates' estimates (Efron and Tibshirani 1993, section 13.3)."""
+    low, high = np.full((2, estimates_bc.shape[1]), np.nan)
+    valid = (~np.isnan(estimates_bc)).any(axis=0)
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    if valid.any():
+        low[valid], high[valid] = np.nanquantile(estimates_bc[:, valid], tails, axis=0)
+    return low, high
+
+
+FEW_USERS = 30
+"""Users below which bootstrap intervals are marked.
+
+Of differences in NDCG, 60 % of them 0, intervals of 95 % hold the mean in 37 % of 600 worlds with 2 users,
+76 % with 6, 85 % with 10, 92 % with 30 and 95 % with 100.
+"""
+
+
+def count_fewest_users(level: float = 0.95) -> int:
+    """Return the fewest users that can show a difference at a level.
+
+    All n differences have one sign by chance in 2^(1-n) of all cases, two-sided: with fewer users no test
+    that relies on users alone reaches 1 - level.
+
+    >>> count_fewest_users(0.95), count_fewest_users(0.99)
+    (6, 8)
+    """
+    return 1 + math.ceil(-math.log2(1 - level))
+
+
+def hide_points(
+    low_c: Floats, high_c: Floats, n_c: npt.NDArray[Any], level: float = 0.95
+) -> tuple[Floats, Floats]:
+    """Return the bounds, NaN where an interval of width 0 is that of too few users."""
+    hidden = (n_c < count_fewest_users(level)) & ~(low_c < high_c)
+    return np.where(hidden, np.nan, low_c), np.where(hidden, np.nan, high_c)
+
+
+def _poisson_thresholds() -> npt.NDArray[np.uint64]:
+    """Return 2^64 P(X <= j) for X ~ Poisson(1), j = 0, 1, ..., up to where it rounds to 2^64."""
+    # 1 / e as a fraction, from its alternating series: 26 terms are right to 2^-88.
+    factorial, e_inverse = 1, Fraction(1)
+    for n in range(1, 27):
+        factorial *= n
+        e_inverse += Fraction((-1) ** n, factorial)
+    total, term, thresholds = Fraction(0), e_inverse, []
+    for j in range(20):
+        total += term
+        term /= j + 1
+        thresholds.append(min(int(total * 2**64), MASK))
+    return np.array(thresholds, dtype=np.uint64)
+
+
+MASK = 2**64 - 1
+THRESHOLDS = _poisson_thresholds()
+NO_VARIANCE = Fraction(1, 1 << 50)
+LARGEST_WEIGHT = len(THRESHOLDS)
+
+
+@compile_with_python_errors
+def _fill_weights(
+    keys: npt.NDArray[np.uint64],
+    seed: np.uint64,
+    thresholds: npt.NDArray[np.uint64],
+    weights: npt.NDArray[np.int8],
+) -> None:
+    """Set weight = number of thresholds at or below the hash of (key, replicate, seed).
+
+    The first six comparisons have no branch, so that they run on many replicates at a time; one draw
+    in 1,700 needs more.
+    """
+    t0, t1, t2, t3, t4, t5 = thresholds[:6]
+    for u in range(len(keys)):
+        state, row = stream(seed, keys[u]), weights[u]
+        for b in range(len(row)):
+            draw = mix(state + np.uint64(b + 1) * GAMMA)
+            low = np.int8(draw >= t0) + np.int8(draw >= t1) + np.int8(draw >= t2)
+            row[b] = low + np.int8(draw >= t3) + np.int8(draw >= t4) + np.int8(draw >= t5)
+        for b in range(len(row)):
+            if row[b] == 6:
+                draw = mix(state + np.uint64(b + 1) * GAMMA)
+                while row[b] < len(thresholds) and draw >= thresholds[row[b]]:
+                    row[b] += 1
+
+
+def _as_unsigned(keys: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    if keys.dtype not in (np.int64, np.uint64):
+        raise DataError(
+            f"bootstrap keys are {keys.dtype}, not int64 or uint64", "hash the user ids to int64"
+        )
+    return keys.view(np.uint64)
+
+
+def _distinct_columns(valid_uc: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], list[int]]:
+    """Return the distinct columns and the index of each column in them: cut-offs of a metric agree."""
+    index: dict[bytes, int] = {}
+    pattern_c = [index.setdefault(column.tobytes(), len(index)) for column in valid_uc.T]
+    firsts = [pattern_c.index(pattern) for pattern in range(len(index))]
+    return valid_uc[:, firsts], pattern_c
+
+
+def _exact_block(fixed_uc: Floats) -> int:
+    """Return the users whose weighted sum stays below 2^53: rows x largest weight x largest value."""
+    largest = max(float(np.abs(fixed_uc).max(initial=0.0)), 1.0)
+    rows = int(2.0**53 / (LARGEST_WEIGHT * largest))
+    if rows < 1 or not np.isfinite(largest):
+        raise DataError(
+            f"a value of {largest * 2.0**-BOOTSTRAP_BITS:g} is too large for an exact bootstrap",
+            "rescale the values below 400,000",
+        )
+    return min(rows, BLOCK)
+
+
+def _fractions(sums_c2: Ints) -> list[Fraction]:
+    return [
+        Fraction((int(high) << LOW_BITS) + int(low), 1 << (HIGH_BITS + LOW_BITS)) for high, low in sums_c2
+    ]
+
+
+def _mean_and_error(n: int, total: Fraction, squares: Fraction) -> tuple[float, float]:
+    if n == 0:
+        return float("nan"), float("nan")
+    if n == 1:
+        return float(total), float("nan")
+    # Squares are rounded to 2^-52: a smaller variance than this means that all values agree.
+    variance = (squares - total * total / n) / (n - 1)
+    variance = variance if variance > NO_VARIANCE else Fraction(0)
+    return float(total / n), float(variance / n) ** 0.5

@@ -1,1 +1,0 @@
-"""Sources of interactions: files, tables and a generated world."""

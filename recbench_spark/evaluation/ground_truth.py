@@ -1,0 +1,170 @@
+"""Ground truth and training rows: pairs, rows of users (`USERS` of `ranking.batch_schemas`), catalogue.
+
+Axes: r rows, u users, i items of the catalogue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.checks import Check, warn_above_zero
+from recbench_spark.core.definitions import Definition
+from recbench_spark.core.hashed_ids import hash_ids
+from recbench_spark.errors import DataError
+from recbench_spark.metrics.result import PART
+from recbench_spark.ranking.batch_schemas import USERS
+from recbench_spark.sources.arrow_rows import find_indices
+from recbench_spark.storage.shared_arrays import bound_lists
+
+
+@dataclass(frozen=True)
+class InteractionPairs:
+    """Pairs of the truth or of training: each (user, item) once, ordered by user, then item.
+
+    user_r, item_r: indices of the users and of the catalogue; value_r: the highest relevance of the pair
+    """
+
+    user_r: Ints
+    item_r: Ints
+    value_r: Floats
+
+
+NO_PAIRS = InteractionPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+"""No rows."""
+
+
+@dataclass(frozen=True)
+class CatalogueItems:
+    """Some items of a catalogue, in the order of the catalogue.
+
+    ids: (n,) text; index_n: (n,) indices in the catalogue; label_n: (n,) popularity classes, None without
+    training rows
+    """
+
+    ids: pa.Array
+    index_n: Ints
+    label_n: npt.NDArray[np.str_] | None
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowCatalogue:
+    """The catalogue: all items in the order of their ids, which decides ties.
+
+    item_ids: (i,) text; n_train_i: (i,) training users
+    """
+
+    item_ids: pa.Array
+    n_train_i: Ints
+
+    def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
+        """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
+        index = find_indices(ids, self.item_ids)
+        return index, np.where(index >= 0, np.append(self.n_train_i, 0)[index], 0)
+
+    def ids(self) -> npt.NDArray[np.bytes_]:
+        """Return the ids as UTF-8, by item_index, (i,)."""
+        return np.array([text.encode() for text in self.item_ids.to_pylist()], dtype="S")
+
+    def counts(self) -> Ints:
+        """Return the number of training rows of each item, by item_index, (i,)."""
+        return self.n_train_i
+
+
+def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[InteractionPairs, int]:
+    """Keep each (user, item) once, with the highest value, and count dropped rows; skip NULL items.
+
+    Args:
+        table: user_id, item_id, and rating where rows have one.
+        users: ids of at least the users of the table.
+        items: ids of at least its items.
+    """
+    user_r, item_r = (
+        find_indices(table.column("user_id"), users),
+        find_indices(table.column("item_id"), items),
+    )
+    value_r = table.column("rating").to_numpy() if "rating" in table.column_names else np.ones(len(user_r))
+    pair_r = user_r * len(items) + item_r
+    known = np.flatnonzero(item_r >= 0)
+    order = known[np.argsort(pair_r[known])]
+    first = np.ones(len(order), bool)
+    first[1:] = pair_r[order[1:]] != pair_r[order[:-1]]
+    if not first.all():
+        order = known[np.lexsort((-value_r[known], pair_r[known]))]
+    order = order[first]
+    return InteractionPairs(user_r[order], item_r[order], value_r[order]), len(first) - len(order)
+
+
+def count_common_pairs(truth: InteractionPairs, trained: InteractionPairs, items: int) -> int:
+    """Count the pairs of the truth that are training pairs; both number the same users and items."""
+    truth_p, trained_p = (part.user_r * items + part.item_r for part in (truth, trained))
+    return int(np.isin(truth_p, trained_p).sum())
+
+
+def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check:
+    """Return the check that counts rows whose pair stands twice in a table.
+
+    Raises:
+        DataError: there are such rows, and the definition allows none.
+    """
+    if dropped and definition.duplicates == "error":
+        raise DataError(
+            f"{name}: {dropped} duplicate (user_id, item_id) rows", "remove them, or set duplicates=drop"
+        )
+    return warn_above_zero(f"{name}: duplicate rows", dropped, "the highest relevance is kept")
+
+
+def empty_train_checks(rows: int) -> list[Check]:
+    """Return a warning where there are no training rows."""
+    detail = "novelty and mean_popularity are not defined, and no item is known from training"
+    return [] if rows else [warn_above_zero("train without rows", 1, detail)]
+
+
+def build_user_table(
+    users: pa.Array, truth: InteractionPairs, trained: InteractionPairs, items: CatalogueItems
+) -> pa.Table:
+    """Build the rows of `USERS`.
+
+    Args:
+        users: ids of the users of the truth. Users of `trained` beyond them have larger indices.
+        truth: pairs, items by index in `items`.
+        trained: pairs, items by index in `items`; empty without training rows.
+        items: at least the items of both.
+    """
+    bounds = bound_lists(truth.user_r, len(users))
+    columns = {
+        "user_id": users,
+        "part": pa.repeat(PART, len(users)),
+        "user_key": pa.array(hash_ids(users).view(np.int64)),
+        "item_ids": pa.ListArray.from_arrays(bounds, items.ids.take(pa.array(truth.item_r))),
+        "items": pa.ListArray.from_arrays(bounds, pa.array(items.index_n[truth.item_r], pa.int32())),
+        "relevance": pa.ListArray.from_arrays(bounds, pa.array(truth.value_r)),
+        "slices": _slice_labels(bounds, truth, items.label_n),
+        "masked": _training_lists(trained, len(users), items.index_n),
+    }
+    return pa.table(columns, schema=USERS)
+
+
+def _training_lists(trained: InteractionPairs, users: int, index_n: Ints) -> pa.Array:
+    items = pa.array(index_n[trained.item_r[trained.user_r < users]], pa.int32())
+    return pa.ListArray.from_arrays(bound_lists(trained.user_r, users), items)
+
+
+def _slice_labels(
+    bounds: pa.Array, truth: InteractionPairs, label_n: npt.NDArray[np.str_] | None
+) -> pa.Array:
+    """Return labels of truth items by slice key: no keys without training rows, NULL for empty truth."""
+    kind, has_truth = USERS.field("slices").type, np.diff(bounds.to_numpy()) > 0
+    if label_n is None:
+        return pa.array([[] if present else None for present in has_truth], kind)
+    labels = pa.array(label_n[truth.item_r], pa.string())
+    starts = bounds.to_numpy()[np.flatnonzero(np.append(has_truth, True))]
+    values = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), labels)
+    keys = pa.repeat("popularity", len(values))
+    entries = pa.MapArray.from_arrays(pa.array(np.arange(len(values) + 1), pa.int32()), keys, values)
+    places = pa.array(np.where(has_truth, np.cumsum(has_truth) - 1, 0), mask=~has_truth)
+    return entries.take(places).cast(kind) if len(entries) else pa.nulls(len(has_truth), kind)

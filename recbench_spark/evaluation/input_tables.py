@@ -1,0 +1,220 @@
+"""Tables of an evaluation: opened and checked on the runner of the call, and dealt by user."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from recbench_spark.engine.local import LocalEngine
+from recbench_spark.engine.versions import is_frame
+from recbench_spark.errors import DataError
+from recbench_spark.evaluation import task_tables
+from recbench_spark.evaluation.request_checks import EvaluationPlan
+from recbench_spark.evaluation.task_tables import (
+    CANDIDATES,
+    FEATURES,
+    ITEM_VECTORS,
+    LISTED,
+    TRAIN,
+    TRUTH,
+    TaskTables,
+)
+from recbench_spark.metrics.kernels.chunk import check_gains
+from recbench_spark.schemas import IDS
+from recbench_spark.sources.input_rows import (
+    CheckedInput,
+    InputRows,
+    check_input,
+    check_vectors,
+    open_input,
+    refuse_twice,
+)
+from recbench_spark.sources.input_rules import refuse_different_widths, value_columns
+from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.blocks import (
+    Blocks,
+    ChangedRows,
+    Engine,
+    Side,
+    TaskRows,
+    deal_sides,
+    return_rows,
+)
+
+# ------------------------------------------------------------------------------------------ places
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """The runner, and a folder that all its tasks can read."""
+
+    engine: Engine
+    folder: str
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether this process is the only task."""
+        return isinstance(self.engine, LocalEngine) and self.engine.cores == 1
+
+    def hold(self, rows: TaskRows) -> TaskRows:
+        """Return rows that this process computes once; others as they are."""
+        if not self.is_here:
+            return rows
+        return Blocks(
+            self.engine.parallelize(rows.each(return_rows), 1), return_rows, rows.names, read=iter
+        )
+
+
+@contextmanager
+def open_place(table: Any, scratch: str | None) -> Iterator[RunPlace]:
+    """Open the runner of a table; a folder of this process is removed afterwards."""
+    frame = table.rows.frame if isinstance(table, InputRows) and hasattr(table.rows, "frame") else table
+    if is_frame(frame):
+        from recbench_spark.engine.sessions import SparkEngine  # noqa: PLC0415
+
+        engine: Any = SparkEngine(frame.sparkSession)
+    else:
+        engine = getattr(getattr(table, "rows", None), "engine", None)
+    if spark := getattr(engine, "spark", None):
+        from recbench_spark.storage.frame_blocks import base_folder  # noqa: PLC0415
+
+        yield RunPlace(engine, scratch or base_folder(spark))
+        return
+    folder = Path(tempfile.mkdtemp(prefix="recbench-"))
+    try:
+        yield RunPlace(LocalEngine(str(folder)), str(folder))
+    finally:
+        for file in folder.iterdir():
+            shared_arrays.remove_arrays(file.stem)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# ------------------------------------------------------------------------------------------ tables
+
+
+@dataclass(frozen=True)
+class CheckedTables:
+    """The tables of an evaluation by number, typed; and the lowest and highest grade of the truth."""
+
+    tables: Mapping[int, CheckedInput]
+    grades: tuple[float, ...]
+
+    def has(self, number: int) -> bool:
+        """Return whether the call has a table."""
+        return number in self.tables
+
+    @property
+    def item_kinds(self) -> dict[str, str]:
+        """Kinds of the ids of items in the catalogue, by their sides."""
+        owners = {
+            "truth": TRUTH,
+            "train": TRAIN,
+            "listed": ITEM_VECTORS if self.has(ITEM_VECTORS) else LISTED,
+        }
+        return {
+            side: self.tables[number].kinds["item_id"][0]
+            for side, number in owners.items()
+            if self.has(number)
+        }
+
+    @property
+    def numeric(self) -> bool | None:
+        """Return whether ties of items are ordered as numbers; None: the ids of text files decide."""
+        kinds = {*self.item_kinds.values()}
+        return None if "text" in kinds and kinds <= {"text", "integer"} else kinds == {"integer"}
+
+
+def read_tables(place: RunPlace, plan: EvaluationPlan, given: Mapping[str, Any]) -> CheckedTables:
+    """Open, check and type all tables.
+
+    Raises:
+        SchemaError, DataError: unusable columns or rows.
+    """
+    tables = read_system(place, plan)
+    tables[TRUTH] = read_truth(place, given["truth"])
+    if not tables[TRUTH].n:
+        raise DataError("truth: no rows", "a user with an empty truth has one row, with item_id NULL")
+    grades = next(iter(tables[TRUTH].ranges.values()), ())
+    check_gains(np.array(grades, np.float64), plan.definition)
+    for number, name in ((TRAIN, "train"), (CANDIDATES, "candidates")):
+        if given[name] is not None:
+            tables[number] = check_input(open_input(place.engine, given[name], (), name), {}, name)
+    if given["features"] is not None:
+        opened = open_input(place.engine, given["features"], (), "features")
+        tables[FEATURES] = check_vectors(opened, "item_id", "features", biased=False)
+        refuse_twice(place.engine, tables[FEATURES], "item_id", "features")
+    return CheckedTables(tables, grades)
+
+
+def read_system(place: RunPlace, plan: EvaluationPlan) -> dict[int, CheckedInput]:
+    """Read lists or scores, or the vectors of users and items."""
+    if plan.kind != "embeddings":
+        opened = open_input(place.engine, plan.system, (), plan.kind)
+        return {LISTED: check_input(opened, value_columns(opened.schema.names, plan.kind), plan.kind)}
+    names = ("user embeddings", "item embeddings")
+    users, items = (
+        check_vectors(open_input(place.engine, side, (), what), id_name, what)
+        for side, id_name, what in zip(plan.system, IDS, names, strict=True)
+    )
+    for rows, id_name, what in zip((users, items), IDS, names, strict=True):
+        refuse_twice(place.engine, rows, id_name, what)
+    refuse_different_widths((users.dims, items.dims), names)
+    return {LISTED: users, ITEM_VECTORS: items}
+
+
+def read_truth(place: RunPlace, truth: Any) -> CheckedInput:
+    """Read the truth; its relevance may be called a rating."""
+    opened = open_input(place.engine, truth, (), "truth")
+    name = "relevance" if "relevance" in opened.schema.names else "rating"
+    values = {name: "double"} if name in opened.schema.names else {}
+    return check_input(opened, values, "truth", empty_items=True)
+
+
+def deal_tables(place: RunPlace, tables: CheckedTables) -> TaskRows:
+    """Deal all tables by user; a task's value is `TaskTables`. Items of vectors are dealt by item."""
+    columns = {number: _list_columns(number, table) for number, table in tables.tables.items()}
+    if place.is_here:
+        held = {n: _rename(table.table, columns[n]) for n, table in tables.tables.items()}
+        task = TaskTables(held, tables.numeric)
+        return Blocks(place.engine.parallelize([task], 1), return_rows, read=iter)
+    sides = [
+        Side(n, ChangedRows(table.rows, tuple(columns[n].values()), partial(_rename, columns=columns[n]),
+                            tuple(columns[n])), tuple(columns[n]))
+        for n, table in tables.tables.items()
+    ]  # fmt: skip
+    types = {n: _list_types(columns[n]) for n in columns}
+    tasks = place.engine.count_tasks(sum(table.n for table in tables.tables.values()))
+    change = partial(task_tables.open_tables, columns=types, numeric=tables.numeric)
+    return deal_sides(place.engine, sides, tasks).then(change, ())
+
+
+VALUE_TYPES = {"rank": pa.int64(), "vector": pa.list_(pa.float32())}
+"""Types of columns that are neither ids nor float64."""
+
+
+def _list_columns(number: int, table: CheckedInput) -> dict[str, str]:
+    """Return the columns that tasks need: the task's name -> the table's."""
+    if number in (ITEM_VECTORS, FEATURES):
+        return {"user_id": "item_id"}
+    names = {name: name for name in table.names if name != "bias"}
+    if number == TRUTH:
+        return {("rating" if name == "relevance" else name): name for name in names}
+    return names
+
+
+def _list_types(columns: Mapping[str, str]) -> pa.Schema:
+    kinds = {name: pa.string() if name in IDS else VALUE_TYPES.get(name, pa.float64()) for name in columns}
+    return pa.schema(kinds)
+
+
+def _rename(rows: pa.Table, columns: Mapping[str, str]) -> pa.Table:
+    return rows.select(list(columns.values())).rename_columns(list(columns))

@@ -1,0 +1,245 @@
+"""Evaluation of predictions on either runner: tasks add up users, and count predictions in order.
+
+The predictions are dealt by user, and then by range. No task sends more than sums to the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import islice
+from operator import add
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.config import Bootstrap, Views, digest
+from recbench_spark.core.arrays import Floats
+from recbench_spark.core.checks import Check, warn_above_zero
+from recbench_spark.core.hashed_ids import hash_ids
+from recbench_spark.core.hashing import hash_longs, start
+from recbench_spark.errors import DataError
+from recbench_spark.evaluation.input_tables import RunPlace, open_place
+from recbench_spark.evaluation.measured import Measured
+from recbench_spark.evaluation.options import make_bootstrap
+from recbench_spark.evaluation.outputs import open_outputs
+from recbench_spark.metrics import prediction_ranges as ranges
+from recbench_spark.metrics import predictions as values
+from recbench_spark.metrics.predictions import (
+    Cuts,
+    MetricRow,
+    PredictionOrder,
+    PredictionTotals,
+    UserSums,
+    select_predictions,
+    sum_users,
+)
+from recbench_spark.metrics.ranking_counts import mark_few_users
+from recbench_spark.metrics.result import PART, Result
+from recbench_spark.ranking.batch_schemas import METRIC_ROWS, USER_PREDICTIONS
+from recbench_spark.schemas import IDS, require_names
+from recbench_spark.sources.arrow_rows import combine_column, is_text, refuse_repeated
+from recbench_spark.sources.dealt_ids import apply_both
+from recbench_spark.sources.input_rows import Typing, check_input, open_input, type_table
+from recbench_spark.storage.blocks import ChangedRows, TaskRows, return_rows
+from recbench_spark.storage.packed_blocks import Block
+
+VALUES = {"prediction": "double", "outcome": "double"}
+LABEL = "label"
+"""Column of the values by which predictions are cut, as text."""
+
+
+def evaluate_predictions(
+    predictions: Any,
+    bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
+    views: Views | None = None,
+    slice_by: str | None = None,
+    *,
+    scratch: str | None = None,
+) -> Result:
+    """Compute RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC and calibration error of predictions.
+
+    Slices `fpr`, `threshold` and `prediction_quantile` add partial AUC, the rates at thresholds, and
+    log-loss, RIG and PE by quantile of the prediction. Log-loss clips probabilities to 2^-52 .. 1 - 2^-52,
+    the same on both sides; GAUC weights each user's AUC by the user's positives. Values and errors keep 12
+    digits at any scale and do not depend on partitions.
+
+    Args:
+        predictions: user_id, item_id, prediction, outcome (a rating, or 0 and 1): a frame of Spark, or a
+            table of this process.
+        bootstrap: replicates, level and seed of the intervals.
+        views: bins, thresholds and false-positive rates.
+        slice_by: a column of few values; all numbers are computed again for the rows of each value.
+        scratch: folder that all executors can read.
+
+    Raises:
+        SchemaError: a column is missing, or cannot slice. DataError: no rows; NULL or NaN values, with
+            their number; too many slices.
+    """
+    boot, wanted = make_bootstrap(bootstrap), views or Views()
+    with open_place(predictions, scratch) as place:
+        rows = _open_rows(place, predictions, slice_by)
+        facts = reduce(add, rows.each(rows.names, _find_facts))
+        if slice_by is not None:
+            values.refuse_many_slices(slice_by, len(facts.labels))
+        more = rows.names[len(values.PREDICTIONS) + 1 :]
+        dealt = values.deal_users(place.engine, rows, more, facts.n)
+        labels = pa.schema({name: pa.list_(pa.string()) for name in more})
+        schema = pa.unify_schemas([USER_PREDICTIONS, labels])
+        grouped = dealt.then(partial(apply_both, dealt.change, _add_part), tuple(schema.names))
+        outputs = open_outputs(place.engine, grouped, schema)
+        users = outputs.rows.open(dealt.names, return_rows, dealt.names)
+        tasks = place.engine.count_tasks(facts.n)
+        deal = partial(_deal_ranges, cuts=ranges.cut_ranges(facts.sample, tasks))
+        with users.deal(deal, tasks).keep() as in_order:
+            metrics, checks = _measure(PredictionRows(users, in_order, boot, wanted), facts, slice_by)
+        columns = USER_PREDICTIONS.names
+        result = outputs.finish(Measured(metrics, values.user_value_batches, columns, checks))
+        return replace(result, rankings=None, truth=digest(str(facts.hashes), facts.n))
+
+
+def _open_rows(place: RunPlace, predictions: Any, slice_by: str | None) -> ChangedRows:
+    """Open and check predictions, with the column that slices as text."""
+    opened = open_input(place.engine, predictions, (), "predictions")
+    names = opened.schema.names
+    require_names(names, [*IDS, *VALUES], "predictions")
+    if not check_input(opened, VALUES, "predictions").n:
+        raise DataError("predictions: no rows", "check the path")
+    if slice_by is not None:
+        require_names(names, [slice_by], "predictions")
+        refuse_repeated(names, [slice_by], "predictions")
+        kind = opened.schema.field(slice_by).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_text(kind)):
+            raise values.slice_type_error(slice_by)
+    rules = Typing(IDS, VALUES, "predictions", opened.where)
+    more = () if slice_by is None else (slice_by,)
+    columns = tuple(dict.fromkeys((*rules.columns, *more)))
+    change = partial(_type_rows, rules=rules, slice_by=slice_by)
+    return ChangedRows(opened.rows, columns, change, (*rules.names, *(LABEL for _ in more)))
+
+
+def _type_rows(rows: pa.Table, rules: Typing, slice_by: str | None) -> pa.Table:
+    typed = type_table(rows.select(list(rules.columns)), rules)[0]
+    if slice_by is None:
+        return typed
+    return typed.append_column(LABEL, combine_column(rows.column(slice_by)).cast(pa.string()))
+
+
+def _add_part(users: pa.Table) -> pa.Table:
+    return users.add_column(1, "part", pa.repeat(PART, len(users)))
+
+
+# --------------------------------------------------------------------------------------- facts of rows
+
+
+@dataclass(frozen=True)
+class PredictionFacts:
+    """Facts of some rows; those of several tasks are added.
+
+    Attributes:
+        n: number of rows.
+        hashes: sum of the hashes of users, items and outcomes.
+        sample: some predictions.
+        labels: values that slice, at most one more than slices can be.
+        unlabelled: rows without one.
+    """
+
+    n: int
+    hashes: int
+    sample: Floats
+    labels: frozenset[str]
+    unlabelled: int
+
+    def __add__(self, other: PredictionFacts) -> PredictionFacts:
+        """Return the facts of both."""
+        return PredictionFacts(
+            self.n + other.n,
+            self.hashes + other.hashes,
+            np.concatenate([self.sample, other.sample]),
+            _limit_labels(self.labels | other.labels),
+            self.unlabelled + other.unlabelled,
+        )
+
+
+def _limit_labels(labels: Iterable[str]) -> frozenset[str]:
+    return frozenset(islice(labels, values.MAX_SLICES + 1))
+
+
+def _find_facts(tables: Iterable[pa.Table]) -> PredictionFacts:
+    facts = reduce(add, map(_count_table, tables), PredictionFacts(0, 0, np.zeros(0), frozenset(), 0))
+    return replace(facts, sample=ranges.sample_range(facts.sample, ranges.SAMPLE_TASK))
+
+
+def _count_table(rows: pa.Table) -> PredictionFacts:
+    labels = rows.column(LABEL) if LABEL in rows.column_names else pa.nulls(0, pa.string())
+    sample = ranges.sample_range(rows.column("prediction").to_numpy(), ranges.SAMPLE_TABLE)
+    distinct = _limit_labels(labels.drop_null().unique().to_pylist())
+    return PredictionFacts(len(rows), sum_hashes(rows), sample, distinct, labels.null_count)
+
+
+def sum_hashes(rows: pa.Table) -> int:
+    """Add up the hashes of user_id, item_id and outcome: the same for all predictions of these outcomes."""
+    hashes = start(len(rows))
+    for name in IDS:
+        hashes = hash_ids(rows.column(name), hashes)
+    # Spark hashes the bits of a float64; both zeros have the bits of 0.
+    outcome = rows.column("outcome").to_numpy() + 0.0
+    return sum(hash_longs(outcome.view(np.int64), hashes).view(np.int64).tolist())
+
+
+# ------------------------------------------------------------------------------------------- measuring
+
+
+@dataclass(frozen=True)
+class PredictionRows:
+    """Predictions as tasks hold them, by user and in order, and what is computed from them."""
+
+    users: TaskRows
+    in_order: TaskRows
+    bootstrap: Bootstrap
+    views: Views
+
+    def measure(self, label: str | None = None) -> tuple[list[MetricRow], list[Check], int]:
+        """Compute rows of `metrics`, checks of undefined ones, and the number of users, of one label."""
+        choose = partial(_select_range, label=label)
+        order = PredictionOrder.from_ranges(ranges.run_ranges(self.in_order, choose), self.views)
+        cuts = order.cuts(self.views)
+        sums = self.users.each(partial(_sum_label, label=label, bootstrap=self.bootstrap, cuts=cuts))
+        totals = PredictionTotals.from_sums(sums, self.bootstrap, cuts)
+        return *values.value_rows(order, totals, self.views), totals.users
+
+
+def _measure(
+    rows: PredictionRows, facts: PredictionFacts, slice_by: str | None
+) -> tuple[pa.Table, list[Check]]:
+    """Compute the rows of `metrics` of all predictions and of each slice, and checks."""
+    numbers, checks, n_users = rows.measure()
+    checks.append(Check(f"{PART}: users", n_users, None, "info", "users with predictions"))
+    checks += mark_few_users(PART, n_users)
+    if slice_by is not None:
+        checks.append(warn_above_zero(f"rows without {slice_by}", facts.unlabelled, "in no slice"))
+        for label in sorted(facts.labels, key=str.encode):
+            numbers += values.label_slice(rows.measure(label)[0], slice_by, label)
+    return pa.Table.from_pylist([{"part": PART, **row} for row in numbers], schema=METRIC_ROWS), checks
+
+
+def _sum_label(users: pa.Table, label: str | None, bootstrap: Bootstrap, cuts: Cuts) -> UserSums:
+    mine = users if label is None else select_predictions(users, LABEL, label)
+    return sum_users([mine], bootstrap, cuts)
+
+
+def _select_range(rows: pa.Table, label: str | None) -> pa.Table:
+    return rows if label is None else rows.filter(pc.equal(rows.column(LABEL), label))
+
+
+def _deal_ranges(tables: Iterable[pa.Table], cuts: Floats) -> Iterator[Block]:
+    """Send each prediction to the task of its range."""
+    names = ("prediction", "outcome", LABEL)
+    for users in tables:
+        lists = {name: combine_column(users.column(name)) for name in names if name in users.column_names}
+        flat = pa.table({name: column.flatten() for name, column in lists.items()})
+        yield from ranges.deal_ranges([flat], cuts)

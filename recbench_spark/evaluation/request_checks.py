@@ -1,0 +1,234 @@
+"""Checks of the options of an evaluation, made before any row is read, the same for both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Literal, cast
+
+from recbench_spark.config import CandidateDraw
+from recbench_spark.core.checks import Check, warn_above_zero
+from recbench_spark.core.definitions import SAMPLED, Definition, make_definition
+from recbench_spark.core.metric_names import Figures
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.options import EvaluationRequest, make_bootstrap, make_draw, normalize_types
+from recbench_spark.metrics.accuracy import MetricPlan
+from recbench_spark.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
+from recbench_spark.metrics.kernels.beyond_accuracy import POPULARITY
+from recbench_spark.ranking.request import refuse_hashed_ties
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """A checked evaluation: the output of a system, and how it is evaluated.
+
+    kind: lists, scores or embeddings; system: the tables of that kind; metric_plan: metrics and definition;
+    has_explicit_gain: the caller chose the gain of a relevance; figures: metrics that were named with a
+    cut-off, of which nothing else is reported.
+    """
+
+    kind: str
+    system: Any
+    metric_plan: MetricPlan
+    similarity: Literal["dot", "cosine"]
+    draw: CandidateDraw
+    has_explicit_gain: bool = True
+    figures: Figures = ()
+
+    @property
+    def definition(self) -> Definition:
+        """Return the definition of the metrics."""
+        return self.metric_plan.definition
+
+    @property
+    def lists(self) -> bool:
+        """Return whether the system's output is lists, which may leave out items."""
+        return self.kind == "lists"
+
+    @property
+    def drops_training_items(self) -> bool:
+        """Return whether training items are no candidates."""
+        return not self.lists and self.definition.candidates in ("unseen", *SAMPLED)
+
+    @property
+    def masks_truth(self) -> bool:
+        """Return whether a truth item that training knows is no candidate, as it is beside drawn ones."""
+        return not self.lists and self.definition.candidates == "unseen"
+
+    @property
+    def candidates(self) -> str | None:
+        """Return the candidate mode of embeddings; None for lists and scores, which are the candidates."""
+        return self.definition.candidates if self.kind == "embeddings" else None
+
+    def name_limits(self, train: Any, candidates: Any) -> dict[str, Any]:
+        """Return the tables that decide candidates or popularity, by what they decide."""
+        limits = {"training items": train} if self.drops_training_items else {}
+        limits |= {"popularity": train} if {*self.metric_plan.metrics} & {*POPULARITY} else {}
+        return limits | ({"candidates": candidates} if candidates is not None else {})
+
+
+def check_request(
+    request: EvaluationRequest,
+    *,
+    lists: Any,
+    scores: Any,
+    embeddings: Any,
+    train: Any,
+    candidates: Any,
+    features: Any,
+) -> EvaluationPlan:
+    """Check the options against the tables of the call.
+
+    Raises:
+        ConfigError: not exactly one of lists, scores, embeddings; an option that a function below refuses.
+    """
+    kind, system = select_system(lists=lists, scores=scores, embeddings=embeddings)
+    request = normalize_types(request)
+    definition, name = make_definition(request.preset, request.definition), request.features_name
+    draw = make_draw(request.draw) or CandidateDraw()
+    if kind == "embeddings":
+        definition = draw.add_to(definition)
+    if kind != "lists" or not _has_ranks(system):
+        definition = definition.without_ranks()
+    plan = MetricPlan.checked(
+        cast(tuple[str, ...], request.metrics),
+        cast(tuple[int, ...], request.k),
+        definition,
+        make_bootstrap(request.bootstrap),
+        None if features is None else name,
+        uncut=request.uncut,
+    )
+    check_candidates(definition, kind == "embeddings", candidates is not None, train is not None)
+    check_needs(plan.metrics, train is not None, features is not None)
+    check_figures(plan, request.figures)
+    gain_is_explicit = request.preset is not None or "gain" in (request.definition or {})
+    return EvaluationPlan(kind, system, plan, request.similarity, draw, gain_is_explicit, request.figures)
+
+
+def _has_ranks(table: Any) -> bool:
+    """Return whether lists have ranks, whatever kind of frame they are; a path may have them."""
+    # A frame of Spark 4.2 by Connect has a column of any name: what it surely has is asked for first.
+    names = getattr(table, "columns", table)
+    if not all(isinstance(name, str) for name in names):
+        names = getattr(table, "column_names", names)
+    return isinstance(table, str | PathLike) or "rank" in [str(name) for name in names]
+
+
+def check_figures(plan: MetricPlan, figures: Figures) -> None:
+    """Check that each metric that was named with a cut-off has values at cut-offs.
+
+    Raises:
+        ConfigError: it only has a value over the whole ranking.
+    """
+    for metric, k in figures:
+        if k not in plan.columns(metric):
+            hint = f"name it without a cut-off: '{metric}'"
+            raise ConfigError(f"{metric}@{k}: {metric} is over the whole ranking", hint)
+
+
+GRADES_WITHOUT_GAIN = "relevance without a gain"
+"""Name of the check of graded relevance without an explicit gain: each grade counts 1."""
+
+
+def gain_checks(plan: EvaluationPlan, grades: Sequence[float]) -> list[Check]:
+    """Return a warning where the truth has grades without an explicit gain, so that each counts 1.
+
+    Args:
+        plan: the evaluation; only DCG has a gain.
+        grades: the lowest and the highest relevance of the truth; empty where it has none.
+    """
+    graded = len(grades) and (grades[0] != grades[-1] or grades[-1] != 1) and grades[-1] > 0
+    by_rank = {*plan.metric_plan.metrics} - {*LIST_METRICS}
+    if plan.has_explicit_gain or not graded or not by_rank:
+        return []
+    if "ndcg" not in by_rank:
+        return _binary_checks(plan.definition, grades)
+    detail = (
+        f"the truth has grades up to {grades[-1]:g}, and each relevant item counts 1: write "
+        "definition.gain=linear (or exponential) for grades, definition.gain=binary where 1 is meant"
+    )
+    return [warn_above_zero(GRADES_WITHOUT_GAIN, grades[-1], detail)]
+
+
+def drawn_candidates_checks(
+    mode: str, draw: CandidateDraw, n_items: int, drawn: tuple[int, float, int]
+) -> list[Check]:
+    """Return checks of the candidates that were drawn beside those that were asked.
+
+    Args:
+        mode: uniform or popularity.
+        draw: what was asked.
+        n_items: items of the catalogue.
+        drawn: candidates of the user with the fewest, their mean, and those of the user with the most.
+    """
+    low, mean, high = drawn
+    request = f"{mode}, {draw.n} a {draw.per} asked, seed {draw.seed}, of {n_items} items"
+    detail = f"{low} to {high} a user drawn; {request}"
+    few = "a user has fewer items outside of training and truth than were asked"
+    return [
+        Check("candidates drawn", mean, None, "info", detail),
+        warn_above_zero("drawn candidates that a user lacks", max(draw.n - low, 0), f"{few}: {detail}"),
+    ]
+
+
+def _binary_checks(definition: Definition, grades: Sequence[float]) -> list[Check]:
+    """Return a warning where all grades above 0 are relevant alike, without a chosen threshold."""
+    if definition.threshold is not None or grades[0] <= 0 or grades[0] == grades[-1]:
+        return []
+    detail = (
+        f"the truth has grades from {grades[0]:g} to {grades[-1]:g}, and all are relevant alike: write "
+        "definition.threshold=4 (or the grade that you mean), definition.gain=binary where all are meant"
+    )
+    return [warn_above_zero(GRADES_WITHOUT_GAIN, grades[-1], detail)]
+
+
+def select_system(**systems: Any) -> tuple[str, Any]:
+    """Return kind and tables of the output of the system.
+
+    Raises:
+        ConfigError: the call has none of them, or several.
+    """
+    present = [(name, value) for name, value in systems.items() if value is not None]
+    if len(present) != 1:
+        raise ConfigError(
+            "give exactly one of lists, scores, embeddings", "these are the outputs of a system"
+        )
+    return present[0]
+
+
+def check_candidates(definition: Definition, embeddings: bool, candidates: bool, train: bool) -> None:
+    """Check that a table of candidates and `candidates=given` come together, and only with embeddings.
+
+    Raises:
+        ConfigError: they do not, candidates are drawn and there are no training rows, or ties of
+            embeddings are hashed.
+    """
+    if candidates and not embeddings:
+        raise ConfigError("candidates are for embeddings", "lists and scores bring their own candidates")
+    if embeddings:
+        refuse_hashed_ties(definition, "embeddings")
+    if embeddings and candidates != (definition.candidates == "given"):
+        raise ConfigError(
+            f"definition.candidates is {definition.candidates} {'with' if candidates else 'without'} a "
+            "table of candidates",
+            "a table of user_id, item_id and definition.candidates=given go together",
+        )
+    if embeddings and definition.candidates in SAMPLED and not train:
+        raise ConfigError(
+            f"definition.candidates is {definition.candidates} without training rows",
+            "give train: items are drawn that a user has neither there nor in the truth",
+        )
+
+
+def check_needs(metrics: Sequence[str], train: bool, features: bool) -> None:
+    """Check that each metric of lists has the tables that it is measured with.
+
+    Raises:
+        ConfigError: training rows or features are missing.
+    """
+    popular = [name for name in metrics if name in POPULARITY]
+    if popular and not train:
+        raise ConfigError(f"{popular[0]} needs the training rows", "give train (--train PATH)")
+    if DIVERSITY in metrics and not features:
+        raise ConfigError("diversity needs vectors of the items", "give features (--features PATH)")

@@ -1,0 +1,153 @@
+"""Batched evaluation in one shuffle: users and the models' data about them are joined by user.
+
+Users, vectors and lists are dealt in blocks (`blocks.deal_sides`): one value for a thousand rows, for any
+number of models. Each task then ranks by one model after the other (`task`). Rows of users go to files; the
+driver receives a few rows per model. Without Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from recbench_spark.engine.measures import Measures, read_results
+from recbench_spark.evaluation import task
+from recbench_spark.evaluation.task import (
+    CANDIDATES_MEMBER,
+    FAILED,
+    RANKINGS,
+    SECONDS,
+    USERS_MEMBER,
+    VALUES,
+    BatchedWork,
+    Member,
+)
+from recbench_spark.evaluation.task_devices import choose_device
+from recbench_spark.ranking.candidates import Candidates
+from recbench_spark.ranking.inputs import VECTOR_ROWS, GivenRows, RankingInput
+from recbench_spark.ranking.request import RankingRequest
+from recbench_spark.storage.blocks import Engine, NamedRows, Side, deal_sides, finish_dealt
+from recbench_spark.storage.delta_files import File
+
+PAIRS_PER_TASK = 1 << 12
+"""Fewest (user, model) pairs of a task, where there are fewer tasks than the runner would make."""
+
+TASK_BYTES = 1 << 27
+"""Bytes of users, with their vectors and lists, that a task should hold; it takes several times as much."""
+
+USER_BYTES, LIST_BYTES = 1 << 11, 1 << 12
+"""Estimated bytes of a user: of the row, and of a list of one model."""
+
+VECTOR = pa.schema([VECTOR_ROWS.field("vector")])
+
+
+@dataclass(frozen=True)
+class BatchedResult:
+    """Result of a pass for one model.
+
+    Attributes:
+        measured: rows by name of the measure.
+        rankings, values: files of the tables `rankings` and `user_metrics`.
+        seconds: time of all tasks together.
+        error: message, where a task failed.
+    """
+
+    measured: dict[str, pa.Table]
+    rankings: list[File]
+    values: list[File]
+    seconds: float
+    error: str | None = None
+
+
+class PassInputs(NamedTuple):
+    """Users of a pass, and the models that it ranks.
+
+    Attributes:
+        users: rows of `part_users.select_part_users`.
+        ranked: models and lists.
+        n_users: approximate number of rows of users.
+        candidates: candidates of each user, for models that score; None: the catalogue.
+    """
+
+    users: NamedRows
+    ranked: Sequence[RankingInput]
+    n_users: int
+    candidates: Candidates | None = None
+
+
+def to_member(run_id: str, ranked: RankingInput, request: RankingRequest) -> Member:
+    """Describe a model for tasks."""
+    if isinstance(ranked, GivenRows):
+        return Member(run_id, None, ranked.mask, ranked.list_columns(request))
+    return Member(run_id, ranked.source, columns=VECTOR if ranked.vectors is not None else pa.schema({}))
+
+
+def evaluate(engine: Engine, inputs: PassInputs, work: BatchedWork) -> list[BatchedResult]:
+    """Rank and measure every model in one pass; files of rows of users are written, but not committed.
+
+    Shuffles users, vectors and lists by user once, then the sums of tasks by model and cell. The driver
+    holds the results of each model, and the names of its files.
+
+    Args:
+        engine: the runner.
+        inputs: users, models and lists, in the order of `work.members`.
+        work: request, measures and folders.
+    """
+    tasks = count_tasks(engine, work.members, inputs.n_users)
+    finishing = min(tasks, engine.count_tasks(0))
+    device, work = choose_device(engine), replace(work, repeats=hasattr(engine, "spark"))
+    measure = partial(task.deal_results, work=work, device=device, tasks=finishing)
+    sums = deal_sides(engine, list_sides(inputs, work.request), tasks).deal(measure, finishing)
+    cells = finish_dealt(work.measures, sums)
+    return [_member_result(work.measures, cells, number) for number in range(len(work.members))]
+
+
+def count_tasks(engine: Engine, members: Sequence[Member], n_users: int) -> int:
+    """Return the number of tasks: the runner's, fewer for small work, more for large work."""
+    user_bytes = USER_BYTES + sum(_bytes_per_user(member) for member in members)
+    few = n_users * len(members) // PAIRS_PER_TASK
+    return max(min(engine.count_tasks(0), few), n_users * user_bytes // TASK_BYTES, min(engine.cores, 2))
+
+
+def _bytes_per_user(member: Member) -> int:
+    return LIST_BYTES if member.source is None else 4 * member.source.dims
+
+
+def list_sides(inputs: PassInputs, request: RankingRequest) -> list[Side]:
+    """List what tasks need of their users: the users, their candidates, and what models know of them."""
+    models = [one for one in inputs.ranked if not isinstance(one, GivenRows)]
+    names = inputs.users.names
+    if not any(model.source.wants_history for model in models):  # as long as all other columns together
+        names = tuple(name for name in names if name != "history")
+    sides = [Side(USERS_MEMBER, inputs.users, names)]
+    if inputs.candidates is not None:
+        rows, rule = inputs.candidates
+        sides.append(Side(CANDIDATES_MEMBER, rows, rule.columns))
+    for number, one in enumerate(inputs.ranked):
+        if isinstance(one, GivenRows):
+            lists = one.key_lists(request)
+            sides.append(Side(number, lists, lists.names))
+        elif one.vectors is not None:
+            sides.append(Side(number, one.vectors, VECTOR_ROWS.names))
+    return sides
+
+
+def _member_result(measures: Measures, cells: pa.Table, member: int) -> BatchedResult:
+    """Collect the results of one model; an error of one task is an error of the model."""
+    results = read_results(measures, cells, member)
+    error, seconds = (results.pop(kind, None) for kind in (FAILED, SECONDS))
+    rankings, values = (
+        [task.row_to_file(row) for row in results.pop(kind).to_pylist()] if kind in results else []
+        for kind in (RANKINGS, VALUES)
+    )
+    return BatchedResult(
+        results,
+        rankings,
+        values,
+        0.0 if seconds is None else float(seconds.column("seconds").to_numpy().sum()),
+        None if error is None else str(error.column("error")[0]),
+    )

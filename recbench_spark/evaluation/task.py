@@ -1,0 +1,272 @@
+"""Task of a batched evaluation: ranks and measures its users by one model after the other. Without Spark.
+
+A task holds its users once, and the vectors (or lists) that the models have of these users. The item side
+(mapped) and the rankings are held for one model at a time. The task writes rows of users to Parquet files
+and returns sums. A model that fails leaves one row with its error and no other row. If it is the only model
+it raises, so that a runner that repeats tasks tries again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.streams import Batches
+from recbench_spark.engine.measures import Measure, Measures, pack_rows
+from recbench_spark.errors import RecbenchError
+from recbench_spark.evaluation import progress
+from recbench_spark.ranking.batch_schemas import RANKED_USERS, USER_VALUES, USERS
+from recbench_spark.ranking.candidates import CandidateRule, add_candidates
+from recbench_spark.ranking.given import group_lists, rank_batches
+from recbench_spark.ranking.request import RankingRequest
+from recbench_spark.ranking.scored import score_batches
+from recbench_spark.ranking.sources import Source
+from recbench_spark.storage.blocks import Sides, pack_sums
+from recbench_spark.storage.delta_files import File, write_file
+from recbench_spark.storage.packed_blocks import Block, unpack_blocks
+
+USERS_MEMBER, CANDIDATES_MEMBER = -1, -2
+"""Numbers of the sides that are the users themselves, and their candidates."""
+
+FAILED, RANKINGS, VALUES, SECONDS = "failed", "rankings", "user_metrics", "seconds"
+"""Kinds beside the names of measures: an error, files of two tables, seconds of a task for a model."""
+
+DICTIONARY_COLUMNS = (
+    *(
+        f"{name}.list.element"
+        for name in ("item_ids", "relevance", "tied", "before", "top_items", "propensity")
+    ),
+    "slices.key_value.key",
+    "slices.key_value.value.list.element",
+)
+"""Columns of rankings with repeated values; dictionaries save half of the bytes."""
+
+BATCH_USERS = 4096
+"""Users that are ranked at once."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model as tasks see it.
+
+    Attributes:
+        run_id: run of its rows.
+        source: source of its scores; None for lists or scores of another system.
+        mask: training items are taken out of these lists or scores.
+        columns: schema of the model's columns about users: `vector`, or those of lists (`LISTED_USERS`).
+    """
+
+    run_id: str
+    source: Source | None
+    mask: bool = True
+    columns: pa.Schema = field(default_factory=lambda: pa.schema({}))
+
+
+@dataclass(frozen=True)
+class BatchedWork:
+    """Models of a batched evaluation, and what tasks compute of each.
+
+    Attributes:
+        members: the models.
+        request: definition, length of lists, largest rank that is counted.
+        measures: measures by name.
+        values: function from rankings to rows of `USER_VALUES`; None: such rows are not written.
+        folders: folders of the tables `rankings` and `user_metrics`, whose partitions are runs.
+        candidates: what the rows of CANDIDATES_MEMBER are; None: there are none.
+        repeats: the runner tries a task that raises again.
+        progress: a folder where tasks record their progress (`progress.record_progress`); empty: none.
+    """
+
+    members: tuple[Member, ...]
+    request: RankingRequest
+    measures: Measures
+    values: Callable[[Batches], Batches] | None
+    folders: tuple[str, str]
+    candidates: CandidateRule | None = None
+    repeats: bool = False
+    progress: str = ""
+
+
+@dataclass(frozen=True)
+class RankedAlone:
+    """Request, device and kind of candidates where one model is ranked, and not measured."""
+
+    request: RankingRequest
+    device: Callable[[], str]
+    candidates: CandidateRule | None = None
+
+
+def deal_results(
+    sides: Iterable[Sides], work: BatchedWork, device: Callable[[], str], tasks: int
+) -> Iterator[Block]:
+    """Evaluate all models on a task's users, and send the sums to the tasks that finish them."""
+    for task_sides in sides:
+        yield from pack_sums(run_task(work, device, task_sides), work.measures, tasks)
+
+
+def run_task(work: BatchedWork, device: Callable[[], str], sides: Sides) -> Batches:
+    """Evaluate all models on a task's blocks, and yield rows of `CELLS`."""
+    users = read_users(sides, work.candidates)
+    if users is None:
+        return
+    pa.default_memory_pool().release_unused()  # blocks took as much as the users do, and ranking takes more
+    task, task_device = users.column("user_key")[0].as_py() % 2**63, device()
+    values_by_measure: dict[str, dict[int, Any]] = {
+        name: {} for name, measure in work.measures.items() if measure.grouped
+    }
+    for number, member in enumerate(work.members):
+        started = time.perf_counter()
+        member_rows = unpack_blocks(sides.pop(number, []))
+        try:
+            results, member_values = _evaluate_member(work, member, users, member_rows, task_device)
+        # An error of one model must not stop the others; the driver tries this model again alone.
+        except Exception as error:
+            if len(work.members) == 1 and work.repeats:
+                raise
+            own = isinstance(error, RecbenchError)
+            message = str(error) if own else f"{type(error).__name__}: {error}"
+            results, member_values = [(FAILED, pa.table({"error": [message]}))], {}
+        results.append((SECONDS, pa.table({"seconds": [time.perf_counter() - started]})))
+        progress.record_progress(work.progress, task, users.num_rows * (number + 1))
+        yield from (pack_rows(kind, rows, number) for kind, rows in results)
+        for name, values in member_values.items():
+            values_by_measure[name][number] = values
+            if len(values_by_measure[name]) == MODELS_PER_SUM:
+                yield from _sum_models(name, work.measures[name], values_by_measure[name])
+    for name, values in values_by_measure.items():
+        yield from _sum_models(name, work.measures[name], values)
+
+
+MODELS_PER_SUM = 64
+"""Models whose values of users a task holds until they are added up: 100 bytes per user and model."""
+
+
+def read_users(sides: Sides, candidates: CandidateRule | None) -> pa.Table | None:
+    """Take the users of a task out of its blocks, in order, with their candidates; None: it has none."""
+    users, rows = (unpack_blocks(sides.pop(number, [])) for number in (USERS_MEMBER, CANDIDATES_MEMBER))
+    if users is None:
+        return None
+    users = users.sort_by([("user_id", "ascending"), ("part", "ascending")])
+    return (users if candidates is None else add_candidates(users, rows, candidates)).combine_chunks()
+
+
+def _sum_models(name: str, measure: Measure, model_values: dict[int, Any]) -> Batches:
+    """Yield the sums of models from their values, and clear the values."""
+    assert measure.grouped is not None
+    totals = measure.grouped[1](list(model_values.values()))
+    for number, batches in zip(model_values, totals, strict=True):
+        yield from (pack_rows(name, rows, number) for _, rows in _join_sums(name, batches))
+    model_values.clear()
+
+
+Results = list[tuple[str, pa.Table]]
+"""Rows of results of one model, with their kind."""
+
+
+def _join_sums(name: str, batches: Iterable[pa.RecordBatch]) -> Results:
+    sums = [rows for rows in batches if rows.num_rows]
+    return [(name, pa.Table.from_batches(sums))] if sums else []
+
+
+def _evaluate_member(
+    work: BatchedWork, member: Member, users: pa.Table, member_rows: pa.Table | None, device: str
+) -> tuple[Results, dict[str, Any]]:
+    """Return all rows of results of one model, and values to add up with those of other models."""
+    ranked = list(rank_users(work.request, member, users, member_rows, device))
+    results: Results = []
+    member_values: dict[str, Any] = {}
+    for name, measure in work.measures.items():
+        if measure.grouped:
+            member_values[name] = measure.grouped[0](iter(ranked))
+        else:
+            results += _join_sums(name, measure.sums(iter(ranked)))
+    partition = {"run_id": member.run_id}
+    table = _to_stored_table(ranked, ("part",))
+    file = write_file(table, work.folders[0], partition, RANKED_USERS.names, DICTIONARY_COLUMNS)
+    results.append((RANKINGS, _file_row(file)))
+    values = list(work.values(iter(ranked))) if work.values else []
+    if values:
+        # Rows of a metric are contiguous, so that readers of one metric skip the others.
+        values.sort(key=lambda batch: (batch.column("metric")[0].as_py(), batch.column("part")[0].as_py()))
+        table = _to_stored_table(values, ("part", "metric", "definition", "estimator"))
+        file = write_file(table, work.folders[1], partition, USER_VALUES.names, ("ks.list.element",))
+        results.append((VALUES, _file_row(file)))
+    return results, member_values
+
+
+def rank_sides(sides: Sides, member: Member, work: RankedAlone) -> pa.Table:
+    """Rank a task's users by one model: rows of `RANKED_USERS`."""
+    users = read_users(sides, work.candidates)
+    if users is None:
+        return RANKED_USERS.empty_table()
+    member_rows = unpack_blocks(sides.pop(0, []))
+    return pa.Table.from_batches(rank_users(work.request, member, users, member_rows, work.device()))
+
+
+# ------------------------------------------------------------------------------- ranking
+
+
+def rank_users(
+    request: RankingRequest, member: Member, users: pa.Table, member_rows: pa.Table | None, device: str
+) -> Batches:
+    """Rank users by one model: rows of `RANKED_USERS`."""
+    if member.source is None and member_rows is not None:
+        member_rows = group_lists(member_rows)
+    batches = join_member_rows(users.select(_ranking_columns(member, users)), member, member_rows)
+    if member.source is None:
+        return rank_batches(request, batches)
+    return score_batches(member.source, request, batches, device=device)
+
+
+def _ranking_columns(member: Member, users: pa.Table) -> list[str]:
+    """Return the columns of users that a model needs; lists of other systems need no candidates."""
+    names = [*USERS.names, "propensity"]
+    if member.source is None:
+        names = [name for name in names if member.mask or name != "masked"]
+    else:
+        names += ["candidates", "drawn", "pool"] + (["history"] if member.source.wants_history else [])
+    return [name for name in names if name in users.column_names]
+
+
+def join_member_rows(users: pa.Table, member: Member, member_rows: pa.Table | None) -> Batches:
+    """Yield some thousand users at a time with the model's columns about them (NULL: none)."""
+    for batch in users.to_batches(max_chunksize=BATCH_USERS):
+        row_indices = (
+            None
+            if member_rows is None
+            else pc.index_in(batch.column("user_id"), member_rows.column("user_id"))
+        )
+        for wanted_field in member.columns:
+            column = pa.nulls(batch.num_rows, wanted_field.type)
+            if member_rows is not None:
+                column = member_rows.column(wanted_field.name).take(row_indices).combine_chunks()
+            batch = batch.append_column(wanted_field.name, column)  # noqa: PLW2901
+        yield batch
+
+
+# ------------------------------------------------------------------------------- files
+
+
+def _to_stored_table(batches: Sequence[pa.RecordBatch], repeated: Sequence[str]) -> pa.Table:
+    """Combine the rows for writing; columns with repeated values become dictionaries."""
+    table = pa.Table.from_batches(batches)
+    for name in repeated:
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table.column(name).dictionary_encode())
+    return table
+
+
+def _file_row(file: File) -> pa.Table:
+    assert file.partition is not None
+    row = {"path": file.path, "size": file.size, "rows": file.rows, **file.partition}
+    return pa.Table.from_pylist([row])
+
+
+def row_to_file(row: Mapping[str, Any]) -> File:
+    """Return the file of a row of the kinds RANKINGS and VALUES."""
+    return File(row["path"], row["size"], row["rows"], {"run_id": row["run_id"]})

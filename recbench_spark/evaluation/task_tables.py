@@ -1,0 +1,305 @@
+"""Rows of a task's users, of all tables: what checks and catalogue need, rows of `USERS`, and ranks.
+
+All rows of a user are in one task. One process is the only task of a local evaluation. Its tables count
+once what several passes need; a task of Spark counts it in each pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.config import CandidateDraw
+from recbench_spark.core.arrays import Ints
+from recbench_spark.core.ids import CANONICAL_INTEGER
+from recbench_spark.core.streams import Batches
+from recbench_spark.evaluation.ground_truth import (
+    NO_PAIRS,
+    CatalogueItems,
+    InteractionPairs,
+    build_user_table,
+    count_common_pairs,
+    distinct_pairs,
+)
+from recbench_spark.metrics.listed import ItemLookup
+from recbench_spark.metrics.predictions import BATCH_USERS
+from recbench_spark.metrics.ranking_counts import count_gaps, count_pairs
+from recbench_spark.ranking.batch_schemas import RANKED_USERS
+from recbench_spark.ranking.candidates import CandidateRule, add_candidates
+from recbench_spark.ranking.drawn_batches import draw_batches
+from recbench_spark.ranking.given import add_lists, rank_batches
+from recbench_spark.ranking.request import RankingRequest
+from recbench_spark.ranking.scored import score_batches
+from recbench_spark.ranking.sources import DotSource
+from recbench_spark.schemas import IDS
+from recbench_spark.sources.arrow_rows import combine_column, distinct_ids, find_indices
+from recbench_spark.splits.popularity import label_popularity
+from recbench_spark.storage.blocks import Sides
+from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.shared_arrays import bound_lists
+
+LISTED, TRAIN, TRUTH, CANDIDATES, ITEM_VECTORS, FEATURES = range(6)
+"""Tables: lists or scores, or vectors of users; training; truth; given candidates; vectors of items."""
+
+SIDES = ("listed", "train", "truth", "candidates", "features")
+"""Columns that count the rows of an id."""
+
+
+@dataclass(frozen=True)
+class TaskCatalogue:
+    """The catalogue as tasks see it, and the bounds of its popularity classes.
+
+    lookup: look-up of ids; bounds: training counts from which items are torso and head, None without
+    training rows.
+    """
+
+    lookup: ItemLookup
+    bounds: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class CandidateDraws:
+    """Draw of candidates: mode and settings, and the function that opens the running sum of weights."""
+
+    mode: str
+    settings: CandidateDraw
+    n_items: int
+    open_running: Callable[[], Ints]
+
+
+@dataclass(eq=False)
+class TaskTables:
+    """Tables of a task by number; items that only vectors name are in ITEM_VECTORS as `user_id`."""
+
+    tables: Mapping[int, pa.Table]
+    numeric: bool | None = None
+
+    def column(self, number: int, name: str) -> pa.ChunkedArray:
+        """Return a column of ids; empty where there is no such table."""
+        table = self.tables.get(number)
+        return pa.chunked_array([], pa.string()) if table is None else table.column(name)
+
+    @cached_property
+    def truth_users(self) -> pa.Array:
+        """Users of the truth."""
+        return distinct_ids([self.column(TRUTH, "user_id")])
+
+    @cached_property
+    def users(self) -> pa.Array:
+        """All users: those of the truth come first."""
+        more = [self.column(number, "user_id") for number in (TRAIN, LISTED)]
+        return distinct_ids([self.truth_users, *more])
+
+    @cached_property
+    def items(self) -> pa.Array:
+        """All items of the catalogue, in the order that decides ties where `numeric` is known."""
+        columns = [self.column(number, "item_id") for number in (TRUTH, TRAIN)]
+        columns.append(self.column(ITEM_VECTORS, "user_id"))
+        columns += [self.column(LISTED, "item_id")] if self.has_lists else []
+        return order_ids(distinct_ids(columns), self.numeric)
+
+    @property
+    def has_lists(self) -> bool:
+        """Return whether the system gives lists or scores."""
+        return LISTED in self.tables and "item_id" in self.tables[LISTED].column_names
+
+    @cached_property
+    def pairs(self) -> dict[int, tuple[InteractionPairs, int]]:
+        """Pairs of truth and training, by `users` and `items`, and the number of dropped rows."""
+        return {
+            number: distinct_pairs(self.tables[number], self.users, self.items)
+            if number in self.tables
+            else (NO_PAIRS, 0)
+            for number in (TRUTH, TRAIN)
+        }
+
+    @cached_property
+    def row_indices(self) -> tuple[Ints, Ints]:
+        """Indices of the user and the item of each row of lists or scores."""
+        columns = zip(IDS, (self.users, self.items), strict=True)
+        user_r, item_r = (find_indices(self.column(LISTED, name), known) for name, known in columns)
+        return user_r, item_r
+
+    def order_items(self, index_i: Ints) -> TaskTables:
+        """Return these tables with items in the order of a catalogue."""
+        if (np.diff(index_i) > 0).all():
+            return self
+        other = TaskTables(self.tables, self.numeric)
+        other.items = self.items.take(pa.array(np.argsort(index_i)))
+        return other
+
+
+def order_ids(ids: pa.Array, numeric: bool | None) -> pa.Array:
+    """Order ids as numbers, or as UTF-8; without a word by what they are."""
+    if numeric is None:
+        numeric = are_numbers(ids)
+    return ids.take(pc.array_sort_indices(ids.cast(pa.int64()) if numeric else ids))
+
+
+def are_numbers(ids: pa.Array) -> bool:
+    """Return whether all ids are the only spelling of a whole number."""
+    return bool(pc.all(pc.match_substring_regex(ids, CANONICAL_INTEGER), min_count=0).as_py())
+
+
+def open_tables(sides: Sides, columns: Mapping[int, pa.Schema], numeric: bool | None) -> TaskTables:
+    """Open the blocks that a task gets; a table without rows here is empty."""
+    return TaskTables({n: _open_table(sides.pop(n, []), schema) for n, schema in columns.items()}, numeric)
+
+
+def _open_table(blocks: list[pa.Buffer], schema: pa.Schema) -> pa.Table:
+    rows = unpack_blocks(blocks)
+    if rows is None:
+        return schema.empty_table()
+    return pa.table(
+        [
+            rows.column(name).combine_chunks().dictionary_encode() if name in IDS else rows.column(name)
+            for name in schema.names
+        ],
+        schema.names,
+    )
+
+
+# ----------------------------------------------------------------------------------------- counting
+
+
+def count_users(task: TaskTables) -> pa.Table:
+    """Return each user once, with a truth for each table: `id`, and columns of SIDES."""
+    present = {"listed": LISTED, "train": TRAIN, "truth": TRUTH, "candidates": CANDIDATES}
+    ids = {side: distinct_ids([task.column(number, "user_id")]) for side, number in present.items()}
+    users = distinct_ids([task.users, ids["candidates"]])
+    return pa.table({"id": users, **{one: pc.is_in(users, value_set=own) for one, own in ids.items()}})
+
+
+def count_items(task: TaskTables) -> pa.Table:
+    """Return each item once, with its rows in lists, pairs of training and truth, and other tables."""
+    extra = [task.column(FEATURES, "user_id"), task.column(CANDIDATES, "item_id")]
+    items = distinct_ids([task.items, *extra])
+    n = len(items)
+    places = {"train": task.pairs[TRAIN][0].item_r, "truth": task.pairs[TRUTH][0].item_r}
+    vectors = find_indices(task.column(ITEM_VECTORS, "user_id"), items)
+    places["listed"] = np.concatenate([task.row_indices[1], vectors]) if task.has_lists else vectors
+    places |= {"features": find_indices(extra[0], items), "candidates": find_indices(extra[1], items)}
+    return pa.table(
+        {"id": items, **{side: pa.array(np.bincount(places[side], minlength=n)) for side in SIDES}}
+    )
+
+
+def count_rows(task: TaskTables) -> dict[str, int]:
+    """Count rows and pairs of a task's users."""
+    (truth, dropped), (train, train_dropped) = task.pairs[TRUTH], task.pairs[TRAIN]
+    n = max(len(task.items), 1)
+    sums = {"truth dropped": dropped, "train dropped": train_dropped, "truth pairs": len(truth.user_r)}
+    sums["truth trained"] = count_common_pairs(truth, train, n)
+    sums["train users"] = int(np.count_nonzero(np.bincount(train.user_r)))
+    if task.has_lists:
+        user_r, item_r = task.row_indices
+        sums |= count_pairs(user_r * n + item_r, train.user_r * n + train.item_r)
+        rows = task.tables[LISTED]
+        if "rank" in rows.column_names:
+            sums["gaps"] = count_gaps(user_r, rows.column("rank").to_numpy())
+    return sums
+
+
+# ------------------------------------------------------------------------------ users and their rankings
+
+
+def build_users(task: TaskTables, catalogue: TaskCatalogue) -> tuple[TaskTables, Ints, pa.Table]:
+    """Build the rows of `USERS`: users of the truth, with their training items as `masked`.
+
+    Returns:
+        The tables with items in the order of the catalogue, indices of these items there, and the users.
+    """
+    task = task.order_items(catalogue.lookup.find(task.items)[0])
+    index_i, n_train = catalogue.lookup.find(task.items)
+    labels = None if catalogue.bounds is None else label_popularity(n_train, catalogue.bounds)
+    items = CatalogueItems(task.items, index_i, labels)
+    users = build_user_table(task.truth_users, task.pairs[TRUTH][0], task.pairs[TRAIN][0], items)
+    return task, index_i, users
+
+
+def rank_lists(
+    task: TaskTables, catalogue: TaskCatalogue, request: RankingRequest, *, mask: bool
+) -> pa.Table:
+    """Rank the users of the truth by their lists or scores: rows of `RANKED_USERS`.
+
+    mask: drop a user's training items from the lists.
+    """
+    return _to_ranked(rank_batches(request, _cut(join_lists(task, catalogue, request, mask=mask))))
+
+
+def join_lists(
+    task: TaskTables, catalogue: TaskCatalogue, request: RankingRequest, *, mask: bool
+) -> pa.Table:
+    """Return the users of the truth with their lists or scores, as `rank_lists` ranks them."""
+    task, index_i, users = build_users(task, catalogue)
+    rows = task.tables[LISTED]
+    if request.top:
+        rows = rows.set_column(1, "item_id", combine_column(rows.column("item_id")))
+    user_r, item_r = task.row_indices
+    user_r = np.where(user_r < len(users), user_r, -1)
+    keys_r = index_i[item_r] if len(index_i) else item_r
+    return add_lists(users if mask else users.drop_columns("masked"), user_r, keys_r, rows, request)
+
+
+def rank_vectors(
+    task: TaskTables,
+    catalogue: TaskCatalogue,
+    request: RankingRequest,
+    source: DotSource,
+    *,
+    device: Callable[[], str],
+    draws: CandidateDraws | None,
+) -> pa.Table:
+    """Rank the users of the truth by the vectors of users and items: rows of `RANKED_USERS`."""
+    task, _, users = build_users(task, catalogue)
+    vectors = task.tables[LISTED]
+    at = find_indices(users.column("user_id"), combine_column(vectors.column("user_id")))
+    column = combine_column(vectors.column("vector")).take(pa.array(at, mask=at < 0))
+    if draws is not None:
+        rule = CandidateRule(drawn=draws.mode, n_items=draws.n_items)
+        users = add_candidates(users, _draw(users, draws), rule)
+    elif CANDIDATES in task.tables:
+        users = users.append_column("candidates", _group_candidates(task, catalogue.lookup))
+    return _to_ranked(
+        score_batches(source, request, _cut(users.append_column("vector", column)), device=device())
+    )
+
+
+def count_drawn(
+    task: TaskTables, catalogue: TaskCatalogue, draws: CandidateDraws
+) -> tuple[int, int, int, int] | None:
+    """Count the users of a task, and their drawn candidates: fewest, all, and most."""
+    users = build_users(task, catalogue)[2]
+    if not len(users):
+        return None
+    n_u = pc.list_value_length(_draw(users, draws).column("items")).to_numpy()
+    return len(n_u), int(n_u.min()), int(n_u.sum()), int(n_u.max())
+
+
+def _draw(users: pa.Table, draws: CandidateDraws) -> pa.Table:
+    return pa.Table.from_batches(draw_batches(draws.open_running(), draws.settings, _cut(users)))
+
+
+def _group_candidates(task: TaskTables, lookup: ItemLookup) -> pa.Array:
+    rows = task.tables[CANDIDATES]
+    user_r = find_indices(rows.column("user_id"), task.truth_users)
+    codes = rows.column("item_id").combine_chunks()
+    codes = codes if pa.types.is_dictionary(codes.type) else codes.dictionary_encode()
+    item_r = lookup.find(codes.dictionary)[0][codes.indices.to_numpy()]
+    in_catalogue = (user_r >= 0) & (item_r >= 0)
+    pairs = np.unique(np.stack([user_r[in_catalogue], item_r[in_catalogue]], axis=1), axis=0)
+    bounds = bound_lists(pairs[:, 0], len(task.truth_users))
+    return pa.ListArray.from_arrays(bounds, pa.array(pairs[:, 1], pa.int32()))
+
+
+def _cut(table: pa.Table) -> Batches:
+    return iter(table.combine_chunks().to_batches(BATCH_USERS))
+
+
+def _to_ranked(batches: Batches) -> pa.Table:
+    return pa.Table.from_batches([batch.cast(RANKED_USERS) for batch in batches], RANKED_USERS)

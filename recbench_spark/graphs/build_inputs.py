@@ -1,0 +1,178 @@
+"""Open the inputs of a graph and read their usable edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.graphs.edge_values import parse_weights
+from recbench_spark.graphs.edges import RowSource, expand_lists, open_rows, require_one_kind
+from recbench_spark.sources.formats import FilePiece, ParquetFiles, TablePiece
+from recbench_spark.sources.table_pieces import FragmentPiece
+from recbench_spark.storage.table_scans import read_footers
+
+if TYPE_CHECKING:  # workers import this module and do not need the settings
+    from recbench_spark.graphs.settings import GraphSource
+
+
+@dataclass(frozen=True)
+class GraphInputs:
+    """Inputs of a graph: the edges to read, and the tables of nodes of each side.
+
+    Attributes:
+        edges: rows with both ends of each edge.
+        names: columns of source, destination and weight; with lists, of neighbours, node and weights.
+        nodes: side, its table of ids, and the name of the column of ids.
+        numeric: by side, true if ids are whole numbers.
+        sides: names of the sides.
+        both_ways: true if messages also go from destination to source.
+        lists: true if a row is a node with its neighbours.
+        loops: true if self loops stay.
+        seed: seed of the hashes.
+    """
+
+    edges: RowSource
+    names: tuple[str, str, str | None]
+    nodes: tuple[tuple[int, RowSource, str], ...]
+    numeric: tuple[bool, ...]
+    sides: tuple[str, ...]
+    both_ways: bool
+    lists: bool
+    loops: bool
+    seed: int
+
+    @property
+    def bipartite(self) -> bool:
+        """Tell whether there are two sides."""
+        return len(self.sides) == 2
+
+
+class EdgeCounts(NamedTuple):
+    """Numbers of edges that a task read: all of them, and those of each fault or kind."""
+
+    edges: int = 0
+    null_ids: int = 0
+    bad_weights: int = 0
+    negative_weights: int = 0
+    zero_weights: int = 0
+    self_loops: int = 0
+
+
+def open_inputs(source: GraphSource) -> GraphInputs:
+    """Open the files of a graph. Only footers are read.
+
+    Raises:
+        DataError, SchemaError, ConfigError: a file or a column is missing, or ids are of two types.
+    """
+    canonical = ("neighbours", "node", "weights") if source.lists else ("src", "dst", "weight")
+    src, dst, weight = (source.column(name) for name in canonical)
+    rows = open_rows(
+        source.edges,
+        [src, dst, *([weight] if source.weighted else [])],
+        "edges",
+        fmt=source.format,
+        ids={src: source.ids, dst: source.ids},
+        where=source.where,
+        partitions=source.partitions,
+    )
+    kinds = dict(rows.numeric)
+    if not source.bipartite:
+        require_one_kind(rows, (src, dst), "edges")
+    numeric = tuple(kinds[name] for name in (src, dst)[: len(source.sides)])
+    nodes = []
+    for side, path in source.nodes.items():
+        place, column = source.sides.index(side), source.node_column
+        ids = "numeric" if numeric[place] else "text"
+        nodes.append((place, open_rows(path, [column], f"nodes of {side}", ids={column: ids}), column))
+    return GraphInputs(
+        rows,
+        (src, dst, weight if source.weighted else None),
+        tuple(nodes),
+        numeric,
+        source.sides,
+        source.bipartite or not source.directed,
+        source.lists,
+        source.self_loops == "keep",
+        source.seed,
+    )
+
+
+def count_edges(source: GraphSource) -> int:
+    """Count the edges of Parquet, empty lists as one; of other files the rows, of CSV by an estimate."""
+    rows = open_inputs(source).edges
+    if not source.lists or not all(map(_has_footer, rows.pieces)):
+        return rows.n
+    footers = read_footers(sorted({piece.file for piece in rows.pieces}))
+    groups = [footer.row_group(place) for footer in footers for place in range(footer.num_row_groups)]
+    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+    name = source.column("neighbours")
+    return sum(one.num_values for one in columns if one.path_in_schema.split(".")[0] == name)
+
+
+def _has_footer(piece: TablePiece) -> bool:
+    of_parquet = isinstance(piece, FilePiece) and isinstance(piece.reader, ParquetFiles)
+    return of_parquet or isinstance(piece, FragmentPiece)
+
+
+Ends = tuple[pa.Array, pa.Array]
+
+Weight = npt.NDArray[np.float32] | None
+
+
+def read_edges(
+    inputs: GraphInputs, pieces: tuple[TablePiece, ...]
+) -> Iterator[tuple[Ends, Weight, EdgeCounts]]:
+    """Yield ids of source and destination of usable edges, their weights, and counts, chunk by chunk."""
+    src, dst, weight = inputs.names
+    for chunk in inputs.edges.chunks(pieces):
+        rows = chunk
+        if inputs.lists:
+            rows = expand_lists(chunk, dst, src, weight)
+            names = ("src", "dst", None if weight is None else "weight")
+        else:
+            names = (src, dst, weight)
+        ends = (inputs.edges.ids(rows, names[0], src), inputs.edges.ids(rows, names[1], dst))
+        weights = (
+            None if names[2] is None else parse_weights(rows.column(names[2]), f"edges: column {weight}")
+        )
+        yield _filter_edges(inputs, ends, weights)
+
+
+def _filter_edges(
+    inputs: GraphInputs, ends: Ends, weights: npt.NDArray[np.float64] | None
+) -> tuple[Ends, Weight, EdgeCounts]:
+    n = len(ends[0])
+    if weights is None and inputs.loops and not ends[0].null_count + ends[1].null_count:
+        return ends, None, EdgeCounts(n, self_loops=0 if inputs.bipartite else _count_loops(ends))
+    missing = np.logical_or(*(pc.is_null(end).to_numpy(zero_copy_only=False) for end in ends))
+    bad = negative = np.zeros(n, bool)
+    weight: Weight = None
+    if weights is not None:
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused below
+            weight = weights.astype(np.float32)
+        bad = ~np.isfinite(weight) & ~missing
+        negative = (weights < 0) & ~bad & ~missing
+    usable = ~(missing | bad | negative)
+    loops = np.zeros(n, bool)
+    if not inputs.bipartite:
+        loops = pc.fill_null(pc.equal(*ends), False).to_numpy(zero_copy_only=False) & usable
+    zero = 0 if weight is None else int(np.count_nonzero((weight == 0) & usable))
+    n_null, n_bad, n_negative = (int(np.count_nonzero(mask)) for mask in (missing, bad, negative))
+    counts = EdgeCounts(n, n_null, n_bad, n_negative, zero, int(loops.sum()))
+    if not inputs.loops:
+        usable &= ~loops
+    if not usable.all():
+        mask = pa.array(usable)
+        ends = (ends[0].filter(mask), ends[1].filter(mask))
+        weight = None if weight is None else weight[usable]
+    return ends, weight, counts
+
+
+def _count_loops(ends: Ends) -> int:
+    return int(pc.sum(pc.equal(*ends)).as_py() or 0)

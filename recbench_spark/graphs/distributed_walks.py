@@ -1,0 +1,250 @@
+"""Walk where the adjacency does not fit on a host: an equi-join on (node, position), edge after edge.
+
+Each edge is in the file of its position's hash, with its source's degree. A walker draws the position that
+it takes next and is sent to that file, whether its node is a hub or not. A task holds one file of edges
+(some 64 MB) and a few hundred thousand walkers of 20 bytes and 4 bytes for each hop. There is one shuffle
+for each edge of a walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from recbench_spark.core.compiling import readonly
+from recbench_spark.graphs.folders import Graph, NodeBlock
+from recbench_spark.graphs.kernels.walks import (
+    NOWHERE,
+    MostVisited,
+    Walks,
+    assign_files,
+    begin_hop,
+    draw_positions,
+    find_most_visited,
+    make_walkers,
+    move_walkers,
+    walker_type,
+)
+from recbench_spark.graphs.local_walks import NODES_A_PIECE, NeighbourFile, write_lists
+from recbench_spark.graphs.part_sets import SEPARATE, Parts, publish_arrays
+from recbench_spark.storage.block_arrays import has_parts, map_part, map_whole, write_part
+from recbench_spark.storage.blocks import Engine
+from recbench_spark.storage.made_folders import hold_private_folder
+from recbench_spark.storage.uris import join_uri
+
+EDGES_A_FILE = 1 << 22
+WALKERS_AT_ONCE = 1 << 18
+
+Packed = tuple[int, bytes]
+
+
+class WalkContext(NamedTuple):
+    """WalkContext holds the inputs of every task: the graph, the walks, and the files."""
+
+    graph: Graph
+    what: Walks
+    files: int
+    pieces: tuple[NodeBlock, ...]
+    positions: str
+
+
+def walk_distributed(
+    engine: Engine,
+    graph: Graph,
+    side: int,
+    what: Walks,
+    folder: str,
+    *,
+    partition: Mapping[str, str],
+) -> list[NeighbourFile]:
+    """Walk from all nodes of a side by walkers that are sent between tasks.
+
+    Some thousand nodes become a file.
+    """
+    _write_degrees(engine, graph)
+    pieces = tuple(piece for block in graph.side_blocks(side) for piece in _split_block(block))
+    # Each run has its own files of positions, because several runs may walk over one graph at once.
+    with hold_private_folder(graph.place("positions")) as positions:
+        files = _write_position_files(engine, graph, positions)
+        return _run_walk(engine, WalkContext(graph, what, files, pieces, positions), folder, partition)
+
+
+def _run_walk(
+    engine: Engine, journey: WalkContext, folder: str, partition: Mapping[str, str]
+) -> list[NeighbourFile]:
+    what, pieces = journey.what, journey.pieces
+    moving = engine.parallelize(range(len(pieces)), len(pieces)).mapPartitions(
+        partial(_start_walkers, journey=journey)
+    )
+    for number in range(what.hops * what.edges):
+        move = partial(_move_walkers, journey=journey, number=number)
+        moving = moving.partitionBy(journey.files, int).mapPartitionsWithIndex(move)
+    write = partial(_write_neighbours, journey=journey, folder=folder, partition=partition)
+    return list(moving.partitionBy(len(pieces), int).mapPartitionsWithIndex(write).collect())
+
+
+def _split_block(block: NodeBlock) -> Iterator[NodeBlock]:
+    """Yield parts of some thousand nodes each, with the block's own number."""
+    for first in range(block.first, block.end, NODES_A_PIECE):
+        yield replace(block, first=first, rows=min(NODES_A_PIECE, block.end - first))
+
+
+# ------------------------------------------------------------------------------------------ edges
+
+
+DEGREES = "degrees"
+"""Array (nodes,) of the number of edges into each node."""
+
+
+def _write_degrees(engine: Engine, graph: Graph) -> None:
+    """Write the number of edges into each node, once for each graph."""
+    if has_parts(graph.place(DEGREES)):
+        return
+    write = partial(_write_block_degrees, graph=graph)
+    written = engine.parallelize(graph.blocks, len(graph.blocks)).map(write).collect()
+    publish_arrays(graph.folder, written, {DEGREES: ((graph.nodes,), np.uint32)})
+
+
+def _write_block_degrees(block: NodeBlock, graph: Graph) -> Parts:
+    degrees = np.diff(graph.csr(block).indptr).astype(np.uint32)
+    return {DEGREES: write_part(graph.place(DEGREES), block.number, degrees, block.first)}
+
+
+def map_degrees(graph: Graph) -> Any:
+    """Return the (nodes,) degrees of `_write_degrees`, mapped."""
+    return map_whole(graph.place(DEGREES))
+
+
+POSITIONS = {"keys": np.uint64, "src": np.uint32, "degree": np.uint32}
+"""Arrays of a file of positions: position, source and the source's degree of each edge, by position."""
+
+
+def _write_position_files(engine: Engine, graph: Graph, folder: str) -> int:
+    """Write the edges to files by the hash of their position. Return the number of files."""
+    files = max(2 * engine.cores, -(-graph.edges // EDGES_A_FILE))
+    partitioned = engine.parallelize(graph.blocks, len(graph.blocks)).flatMap(
+        partial(_partition_positions, graph=graph, files=files)
+    )
+    write = partial(_write_position_file, graph=graph, folder=folder)
+    written = partitioned.partitionBy(files, int).mapPartitionsWithIndex(write).collect()
+    publish_arrays(folder, written, {name: (SEPARATE, dtype) for name, dtype in POSITIONS.items()})
+    return files
+
+
+def _partition_positions(
+    block: NodeBlock, graph: Graph, files: int
+) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    csr, rows = graph.csr(block), NODES_A_PIECE
+    for at in range(0, block.rows, rows):
+        begins = np.asarray(csr.indptr[at : at + rows + 1])
+        counts = np.diff(begins)
+        node = np.repeat(np.arange(block.first + at, block.first + at + len(counts)), counts)
+        place = np.arange(begins[0], begins[-1]) - np.repeat(begins[:-1], counts)
+        keys = (node.astype(np.uint64) << np.uint64(32)) | place.astype(np.uint64)
+        src = csr.src[begins[0] : begins[-1]]
+        for file, chosen in _group_by_file(assign_files(readonly(keys), files), files):
+            yield file, (keys[chosen].tobytes(), src[chosen].tobytes())
+
+
+def _group_by_file(file_e: Any, files: int) -> Iterator[tuple[int, Any]]:
+    """Yield the rows that go to each file."""
+    order = np.argsort(file_e, kind="stable")
+    ends = np.cumsum(np.bincount(file_e, minlength=files)).tolist()
+    begin = 0
+    for file, end in enumerate(ends):
+        if end > begin:
+            yield file, order[begin:end]
+        begin = end
+
+
+def _write_position_file(
+    number: int, packets: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph, folder: str
+) -> Iterator[Parts]:
+    received = [packed for _, packed in packets]
+    keys = np.frombuffer(b"".join(keys for keys, _ in received), np.uint64)
+    src = np.frombuffer(b"".join(src for _, src in received), np.uint32)
+    order = np.argsort(keys, kind="stable")
+    arrays = {"keys": keys[order], "src": src[order], "degree": map_degrees(graph)[src[order]]}
+    yield {name: write_part(join_uri(folder, name), number, array) for name, array in arrays.items()}
+
+
+# ------------------------------------------------------------------------------------------ walkers
+
+
+def _start_walkers(numbers: Iterator[int], journey: WalkContext) -> Iterator[Packed]:
+    """Yield the walkers of a piece's nodes, addressed to the positions that they draw first."""
+    graph, what = journey.graph, journey.what
+    size = max(1, WALKERS_AT_ONCE // what.walks)
+    for number in numbers:
+        piece = journey.pieces[number]
+        for first in range(piece.first, piece.end, size):
+            starts = np.arange(first, min(first + size, piece.end), dtype=np.uint32)
+            yield from _send_walkers(make_walkers(starts, map_degrees(graph)[starts], what), 0, journey)
+
+
+def _send_walkers(group: Any, number: int, journey: WalkContext) -> Iterator[Packed]:
+    """Yield walkers, addressed to the file of the edge they drew, or at the end to the piece of
+    their start.
+    """
+    graph, what = journey.graph, journey.what
+    hop, part = divmod(number, what.edges)
+    if hop == what.hops:
+        firsts = np.array([piece.first for piece in journey.pieces])
+        to = (np.searchsorted(firsts, group["start"], side="right") - 1).astype(np.int32)
+        targets = len(firsts)
+    else:
+        hashes = graph.hashes()[group["start"]]
+        if part == 0:
+            begin_hop(group, hashes, hop, what)
+        to, targets = (
+            assign_files(readonly(draw_positions(group, hashes, hop, part + 1, what)), journey.files),
+            journey.files,
+        )
+    for file, chosen in _group_by_file(to, targets):
+        yield file, group[chosen].tobytes()
+
+
+def _receive_walkers(packed: Iterable[Packed], hops: int) -> Iterator[Any]:
+    """Yield received walkers in groups of some hundred thousand."""
+    buffer: list[bytes] = []
+    size, kind = 0, np.dtype(walker_type(hops))
+    for _, data in packed:
+        buffer.append(data)
+        size += len(data)
+        if size >= WALKERS_AT_ONCE * kind.itemsize:
+            yield np.frombuffer(b"".join(buffer), kind).copy()
+            buffer, size = [], 0
+    if buffer:
+        yield np.frombuffer(b"".join(buffer), kind).copy()
+
+
+def _move_walkers(
+    file: int, packed: Iterable[Packed], journey: WalkContext, number: int
+) -> Iterator[Packed]:
+    """Move walkers along one edge and send them to their next file."""
+    graph, what = journey.graph, journey.what
+    hop, part = divmod(number, what.edges)
+    keys, src, degree = (map_part(join_uri(journey.positions, name), file) for name in POSITIONS)
+    for group in _receive_walkers(packed, what.hops):
+        key_w = draw_positions(group, graph.hashes()[group["start"]], hop, part + 1, what)
+        has_edge = (group["degree"] > 0) & (group["at"] != NOWHERE)
+        place = np.searchsorted(keys, key_w[has_edge])
+        node_w, degrees_w = np.full(len(group), NOWHERE), np.zeros(len(group), np.uint32)
+        node_w[has_edge], degrees_w[has_edge] = src[place], degree[place]
+        move_walkers(group, node_w, degrees_w, hop, part + 1 == what.edges)
+        yield from _send_walkers(group, number + 1, journey)
+
+
+def _write_neighbours(
+    number: int, packed: Iterable[Packed], journey: WalkContext, folder: str, partition: Mapping[str, str]
+) -> Iterator[NeighbourFile]:
+    piece, what = journey.pieces[number], journey.what
+    visits = np.full((piece.rows, what.walks, what.hops), NOWHERE)
+    for group in _receive_walkers(packed, what.hops):
+        visits[group["start"] - piece.first, group["walk"]] = group["path"]
+    most: MostVisited = find_most_visited(visits.reshape(piece.rows, -1), what.top)
+    yield write_lists(journey.graph, piece, iter([(piece.first, most)]), folder, partition)

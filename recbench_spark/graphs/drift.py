@@ -1,0 +1,132 @@
+"""Measure how far embeddings moved since the night before: quantiles of cosines, and neighbours that
+stayed.
+
+Nodes are matched by the hash of their ids. Cosines are counted in bins of a thousandth, so that no single
+node reaches the driver. Neighbours are those of the first nodes by hash, which are a random sample.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.graphs.build import NodeFinder
+from recbench_spark.graphs.folders import Graph, NodeBlock
+from recbench_spark.graphs.kernels.dense import normalise
+from recbench_spark.graphs.kernels.ids import MOST_NODES
+from recbench_spark.storage.block_arrays import map_whole
+from recbench_spark.storage.blocks import Engine
+
+BINS = 2000
+QUANTILES = (0.01, 0.1, 0.5)
+SAMPLE_NODES, NEIGHBOURS = 200, 10
+
+
+def measure_drift(
+    engine: Engine, graph: Graph, vectors: str, before: Graph, old: str
+) -> list[tuple[str, str, float]]:
+    """Return the facts of each side: (side, fact, value).
+
+    drift_common: share of nodes that existed the night before. drift_cosine_p01, _p10, _p50: quantiles of
+    the cosine between a node's two vectors, to 0.001 (a vector of zeros has 1 with itself, else 0).
+    drift_neighbours_kept: share of a node's ten nearest by cosine that were among its ten nearest before.
+
+    Args:
+        engine: the runner.
+        graph: tonight's graph.
+        vectors: place of tonight's vectors by dense id.
+        before: last night's graph.
+        old: place of last night's vectors by dense id.
+    """
+    facts = []
+    for side, name in enumerate(graph.sides):
+        blocks = [block for block in graph.side_blocks(side) if block.rows]
+        count = partial(_count_cosines, graph=graph, vectors=vectors, before=before, old=old)
+        bins = sum(engine.parallelize(blocks, max(1, len(blocks))).map(count).collect(), np.zeros(BINS + 1))
+        first, end = graph.side_range(side)
+        facts.append((name, "drift_common", float(bins.sum()) / max(end - first, 1)))
+        if bins.sum():
+            facts += [(name, f"drift_cosine_p{q * 100:02.0f}", _find_quantile(bins, q)) for q in QUANTILES]
+            facts.append(
+                (
+                    name,
+                    "drift_neighbours_kept",
+                    _measure_overlap(engine, graph, vectors, before, old, side=side),
+                )
+            )
+    return facts
+
+
+def _find_quantile(bins: npt.NDArray[Any], q: float) -> float:
+    """Return the smallest bin with at least this share of the counts at or below it."""
+    place = int(np.searchsorted(np.cumsum(bins), q * bins.sum()))
+    return place * 2 / BINS - 1
+
+
+def _normalise_rows(rows: Any) -> npt.NDArray[np.float32]:
+    return normalise(np.ascontiguousarray(rows, np.float32).copy())
+
+
+def _count_cosines(
+    block: NodeBlock, graph: Graph, vectors: str, before: Graph, old: str
+) -> npt.NDArray[Any]:
+    """Count the nodes of a block by the bin of their cosine, (bins,)."""
+    place = NodeFinder(before)(graph.hashes()[block.first : block.end], block.side)
+    there = np.flatnonzero(place < MOST_NODES)
+    counts = np.zeros(BINS + 1)
+    for at in range(0, len(there), 1 << 14):
+        rows = there[at : at + (1 << 14)]
+        a = np.asarray(map_whole(vectors)[block.first + rows], np.float32)
+        b = np.asarray(map_whole(old)[place[rows]], np.float32)
+        cosine = (_normalise_rows(a) * _normalise_rows(b)).sum(axis=1, dtype=np.float64)
+        cosine[(a == b).all(axis=1)] = 1.0
+        counts += np.bincount(np.rint((cosine.clip(-1, 1) + 1) * BINS / 2).astype(int), minlength=BINS + 1)
+    return counts
+
+
+def _measure_overlap(
+    engine: Engine, graph: Graph, vectors: str, before: Graph, old: str, *, side: int
+) -> float:
+    """Return the share of neighbours that stayed, of the first SAMPLE_NODES nodes that both nights have."""
+    first, end = graph.side_range(side)
+    hashes = np.asarray(graph.hashes()[first : min(end, first + 10 * SAMPLE_NODES)])
+    place = NodeFinder(before)(hashes, side)
+    rows = np.flatnonzero(place < MOST_NODES)[:SAMPLE_NODES]
+    now = _find_nearest(engine, graph, vectors, side, first + rows)
+    then = _find_nearest(engine, before, old, side, np.asarray(place[rows], np.int64))
+    shares = [len(np.intersect1d(a, b)) / max(len(a), 1) for a, b in zip(now, then, strict=True)]
+    return float(np.mean(shares)) if shares else 1.0
+
+
+def _find_nearest(
+    engine: Engine, graph: Graph, vectors: str, side: int, nodes: npt.NDArray[np.int64]
+) -> list[npt.NDArray[np.uint64]]:
+    """Return the hashes of the nearest other nodes of the side, for each node.
+
+    Ties go to the smaller dense id.
+    """
+    blocks = [block for block in graph.side_blocks(side) if block.rows]
+    search = partial(_find_nearest_in_block, graph=graph, vectors=vectors, nodes=nodes)
+    parts = engine.parallelize(blocks, len(blocks)).map(search).collect()
+    scores, places = (np.concatenate([part[n] for part in parts], axis=1) for n in (0, 1))
+    order = np.lexsort((places, -scores))[:, :NEIGHBOURS]
+    nearest = np.take_along_axis(places, order, axis=1)
+    hashes = graph.hashes()
+    most = min(NEIGHBOURS, graph.side_range(side)[1] - graph.side_range(side)[0] - 1)
+    return [hashes[row[:most]] for row in nearest]
+
+
+def _find_nearest_in_block(
+    block: NodeBlock, graph: Graph, vectors: str, nodes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    stored = map_whole(vectors)
+    scores = _normalise_rows(stored[nodes]).astype(np.float64) @ _normalise_rows(
+        stored[block.first : block.end]
+    ).T.astype(np.float64)
+    places = np.broadcast_to(np.arange(block.first, block.end), scores.shape)
+    scores = np.where(places == nodes[:, None], -np.inf, scores)
+    order = np.lexsort((places, -scores))[:, :NEIGHBOURS]
+    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(places, order, axis=1)

@@ -1,0 +1,482 @@
+"""Write the features of nodes, the input of the first layer, to a matrix by dense id."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.graphs.build import NodeFinder, read_ids
+from recbench_spark.graphs.build_nodes import run_shuffle
+from recbench_spark.graphs.edges import RowSource, count_tasks, open_rows
+from recbench_spark.graphs.folders import Graph, NodeBlock
+from recbench_spark.graphs.kernels.dense import store
+from recbench_spark.graphs.kernels.ids import MOST_NODES, hash_node_ids, hash_numbers
+from recbench_spark.sources.list_columns import is_list
+from recbench_spark.storage.block_arrays import ArrayPart, make_part, publish_parts
+from recbench_spark.storage.blocks import Engine
+
+SHOWN = 5
+"""Number of ids that an error names."""
+
+
+class ReadFeatures(NamedTuple):
+    """ReadFeatures holds the counts of a task that read a table of vectors.
+
+    Attributes:
+        rows: rows that were read.
+        unknown: rows whose id is no node.
+        faults: fault -> number of its rows, and an example.
+    """
+
+    rows: int
+    unknown: int
+    faults: dict[str, tuple[int, str]]
+
+
+def open_features(path: str, id_column: str, kind: str) -> RowSource:
+    """Open a table of vectors (id, vector).
+
+    Args:
+        path: the table.
+        id_column: name of the column of ids.
+        kind: kind of ids: numeric, text or auto.
+
+    Raises:
+        DataError, SchemaError: the table or a column is missing.
+    """
+    return open_rows(path, [id_column, "vector"], "features", ids={id_column: kind})
+
+
+def count_dimensions(rows: RowSource) -> int:
+    """Return the length of the first vector.
+
+    Raises:
+        DataError: there are no vectors, or the first is NULL.
+        SchemaError: the column holds no lists of numbers.
+    """
+    lengths = _read_first_lengths(rows)
+    if not lengths or not lengths[0]:
+        raise DataError("features: the first vector is NULL or empty", "one list of numbers per id")
+    return lengths[0]
+
+
+def require_equal_lengths(rows: RowSource) -> RowSource:
+    """Return the table if its first rows are of one length. This check does not need Spark.
+
+    Raises:
+        DataError: the lengths differ. SchemaError: the column holds no lists of numbers.
+    """
+    lengths = _read_first_lengths(rows)
+    other = next((length for length in lengths if length and length != lengths[0]), None)
+    if lengths and lengths[0] and other is not None:
+        raise DataError(
+            f"features: vectors of {lengths[0]} and of {other} numbers", "give all vectors the same length"
+        )
+    return rows
+
+
+def _read_first_lengths(rows: RowSource) -> list[int]:
+    chunk = next(iter(rows.chunks(rows.pieces[:1])), None)
+    return [] if chunk is None else _list_lengths(chunk.column("vector"))
+
+
+def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
+    """Return the length of the first vector, then all different lengths; 0 for NULL or an empty one."""
+    kind = vectors.type
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    if not is_list(kind) or not any(test(kind.value_type) for test in tests):
+        raise SchemaError(f"features: column vector is of type {kind}", "a list of numbers per id")
+    lengths = pc.fill_null(pc.list_value_length(vectors), 0)
+    return [] if not len(lengths) else [lengths[0].as_py(), *pc.unique(lengths).to_pylist()]
+
+
+def check_table(
+    engine: Engine, graph: Graph, rows: RowSource, side: int, dims: int, *, missing: str
+) -> None:
+    """Check a table of vectors against the nodes of a side, before anything is built from it.
+
+    The table is read once. Places of nodes are shuffled, 4 bytes each, and no vector. A task that reads
+    holds a chunk of the table.
+
+    Raises:
+        DataError: as `fill_from_table`.
+    """
+    readers, blocks = count_tasks(rows, engine.cores), graph.side_blocks(side)
+    read = partial(_send_places, graph=graph, rows=rows, side=side, dims=dims, readers=readers)
+    sent = engine.parallelize(range(readers), readers).mapPartitions(read)
+    mark = partial(_mark_places, graph=graph, blocks=blocks)
+    results = run_shuffle(sent.partitionBy(len(blocks) + 1, int), mark)
+    parts = [result for result in results if isinstance(result, ReadFeatures)]
+    marked = [result for result in results if isinstance(result, MarkedNodes)]
+    _check_features(parts, marked, graph, rows, side, missing=missing)
+
+
+def fill_from_table(
+    engine: Engine,
+    graph: Graph,
+    rows: RowSource,
+    side: int,
+    dims: int,
+    *,
+    place: str,
+    dtype: Any,
+    missing: str,
+) -> dict[str, int]:
+    """Copy a table of vectors into the matrix of all nodes. Rows of the other side are zeros.
+
+    Vectors are shuffled once, by block of nodes, as they are stored. A task that reads holds a chunk of the
+    table, and what PySpark collects before it hands it on: some ten pieces of `PIECE_BYTES` at first, then
+    from 1 to 10 MB for each block. A task that writes holds a piece; its block is mapped.
+
+    Args:
+        engine: the runner.
+        graph: graph whose dense ids are the rows of the matrix.
+        rows: id and vector.
+        side: side of these ids.
+        dims: length of a vector.
+        place: path or URI of the matrix.
+        dtype: type of its numbers.
+        missing: `error`, or `zero`: nodes without a vector get zeros.
+
+    Returns:
+        Counts by name.
+
+    Raises:
+        DataError: a vector has another length, is NULL or not finite, an id is repeated or NULL, or a node
+            has no vector.
+    """
+    readers, blocks = count_tasks(rows, engine.cores), graph.side_blocks(side)
+    read = partial(
+        _send_rows, graph=graph, rows=rows, side=side, dims=dims, dtype=np.dtype(dtype), readers=readers
+    )
+    write = partial(_write_rows, graph=graph, blocks=blocks, dims=dims, place=place, dtype=np.dtype(dtype))
+    sent = engine.parallelize(range(readers), readers).mapPartitions(read)
+    results = run_shuffle(sent.partitionBy(len(blocks) + 1, int), write)
+    parts = [result for result in results if isinstance(result, ReadFeatures)]
+    written = [result for result in results if isinstance(result, BlockFeatures)]
+    counts = _check_features(parts, written, graph, rows, side, missing=missing)
+    publish_parts(place, (block.part for block in written), (graph.nodes, dims), dtype)
+    return counts
+
+
+def _check_features(
+    parts: list[ReadFeatures],
+    marked: Sequence[MarkedNodes | BlockFeatures],
+    graph: Graph,
+    rows: RowSource,
+    side: int,
+    *,
+    missing: str,
+) -> dict[str, int]:
+    """Return the counts of a table of vectors; errors as `fill_from_table`."""
+    read, unknown = sum(part.rows for part in parts), sum(part.unknown for part in parts)
+    _refuse_faults(parts, read)
+    if read == unknown:
+        both = _quote_ids(rows, graph, side)
+        raise DataError(
+            f"features: none of {read} ids is one of side {graph.sides[side]}: {both}",
+            "spell ids alike in both tables, or name the side: features.side (--features-side)",
+        )
+    without, first, end = sum(block.absent for block in marked), *graph.side_range(side)
+    doubles = read - unknown - (end - first - without)
+    if doubles:
+        example = next(block.repeated for block in marked if block.repeated)
+        raise DataError(
+            f"features: {doubles} ids occur more than once, e.g. {example}", "keep one vector per id"
+        )
+    if without and missing == "error":
+        names = ", ".join([name for block in marked for name in block.names][:SHOWN])
+        raise DataError(
+            f"features: {without} of {end - first} nodes of side {graph.sides[side]} have none: {names}"
+            + (" ..." if without > SHOWN else ""),
+            "add them, or give them zeros: features.missing: zero (--missing zero)",
+        )
+    return {"features_of_no_node": unknown, "nodes_without_features": without}
+
+
+def _refuse_faults(parts_read: list[ReadFeatures], read: int) -> None:
+    """Raise DataError for the most basic fault, with its number of rows and an example."""
+    for what, hint in FAULTS.items():
+        parts = [part.faults[what] for part in parts_read if what in part.faults]
+        if parts:
+            message = f"features: {sum(n for n, _ in parts)} of {read} {what}"
+            raise DataError(f"{message}{parts[0][1]}", hint)
+
+
+def _quote_ids(rows: RowSource, graph: Graph, side: int) -> str:
+    """Return a few ids of the table and of the graph."""
+    table_rows = next(rows.chunks(rows.pieces[:1]))[:3]
+    block = next(block for block in graph.side_blocks(side) if block.rows)
+    graph_ids = read_names(graph, block, np.arange(min(3, block.rows)))
+    table_ids = ", ".join(map(str, rows.ids(table_rows, rows.columns[0]).to_pylist()))
+    return f"{table_ids} ... against {', '.join(graph_ids)} ..."
+
+
+PIECE_BYTES = 1 << 24
+"""Bytes of the vectors that a task sends at once, to all blocks together."""
+
+SentRows = tuple[int, tuple[bytes, bytes]]
+"""Place of a block among those of the side, then: places in the block (uint32), and vectors."""
+
+
+def _send_rows(
+    numbers: Iterator[int],
+    graph: Graph,
+    rows: RowSource,
+    side: int,
+    dims: int,
+    *,
+    dtype: np.dtype[Any],
+    readers: int,
+) -> Iterator[SentRows]:
+    """Send the vectors of a task's rows to their blocks.
+
+    The counts go to the place after the last block.
+    """
+    blocks = graph.side_blocks(side)
+    firsts = np.array([block.first for block in blocks])
+    for chunk in _read_chunks(numbers, graph, rows, side, dims, readers=readers):
+        if chunk.vectors is not None:
+            values = chunk.vectors.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+            step = max(1, PIECE_BYTES // (dims * dtype.itemsize))
+            for at in range(0, len(chunk.there), step):
+                rows_there = chunk.there[at : at + step]
+                stored = np.empty((len(rows_there), dims), dtype)
+                store(values.reshape(-1, dims)[rows_there], stored, "features")
+                yield from _group_rows(chunk.node_r[rows_there].astype(np.int64), stored, firsts)
+        yield len(blocks), (b"", pickle.dumps(chunk.counts))
+
+
+class FeatureChunk(NamedTuple):
+    """FeatureChunk is a chunk of a table of vectors.
+
+    Attributes:
+        counts: number of its rows, and its faults.
+        node_r: (r,) dense ids.
+        there: rows whose id is a node.
+        vectors: the vectors; None where a row has a fault.
+    """
+
+    counts: ReadFeatures
+    node_r: Any
+    there: Any
+    vectors: Any
+
+
+def _read_chunks(
+    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, *, readers: int
+) -> Iterator[FeatureChunk]:
+    """Read the rows of a task, and find the nodes of their ids."""
+    find = NodeFinder(graph)
+    for number in numbers:
+        for chunk in rows.chunks(rows.part(number, readers)):
+            ids = rows.ids(chunk, rows.columns[0])
+            vectors = chunk.column("vector").combine_chunks()
+            if faults := _find_faults(ids, vectors, dims):
+                none = np.zeros(0, np.int64)
+                yield FeatureChunk(ReadFeatures(len(ids), 0, faults), none, none, None)
+                continue
+            node_r = find(hash_node_ids(ids, graph.seed), side)
+            there = np.flatnonzero(node_r < MOST_NODES)
+            yield FeatureChunk(ReadFeatures(len(ids), len(ids) - len(there), {}), node_r, there, vectors)
+
+
+def _send_places(
+    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, *, readers: int
+) -> Iterator[SentRows]:
+    """Send the nodes of a task's rows to their blocks, without vectors, as `_send_rows` does."""
+    blocks = graph.side_blocks(side)
+    firsts = np.array([block.first for block in blocks])
+    for chunk in _read_chunks(numbers, graph, rows, side, dims, readers=readers):
+        none = np.zeros((len(chunk.there), 0), np.uint8)
+        yield from _group_rows(chunk.node_r[chunk.there].astype(np.int64), none, firsts)
+        yield len(blocks), (b"", pickle.dumps(chunk.counts))
+
+
+def _group_rows(node_r: Any, vectors: Any, firsts: Any) -> Iterator[SentRows]:
+    """Yield nodes and vectors by block. The order of the rows within a block stays."""
+    block_r = np.searchsorted(firsts, node_r, side="right") - 1
+    order = np.argsort(block_r, kind="stable")
+    cuts = np.flatnonzero(np.diff(block_r[order])) + 1
+    for chosen in np.split(order, cuts):
+        if len(chosen):
+            place = int(block_r[chosen[0]])
+            local = (node_r[chosen] - firsts[place]).astype(np.uint32)
+            yield place, (local.tobytes(), vectors[chosen].tobytes())
+
+
+class MarkedNodes(NamedTuple):
+    """MarkedNodes are the nodes of a block that a table has, with the attributes of `BlockFeatures`."""
+
+    absent: int
+    names: list[str]
+    repeated: str
+
+
+def _mark_places(
+    number: int, sent: Iterable[SentRows], graph: Graph, blocks: tuple[NodeBlock, ...]
+) -> Iterator[ReadFeatures | MarkedNodes]:
+    if number == len(blocks):
+        yield from _read_counts(sent)
+        return
+    block, repeated = blocks[number], -1
+    present = np.zeros(block.rows, np.bool_)
+    for _, (places, _none) in sent:
+        local = np.frombuffer(places, np.uint32)
+        repeated = max(repeated, _find_repeated(local, present))
+        present[local] = True
+    yield _describe_nodes(graph, block, present, repeated)
+
+
+def _read_counts(sent: Iterable[SentRows]) -> Iterator[ReadFeatures]:
+    for _, (_, packed) in sent:
+        yield pickle.loads(packed)
+
+
+def _describe_nodes(graph: Graph, block: NodeBlock, present: Any, repeated: int) -> MarkedNodes:
+    absent = np.flatnonzero(~present)
+    double = read_names(graph, block, np.array([repeated]))[0] if repeated >= 0 else ""
+    return MarkedNodes(len(absent), read_names(graph, block, absent[:SHOWN]), double)
+
+
+class BlockFeatures(NamedTuple):
+    """BlockFeatures describe the vectors of a block that a task wrote.
+
+    Attributes:
+        part: the object of the block.
+        absent: nodes without a vector.
+        names: ids of a few of them.
+        repeated: an id with more than one vector, or an empty text.
+    """
+
+    part: ArrayPart
+    absent: int
+    names: list[str]
+    repeated: str
+
+
+def _write_rows(
+    number: int,
+    sent: Iterable[SentRows],
+    graph: Graph,
+    blocks: tuple[NodeBlock, ...],
+    dims: int,
+    *,
+    place: str,
+    dtype: np.dtype[Any],
+) -> Iterator[ReadFeatures | BlockFeatures]:
+    if number == len(blocks):
+        yield from _read_counts(sent)
+        return
+    block, repeated = blocks[number], -1
+    present = np.zeros(block.rows, np.bool_)
+    with make_part(place, block.number, (block.rows, dims), dtype, block.first) as maker:
+        out = maker.map_rows()
+        for _, (places, vectors) in sent:
+            local = np.frombuffer(places, np.uint32)
+            repeated = max(repeated, _find_repeated(local, present))
+            out[local] = np.frombuffer(vectors, dtype).reshape(-1, dims)
+            present[local] = True
+    yield BlockFeatures(maker.entry, *_describe_nodes(graph, block, present, repeated))
+
+
+def _find_repeated(local: Any, present: Any) -> int:
+    """Return the place of a node that occurs twice or is present already, else -1."""
+    in_order = np.sort(local)
+    again = np.append(in_order[1:][in_order[1:] == in_order[:-1]], local[present[local]])
+    return int(again.max()) if len(again) else -1
+
+
+FAULTS = {
+    "ids are NULL": "leave these rows out",
+    "vectors are NULL": "leave these rows out, and give these nodes zeros: features.missing: zero",
+    "vectors are not as long as the first": "give all vectors the same length",
+    "vectors hold NULL, NaN or infinite numbers": "mend them, or leave these rows out",
+}
+
+
+def _find_faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int, str]]:
+    """Return the first kind of fault of a chunk with its number of rows and an example, or nothing."""
+    lengths = pc.fill_null(pc.list_value_length(vectors), dims).to_numpy(zero_copy_only=False)
+    null, missing, uneven, wrong = FAULTS
+    for what, flags in (
+        (null, ids.is_null().to_numpy(zero_copy_only=False)),
+        (missing, vectors.is_null().to_numpy(zero_copy_only=False)),
+        (uneven, lengths != dims),
+    ):
+        if flags.any():
+            at = int(flags.argmax())
+            dims_note = f" ({dims})" if what == uneven else ""
+            length_note = f" of {lengths[at]}" if what == uneven else ""
+            return {
+                what: (
+                    int(flags.sum()),
+                    dims_note + ("" if what == null else f", e.g. id {ids[at]}{length_note}"),
+                )
+            }
+    with np.errstate(over="ignore"):
+        values = pc.fill_null(vectors.flatten().cast(pa.float32(), safe=False), float("nan"))
+    bad = ~np.isfinite(values.to_numpy(zero_copy_only=False)).reshape(-1, dims).all(axis=1)
+    return {wrong: (int(bad.sum()), f", e.g. id {ids[int(bad.argmax())]}")} if bad.any() else {}
+
+
+def read_names(graph: Graph, block: NodeBlock, local_r: Any) -> list[str]:
+    """Return the raw ids, as text, of some nodes of a block, by their place in it."""
+    return [str(name) for name in read_ids(graph, block).take(pa.array(local_r)).to_pylist()]
+
+
+def fill_generated(
+    engine: Engine, graph: Graph, kind: str, dims: int, seed: int, *, place: str, dtype: Any
+) -> None:
+    """Make the matrix of all nodes of degrees, a constant or hashed numbers.
+
+    Args:
+        engine: the runner.
+        graph: the graph.
+        kind: `degrees`, `constant` (dims 1) or `hashed`.
+        dims: length of a vector.
+        seed: seed of the hashed numbers.
+        place: path or URI of the matrix.
+        dtype: type of its numbers.
+    """
+    make = partial(
+        _fill_block, graph=graph, kind=kind, dims=dims, seed=seed, place=place, dtype=np.dtype(dtype)
+    )
+    parts = engine.parallelize(graph.blocks, len(graph.blocks)).map(make).collect()
+    publish_parts(place, parts, (graph.nodes, dims), dtype)
+
+
+def _fill_block(
+    block: NodeBlock, graph: Graph, kind: str, dims: int, seed: int, *, place: str, dtype: np.dtype[Any]
+) -> ArrayPart:
+    with make_part(place, block.number, (block.rows, dims), dtype, block.first) as maker:
+        for first in range(0, block.rows, 1 << 16):
+            node_r = np.arange(block.first + first, min(block.first + first + (1 << 16), block.end))
+            stored = np.empty((len(node_r), dims), dtype)
+            store(generate_features(graph, block, kind, dims, seed, node_r=node_r), stored, "features")
+            maker.append(stored)
+    return maker.entry
+
+
+def generate_features(
+    graph: Graph, block: NodeBlock, kind: str, dims: int, seed: int, *, node_r: Any
+) -> Any:
+    """Return the (r, dims) float32 features of some nodes of a block, by dense id."""
+    if kind == "constant":
+        return np.ones((len(node_r), 1), np.float32)
+    if kind == "degrees":
+        degrees = np.diff(graph.csr(block).indptr)[node_r - block.first]
+        return degrees.astype(np.float32)[:, None]
+    keys = (
+        graph.block_hashes(block)[node_r - block.first].view(np.int64)[:, None] + np.arange(dims)[None, :]
+    )
+    hashes = hash_numbers(np.ascontiguousarray(keys).reshape(-1), seed)
+    uniform = (hashes >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
+    return uniform.reshape(-1, dims)

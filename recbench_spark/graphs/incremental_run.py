@@ -1,0 +1,200 @@
+"""Compute tonight's embeddings from those of last night: only changed nodes are computed again.
+
+Report the drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.graphs.drift import measure_drift
+from recbench_spark.graphs.estimates import estimate_passes
+from recbench_spark.graphs.folders import MANIFEST, NIGHT_NOTE, read_graph, read_note
+from recbench_spark.graphs.incremental import (
+    GraphNight,
+    LayerChanges,
+    has_all_vectors,
+    list_reused_files,
+    mark_changes,
+    restore_vectors,
+)
+from recbench_spark.graphs.kernels import costs
+from recbench_spark.graphs.message_passing import ReusedFiles
+from recbench_spark.graphs.model_families import (
+    SAME_MODEL,
+    Note,
+    check_family,
+    has_family,
+    list_differences,
+    list_layers,
+)
+from recbench_spark.graphs.model_inputs import MODELS, PreparedGraphModel, model_folder, read_layers
+from recbench_spark.graphs.pipeline import layer_places
+from recbench_spark.graphs.runner import plan_passes
+from recbench_spark.graphs.settings import GraphModel
+from recbench_spark.graphs.stored_graphs import files_folder
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import MANIFESTS
+from recbench_spark.storage.block_arrays import has_parts, read_parts
+from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.made_folders import hold_private_folder
+from recbench_spark.storage.objects import list_folders, refresh_time
+from recbench_spark.storage.uris import join_uri, resolve_path
+
+
+def read_model_night(store: FileTables, model_id: str) -> tuple[GraphNight, Note]:
+    """Return an embedded model and its note.
+
+    Raises:
+        ConfigError: the model is not in this warehouse, or the files of its graph are gone.
+    """
+    root = files_folder(store)
+    note = read_note(model_folder(store, model_id))
+    if note is None:
+        known = [name for name in list_folders(join_uri(root, MODELS)) if not name.startswith(".")]
+        raise ConfigError(f"no embedded model {model_id} in {store.root}", nearest(model_id, known))
+    folder, features = (_resolve_stored_place(root, note[name]) for name in ("graph", "features"))
+    graph = read_graph(folder)
+    # Retention keeps what was used lately.
+    for mark in (join_uri(model_folder(store, model_id), NIGHT_NOTE), join_uri(folder, MANIFEST)):
+        refresh_time(mark)
+    if graph is None or not has_parts(features):
+        raise ConfigError(f"the graph of model {model_id} is gone: {folder}", "run without --previous")
+    return GraphNight(graph, features, layer_places(store, graph, note)), note
+
+
+def check_previous_model(store: FileTables, settings: GraphModel, previous: str) -> None:
+    """Refuse an earlier model of other settings or weights before anything is built (`check_family`)."""
+    note = read_note(model_folder(store, previous))
+    if note is not None:
+        check_family(settings, read_layers(settings), note)
+
+
+def _resolve_stored_place(root: str, stored: str) -> str:
+    """Return a place of a note. Notes hold places below `graph_files`; those of older versions are
+    absolute paths.
+    """
+    if not stored.startswith("/"):
+        return join_uri(root, stored)
+    return str(resolve_path(stored, Path(root).parent, Path(root).name))
+
+
+def find_earlier_model(
+    store: FileTables, prepared: PreparedGraphModel, splits: Sequence[str]
+) -> str | None:
+    """Return the name of this model on an earlier night: equal settings and weights, another split.
+
+    Args:
+        store: the warehouse.
+        prepared: tonight's model.
+        splits: splits of earlier nights, the newest first. If tonight's own split comes first, nothing has
+            changed and the result is None.
+    """
+    own, folder = prepared.settings.graph.partitions.get("split_id"), join_uri(files_folder(store), MODELS)
+    names = list_folders(folder)
+    for split_id in splits:
+        if split_id == own:
+            return None
+        for name in (name for name in names if name.startswith(f"{split_id}-")):
+            note = read_note(join_uri(folder, name))
+            if note is not None and has_family(prepared.settings, list_layers(prepared), note):
+                return str(note["model_id"])
+    return None
+
+
+def plan_refresh(
+    store: FileTables, prepared: PreparedGraphModel, previous: str, rates: costs.Rates, journal: Journal
+) -> tuple[PreparedGraphModel, str]:
+    """Return the model with the files that it can reuse of an earlier one, and a sentence on that.
+
+    If a full run is cheaper, the model is returned unchanged.
+
+    Raises:
+        ConfigError: the earlier model has another mode, other settings or another kind of graph.
+    """
+    before, note = read_model_night(store, previous)
+    _check_compatible(prepared, before, note)
+    if not has_all_vectors(before):
+        return prepared, f"previous {previous}: some of its layers are missing, so all nodes are computed"
+    engine, steps = store.engine, plan_passes(prepared.model, prepared.graph)
+    folder = prepared.model.folder
+    with journal.stage("compare", f"compare with {previous}", previous=previous):
+        changes = mark_changes(engine, prepared.graph, steps, before, folder)
+    full, less = _predict_seconds(prepared, changes, rates, engine.cores)
+    counts = ", ".join(
+        f"{step.kind} {step.layer} {one.nodes:,}" for step, one in zip(steps, changes, strict=True)
+    )
+    message = f"previous {previous}: of {prepared.graph.nodes:,} nodes, affected are {counts}; "
+    if less >= full:
+        return prepared, f"{message}a full run is cheaper ({full:.2f} s against {less:.2f} s)"
+    for k, place in enumerate(before.places, 1):
+        kind = "float32" if place.by_side else prepared.model.dtype
+        restore_vectors(engine, before, [place], join_uri(folder, f"before-{k}"), kind)
+    reused: dict[tuple[int, str], ReusedFiles] = {
+        (step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)
+    }
+    model = replace(prepared.model, reused=reused)
+    return replace(
+        prepared, model=model
+    ), f"{message}only these are computed ({less:.2f} s against {full:.2f} s)"
+
+
+def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, note: Note) -> None:
+    """Refuse another model or another kind of graph; the error names each difference with both values."""
+    check_family(prepared.settings, list_layers(prepared), note)
+    kinds = [
+        {"sides": g.sides, "numeric ids": g.numeric, "graph.seed": g.seed, "weighted": g.weighted}
+        for g in (prepared.graph, before.graph)
+    ]
+    if differences := list_differences(kinds[0], kinds[1]):
+        raise ConfigError(f"the graph of {note['model_id']} is of another kind: {differences}", SAME_MODEL)
+
+
+def _predict_seconds(
+    prepared: PreparedGraphModel, changes: list[LayerChanges], rates: costs.Rates, cores: int
+) -> tuple[float, float]:
+    """Predict the seconds of a full run, and of a run that copies the nodes without changes."""
+    full = less = 0.0
+    for one, part in zip(estimate_passes(prepared, rates, cores, "R"), changes, strict=True):
+        whole = one.size.amounts("R", one.size.item)
+        share = part.edges / max(one.size.edges, 1)
+        nodes = part.nodes / max(one.size.nodes, 1)
+        changed = whole._replace(
+            read=whole.read * share, flops=whole.flops * nodes, written=2 * whole.written
+        )
+        full += rates.predict(whole, cores)
+        less += rates.predict(changed, cores)
+    return full, less
+
+
+def report_drift(
+    store: FileTables, prepared: PreparedGraphModel, previous: str, journal: Journal
+) -> list[tuple[str, str, float]]:
+    """Measure how far embeddings moved since an earlier model. Print it and append it to `manifests`."""
+    before, _ = read_model_night(store, previous)
+    now, _ = read_model_night(store, prepared.model.model_id)
+    last, engine = len(prepared.model.layers) - 1, store.engine
+    with hold_private_folder(model_folder(store, prepared.model.model_id)) as folder:
+        arrays = [join_uri(folder, name) for name in ("now", "then")]
+        for array, night in zip(arrays, (now, before), strict=True):
+            restore_vectors(engine, night, night.places[last:], array, "float32")
+        widths = [read_parts(array).shape[1] for array in arrays]
+        if len(set(widths)) > 1:
+            raise ConfigError(
+                f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine",
+                "use vectors of the same length",
+            )
+        facts = measure_drift(engine, now.graph, arrays[0], before.graph, arrays[1])
+    for side, fact, value in facts:
+        journal.say(f"{side}: {fact.replace('_', ' ')} {value:.4f}")
+    name = prepared.model.model_id
+    detail = f"since {previous}"
+    rows = [
+        {"split_id": name, "part": side, "fact": fact, "value": float(value), "detail": detail}
+        for side, fact, value in facts
+    ]
+    store.append(rows, MANIFESTS, once=f"drift/{name}/{previous}")
+    return facts

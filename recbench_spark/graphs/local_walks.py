@@ -1,0 +1,195 @@
+"""Find the most visited neighbours of every node by walks over a mapped adjacency. Tasks are blocks of
+nodes.
+
+The results are rows of `neighbourhoods`. local: all hosts map the whole adjacency (8 bytes a node, 4 an
+edge), a task walks from the nodes of its block, and nothing is shuffled. join (`distributed_walks`): edges
+are in files by the hash of (node, position), and walkers are sent to the file that holds the position they
+drew, so a hub's walkers spread over all files. Both make the same draws and the same rows, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recbench_spark.graphs.build import map_texts
+from recbench_spark.graphs.folders import Graph, NodeBlock, make_file_place
+from recbench_spark.graphs.kernels.ids import unhash_numbers
+from recbench_spark.graphs.kernels.walks import MostVisited, Walks, find_neighbourhoods, visit_shares
+from recbench_spark.graphs.part_sets import Parts, publish_arrays
+from recbench_spark.storage.block_arrays import has_parts, map_whole, write_part
+from recbench_spark.storage.blocks import Engine
+from recbench_spark.storage.delta_files import File
+from recbench_spark.storage.objects import open_output
+
+WalkWay = Literal["local", "join"]
+
+NODES_A_PIECE = 1 << 12
+"""Nodes whose neighbours a task holds at once."""
+
+LISTS = pa.schema(
+    [
+        ("side", pa.string()),
+        ("node", pa.string()),
+        ("neighbours", pa.list_(pa.string())),
+        ("weights", pa.list_(pa.float32())),
+        ("visits", pa.list_(pa.int32())),
+        ("visited", pa.int32()),
+    ]
+)
+
+
+class NeighbourFile(NamedTuple):
+    """NeighbourFile is a written file with its nodes, its nodes without neighbours, and its neighbours."""
+
+    file: File
+    nodes: int
+    alone: int
+    neighbours: int
+
+
+def adjacency_bytes(graph: Graph) -> int:
+    """Return the bytes that a host maps for local walks."""
+    return 8 * (graph.nodes + 1) + 4 * graph.edges
+
+
+ADJACENCY = ("walk-indptr", "walk-src")
+"""Arrays of the adjacency of all blocks end to end: (nodes + 1,) offsets and (edges,) sources."""
+
+
+def map_adjacency(graph: Graph) -> tuple[Any, Any]:
+    """Return (nodes + 1,) offsets and (edges,) sources of `write_adjacency`, mapped."""
+    indptr, src = (map_whole(graph.place(name)) for name in ADJACENCY)
+    return indptr, src
+
+
+def write_adjacency(engine: Engine, graph: Graph) -> None:
+    """Write the adjacency of all blocks end to end, once for each graph.
+
+    Two runs at the same time write the same objects.
+    """
+    if all(has_parts(graph.place(name)) for name in ADJACENCY):
+        return
+    before = np.cumsum([0, *(block.edges for block in graph.blocks)])
+    pieces = list(zip(graph.blocks, before.tolist(), strict=False))
+    write = partial(_write_adjacency_parts, graph=graph)
+    written = engine.parallelize(pieces, len(pieces)).map(write).collect()
+    shapes = ((graph.nodes + 1,), np.int64), ((graph.edges,), np.uint32)
+    publish_arrays(graph.folder, written, dict(zip(ADJACENCY, shapes, strict=True)))
+
+
+def _write_adjacency_parts(piece: tuple[NodeBlock, int], graph: Graph) -> Parts:
+    """Write the part of a block, which has `before` edges of other blocks before it."""
+    block, before = piece
+    csr = graph.csr(block)
+    offsets: tuple[Any, int] = (csr.indptr[1:] + before, block.first + 1)
+    written = (offsets, (csr.src[: csr.edges], before))
+    return {
+        name: write_part(graph.place(name), block.number, array, first)
+        for name, (array, first) in zip(ADJACENCY, written, strict=True)
+    }
+
+
+# ------------------------------------------------------------------------------------------ names
+
+
+def look_up_names(graph: Graph, node_e: Any, side: int) -> pa.Array:
+    """Return the raw ids, as text, of any nodes of a side, by dense id."""
+    if graph.numeric[side]:
+        hashes = np.ascontiguousarray(graph.hashes()[node_e])
+        return pa.array(unhash_numbers(hashes, graph.seed)).cast(pa.string())
+    distinct, place = np.unique(node_e, return_inverse=True)
+    words = [word for block in graph.side_blocks(side) for word in _read_names(graph, block, distinct)]
+    return pa.array(words, pa.string()).take(pa.array(place))
+
+
+def _read_names(graph: Graph, block: NodeBlock, node_r: Any) -> list[str]:
+    """Return the texts of those nodes that are in a block."""
+    low, high = np.searchsorted(node_r, [block.first, block.end])
+    if high == low:
+        return []
+    ends, text = map_texts(graph, block)
+    local = node_r[low:high] - block.first
+    bounds = zip(ends[local].tolist(), ends[local + 1].tolist(), strict=True)
+    return [text[first:end].tobytes().decode() for first, end in bounds]
+
+
+# ------------------------------------------------------------------------------------------ tables
+
+
+def make_list_rows(graph: Graph, block: NodeBlock, first: int, most: MostVisited) -> pa.RecordBatch:
+    """Return the rows of consecutive nodes of a block, from dense id `first`."""
+    n = len(most.distinct)
+    offsets = pa.array(most.indptr.astype(np.int32))
+    lists = (
+        pa.ListArray.from_arrays(offsets, values)
+        for values in (
+            look_up_names(graph, most.node, block.side),
+            pa.array(visit_shares(most)),
+            pa.array(most.visits.astype(np.int32)),
+        )
+    )
+    columns = [
+        pa.array([graph.sides[block.side]] * n, pa.string()),
+        look_up_names(graph, np.arange(first, first + n), block.side),
+        *lists,
+        pa.array(most.distinct.astype(np.int32)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=LISTS)
+
+
+def write_lists(
+    graph: Graph,
+    block: NodeBlock,
+    pieces: Iterator[tuple[int, MostVisited]],
+    folder: str,
+    partition: Mapping[str, str],
+) -> NeighbourFile:
+    """Write the nodes of a block to a file of the table, piece by piece."""
+    file, place = make_file_place(folder, partition)
+    nodes = alone = neighbours = 0
+    options: dict[str, Any] = {"use_dictionary": ["side"], "write_statistics": False}
+    options |= {"store_schema": False, "write_page_checksum": True}
+    with open_output(place) as stream:
+        with pq.ParquetWriter(stream, LISTS, **options) as out:
+            for first, most in pieces:
+                out.write_batch(make_list_rows(graph, block, first, most))
+                nodes += len(most.distinct)
+                alone += int(np.count_nonzero(most.distinct == 0))
+                neighbours += len(most.node)
+        size = stream.tell()
+    return NeighbourFile(File(file, size, nodes), nodes, alone, neighbours)
+
+
+def walk_locally(
+    engine: Engine,
+    graph: Graph,
+    side: int,
+    what: Walks,
+    folder: str,
+    *,
+    partition: Mapping[str, str],
+) -> list[NeighbourFile]:
+    """Walk from all nodes of a side over the mapped adjacency. Each block becomes a file."""
+    write_adjacency(engine, graph)
+    blocks = [block for block in graph.side_blocks(side) if block.rows]
+    task = partial(_walk_block, graph=graph, what=what, folder=folder, partition=partition)
+    return list(engine.parallelize(blocks, len(blocks)).map(task).collect())
+
+
+def _walk_block(
+    block: NodeBlock, graph: Graph, what: Walks, folder: str, partition: Mapping[str, str]
+) -> NeighbourFile:
+    return write_lists(graph, block, _walk_pieces(graph, block, what), folder, partition)
+
+
+def _walk_pieces(graph: Graph, block: NodeBlock, what: Walks) -> Iterator[tuple[int, MostVisited]]:
+    (indptr, src), hashes = map_adjacency(graph), graph.hashes()
+    for first in range(block.first, block.end, NODES_A_PIECE):
+        end = min(first + NODES_A_PIECE, block.end)
+        yield first, find_neighbourhoods(indptr, src, np.ascontiguousarray(hashes[first:end]), first, what)

@@ -1,0 +1,478 @@
+"""Run the tasks of a pass over a graph, under three plans that give the same bits.
+
+R (replicated): every host maps the vectors of all blocks as one array. A task reads what it needs, and
+nothing is shuffled.
+
+G (gathered): the task that has a block's vectors sends each block of destinations the distinct ones that it
+needs.
+
+S (scattered): a task adds up what it has for each destination and sends the sums. Linear and max
+aggregators allow this.
+
+Under R and G a destination adds its sources' vectors one after the other by ascending dense id, from a file
+or from the gathered vectors in that order, so the additions are the same. Under S it adds sums of blocks in
+order: the bits are the same where additions are exact and for max, and else equal to the precision of
+float32.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from recbench_spark.graphs.build import read_ids
+from recbench_spark.graphs.folders import Graph, NodeBlock
+from recbench_spark.graphs.kernels.aggregate import count_edges, finish_sums, sum_sources
+from recbench_spark.graphs.kernels.csr import Csr, select_rows, tile, window
+from recbench_spark.graphs.kernels.dense import Dense, check_finite, store
+from recbench_spark.graphs.kernels.layers import Layer
+from recbench_spark.graphs.vectors import write_embeddings, write_vectors
+from recbench_spark.storage.block_arrays import (
+    ArrayPart,
+    PartMaker,
+    make_part,
+    map_part,
+    map_whole,
+    read_parts,
+)
+from recbench_spark.storage.delta_files import File
+
+PassPlan = Literal["G", "R", "S"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Target is a Delta table that a pass writes to, one file for each block.
+
+    Attributes:
+        folder: folder of the table.
+        partition: columns that no file holds. `side` is added for each block.
+        kind: `vectors` (bytes, as they are stored) or `embeddings` (ids and float32 arrays).
+    """
+
+    folder: str
+    partition: Mapping[str, str]
+    kind: Literal["vectors", "embeddings"]
+
+    def block_partition(self, graph: Graph, block: NodeBlock) -> dict[str, str]:
+        """Return the partition of a block's file."""
+        more = {"side": graph.sides[block.side]} if self.kind == "embeddings" else {}
+        return {**self.partition, **more}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Pass is one aggregation over some destinations.
+
+    Attributes:
+        layer: number of the layer, from 1.
+        kind: `layer` combines the aggregate with a node's own vector; `pool` only pools.
+        side: side of the destinations; None: all nodes.
+        sources: side of the sources; None: all nodes.
+        module: the layer.
+        projects: true if messages must be projected from h first; else `z` holds them.
+        output_layers: dense layers after it.
+        h: place of the nodes' own vectors (`block_arrays`).
+        z: place of the messages; h itself where nothing is projected.
+        out: place that the vectors are written to; None: only the target is written.
+        dtype: type of stored vectors.
+        target: table that the vectors are committed to; None: only `out` is written.
+    """
+
+    layer: int
+    kind: Literal["layer", "pool"]
+    side: int | None
+    sources: int | None
+    module: Layer
+    projects: bool
+    h: str
+    z: str
+    dtype: str
+    output_layers: tuple[Dense, ...] = ()
+    out: str | None = None
+    target: Target | None = None
+
+    @property
+    def width(self) -> int:
+        """Return the dimensions of the new vectors. For a pool these are the dimensions of the module."""
+        return len(self.output_layers[-1].bias) if self.output_layers else self.module.width
+
+
+@dataclass(frozen=True)
+class ReusedFiles:
+    """ReusedFiles are the arrays that a pass reuses of the night before (see `incremental`).
+
+    Attributes:
+        touched: place of flags: nodes to compute.
+        needed: place of flags: sources whose messages these nodes need.
+        before: place of last night's vectors of this layer, by last night's dense ids. It is empty where no
+            vectors are reused: then nodes that are not computed are not read either.
+        places: place of last night's dense id of each node.
+    """
+
+    touched: str
+    needed: str
+    before: str
+    places: str
+
+
+class BlockResult(NamedTuple):
+    """BlockResult describes what a task computed for a block.
+
+    Attributes:
+        number: number of the block.
+        nodes: nodes that were computed.
+        edges: edges into them.
+        received: bytes of vectors or sums that came by a shuffle.
+        file: file for the table; None without one.
+        part: object of the block's vectors; None if the pass has no `out`.
+    """
+
+    number: int
+    nodes: int
+    edges: int
+    received: int
+    file: File | None
+    part: ArrayPart | None
+
+
+@dataclass(frozen=True)
+class PassWork:
+    """PassWork holds the inputs of every task of a pass.
+
+    Attributes:
+        graph: the graph.
+        step: the pass.
+        batch: destinations that are computed together.
+        destinations: blocks of destinations that tasks send to, in order.
+        reused: files of the night before; None: all nodes are computed.
+    """
+
+    graph: Graph
+    step: Pass
+    batch: int
+    destinations: tuple[NodeBlock, ...] = field(default=())
+    reused: ReusedFiles | None = None
+
+
+class Sources(NamedTuple):
+    """Sources are the messages that a block of destinations aggregates.
+
+    Attributes:
+        csr: edges into the destinations; `src` are rows of z.
+        z: messages.
+        hashes: hashes of the sources' ids, one for each row of z.
+        own: the destinations' own messages (GCN), or the whole of z by dense id.
+    """
+
+    csr: Csr
+    z: Any
+    hashes: Any
+    own: Any
+
+
+class ProjectedBlock(NamedTuple):
+    """ProjectedBlock holds the object of a block's messages, and the number of projected vectors."""
+
+    part: ArrayPart
+    nodes: int
+
+
+def project_messages(block: NodeBlock, work: PassWork) -> ProjectedBlock:
+    """Write the messages of a block's nodes (plan R). Messages that no pass needs are zeros."""
+    step, reused = work.step, work.reused
+    h = map_part(step.h, block.number, block.rows)
+    shape = (block.rows, step.module.message_width(h.shape[1]))
+    with make_part(step.z, block.number, shape, step.dtype, block.first) as maker:
+        if reused is None:
+            for first in range(0, block.rows, work.batch):
+                maker.append(_project_rows(h[first : first + work.batch], shape[1], step))
+            projected = block.rows
+        else:
+            wanted = np.flatnonzero(map_part(reused.needed, block.number, block.rows))
+            out = maker.map_rows()
+            for at in range(0, len(wanted), work.batch):
+                nodes = wanted[at : at + work.batch]
+                out[nodes] = _project_rows(h[nodes], shape[1], step)
+            projected = len(wanted)
+    return ProjectedBlock(maker.entry, projected)
+
+
+def _project_rows(h: Any, width: int, step: Pass) -> Any:
+    """Return the (r, width) messages of some nodes, as they are stored."""
+    z = np.empty((len(h), width), step.dtype)
+    store(step.module.messages(h), z, f"layer {step.layer}, messages")
+    return z
+
+
+def aggregate_replicated(block: NodeBlock, work: PassWork) -> BlockResult:
+    """Compute a block of destinations under plan R."""
+    z, csr = map_whole(work.step.z), work.graph.csr(block)
+    if work.reused is not None:
+        flags = map_part(work.reused.touched, block.number, block.rows)
+        edges, nodes = int(np.diff(csr.indptr)[flags].sum()), int(np.count_nonzero(flags))
+        return _write_result(
+            block, work, _merge_with_reused(block, work, csr, z, work.reused), nodes, edges, received=0
+        )
+    own = z[block.first : block.end]
+    return _aggregate_block(block, work, Sources(csr, z, _source_hashes(work), own), csr.edges, 0)
+
+
+def _source_hashes(work: PassWork) -> Any:
+    """Return the (nodes,) hashes of the sources' ids, or none for an aggregator that does not read them."""
+    ordered = work.step.module.aggregator == "lstm"
+    return work.graph.hashes() if ordered else np.empty(0, np.uint64)
+
+
+def _merge_with_reused(
+    block: NodeBlock, work: PassWork, csr: Csr, z: Any, reused: ReusedFiles
+) -> Iterator[tuple[int, Any]]:
+    """Yield last night's vectors, with new ones for the changed nodes."""
+    flags = map_part(reused.touched, block.number, block.rows)
+    places = map_part(reused.places, block.number, block.rows)
+    before = map_whole(reused.before) if reused.before else None
+    hashes, own_hash = _source_hashes(work), work.graph.block_hashes(block)
+    step, h = work.step, _map_own(block, work.step)
+    for first in range(0, block.rows, work.batch):
+        flag = np.asarray(flags[first : first + work.batch])
+        rows = first + np.flatnonzero(flag)
+        own = z[block.first + rows]
+        n = step.module.aggregate(select_rows(csr, rows), z, own, own_hash[rows], hashes)
+        new = compute_vectors(step, None if h is None else h[rows], n)
+        out = np.zeros((len(flag), new.shape[1]), np.float32)
+        out[flag] = new
+        if before is not None:
+            out[~flag] = before[places[first : first + work.batch][~flag]]
+        yield block.first + first, out
+
+
+def _compute_messages(block: NodeBlock, work: PassWork) -> Any:
+    """Return the (rows, m) messages of a block of sources, as they are stored.
+
+    Each vector is projected once.
+    """
+    step = work.step
+    if not step.projects:
+        return map_part(step.z, block.number, block.rows)
+    h = map_part(step.h, block.number, block.rows)
+    z = np.empty((block.rows, step.module.message_width(h.shape[1])), step.dtype)
+    for first in range(0, block.rows, work.batch):
+        part = slice(first, first + work.batch)
+        store(step.module.messages(h[part]), z[part], f"layer {step.layer}, messages")
+    return z
+
+
+Sent = tuple[int, tuple[int, bytes, bytes, bytes]]
+"""Place of the destinations' block, then: number of the sources' block, rows, vectors, own vectors."""
+
+
+def send_messages(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]:
+    """Send each block of destinations the messages that it needs from blocks of sources (plan G)."""
+    for block in blocks:
+        z = _compute_messages(block, work)
+        for place, into in enumerate(work.destinations):
+            need = work.graph.map_sources(into)
+            low, high = np.searchsorted(need, [block.first, block.end])
+            own = z.tobytes() if into == block and work.step.module.aggregator == "gcn" else b""
+            if high > low or own:
+                wanted = np.ascontiguousarray(z[need[low:high].astype(np.int64) - block.first])
+                yield place, (block.number, b"", wanted.tobytes(), own)
+
+
+def aggregate_messages(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator[BlockResult]:
+    """Aggregate the messages that a block of destinations received (plan G).
+
+    They are in the order of blocks.
+    """
+    block = work.destinations[place]
+    parts = sorted(value for _, value in sent)
+    width = _message_width(work)
+    z = np.frombuffer(b"".join(part[2] for part in parts), work.step.dtype).reshape(-1, width)
+    halo, csr = work.graph.halo(block), work.graph.csr(block)
+    own = _unpack_own_messages(parts, block, width, work)
+    hashes = _source_hashes(work)
+    hashes = hashes[halo.need] if len(hashes) else hashes
+    received = sum(len(part[2]) + len(part[3]) for part in parts)
+    sources = Sources(Csr(csr.indptr, halo.place, csr.weight), z, hashes, own)
+    yield _aggregate_block(block, work, sources, csr.edges, received)
+
+
+def _unpack_own_messages(
+    parts: list[tuple[int, bytes, bytes, bytes]], block: NodeBlock, width: int, work: PassWork
+) -> Any:
+    """Return the (rows, m) messages of the destinations themselves for `gcn`, else None.
+
+    A block without nodes received none.
+    """
+    if work.step.module.aggregator != "gcn":
+        return None
+    packed = b"".join(part[3] for part in parts)
+    return np.frombuffer(packed, work.step.dtype).reshape(block.rows, width)
+
+
+def _message_width(work: PassWork) -> int:
+    step = work.step
+    stored = read_parts(step.h if step.projects else step.z).shape[1]
+    return step.module.message_width(stored) if step.projects else int(stored)
+
+
+def send_sums(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]:
+    """Send each block of destinations the sums over blocks of sources (plan S)."""
+    kind = work.step.module.aggregator
+    for block in blocks:
+        z = _compute_messages(block, work)
+        for place, into in enumerate(work.destinations):
+            rows, edges = tile(work.graph.csr(into), block.first, block.end)
+            own = z.tobytes() if into == block and kind == "gcn" else b""
+            if len(rows) or own:
+                sums = sum_sources(kind, edges, z)
+                yield place, (block.number, rows.astype(np.uint32).tobytes(), sums.tobytes(), own)
+
+
+def aggregate_sums(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator[BlockResult]:
+    """Add up the sums that a block of destinations received, in the order of blocks (plan S)."""
+    block, kind = work.destinations[place], work.step.module.aggregator
+    parts, width = sorted(value for _, value in sent), _message_width(work)
+    acc = np.full((block.rows, width), -np.inf if kind == "max" else 0.0, np.float32)
+    for _, packed, sums, _ in parts:
+        rows, values = np.frombuffer(packed, np.uint32), np.frombuffer(sums, np.float32).reshape(-1, width)
+        with np.errstate(over="ignore", invalid="ignore"):  # `compute_vectors` reports it
+            acc[rows] = np.maximum(acc[rows], values) if kind == "max" else acc[rows] + values
+    csr = work.graph.csr(block)
+    finish_sums(kind, acc, *count_edges(csr), _unpack_own_messages(parts, block, width, work))
+    received = sum(len(part[1]) + len(part[2]) + len(part[3]) for part in parts)
+    yield _write_result(
+        block, work, _combine_sums(block, work, acc), block.rows, csr.edges, received=received
+    )
+
+
+def _aggregate_block(
+    block: NodeBlock, work: PassWork, sources: Sources, edges: int, received: int
+) -> BlockResult:
+    def rows() -> Iterator[tuple[int, Any]]:
+        own_hash = work.graph.block_hashes(block)
+        for first in range(0, block.rows, work.batch):
+            end = min(first + work.batch, block.rows)
+            own = None if sources.own is None else sources.own[first:end]
+            part = window(sources.csr, first, end)
+            n = work.step.module.aggregate(part, sources.z, own, own_hash[first:end], sources.hashes)
+            yield block.first + first, n
+
+    return _write_result(
+        block, work, _combine_batches(block, work, rows()), block.rows, edges, received=received
+    )
+
+
+def _combine_sums(block: NodeBlock, work: PassWork, n: Any) -> Iterator[tuple[int, Any]]:
+    chunks = ((block.first + at, n[at : at + work.batch]) for at in range(0, block.rows, work.batch))
+    return _combine_batches(block, work, chunks)
+
+
+def _combine_batches(
+    block: NodeBlock, work: PassWork, pooled: Iterator[tuple[int, Any]]
+) -> Iterator[tuple[int, Any]]:
+    """Yield new vectors of a block's nodes, float32, computed from their aggregates."""
+    h = _map_own(block, work.step)
+    for first, n in pooled:
+        at = first - block.first
+        yield first, compute_vectors(work.step, None if h is None else h[at : at + len(n)], n)
+
+
+def _map_own(block: NodeBlock, step: Pass) -> Any:
+    """Return the (rows, d) vectors of a block's nodes before a pass; None for a pool."""
+    return map_part(step.h, block.number, block.rows) if step.kind == "layer" else None
+
+
+def compute_vectors(step: Pass, own: Any, n: Any) -> Any:
+    """Return the (r, o) float32 vectors that a pass computes for some nodes.
+
+    Args:
+        step: the pass.
+        own: (r, d) the nodes' own vectors; None for a pool.
+        n: (r, m) float32, the aggregate over their neighbours.
+
+    Raises:
+        DataError: a sum over neighbours is infinite or NaN. It is checked here, because `relu` would turn
+            -inf into 0.
+    """
+    check_finite(n, f"layer {step.layer}, sums over neighbours")
+    out = n if own is None else step.module.combine(own, n)
+    for layer in step.output_layers:
+        out = layer.apply(out)
+    return out
+
+
+def _write_result(
+    block: NodeBlock,
+    work: PassWork,
+    rows: Iterator[tuple[int, Any]],
+    nodes: int,
+    edges: int,
+    *,
+    received: int,
+) -> BlockResult:
+    _freeze_garbage()
+    step = work.step
+    if step.out is None:
+        file, part = _write_file(block, work, _store_rows(rows, step, None, _is_float(step))), None
+        return BlockResult(block.number, nodes, edges, received, file, part)
+    shape = (block.rows, output_width(step))
+    with make_part(step.out, block.number, shape, step.dtype, block.first) as maker:
+        file = _write_file(block, work, _store_rows(rows, step, maker, _is_float(step)))
+    return BlockResult(block.number, nodes, edges, received, file, maker.entry)
+
+
+def output_width(step: Pass) -> int:
+    """Return the dimensions of the vectors that a pass computes."""
+    if step.kind == "layer":
+        return step.width
+    stored = read_parts(step.h).shape[1]
+    return step.module.message_width(stored) if step.projects else int(stored)
+
+
+def _is_float(step: Pass) -> bool:
+    """Tell whether the table of a pass holds float32 numbers."""
+    return step.target is not None and step.target.kind == "embeddings"
+
+
+def _write_file(block: NodeBlock, work: PassWork, rows: Iterator[tuple[int, Any]]) -> File | None:
+    """Write the rows of a block to a file for the table; without a table only go through them."""
+    target, blocks = work.step.target, len(work.graph.blocks)
+    if target is None:
+        for _ in rows:
+            pass
+        return None
+    partition = target.block_partition(work.graph, block)
+    if target.kind == "vectors":
+        return write_vectors(target.folder, partition, block, blocks, rows)
+    ids = read_ids(work.graph, block)
+    return write_embeddings(target.folder, partition, block, blocks, ids, rows=rows)
+
+
+@lru_cache(maxsize=1)
+def _freeze_garbage() -> None:
+    """Exempt all existing objects from garbage collection, which PySpark runs after every task.
+
+    numba and torch have made many.
+    """
+    gc.freeze()
+
+
+def _store_rows(
+    rows: Iterator[tuple[int, Any]], step: Pass, maker: PartMaker | None, as_float: bool
+) -> Iterator[tuple[int, Any]]:
+    """Yield rows as the table stores them, and append them to the part of the block."""
+    for first, vectors in rows:
+        if as_float and maker is None:
+            yield first, np.ascontiguousarray(check_finite(vectors, f"layer {step.layer}"))
+            continue
+        stored = np.empty(vectors.shape, step.dtype)
+        store(vectors, stored, f"layer {step.layer}")
+        if maker is not None:
+            maker.append(stored)
+        yield first, np.ascontiguousarray(vectors) if as_float else stored

@@ -1,0 +1,134 @@
+"""Say what an executor pays for an object of the object storage: its speed, and the disk for its copies.
+
+On a cluster each executor fetches what its tasks read into its own local directory (`host_files`). The cost
+model counts these bytes. The speed is a setting, or what a probe measures where the graph is large, or an
+assumption.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from recbench_spark.core.transfer_sizes import CHUNK_BYTES
+from recbench_spark.errors import ConfigError
+from recbench_spark.graphs.kernels import costs
+from recbench_spark.storage.block_arrays import part_place, read_parts
+from recbench_spark.storage.blocks import Engine
+from recbench_spark.storage.host_files import LIMIT_VARIABLE
+from recbench_spark.storage.object_access import explain_storage, open_filesystem
+from recbench_spark.storage.shared_arrays import host_folder
+
+SETTING = "spark.recbench.network"
+"""The Spark setting with the bytes a second that an executor fetches from object storage."""
+
+PROBE_SECONDS = 1.0
+"""Seconds after which a task of the probe stops."""
+
+FEWEST_BYTES = 1 << 20
+"""Bytes from which on a probe tells the speed: smaller objects tell how long a request takes."""
+
+
+@dataclass(frozen=True)
+class NetworkCosts:
+    """NetworkCosts says how executors reach the objects of a warehouse.
+
+    Attributes:
+        hosts: executors, each with copies of its own; 1 for a local master.
+        seconds: seconds of an executor to fetch a byte.
+        source: where the seconds are from.
+        disk_bytes: most bytes of copies that a host may hold; None: a share of its free disk.
+    """
+
+    hosts: int
+    seconds: float
+    source: Literal["set", "measured", "assumed"]
+    disk_bytes: int | None
+
+
+def describe_network(engine: Engine, features: str, measured: bool) -> NetworkCosts:
+    """Return what executors pay for objects.
+
+    Args:
+        engine: the runner.
+        features: place of vectors on the object storage.
+        measured: true if a probe of a second may fetch them.
+
+    Raises:
+        ConfigError: the setting is no number of bytes above 0.
+    """
+    text, limit = engine.read_setting(SETTING), _read_limit(engine)
+    if text is not None:
+        return NetworkCosts(engine.count_hosts(), 1 / _parse_speed(text), "set", limit)
+    seconds = measure_network(engine, features) if measured else None
+    hosts = engine.count_hosts()  # the probe has started executors
+    if seconds is None:
+        return NetworkCosts(hosts, costs.DEFAULT_FETCH_SECONDS, "assumed", limit)
+    return NetworkCosts(hosts, seconds, "measured", limit)
+
+
+def _parse_speed(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise ConfigError(f"{SETTING}={text} is no number of bytes a second", f"--conf {SETTING}=500000000")
+    return int(text)
+
+
+def _read_limit(engine: Engine) -> int | None:
+    """Return the limit of copies where it is set: for executors, or for this host if it runs the tasks."""
+    text = engine.read_setting(f"spark.executorEnv.{LIMIT_VARIABLE}")
+    if text is None and engine.is_here:
+        text = os.environ.get(LIMIT_VARIABLE)
+    return int(text) if text and text.isdigit() else None
+
+
+def measure_network(engine: Engine, features: str) -> float | None:
+    """Return the seconds of an executor to fetch a byte while all its cores fetch.
+
+    None where the objects are too small to tell.
+
+    Args:
+        engine: the runner.
+        features: place of vectors on the object storage. Nothing of them is kept.
+    """
+    tasks = engine.cores
+    probe = partial(_fetch_parts, features=features, tasks=tasks)
+    return combine_probes(engine.parallelize(range(tasks), tasks).map(probe).collect())
+
+
+def combine_probes(probes: Sequence[tuple[str, int, float]]) -> float | None:
+    """Return the mean seconds of a host for a byte.
+
+    Args:
+        probes: of each task, the folder of its host, its bytes and its seconds.
+    """
+    by_host: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+    for host, size, seconds in probes:
+        by_host[host].append((size, seconds))
+    paces = [
+        max(seconds for _, seconds in done) / size
+        for done in by_host.values()
+        if (size := sum(size for size, _ in done)) >= FEWEST_BYTES
+    ]
+    return sum(paces) / len(paces) if paces else None
+
+
+def _fetch_parts(number: int, features: str, tasks: int) -> tuple[str, int, float]:
+    """Read a task's share of the objects, for a second at most."""
+    array, size, begun = read_parts(features), 0, time.monotonic()
+    for part in sorted(array.parts.values())[number::tasks]:
+        place = part_place(features, part)
+        with explain_storage(place):
+            system, name = open_filesystem(place)
+            with system.open_input_stream(name) as stream:
+                while chunk := stream.read(CHUNK_BYTES):
+                    size += len(chunk)
+                    if time.monotonic() - begun > PROBE_SECONDS:
+                        break
+        if time.monotonic() - begun > PROBE_SECONDS:
+            break
+    return str(host_folder()), size, time.monotonic() - begun

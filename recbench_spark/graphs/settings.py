@@ -1,0 +1,302 @@
+"""Settings of graphs and of embeddings over them; strict and frozen, as those of a benchmark file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from recbench_spark.config.loading import read_yaml
+from recbench_spark.core import revisions
+from recbench_spark.core.strict_settings import Name, Strict, digest, make_error, parse
+from recbench_spark.errors import nearest
+from recbench_spark.graphs.kernels.forms import Aggregator, LayerForm
+
+Width = Annotated[int, Field(ge=1, le=8192)]
+
+COLUMNS = {"src": "src", "dst": "dst", "weight": "weight"}
+LIST_COLUMNS = {"node": "node", "neighbours": "neighbours", "weights": "weights"}
+
+
+class GraphSource(Strict):
+    """The source of a graph's edges, and the options of reading them.
+
+    `edges` is a file or folder (CSV, Parquet) or a Delta table with one row per edge; messages go from
+    `src` to `dst`, and both ways if `directed` is false. With two `sides` the graph is bipartite: src is of
+    the first side, dst of the second, and messages go both ways. `lists`: one row per node with its
+    neighbours, as arrays (node, neighbours[, weights]). `columns` maps the standard names to the table's
+    columns. `where` keeps the rows with one value of a text column. `nodes`: tables with an id column, by
+    side, of nodes that belong to the graph even without an edge.
+    """
+
+    edges: str
+    format: Literal["csv", "parquet", "delta"] | None = None
+    """Format of the table; None: by the name of the file."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    lists: bool = False
+    directed: bool = True
+    """Messages go from src to dst alone; false: both ways."""
+    sides: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)] = ("node",)
+    """Names of the sides: one, or two for a bipartite graph."""
+    weighted: bool = False
+    """Edges have a column weight."""
+    ids: Literal["auto", "numeric", "text"] = "auto"
+    """Read ids as numbers or as text; auto looks at the column."""
+    where: dict[str, str] = Field(default_factory=dict)
+    partitions: dict[str, str] = Field(default_factory=dict)
+    """Values of partition columns of a Delta table that are read."""
+    nodes: dict[Name, str] = Field(default_factory=dict)
+    node_column: str = "id"
+    """Name of the column of ids in the tables of `nodes`."""
+    duplicates: Literal["keep", "drop"] = "keep"
+    """Keep an edge that stands twice as two, or drop the second one."""
+    self_loops: Literal["keep", "drop"] = "keep"
+    """Keep or drop edges from a node to itself."""
+    bad_rows: Literal["error", "drop"] = "error"
+    """Rows without an id: stop with an error, or drop them."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of the hashes of ids."""
+
+    @model_validator(mode="after")
+    def _check_graph_source(self) -> GraphSource:
+        if len(set(self.sides)) < len(self.sides):
+            raise ValueError("sides: two different names")
+        if self.lists and len(self.sides) > 1:
+            raise ValueError("lists: neighbourhoods are of nodes of one side")
+        unknown = set(self.nodes) - set(self.sides)
+        if unknown:
+            raise ValueError(f"nodes: no side {sorted(unknown)[0]}; sides are {', '.join(self.sides)}")
+        known = LIST_COLUMNS if self.lists else COLUMNS
+        wrong = set(self.columns) - set(known)
+        if wrong:
+            name = sorted(wrong)[0]
+            raise make_error(f"columns: no column {name}", nearest(name, known))
+        sources = [self.column(name_) for name_ in known]
+        if len(set(sources)) < len(sources):
+            raise ValueError(
+                f"columns: {max(sources, key=sources.count)} cannot be two of {', '.join(known)}"
+            )
+        return self
+
+    @property
+    def bipartite(self) -> bool:
+        """True where there are two sides."""
+        return len(self.sides) == 2
+
+    def column(self, standard: str) -> str:
+        """Return the table's name of a standard column."""
+        return self.columns.get(standard, standard)
+
+
+class Features(Strict):
+    """Features of nodes before the first layer.
+
+    `path`: a table (id, vector) of the nodes of `side` (bipartite: the second one). Other kinds: `degrees`
+    (the number of neighbours), `constant` (1), or `hashed` (`dims` numbers in [-1, 1) by hash of the id).
+    """
+
+    path: str | None = None
+    side: Name | None = None
+    """Side of the nodes in the table; bipartite: the second one by default."""
+    id_column: str = "id"
+    """Name of the column of ids."""
+    kind: Literal["table", "degrees", "constant", "hashed"] = "degrees"
+    """Source of the features: a table, degrees, a constant, or hashes of ids."""
+    dims: Width = 64
+    """Numbers of a node, for `hashed`."""
+    missing: Literal["error", "zero"] = "error"
+    """Nodes that the table lacks: stop with an error, or use zeros."""
+
+    @model_validator(mode="after")
+    def _check_feature_path(self) -> Features:
+        if (self.kind == "table") != (self.path is not None):
+            raise ValueError("path belongs to kind: table, and to it alone")
+        return self
+
+
+class LayerSettings(Strict):
+    """Settings of one layer (see `graphs.kernels.layers`)."""
+
+    form: Literal["convolve", "sage"] = "sage"
+    """Layer of PinSage (convolve) or of GraphSAGE (sage)."""
+    aggregator: Aggregator = "mean"
+    """Function that pools the vectors of the neighbours."""
+    width: Width = 64
+    """Numbers of a node after the layer."""
+    hidden: Width | None = None
+    """Numbers of a neighbour before it is pooled; None: the width."""
+    join: Literal["concat", "add"] = "concat"
+    """Join of a node's own vector and the pooled one: side by side, or their sum."""
+    activation: Literal["relu", "none"] = "relu"
+    """Function after the layer."""
+    normalise: bool = True
+    """Scale vectors to length 1 after the layer."""
+    neighbours: Annotated[int, Field(ge=1)] = 25
+    """Neighbours that are pooled, at most."""
+
+    @model_validator(mode="after")
+    def _check_aggregator(self) -> LayerSettings:
+        if self.form == "convolve" and self.aggregator in ("gcn", "lstm"):
+            raise ValueError("convolve pools by sum, mean, importance or max; gcn and lstm are sage's")
+        return self
+
+    def layer_form(self) -> LayerForm:
+        """Return the settings as the kernels take them."""
+        return LayerForm(
+            self.form,
+            self.aggregator,
+            self.width,
+            self.hidden or self.width,
+            self.join,
+            self.activation == "relu",
+            self.normalise,
+            self.neighbours,
+        )
+
+
+class GraphLayers(Strict):
+    """Settings of the computation over a graph, independent of its edges.
+
+    mode `projected`: a layer pools over a node's neighbours (Ying et al. 2018, section 3.2). `bipartite`:
+    it pools over the neighbours of neighbours, items over boards over items (section 3.4): nodes of the
+    second side are embedded, and those of the first side are pools of them.
+
+    `plan`, `groups` and `batch` change no number and no name.
+    """
+
+    features: Features = Features()
+    """Features of nodes before the first layer."""
+    layers: Annotated[tuple[LayerSettings, ...], Field(min_length=1)] = (LayerSettings(), LayerSettings())
+    """Layers, the first one first."""
+    final: tuple[Width, ...] = ()
+    """Widths of the dense layers at the end."""
+    mode: Literal["projected", "bipartite"] = "projected"
+    """`projected` pools over neighbours; `bipartite` over neighbours of neighbours."""
+    weights: str | None = None
+    """File with weights of the layers; None: random ones by `seed`."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
+    """Seed of random weights."""
+    wire: Literal["float16", "float32"] = "float32"
+    """Type of numbers that travel between tasks."""
+    plan: Literal["auto", "G", "R", "S"] = "auto"
+    """Plan by which tasks share the work; no number depends on it."""
+    blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """Blocks of nodes; None: chosen from the size."""
+    groups: Annotated[int, Field(ge=1)] | None = None
+    """Groups of blocks that are computed in turn; None: chosen from the size."""
+    batch: Annotated[int, Field(ge=1)] = 4096
+    """Nodes that a task computes together."""
+
+    def forms(self) -> tuple[LayerForm, ...]:
+        """Return the layers as the kernels take them."""
+        return tuple(layer.layer_form() for layer in self.layers)
+
+    def check_sides(self, sides: Sequence[str]) -> None:
+        """Check the settings against the sides of a graph.
+
+        Raises:
+            ValueError: a mode, an aggregator or a side of features that does not fit this graph.
+        """
+        known, bipartite = ", ".join(sides), self.mode == "bipartite"
+        if bipartite and len(sides) < 2:
+            raise ValueError("mode bipartite: graph.sides must name two sides")
+        for layer in self.layers if bipartite else ():
+            if layer.aggregator in ("gcn", "lstm"):
+                raise ValueError(f"mode bipartite pools twice, which {layer.aggregator} is not made for")
+        if self.features.side and self.features.side not in sides:
+            raise ValueError(f"features.side: {self.features.side} is none of {known}")
+        if bipartite and self.features.side == sides[0]:
+            raise ValueError("mode bipartite embeds the second side: name the sides the other way round")
+
+
+class GraphModel(GraphLayers):
+    """Embeddings of all nodes of a graph after some layers, as `jobs/embed.py` computes them."""
+
+    name: Name = "graph"
+    """Name of the embeddings."""
+    graph: GraphSource
+    """Source of the edges."""
+    output: Literal["embeddings", "vectors"] = "embeddings"
+    """Table that is written."""
+
+    @model_validator(mode="after")
+    def _fill_feature_side(self) -> GraphModel:
+        self.check_sides(self.graph.sides)
+        if not self.features.side and self.features.path:
+            side = self.graph.sides[-1]
+            object.__setattr__(self, "features", self.features.model_copy(update={"side": side}))
+        return self
+
+    def key(self, graph_id: str, features_id: str, weights_id: str) -> str:
+        """Return the model's id: a hash of everything that its numbers depend on."""
+        layers = [layer.model_dump() for layer in self.layers]
+        features = self.features.model_dump(exclude={"path"})
+        words = (self.mode, self.wire, list(self.final), self.seed)
+        changed = [numbers] if (numbers := revisions.select_revisions("graph")) else []
+        return digest("graph", graph_id, features, features_id, weights_id, layers, words, *changed)
+
+
+class NeighbourhoodSettings(Strict):
+    """Settings of neighbourhoods by random walks (see `graphs.kernels.walks`).
+
+    For each node of `side` (bipartite: the second one by default), the `top` nodes that `walks` walks of
+    `hops` hops visit most. `way`: local maps the whole adjacency, join does not; auto chooses by the host's
+    memory. `way` and `blocks` change no number and no name.
+    """
+
+    graph: GraphSource
+    """Source of the edges."""
+    side: Name | None = None
+    """Side whose nodes get neighbourhoods."""
+    walks: Annotated[int, Field(ge=1, le=1 << 20)] = 200
+    """Random walks from each node."""
+    hops: Annotated[int, Field(ge=1, le=1 << 10)] = 5
+    """Hops of a walk."""
+    restart: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Chance that a walk returns to its start after a hop."""
+    top: Annotated[int, Field(ge=1, le=1 << 12)] = 50
+    """Nodes of a neighbourhood."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
+    """Seed of the walks."""
+    way: Literal["auto", "local", "join"] = "auto"
+    blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """Blocks of nodes; None: chosen from the size."""
+
+    @model_validator(mode="after")
+    def _check_walks(self) -> NeighbourhoodSettings:
+        if self.side and self.side not in self.graph.sides:
+            raise ValueError(f"side: {self.side} is none of {', '.join(self.graph.sides)}")
+        if self.graph.lists:
+            raise ValueError("lists: walks go over edges, and these are neighbourhoods already")
+        return self
+
+    @property
+    def place(self) -> int:
+        """Number of the side whose nodes get neighbours."""
+        return self.graph.sides.index(self.side or self.graph.sides[-1])
+
+    def key(self, graph_id: str) -> str:
+        """Return the neighbourhoods' id: a hash of everything that their rows depend on."""
+        walks = (self.walks, self.hops, self.restart, self.top, self.seed)
+        return digest("neighbourhoods", graph_id, self.place, walks)
+
+
+def load_model(path: str, more: dict[str, Any]) -> GraphModel:
+    """Load a model from a YAML file, with the keys of `more` replaced.
+
+    Raises:
+        ConfigError: the file cannot be read, is no YAML, or has an unknown key or a value out of range.
+    """
+    document = read_yaml(Path(path), "see docs/how_to/graph_embeddings.md")
+    return parse(GraphModel, merge_documents(document, more), path)
+
+
+def merge_documents(document: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Return a document with the values of another one in place of its own, key by key."""
+    merged = dict(document)
+    for key, value in more.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge_documents(merged[key], value) if both else value
+    return merged

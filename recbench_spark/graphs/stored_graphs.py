@@ -1,0 +1,335 @@
+"""Build the graphs of a warehouse, each once, and find them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from recbench_spark.config import digest
+from recbench_spark.core import revisions
+from recbench_spark.core.inputs import pin_inputs, require_unchanged
+from recbench_spark.errors import ConfigError, StoreError, nearest
+from recbench_spark.graphs.build import CheckNodes, build_graph, default_block_count, write_node_table
+from recbench_spark.graphs.build_inputs import open_inputs
+from recbench_spark.graphs.edges import RowSource
+from recbench_spark.graphs.folders import FOLDER, MANIFEST, Graph, read_graph
+from recbench_spark.graphs.settings import GraphSource
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import (
+    CHECKS,
+    GRAPH_NODES,
+    GRAPHS,
+    NEIGHBOURHOODS,
+    SPLITS,
+    TABLES,
+)
+from recbench_spark.sources.opened_logs import choose_identity
+from recbench_spark.storage.blocks import Engine
+from recbench_spark.storage.delta_tables import open_table
+from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
+from recbench_spark.storage.objects import list_folders, refresh_time, remove_objects
+from recbench_spark.storage.seals import (
+    Entry,
+    find_file_damage,
+    list_files,
+    read_seal,
+    seal_entry,
+    write_entries,
+)
+from recbench_spark.storage.uris import absolute_place, join_uri
+
+THIRD_COLUMN = "column_2"
+"""Name of the column after src and dst of a CSV file whose first line has no names."""
+
+
+def files_folder(store: FileTables) -> str:
+    """Return the folder of the files of graphs, a path or a URI.
+
+    Raises:
+        StoreError: the warehouse is a catalog where Spark writes, or on a storage whose objects tasks do
+            not write themselves.
+    """
+    if not store.is_file_storage:
+        raise StoreError(
+            f"{store.root} is neither a folder nor an object storage, where files of graphs can be",
+            "--warehouse must be a folder that the driver and all workers see, or s3://, gs://, abfss://, hdfs://",
+        )
+    return join_uri(store.root, FOLDER)
+
+
+def split_source(store: FileTables, split_id: str, **more: Any) -> GraphSource:
+    """Return the training part of a split as a bipartite graph. No held-out row is ever read.
+
+    Args:
+        store: the warehouse.
+        split_id: name of the split.
+        more: further settings of the source.
+
+    Raises:
+        ConfigError: there is no such split.
+    """
+    store.create(SPLITS)
+    known = {part["split_id"] for part in open_table(store.location("splits")).partitions()}
+    if split_id not in known:
+        raise ConfigError(f"no split {split_id} in {store.root}", nearest(split_id, known))
+    return GraphSource(
+        edges=store.location("splits"),
+        format="delta",
+        columns={"src": "user_id", "dst": "item_id", "weight": "rating"},
+        sides=("user", "item"),
+        where={"part": "train"},
+        partitions={"split_id": split_id},
+        **more,
+    )
+
+
+def identify_graph(store: FileTables, source: GraphSource) -> tuple[str, str]:
+    """Return the name of a graph and the identity of its edges.
+
+    The name is a hash of the inputs. It begins with the name of the split, if there is one.
+    """
+    edges = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
+    # In the tables of the warehouse a partition is named by a hash of all inputs of its rows.
+    if not edges or source.edges not in map(store.location, TABLES):
+        edges = " of ".join(filter(None, [edges, choose_identity(store)(absolute_place(source.edges))]))
+    nodes = {side: choose_identity(store)(path) for side, path in source.nodes.items()}
+    settings = source.model_dump(exclude={"edges", "nodes"})
+    return prefix_split_id(
+        source, digest("graph", settings, edges, nodes, revisions.select_revisions("graphs"))
+    ), edges
+
+
+def prefix_split_id(source: GraphSource, name: str) -> str:
+    """Put the name of the graph's split before a name.
+
+    Retention uses the prefix to find all that belongs to a split.
+    """
+    walked = source.partitions.get("neighbourhood_id", "").rpartition("-")[0]
+    split_id = source.partitions.get("split_id") or walked
+    return f"{split_id}-{name}" if split_id else name
+
+
+def graph_folder(store: FileTables, graph_id: str, blocks: int) -> str:
+    """Return the folder of a graph's files. Each number of blocks has a folder of its own."""
+    return join_uri(files_folder(store), f"{graph_id}-{blocks}")
+
+
+def find_graph(store: FileTables, graph_id: str, blocks: int | None, journal: Journal) -> Graph | None:
+    """Return a complete graph of the warehouse and mark it as used now, or None.
+
+    With `blocks` None any number of blocks will do, so the number of cores may change between runs. On a
+    folder tasks compare the files with the seal. A damaged graph is removed. On object storage each object
+    is compared when it is fetched.
+    """
+    root = files_folder(store)
+    wanted = f"{graph_id}-{blocks or ''}"
+    for name in list_folders(root):
+        if name != wanted and (blocks or not name.startswith(wanted)):
+            continue
+        graph = _read_stored_graph(join_uri(root, name))
+        if graph is None:
+            continue
+        refresh_time(graph.place(MANIFEST))
+        damage = _graph_damage(store.engine, graph)
+        if not damage:
+            return graph
+        journal.say(f"warning: graph {graph_id} is damaged and is built again: {damage}")
+        remove_objects(graph.folder)
+    return None
+
+
+def _read_stored_graph(target: str) -> Graph | None:
+    folder = find_folder(target)
+    return None if folder is None else read_graph(folder)
+
+
+def _graph_damage(engine: Engine, graph: Graph) -> str:
+    try:
+        return _find_graph_damage(engine, graph.folder)
+    except StoreError as error:
+        return error.message
+
+
+@pin_inputs()
+def ensure_graph(
+    store: FileTables,
+    source: GraphSource,
+    blocks: int | None,
+    journal: Journal,
+    nodes: bool = True,
+    *,
+    check: CheckNodes | None = None,
+) -> Graph:
+    """Return the graph of a source. It is built once, with rows in `graphs`, `graph_nodes` and `checks`.
+
+    Args:
+        store: the warehouse.
+        source: edges, node tables and their settings.
+        blocks: blocks of each side; None: by the number of edges.
+        journal: receives the progress.
+        nodes: true if `graph_nodes` is written.
+        check: as `build.build_graph`; not called for a graph that is there.
+
+    Raises:
+        ConfigError, DataError, SchemaError, StoreError: see `build.build_graph`.
+    """
+    graph_id, edges = identify_graph(store, source)
+    graph = find_graph(store, graph_id, blocks, journal)
+    if graph is not None:
+        journal.say(f"graph {graph_id}: already built")
+    else:
+        graph = _build_graph(store, source, graph_id, blocks, journal, check=check)
+    # Each is written once for a graph. A killed run may not have written them.
+    if nodes:
+        _append_nodes(store, graph)
+    _append_graph(store, source, graph, edges)
+    return graph
+
+
+def _build_graph(
+    store: FileTables,
+    source: GraphSource,
+    graph_id: str,
+    blocks: int | None,
+    journal: Journal,
+    *,
+    check: CheckNodes | None,
+) -> Graph:
+    rows, engine = open_inputs(source).edges, store.engine
+    if (warning := warn_unread_weights(source, rows)) is not None:
+        journal.say(warning)
+    wanted = blocks or default_block_count(rows.n, engine.cores)
+    folder = graph_folder(store, graph_id, wanted)
+    with journal.stage(
+        "graph", f"graph {graph_id}: build from {source.edges}", graph_id=graph_id
+    ) as counts:
+        graph = _publish_graph(engine, source, graph_id, folder, wanted, journal=journal, check=check)
+        counts |= {"nodes": graph.nodes, "edges": graph.edges}
+    rate = graph.checks["edges"] / max(graph.seconds, 1e-9)
+    journal.say(f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:,.0f} a second")
+    return graph
+
+
+def _publish_graph(
+    engine: Engine,
+    source: GraphSource,
+    graph_id: str,
+    folder: str,
+    blocks: int,
+    *,
+    journal: Journal,
+    check: CheckNodes | None,
+) -> Graph:
+    """Build a graph in a work folder, seal it and publish it, or wait for another run that builds it."""
+    with make_folder(folder, lambda: _read_stored_graph(folder) is not None, journal.say) as work:
+        if work is not None:
+            work.clear()
+            build_graph(engine, source, graph_id, work.work, blocks, check=check)
+            require_unchanged()
+            if work.lease is not None:
+                _write_graph_seal(engine, work.lease.work)
+            work.publish()
+    graph = _read_stored_graph(folder)
+    if graph is None:
+        raise explain_missing_folder(folder)
+    return graph
+
+
+def _write_graph_seal(engine: Engine, folder: Path) -> None:
+    """Write the length and digest of each file of a folder to its seal. Each file is read once, by tasks.
+
+    The driver holds a name, a number and a digest for each file; there are a few files for each block.
+    """
+    names = list_files(folder)
+    entries = engine.parallelize(names, len(names)).map(partial(seal_entry, folder=folder)).collect()
+    write_entries(folder, dict(entries))
+
+
+def _find_graph_damage(engine: Engine, folder: str) -> str:
+    """Return the difference between a graph's files and their seal in words, or an empty text.
+
+    Graphs of older versions have no seal and are not checked.
+    """
+    entries: list[tuple[str, Entry]] = list(read_seal(folder).items())
+    if not entries:
+        return ""
+    look = partial(_find_file_damage, folder=Path(folder))
+    damages = engine.parallelize(entries, len(entries)).map(look).collect()
+    return next(filter(None, damages), "")
+
+
+def _find_file_damage(entry: tuple[str, Entry], folder: Path) -> str:
+    return find_file_damage(folder, *entry, digests=True)
+
+
+def warn_unread_weights(source: GraphSource, rows: RowSource) -> str | None:
+    """Return a warning if the edges seem to have weights that the settings do not use, or None."""
+    if source.weighted or source.partitions:
+        return None
+    likely = source.column("weights" if source.lists else "weight")
+    names = [name for name in (likely, THIRD_COLUMN) if name in rows.others]
+    if not names:
+        return None
+    what = f"column {names[0]}" if names[0] == likely else "the third column"
+    return f"warning: {what} of {source.edges} is not read: every edge weighs 1 (weights: --weighted)"
+
+
+def _append_graph(store: FileTables, source: GraphSource, graph: Graph, edges: str) -> None:
+    where = f", {json.dumps(source.where)}" if source.where else ""
+    stored = source.model_copy(update={"edges": shorten_edges(store, source.edges)})
+    row = {
+        "graph_id": graph.graph_id,
+        "sides": list(graph.sides),
+        "nodes": graph.nodes,
+        "edges": graph.edges,
+        "blocks": len(graph.blocks),
+        "weighted": graph.weighted,
+        "source": stored.edges + where,
+        "source_identity": edges,
+        "settings_json": stored.model_dump_json(),
+        "seconds": graph.seconds,
+        "laid_out_at": datetime.now(UTC),
+    }
+    store.append([row], GRAPHS, once=graph.graph_id)
+    write_graph_checks(store, graph.graph_id, graph.checks)
+
+
+def shorten_edges(store: FileTables, edges: str) -> str:
+    """Return the path of a graph's edges as rows show it: a table of the warehouse by its name alone."""
+    for table in (SPLITS, NEIGHBOURHOODS):
+        edges = store.shorten_path(edges, table.name)
+    return edges
+
+
+FAULT_COUNTS = ("null_ids", "bad_weights", "negative_weights", "nodes_without_features")
+"""Counts that should be 0."""
+
+
+def write_graph_checks(store: FileTables, name: str, counts: Mapping[str, int], of: str = "") -> None:
+    """Write counts of a graph or a model as rows of `checks`, where run_id is its name.
+
+    The rows are written once for each name, or once for each name and part `of` it.
+    """
+    rows = [
+        {
+            "run_id": name,
+            "check": f"graph: {what.replace('_', ' ')}",
+            "severity": "warning" if what in FAULT_COUNTS else "info",
+            "observed": float(count),
+            "threshold": 0.0 if what in FAULT_COUNTS else None,
+            "passed": what not in FAULT_COUNTS or not count,
+            "detail": "",
+        }
+        for what, count in counts.items()
+    ]
+    store.append(rows, CHECKS, once=f"graph/{name}{of}")
+
+
+def _append_nodes(store: FileTables, graph: Graph) -> None:
+    store.create(GRAPH_NODES)
+    write_node_table(store.engine, graph, store.location("graph_nodes"))

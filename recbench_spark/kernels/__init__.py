@@ -1,1 +1,0 @@
-"""Arrays in, arrays out: numpy, numba, torch. Nothing here knows Spark."""

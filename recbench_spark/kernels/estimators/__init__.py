@@ -1,1 +1,0 @@
-"""Estimates under exposure bias, of sampled candidates, of rating matrices and logged rounds."""

@@ -1,0 +1,492 @@
+"""Metrics of rankings, per user and overall with standard error and bootstrap interval, without Spark.
+
+Sums over users are whole numbers (fixed point), so a published number does not depend on the distribution
+of users over batches, tasks or machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recbench_spark.config import Bootstrap
+from recbench_spark.core import resampling
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.definitions import Definition
+from recbench_spark.core.metric_names import suggest_metric
+from recbench_spark.core.streams import Batches
+from recbench_spark.engine.measures import Measure
+from recbench_spark.errors import ConfigError, show_value
+from recbench_spark.metrics import beyond_accuracy
+from recbench_spark.metrics.beyond_accuracy import LIST_METRICS, Facts
+from recbench_spark.metrics.kernels.accuracy import (
+    METRICS,
+    check_cutoffs,
+    cutoffs,
+    measure,
+    relevant_counts,
+)
+from recbench_spark.metrics.kernels.predictions import VALUE_METRICS
+from recbench_spark.ranking import batch_schemas
+from recbench_spark.ranking.batches import select_truth, split_by_part, to_rankings
+from recbench_spark.ranking.kernels.rankings import Rankings
+from recbench_spark.ranking.request import RankingRequest
+from recbench_spark.schemas import METRICS as METRICS_TABLE
+
+HOLDOUT = "holdout"
+
+
+class MetricColumn(NamedTuple):
+    """Key of one number: a metric at a cut-off, its definition, its estimator."""
+
+    metric: str
+    k: int | None
+    definition: str
+    estimator: str
+
+
+@dataclass(frozen=True)
+class MetricPlan:
+    """Plan of metrics: names (see `check_names`), cut-offs, definition, intervals.
+
+    features: name of the item vectors for `diversity`, whose values depend on them.
+    uncut: ranks are also counted beyond the largest k, for values over the whole ranking.
+    """
+
+    metrics: tuple[str, ...]
+    ks: tuple[int, ...]
+    definition: Definition
+    bootstrap: Bootstrap
+    features: str | None = None
+    uncut: bool = True
+
+    @classmethod
+    def checked(
+        cls,
+        metrics: Sequence[str],
+        ks: Sequence[int],
+        definition: Definition,
+        bootstrap: Bootstrap | None = None,
+        features: str | None = None,
+        *,
+        uncut: bool = True,
+    ) -> MetricPlan:
+        """Check the settings and return their plan, with each cut-off once in ascending order.
+
+        Raises:
+            ConfigError: an unknown metric, no metric, a cut-off below 1, or a value over the whole ranking
+                where ranks are not counted beyond the largest k.
+        """
+        check_names(metrics)
+        check_cutoffs(ks)
+        if not uncut:
+            check_uncut(metrics, definition)
+        if not metrics or not ks:
+            hint = "name one, and cut-offs from 1 on"
+            raise ConfigError(f"metrics {tuple(metrics)} at k {tuple(ks)}", hint)
+        cuts = tuple(sorted({int(k) for k in ks}))
+        return cls(tuple(metrics), cuts, definition, bootstrap or Bootstrap(), features, uncut)
+
+    def request(self, lists: bool = False) -> RankingRequest:
+        """Return the request to the ranking; `lists`: other results than these metrics need lists."""
+        top = max(self.ks) if lists or self.wants_lists else 0
+        return RankingRequest(self.definition, top, self.cutoff)
+
+    @property
+    def wants_lists(self) -> bool:
+        """Return whether metrics are computed from the lists of users."""
+        return any(name in LIST_METRICS for name in self.metrics)
+
+    @property
+    def cutoff(self) -> int | None:
+        """Return the rank up to which ranks are counted; None: all of them."""
+        return None if self.uncut else max(self.ks)
+
+    @property
+    def rank_metrics(self) -> tuple[str, ...]:
+        """List the metrics of users that are computed from the ranks of truth items."""
+        return tuple(name for name in self.metrics if name not in LIST_METRICS)
+
+    @property
+    def list_metrics(self) -> tuple[str, ...]:
+        """List the metrics of users that are computed from the list itself."""
+        return tuple(name for name in self.metrics if name in beyond_accuracy.PER_USER)
+
+    @property
+    def overall(self) -> tuple[str, ...]:
+        """List the metrics of all lists together, which have no value per user."""
+        return tuple(name for name in self.metrics if name in beyond_accuracy.OVERALL)
+
+    def columns(self, metric: str) -> list[int | None]:
+        """Return the cut-offs of a metric; None: over the whole ranking."""
+        return list(self.ks) if metric in LIST_METRICS else cutoffs(metric, self.ks, self.uncut)
+
+    def table(self, names: Sequence[str]) -> list[MetricColumn]:
+        """List the columns of the values of these metrics, in order."""
+        return [
+            MetricColumn(name, k, self.describe(name), HOLDOUT)
+            for name in names
+            for k in self.columns(name)
+        ]
+
+    def describe(self, metric: str) -> str:
+        """Return the definition string of a metric: the axes that it depends on."""
+        if metric not in LIST_METRICS:
+            return self.definition.describe(METRICS[metric].axes)
+        features = f";features={self.features}" if metric == beyond_accuracy.DIVERSITY else ""
+        return self.definition.describe(beyond_accuracy.AXES) + features
+
+
+def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
+    """Check that metrics are known in a task, and named once.
+
+    Raises:
+        ConfigError: an unknown metric, with the nearest name, or a name that stands twice.
+    """
+    known = (*METRICS, *LIST_METRICS) if task == "ranking" else tuple(VALUE_METRICS)
+    for number, name in enumerate(metrics):
+        if not isinstance(name, str) or name not in known:
+            raise ConfigError(f"unknown metric {show_value(name)}", suggest_metric(str(name), known))
+        if name in metrics[:number]:
+            raise ConfigError(f"metrics: '{name}' is given twice", "name each metric once")
+
+
+def check_uncut(metrics: Sequence[str], definition: Definition) -> None:
+    """Refuse values over the whole ranking where ranks are counted only up to the largest k.
+
+    Raises:
+        ConfigError: a metric is over the whole ranking.
+    """
+    uncut_metrics = [name for name in metrics if name in METRICS and METRICS[name].cuts == "uncut"]
+    axes = {"map": definition.map_cut, "mrr": definition.mrr_cut}
+    uncut_metrics += [name for name in metrics if axes.get(name) == "uncut"]
+    if uncut_metrics:
+        hint = f"list metrics without {uncut_metrics[0]}, or leave uncut at true"
+        raise ConfigError(f"{uncut_metrics[0]} is over the whole ranking, and uncut is false", hint)
+
+
+# ------------------------------------------------------------------------------- per user
+
+RANKING_COLUMNS = (
+    "user_id", "part", "user_key", "relevance", "above", "tied", "before", "length", "slices",
+)  # fmt: skip
+
+
+def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
+    """Compute metrics of ranks per user: rows of `USER_VALUES` from rows of `RANKED_USERS`."""
+    for batch in batches:
+        yield from build_user_batches(plan, batch, measure_ranks(plan, to_rankings(batch)))
+
+
+def build_user_batches(plan: MetricPlan, batch: pa.RecordBatch, values: dict[str, Floats]) -> Batches:
+    """Build rows of `USER_VALUES` from the values of a batch of `RANKED_USERS`, (u, c) each."""
+    relevant = pa.array(relevant_counts(to_rankings(batch), plan.definition), pa.int32())
+    for metric, values_uc in values.items():
+        yield _user_batch(batch, metric, values_uc, relevant, plan)
+
+
+def measure_ranks(plan: MetricPlan, rankings: Rankings) -> dict[str, Floats]:
+    """Compute all metrics of ranks of some users, (u, c) each."""
+    return measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
+
+
+def compute_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
+    """Compute metrics of lists per user: rows of `USER_VALUES` from rows of `LISTS_WITH_COUNTS`."""
+    for batch in batches:
+        values = beyond_accuracy.list_values(batch, plan.list_metrics, facts, plan.ks)
+        for metric, values_uc in values.items():
+            yield _user_batch(batch, metric, values_uc, batch.column("n_relevant"), plan)
+
+
+def _user_batch(
+    batch: pa.RecordBatch, metric: str, values_uc: Floats, relevant: pa.Array, plan: MetricPlan
+) -> pa.RecordBatch:
+    n, ks = batch.num_rows, plan.columns(metric)
+    offsets, cuts = np.arange(n + 1, dtype=np.int32) * len(ks), pa.array(np.tile(np.arange(len(ks)), n))
+    missing = np.isnan(values_uc).ravel()
+    columns = {
+        "user_id": batch.column("user_id"),
+        "part": batch.column("part"),
+        "metric": pa.repeat(metric, n),
+        "definition": pa.repeat(plan.describe(metric), n),
+        "estimator": pa.repeat(HOLDOUT, n),
+        "ks": pa.ListArray.from_arrays(offsets, pa.array(ks, pa.int32()).take(cuts)),
+        "values": pa.ListArray.from_arrays(offsets, pa.array(values_uc.ravel(), mask=missing)),
+        "n_relevant": relevant,
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.USER_VALUES)
+
+
+# ------------------------------------------------------------------------------- overall
+
+SliceKey = tuple[str, str | None, str | None]
+"""Held-out part, slice key and value; (part, None, None) stands for all users."""
+SLICE = ("part", "slice_key", "slice_value")
+
+
+@dataclass
+class MetricTotals:
+    """Sums over users of all metrics of one slice, as whole numbers (see `core.resampling`).
+
+    moments_c5: number of averaged users, fixed-point sums of values and of squares; boot_bc, weights_bc:
+    weighted sums and weights of each bootstrap replicate. c runs over metrics x cut-offs.
+    """
+
+    moments_c5: Ints
+    boot_bc: Ints
+    weights_bc: Ints
+
+    def add(self, other: MetricTotals) -> None:
+        """Add the totals of other users; the order does not change a bit."""
+        self.moments_c5 += other.moments_c5
+        self.boot_bc += other.boot_bc
+        self.weights_bc += other.weights_bc
+
+
+def sum_users(values: dict[str, Floats], keys_u: Ints, boot: Bootstrap) -> MetricTotals:
+    """Sum the values of some users. `keys_u`: hashes of their ids, which draw the bootstrap weights."""
+    values_uc = np.concatenate(list(values.values()), axis=1)
+    sums, weights = resampling.bootstrap_sums(keys_u, values_uc, boot.replicates, boot.seed)
+    return MetricTotals(resampling.moments(values_uc), sums, weights)
+
+
+def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
+    """Sum metrics of lists over users: rows of `TOTALS`, one per part, from rows of `LISTS_WITH_COUNTS`."""
+    totals: dict[SliceKey, MetricTotals] = {}
+    for batch in batches:
+        for part, users in split_by_part(batch):
+            values = beyond_accuracy.list_values(users, plan.list_metrics, facts, plan.ks)
+            sums = sum_users(values, users.column("user_key").to_numpy(), plan.bootstrap)
+            add_slice_totals(totals, (part, None, None), sums)
+    for key, sums in totals.items():
+        yield totals_batch(key, sums)
+
+
+def rank_measure(plan: MetricPlan) -> Measure:
+    """Return the measure for all rank metrics: rows of `metrics`, over all users and by slice."""
+    finish = partial(finish_metrics, plan.table(plan.rank_metrics), plan.bootstrap)
+    grouped = (partial(rank_values, plan), partial(model_totals, plan))
+    sums = partial(total_batches, plan)
+    return Measure(sums, SLICE, finish, RANKING_COLUMNS, METRICS_TABLE, grouped=grouped)
+
+
+def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
+    """Sum metrics of ranks over users, per part and slice: rows of `TOTALS` from `RANKED_USERS`."""
+
+    def totals(selection: TruthSelection) -> MetricTotals:
+        return sum_users(measure_ranks(plan, selection.rankings), selection.keys_u, plan.bootstrap)
+
+    yield from sum_by_slice(batches, totals)
+
+
+@dataclass(frozen=True)
+class TruthSelection:
+    """Selected truth items of a batch of the table `rankings`: all of them, or those of a slice.
+
+    rankings: rankings of the users with such items, (u,), with these truth items only; users: indices of
+    their rows in the batch; selected_p: marks of these items among the truth items of the batch, (p,)
+    """
+
+    batch: pa.RecordBatch
+    rankings: Rankings
+    users: Ints
+    selected_p: npt.NDArray[np.bool_]
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column of the batch for these users, (u,)."""
+        values: npt.NDArray[Any] = self.batch.column(name).to_numpy()[self.users]
+        return values
+
+    @property
+    def keys_u(self) -> Ints:
+        """Return the hashes of the users' ids."""
+        return self.column("user_key")
+
+
+def sum_by_slice(batches: Batches, measure_selection: Callable[[TruthSelection], MetricTotals]) -> Batches:
+    """Sum each part and slice of a task's rankings: rows of `TOTALS`.
+
+    Args:
+        batches: rows of the table `rankings`.
+        measure_selection: function that sums the metrics of some truth items of a batch.
+    """
+    totals: dict[SliceKey, MetricTotals] = {}
+    for key, selection in list_selections(batches):
+        add_slice_totals(totals, key, measure_selection(selection))
+    for key, sums in totals.items():
+        yield totals_batch(key, sums)
+
+
+def list_selections(batches: Batches) -> Iterator[tuple[SliceKey, TruthSelection]]:
+    """Yield the truth items of each part and slice of each batch."""
+    for batch in batches:
+        for part, users in split_by_part(batch):
+            rankings = to_rankings(users)
+            rows, all_p = np.arange(users.num_rows), np.ones(len(rankings.above), dtype=bool)
+            yield (part, None, None), TruthSelection(users, rankings, rows, all_p)
+            for key, value, kept_p in select_truth(users):
+                yield (part, key, value), TruthSelection(users, *restrict_truth(rankings, kept_p), kept_p)
+
+
+# ------------------------------------------------------------------------------- several models at once
+
+SliceValues = dict[SliceKey, list[tuple[Ints, Floats]]]
+"""For each part and slice, batch by batch: hashes of users, (u,), and their values, (u, c)."""
+
+COLUMNS_PER_CHUNK = 512
+"""Columns of several models that are added up together: 16 MB at 4,096 users."""
+
+
+def rank_values(plan: MetricPlan, batches: Batches) -> SliceValues:
+    """Compute all metrics of ranks of users, from rows of `RANKED_USERS`; `model_totals` adds them up."""
+    values_by_slice: SliceValues = {}
+    for key, selection in list_selections(batches):
+        values = measure_ranks(plan, selection.rankings)
+        table = np.concatenate(list(values.values()), axis=1)
+        values_by_slice.setdefault(key, []).append((selection.keys_u, table))
+    return values_by_slice
+
+
+def model_totals(plan: MetricPlan, models: Sequence[SliceValues]) -> list[list[pa.RecordBatch]]:
+    """Sum the values of several models like `total_batches`, with the same bootstrap weights.
+
+    Models that rank the same users in the same batches share the weights; each other group has its own.
+
+    Returns:
+        For each model, rows of `TOTALS`.
+    """
+    totals_by_model: list[dict[SliceKey, MetricTotals]] = [{} for _ in models]
+    for key in dict.fromkeys(key for values in models for key in values):
+        for group in _group_equal_users(models, key):
+            at_once = max(1, COLUMNS_PER_CHUNK // models[group[0]][key][0][1].shape[1])
+            for start in range(0, len(group), at_once):
+                _add_model_group(plan, models, key, group[start : start + at_once], totals_by_model)
+    return [[totals_batch(key, sums) for key, sums in totals.items()] for totals in totals_by_model]
+
+
+def _group_equal_users(models: Sequence[SliceValues], key: SliceKey) -> list[list[int]]:
+    """Group the models of a slice that have the same users in the same batches."""
+    groups: dict[tuple[bytes, ...], list[int]] = {}
+    for n, values in enumerate(models):
+        if key in values:
+            groups.setdefault(tuple(keys_u.tobytes() for keys_u, _ in values[key]), []).append(n)
+    return list(groups.values())
+
+
+def _add_model_group(
+    plan: MetricPlan,
+    models: Sequence[SliceValues],
+    key: SliceKey,
+    group: Sequence[int],
+    totals_by_model: Sequence[dict[SliceKey, MetricTotals]],
+) -> None:
+    boot = plan.bootstrap
+    for batch, (keys_u, _) in enumerate(models[group[0]][key]):
+        tables = [models[n][key][batch][1] for n in group]
+        columns = np.concatenate(tables, axis=1)
+        sums, weights = resampling.bootstrap_sums(keys_u, columns, boot.replicates, boot.seed)
+        c = tables[0].shape[1]
+        for at, (n, table) in enumerate(zip(group, tables, strict=True)):
+            model_columns = (..., slice(at * c, (at + 1) * c))
+            add_slice_totals(
+                totals_by_model[n],
+                key,
+                MetricTotals(
+                    resampling.moments(table), sums[model_columns].copy(), weights[model_columns].copy()
+                ),
+            )
+
+
+def add_slice_totals(totals: dict[SliceKey, MetricTotals], key: SliceKey, sums: MetricTotals) -> None:
+    """Add the sums of some users to those of a slice."""
+    if key in totals:
+        totals[key].add(sums)
+    else:
+        totals[key] = sums
+
+
+def restrict_truth(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Rankings, Ints]:
+    """Keep some truth items: return the rankings of users with any, and the indices of these users.
+
+    The other truth items become candidates that are not relevant.
+    """
+    user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
+    counts = np.bincount(user_p[kept_p], minlength=len(rankings.length))
+    users = np.flatnonzero(counts)
+    offsets = np.concatenate([[0], np.cumsum(counts[users])]).astype(np.int64)
+    restricted = Rankings(
+        offsets,
+        rankings.relevance[kept_p],
+        rankings.above[kept_p],
+        rankings.tied[kept_p],
+        rankings.before[kept_p],
+        rankings.length[users],
+    )
+    return restricted, users.astype(np.int64)
+
+
+def totals_batch(key: SliceKey, totals: MetricTotals) -> pa.RecordBatch:
+    """Build one row of `TOTALS`."""
+    columns = {name: pa.array([text], pa.string()) for name, text in zip(SLICE, key, strict=True)}
+    for name in ("moments_c5", "boot_bc", "weights_bc"):
+        numbers = pa.array(getattr(totals, name).ravel(), pa.int64())
+        columns[name] = pa.ListArray.from_arrays([0, len(numbers)], numbers)
+    return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.TOTALS)
+
+
+def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
+    """Compute rows of `METRIC_ROWS` from the rows of `TOTALS` of one part and slice."""
+    totals = add_up(table, len(columns), bootstrap.replicates)
+    value, stderr, n = resampling.mean_and_error(totals.moments_c5)
+    low, high = resampling.interval(totals.boot_bc, totals.weights_bc, n, bootstrap.level)
+    return metric_table(table, columns, (value, stderr, low, high), n)
+
+
+def metric_table(
+    table: pa.Table, columns: Sequence[MetricColumn], numbers: Sequence[Floats], n: Ints
+) -> pa.Table:
+    """Build rows of `METRIC_ROWS` of one part and slice, whose names are read from `table`.
+
+    numbers: value, standard error, both bounds of the interval, (c,) each; n: averaged users, (c,)
+    """
+    metric, k, definition, estimator = zip(*columns, strict=True)
+    named = dict(
+        zip(("value", "stderr", "ci_low", "ci_high"), map(_to_number_columns, numbers), strict=True)
+    )
+    return pa.table(
+        {
+            **{name: repeat_text(table, name, len(columns)) for name in SLICE},
+            "metric": pa.array(metric),
+            "definition": pa.array(definition),
+            "k": pa.array(k, pa.int32()),
+            "estimator": pa.array(estimator),
+            **named,
+            "n": pa.array(n),
+        }
+    )
+
+
+def add_up(table: pa.Table, c: int, replicates: int) -> MetricTotals:
+    """Add up the totals of all tasks."""
+
+    def add(name: str, shape: tuple[int, int]) -> Ints:
+        rows = [row.values.to_numpy() for row in table.column(name)]
+        return np.sum(rows, axis=0, dtype=np.int64).reshape(shape)
+
+    return MetricTotals(add("moments_c5", (c, 5)), add("boot_bc", (replicates, c)),
+                  add("weights_bc", (replicates, c)))  # fmt: skip
+
+
+def repeat_text(table: pa.Table | pa.RecordBatch, name: str, n: int) -> pa.Array:
+    """Repeat the first value of a text column n times."""
+    return pa.array([table.column(name)[0].as_py()] * n, pa.string())
+
+
+def _to_number_columns(values: Floats) -> pa.Array:
+    return pa.array(values, mask=np.isnan(values))

@@ -1,0 +1,102 @@
+"""Metrics beyond accuracy, computed from `rankings.top_items` and the catalogue, without Spark.
+
+Metrics of each user: novelty, mean popularity, diversity. Metrics of all lists together: coverage and Gini.
+`listed` joins lists and catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recbench_spark.core.arrays import Floats
+from recbench_spark.errors import ConfigError
+from recbench_spark.metrics.kernels import beyond_accuracy
+from recbench_spark.storage.shared_arrays import flatten_lists
+
+if TYPE_CHECKING:  # scorers load torch, which metrics of lists do not need
+    from recbench_spark.ranking.sources import DotSource
+
+DIVERSITY = "diversity"
+"""Name of `metrics.kernels.beyond_accuracy.intra_list_diversity`, which needs vectors of the items."""
+
+PER_USER = (*beyond_accuracy.POPULARITY, DIVERSITY)
+"""List metrics with a value for each user."""
+
+OVERALL = tuple(beyond_accuracy.OVERALL)
+"""List metrics of all lists together."""
+
+LIST_METRICS = (*OVERALL, *PER_USER)
+
+AXES = ("candidates", "draw", "duplicates", "gaps")
+"""Axes of a definition that list metrics depend on: they decide which items a list can have."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Inputs of list metrics that are sent to tasks: number of training users, and vectors of the items."""
+
+    n_users: int
+    features: DotSource | None
+
+
+# ------------------------------------------------------------------------------- metrics of users
+
+
+def list_values(
+    batch: pa.RecordBatch, names: Sequence[str], facts: Facts, ks: Sequence[int]
+) -> dict[str, Floats]:
+    """Compute each metric of the users in a batch of `LISTS_WITH_COUNTS`: float64 (u, c)."""
+    offsets, counts = flatten_lists(batch.column("counts"))
+    values = {}
+    for name in names:
+        if name == DIVERSITY:
+            items, vectors = _item_vectors(flatten_lists(batch.column("item_index"))[1], facts)
+            values[name] = beyond_accuracy.intra_list_diversity(offsets, items, vectors, ks)
+        else:
+            values[name] = beyond_accuracy.POPULARITY[name](offsets, counts, facts.n_users, ks)
+    return values
+
+
+def _item_vectors(items_n: npt.NDArray[np.int64], facts: Facts) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Return the row of each listed item among the distinct ones (below 0 stays), and their vectors."""
+    source = facts.features
+    if source is None:
+        raise ConfigError("diversity needs vectors of the items", "give features (--features PATH)")
+    mapped = source.rows.arrays(source.build)["vectors"]
+    distinct = np.unique(items_n[items_n >= 0])
+    row_n = np.where(items_n >= 0, np.searchsorted(distinct, items_n), items_n)
+    return row_n, mapped[distinct].astype(np.float64)
+
+
+# ------------------------------------------------------------------------------- metrics of all lists
+
+
+def overall_values(
+    part: str, histogram: pa.Table, names: Sequence[str], ks: Sequence[int], n_items: int
+) -> pa.Table:
+    """Compute the metrics of all lists of one part: part, metric, k, value (NULL where it is undefined).
+
+    Args:
+        part: held-out part.
+        histogram: c (index in `ks`), times (lists that an item is in), items (number of such items).
+        names: names from OVERALL.
+        ks: cut-offs.
+        n_items: number of items in the catalogue, at least 1.
+    """
+    c, times, items = (histogram.column(name).to_numpy() for name in ("c", "times", "items"))
+    rows = []
+    for at, k in enumerate(ks):
+        times_x, items_x = times[c == at], items[c == at]
+        shown = times_x.tolist(), items_x.tolist(), n_items
+        value = {name: beyond_accuracy.OVERALL[name](*shown) for name in names}
+        rows += [(part, name, k, float(value[name])) for name in names]
+    columns = zip(*rows, strict=True)
+    kinds = (pa.string(), pa.string(), pa.int32(), pa.float64())
+    arrays = [pa.array(column, kind, from_pandas=True) for column, kind in zip(columns, kinds, strict=True)]
+    return pa.table(arrays, names=["part", "metric", "k", "value"])

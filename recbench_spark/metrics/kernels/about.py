@@ -1,0 +1,108 @@
+"""Facts about metrics: which end is best, their place in reports, and their range of values.
+
+A metric declares them once, where its function is registered. Reports, comparisons, the ranges of
+published figures and `tests/test_sql_files.py`, which compares the views with it, read them here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from recbench_spark.core.definitions import Definition
+
+Best = Literal["large", "small", "near 0", "none"]
+"""The best values; `none`: a fact to be read beside others, such as a base rate."""
+
+Function = TypeVar("Function")
+
+SHARE = (0.0, 1.0)
+NOT_NEGATIVE = (0.0, math.inf)
+ANY = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class About:
+    """Facts about a metric.
+
+    best: the best end of its values.
+    place: in reports, ascending; without one it comes last, by name. Tens, so that another fits between.
+    bounds: the smallest and the largest value, under every definition that `wider` does not name.
+    wider: axes of a definition, their value, and the bounds under it.
+    wide: true if the view `metrics_wide` has columns of it.
+    depends_on_base_rate: true if the mean outcome sets its scale, so that data with another mean outcome
+    do not compare.
+    """
+
+    best: Best = "large"
+    place: int | None = None
+    bounds: tuple[float, float] = SHARE
+    wide: bool = False
+    depends_on_base_rate: bool = False
+    wider: tuple[tuple[str, str, tuple[float, float]], ...] = ()
+
+    def bounds_under(self, definition: Definition) -> tuple[float, float]:
+        """Return the smallest and the largest value under a definition."""
+        for axis, value, bounds in self.wider:
+            if getattr(definition, axis) == value:
+                return bounds
+        return self.bounds
+
+    def sort_key(self, value: float) -> float:
+        """Return a number that is smaller for better values; NaN is worst. No best end: descending."""
+        if math.isnan(value):
+            return math.inf
+        if self.best == "near 0":
+            return abs(value)
+        return value if self.best == "small" else -value
+
+
+ABOUT: dict[str, About] = {}
+"""Every registered metric by name: complete once `recbench_spark.metrics.kernels` is imported."""
+
+
+def register(name: str, about: About) -> Callable[[Function], Function]:
+    """Register a metric; return a decorator that does not change its function."""
+    ABOUT[name] = about
+    return lambda function: function
+
+
+def about_metric(name: str) -> About:
+    """Return the facts about a metric; an unregistered one is best when large and has no bounds.
+
+    >>> about_metric("rmse").best, about_metric("from a paper").best
+    ('small', 'large')
+    """
+    return ABOUT.get(name, About(bounds=ANY))
+
+
+def best_when(best: Best) -> tuple[str, ...]:
+    """Return the metrics with this direction.
+
+    >>> best_when("near 0")
+    ('pe',)
+    """
+    return tuple(name for name, about in ABOUT.items() if about.best == best)
+
+
+def place_in_reports(name: str) -> float:
+    """Return a sort key in the order of reports; infinite for a metric without a place.
+
+    >>> sorted(["pe", "recall", "ndcg"], key=place_in_reports)
+    ['ndcg', 'recall', 'pe']
+    """
+    place = about_metric(name).place
+    return math.inf if place is None else place
+
+
+def figure_range(figure: str) -> tuple[float, float]:
+    """Return the range of `ndcg@10` or `rmse`; unknown metrics: no bounds; `hit` at k: up to k.
+
+    >>> figure_range("hit@10"), figure_range("ndcg"), figure_range("rmse")
+    ((0.0, 10.0), (0.0, 1.0), (0.0, inf))
+    """
+    metric, _, k = figure.partition("@")
+    low, high = about_metric(metric).bounds
+    return low, min(high, float(k)) if metric == "hit" and k.isdigit() else high

@@ -1,0 +1,287 @@
+"""Every accuracy metric, at every cut-off, from the ranks of the users' truth items.
+
+A rank is a count: `rank = 1 + #{c : s_c > s} + tie term`. With the number of candidates above, tied
+with and (by item id) before each truth item, every metric, every cut-off and every rule for ties
+follow; no list is made. To add a metric, write a function of a `Chunk` under `@metric`.
+
+Axes: u users, p truth items, c cut-offs (the last column of a kernel is the uncut value); see `chunk`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.definitions import Definition
+from recbench_spark.errors import ConfigError, nearest, show_value
+from recbench_spark.metrics.kernels.about import NOT_NEGATIVE, About, register
+from recbench_spark.metrics.kernels.chunk import (
+    Chunk,
+    Metric,
+    cap_by_user,
+    divide,
+    is_relevant,
+    max_depth,
+    sum_by,
+)
+from recbench_spark.ranking.kernels.rankings import Rankings
+
+LARGEST_K = 2**31 - 1
+"""Largest cut-off: they are stored in 32 bits."""
+
+ROUNDED = 1e-12
+"""Relative difference below which two DCGs count as the same sum in another order."""
+
+CELLS = 1 << 18
+"""Users x ranks computed at once: 2 MB of float64 stay in the second-level cache."""
+
+COMMON_AXES = (
+    *("users", "empty_users", "threshold", "ties", "tie_seed", "duplicates", "gaps", "candidates"),
+    "draw",
+)
+
+METRICS: dict[str, Metric] = {}
+"""Every metric by name."""
+
+
+def metric(
+    name: str,
+    axes: Sequence[str] = (),
+    cuts: Literal["k", "both", "uncut"] = "k",
+    *,
+    common: Sequence[str] = COMMON_AXES,
+    users_axis: str = "users",
+    worst: float = 0.0,
+    about: About,
+) -> Callable[[Callable[[Chunk], Floats]], Callable[[Chunk], Floats]]:
+    """Register a function of a `Chunk` that returns (u, c + 1): one column per cut-off, the last uncut.
+
+    axes: parts of a definition that it depends on, beside the common ones
+    cuts: publishes values at k, the uncut value, or both
+    worst: the value of a user without a list
+    about: its direction, its place in reports, its bounds
+    """
+
+    def keep(function: Callable[[Chunk], Floats]) -> Callable[[Chunk], Floats]:
+        METRICS[name] = Metric(name, function, (*common, *axes), cuts, users_axis, worst, about)
+        return register(name, about)(function)
+
+    return keep
+
+
+def cutoffs(name: str, ks: Sequence[int], uncut: bool = True) -> list[int | None]:
+    """Return the columns of a metric: the ks, then None if it has an uncut value and `uncut` is true.
+
+    >>> cutoffs("ndcg", [5, 10]), cutoffs("hit", [5]), cutoffs("auc", [5])
+    ([5, 10, None], [5], [None])
+    """
+    cuts = _find_metric(name).cuts
+    at_k: list[int | None] = [] if cuts == "uncut" else list(ks)
+    return [*at_k, None] if uncut and cuts != "k" else at_k
+
+
+def measure(
+    rankings: Rankings,
+    metrics: Sequence[str],
+    ks: Sequence[int],
+    definition: Definition,
+    uncut: bool = True,
+) -> dict[str, Floats]:
+    """Return each metric of each user: float64 (u, c), columns as in `cutoffs`, NaN for users left out.
+
+    Values do not depend on the batches of users, nor on other requested cut-offs. Without
+    `uncut` they follow from ranks that were counted up to the largest k alone.
+    """
+    columns = {name: len(cutoffs(name, ks, uncut)) for name in metrics}
+    check_cutoffs(ks)
+    u = len(rankings.length)
+    values = {name: np.empty((u, c)) for name, c in columns.items()}
+    for start, stop in _chunks(rankings, ks):
+        chunk = Chunk(rankings.users(start, stop), tuple(ks), definition)
+        for name in metrics:
+            values[name][start:stop] = chunk.values(METRICS[name])[:, : columns[name]]
+    return values
+
+
+def relevant_counts(rankings: Rankings, definition: Definition) -> Ints:
+    """Return the number of relevant truth items of each user, int64 (u,)."""
+    user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
+    relevant = is_relevant(rankings.relevance, definition)
+    return np.bincount(user_p[relevant], minlength=len(rankings.length)).astype(np.int64)
+
+
+@metric("hit", ("hit",), about=About(place=60, bounds=NOT_NEGATIVE, wide=True))
+def hit(chunk: Chunk) -> Floats:
+    """1 if any relevant item is among the first k, or their number."""
+    return chunk.hits if chunk.definition.hit == "count" else chunk.first_hit[0]
+
+
+@metric("precision", ("precision_by",), about=About(place=30, wide=True))
+def precision(chunk: Chunk) -> Floats:
+    """hits / k."""
+    return divide(chunk.hits, chunk.precision_length)
+
+
+@metric("recall", ("recall_by",), about=About(place=20, wide=True))
+def recall(chunk: Chunk) -> Floats:
+    """hits / relevant."""
+    return divide(chunk.hits, chunk.recall_length)
+
+
+@metric("calibrated_recall", about=About())
+def calibrated_recall(chunk: Chunk) -> Floats:
+    """hits / min(k, relevant), whatever recall divides by: 1 can be reached at every k."""
+    return divide(chunk.hits, chunk.reachable_hits)
+
+
+@metric("f1", ("precision_by", "recall_by"), about=About(place=90, wide=True))
+def f1(chunk: Chunk) -> Floats:
+    """2 P R / (P + R) = 2 hits / (denominator of P + denominator of R)."""
+    return divide(2 * chunk.hits, chunk.precision_length + chunk.recall_length)
+
+
+@metric("map", ("ap", "ap_by", "ap_ties", "map_cut"), "both", about=About(place=40, wide=True))
+def average_precision(chunk: Chunk) -> Floats:
+    """Sum of the precisions at the relevant items of the first k / min(k, relevant)."""
+    definition = chunk.definition
+    if definition.ap == "mean_precision":
+        value = chunk.mean_precision
+    elif definition.ap_by == "hits":
+        value = chunk.mean_precision_at_hits
+    else:
+        shared = definition.ap_ties == "last_rank"
+        total = chunk.shared_precision_sum if shared else chunk.precision_sum
+        value = divide(total, average_precision_length(chunk))
+    return value if definition.map_cut == "at_k" else value[:, [-1] * value.shape[1]]
+
+
+def average_precision_length(chunk: Chunk) -> Floats:
+    """Denominator of average precision, (u, c + 1)."""
+    found_at_most = chunk.reachable_hits
+    if chunk.definition.ap_by == "min_k_relevant":
+        return found_at_most
+    if chunk.definition.ap_by == "min_relevant_list":
+        return cap_by_user(found_at_most, chunk.length)
+    if chunk.definition.ap_by == "k":
+        return chunk.k_uc
+    return np.broadcast_to(chunk.relevant[:, None], chunk.k_uc.shape)
+
+
+@metric("mrr", ("mrr_cut",), "both", about=About(place=50, wide=True))
+def reciprocal_rank(chunk: Chunk) -> Floats:
+    """1 / rank of the first relevant item."""
+    value = chunk.first_hit[1]
+    return value if chunk.definition.mrr_cut == "at_k" else value[:, [-1] * value.shape[1]]
+
+
+@metric(
+    "ndcg",
+    ("ndcg_users", "ndcg_ties", "gain", "negative_grades", "grade_origin", "discount", "ideal"),
+    "both",
+    users_axis="ndcg_users",
+    about=About(place=10, wide=True, wider=(("negative_grades", "signed", (-math.inf, 1.0)),)),
+)
+def ndcg(chunk: Chunk) -> Floats:
+    """DCG / ideal DCG; NaN where no order gains anything (Jarvelin and Kekalainen 2002).
+
+    With rated candidates only, an uncut ideal (`ideal=relevant`) has every negative grade, and k places may
+    gain more: the value is then 1. If even the worst k places gain more, there is no scale: NaN.
+
+    With expected ties `negative_grades=zero_floor` cuts the expected value at 0.
+
+    `negative_grades=signed` divides by the ideal of the gains above 0 and cuts nothing. A user whose gains
+    are small or below 0 can have a value far below -1: at k = 50 down to -26 for whole stars around an
+    origin of 3, and -64 for half stars.
+    """
+    if chunk.definition.negative_grades == "signed":
+        return divide(chunk.dcg, chunk.ideal, empty=0.0)
+    if chunk.definition.negative_grades != "worst":
+        return divide(chunk.dcg, chunk.ideal, empty=np.nan)
+    worst = -chunk.best_dcg(-chunk.gain_p)
+    # The same grades, added in two orders.
+    alike = np.isclose(chunk.ideal, worst, rtol=ROUNDED, atol=0.0)
+    value = divide(chunk.dcg - worst, np.where(alike, 0.0, chunk.ideal - worst), empty=np.nan)
+    return np.where(alike & (chunk.ideal > 0), 1.0, value)
+
+
+@metric(
+    "auc",
+    ("auc_ties", "auc_by"),
+    "uncut",
+    common=[a for a in COMMON_AXES if a not in ("ties", "tie_seed")],
+    about=About(place=70, wide=True),
+)
+def auc(chunk: Chunk) -> Floats:
+    """Share of (relevant, other) pairs in the right order, ties one half; NaN without pairs.
+
+    A relevant item that is not ranked loses to every ranked other item.
+    """
+    by_id = chunk.definition.auc_ties == "id_descending"
+    g = chunk.certain_groups(chunk.rank_by_larger_id) if by_id else chunk.tie_groups
+    listed = sum_by(g.user, g.relevant, len(chunk.length))
+    negatives = chunk.length - listed
+    tied = g.size - g.relevant
+    below = negatives[g.user] - (g.above - g.prior) - tied
+    share = 0.0 if chunk.definition.auc_ties == "strict" else 0.5
+    wins = sum_by(g.user, g.relevant * (below + share * tied), len(chunk.length))
+    if chunk.definition.auc_by == "pairs_and_one":
+        return divide(wins + listed, (negatives + 1) * chunk.relevant, empty=np.nan)[:, None]
+    if chunk.definition.auc_by == "listed_pairs":
+        return np.where(listed > 0, divide(wins, negatives * listed, empty=1.0), 0.0)[:, None]
+    return divide(wins, negatives * chunk.relevant, empty=np.nan)[:, None]
+
+
+@metric("r_precision", (), "uncut", about=About(place=100))
+def r_precision(chunk: Chunk) -> Floats:
+    """Share of relevant items among the first `relevant` ranks."""
+    g = chunk.groups
+    share = np.clip(chunk.relevant[g.user] - g.above, 0, g.size) / g.size
+    hits = sum_by(g.user, g.relevant * share, len(chunk.length))
+    return divide(hits, chunk.relevant)[:, None]
+
+
+@metric("rbp", ("persistence",), "both", about=About(place=110))
+def rank_biased_precision(chunk: Chunk) -> Floats:
+    """(1 - p) sum of p^(r - 1) over relevant ranks r, p the persistence (Moffat and Zobel 2008)."""
+    p = chunk.definition.persistence
+    return chunk.total(chunk.groups, chunk.groups.relevant, lambda r: (1 - p) * p ** (r - 1))
+
+
+@metric("percentile_rank", (), "uncut", worst=1.0, about=About("small", place=120))
+def percentile_rank(chunk: Chunk) -> Floats:
+    """Mean of (rank - 1) / (candidates - 1) of the relevant items; lower is better, random 1/2.
+
+    Items that are not ranked count 1 (Hu, Koren and Volinsky 2008, section 5).
+    """
+    g = chunk.groups
+    place = divide(g.above + (g.size - 1) / 2, (chunk.length - 1.0)[g.user])
+    ranked = sum_by(g.user, g.relevant, len(chunk.length))
+    places = sum_by(g.user, g.relevant * place, len(chunk.length))
+    return divide(places + chunk.relevant - ranked, chunk.relevant)[:, None]
+
+
+def _chunks(rankings: Rankings, ks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    u, step = len(rankings.length), max(1, CELLS // max_depth(rankings, ks))
+    for start in range(0, u, step):
+        yield start, min(start + step, u)
+
+
+def _find_metric(name: str) -> Metric:
+    if name not in METRICS:
+        raise ConfigError(f"unknown metric '{name}'", nearest(name, METRICS))
+    return METRICS[name]
+
+
+def check_cutoffs(ks: Sequence[int]) -> None:
+    """Raise ConfigError for a cut-off that is no whole number from 1 to 2^31 - 1."""
+    for k in ks:
+        number = isinstance(k, int | float | np.integer | np.floating) and not isinstance(k, bool)
+        if not number or not 1 <= k <= LARGEST_K or k != int(k):
+            raise ConfigError(
+                f"cut-off {show_value(k)} is not a whole number >= 1 and below 2^31",
+                "give cut-offs such as 5,10,50",
+            )

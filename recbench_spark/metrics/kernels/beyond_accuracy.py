@@ -1,0 +1,210 @@
+"""Novelty, popularity and diversity of lists, and coverage and evenness of the items in them.
+
+Axes: u users, n list entries, user after user, best first (`lists.UserItems`), i items of the catalogue,
+k places, c cut-offs, d dimensions, g categories. A value at k is that of the first min(k, length)
+entries, NaN where they do not define it; sums run along a list, so that a user's value does not
+depend on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.metrics.kernels.about import NOT_NEGATIVE, About, register
+
+Number = TypeVar("Number", np.int64, np.float64)
+
+CELLS = 1 << 20
+"""Number of cells computed at once: users x places x (dimensions or places)."""
+
+PopularityMetric = Callable[[Ints, Ints, int, Sequence[int]], Floats]
+OverallMetric = Callable[[Sequence[int], Sequence[int], int], float]
+
+POPULARITY: dict[str, PopularityMetric] = {}
+"""Metrics of each user that follow from the number of training users of each listed item."""
+
+OVERALL: dict[str, OverallMetric] = {}
+"""Metrics of all lists together, from the histogram of the items' numbers of lists."""
+
+
+def popularity_metric(name: str, about: About) -> Callable[[PopularityMetric], PopularityMetric]:
+    """Register a function of POPULARITY."""
+
+    def keep(function: PopularityMetric) -> PopularityMetric:
+        POPULARITY[name] = function
+        return register(name, about)(function)
+
+    return keep
+
+
+def overall_metric(name: str, about: About) -> Callable[[OverallMetric], OverallMetric]:
+    """Register a function of OVERALL."""
+
+    def keep(function: OverallMetric) -> OverallMetric:
+        OVERALL[name] = function
+        return register(name, about)(function)
+
+    return keep
+
+
+@popularity_metric("novelty", About(place=130, bounds=NOT_NEGATIVE))
+def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
+    """Mean of -log2 p over the first k entries, p the share of training users who have the item.
+
+    float64 (u, c), in bits; NaN for a user without a list. An item that nobody has counts as if one
+    user had it: log2(users), the largest value there is. Blind to whether anything new is any good,
+    and to what the user knows from elsewhere. Source: Zhou et al. 2010, "Solving the apparent
+    diversity-accuracy dilemma of recommender systems" (surprisal).
+
+    Args:
+        offsets: (u + 1,), the entries of user u are `offsets[u]:offsets[u + 1]`.
+        count_n: training users of each listed item; below 0: a place without an item, which is left out.
+        users: training users; without any the value is NaN.
+        ks: cut-offs.
+    """
+    if not users:
+        return np.full((len(offsets) - 1, len(ks)), np.nan)
+    share = np.clip(count_n, 1, users) / users
+    return mean_at_cutoffs(offsets, np.where(count_n < 0, np.nan, -np.log2(share)), ks)
+
+
+@popularity_metric("mean_popularity", About("small", place=150))
+def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
+    """Mean over the first k entries of the share of training users who have the item, in [0, 1].
+
+    float64 (u, c); NaN for a user without a list. A mean: blind to one unknown item among hits. Args
+    as for `novelty`. Source: Yin et al. 2012, "Challenging the long tail recommendation", as a share.
+    """
+    if not users:
+        return np.full((len(offsets) - 1, len(ks)), np.nan)
+    share = np.clip(count_n, 0, users) / users
+    return mean_at_cutoffs(offsets, np.where(count_n < 0, np.nan, share), ks)
+
+
+def mean_at_cutoffs(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats:
+    """Return the mean of the first min(k, length) values of each list, float64 (u, c); NaN if empty.
+
+    NaN among the values is a place without one.
+    """
+    length = np.diff(offsets)
+    out = np.full((len(length), len(ks)), np.nan)
+    for rows, place in _blocks(offsets, ks, 1):
+        filled = (place >= 0) & ~np.isnan(value_n[place])
+        running = np.cumsum(np.where(filled, value_n[place], 0.0), axis=1)
+        out[rows] = _at(running, np.cumsum(filled, axis=1, dtype=np.int64), length[rows], ks, at_least=1)
+    return out
+
+
+@register("diversity", About(place=140, bounds=(0.0, 2.0)))
+def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequence[int]) -> Floats:
+    """1 - mean cosine of the pairs among the first k entries, float64 (u, c), in [0, 2].
+
+    NaN for fewer than two entries; a vector of zeros has cosine 0 with all. sum_{a < b} v_a v_b is
+    summed as v_b (v_1 + .. + v_{b-1}), all k in one pass. The value depends on the source of the vectors:
+    by the model's own vectors its lists look uniform. Source: Ziegler et al. 2005, "Improving
+    recommendation lists through topic diversification"; Zhang and Hurley 2008.
+
+    Args:
+        offsets: (u + 1,), bounds of the lists.
+        items: (n,), rows of `vector_id`; -1: an item without a vector, as one of zeros; -2: a place without
+            an item, which is left out.
+        vector_id: (i, d), of any length.
+        ks: cut-offs.
+    """
+    norm = np.linalg.norm(vector_id, axis=1, keepdims=True)
+    unit = np.divide(vector_id, norm, out=np.zeros(vector_id.shape), where=norm > 0)
+
+    def similar(items_uk: Ints) -> Floats:
+        v_ukd = np.where(items_uk[:, :, None] >= 0, unit[items_uk], 0.0)
+        earlier = np.cumsum(v_ukd, axis=1) - v_ukd
+        total: Floats = np.einsum("ukd,ukd->uk", v_ukd, earlier)
+        return total
+
+    return _one_minus_pairs(offsets, items, similar, vector_id.shape[1], ks)
+
+
+def _one_minus_pairs(
+    offsets: Ints, items: Ints, similar: Callable[[Ints], Floats], width: int, ks: Sequence[int]
+) -> Floats:
+    """Return 1 - mean over pairs; `similar` sums, for each place, its similarities to earlier places."""
+    length = np.diff(offsets)
+    out = np.full((len(length), len(ks)), np.nan)
+    for rows, place in _blocks(offsets, ks, width):
+        items_uk = np.where(place >= 0, items[place], -2)
+        running, filled = (
+            np.cumsum(similar(items_uk), axis=1),
+            np.cumsum(items_uk > -2, axis=1, dtype=np.int64),
+        )
+        shown = _take_at(filled, length[rows], ks)
+        pairs = shown * (shown - 1) / 2
+        # _at divides by the number of shown entries; a mean over pairs needs the number of pairs.
+        total = _at(running, filled, length[rows], ks, at_least=2) * shown
+        out[rows] = 1.0 - np.divide(total, pairs, out=np.full(total.shape, np.nan), where=pairs > 0)
+    return out
+
+
+def _blocks(offsets: Ints, ks: Sequence[int], width: int) -> Iterator[tuple[slice, Ints]]:
+    """Yield users with the positions of their first max(k) entries, (u, k), -1 beyond the list."""
+    length = np.diff(offsets)
+    depth = int(min(max(ks), length.max(initial=0)))
+    step = max(1, CELLS // max(1, depth * width))
+    for start in range(0, len(length) if depth else 0, step):
+        rows = slice(start, start + step)
+        place = offsets[:-1][rows, None] + np.arange(depth)
+        yield rows, np.where(place < offsets[1:][rows, None], place, -1)
+
+
+def _at(running_uk: Floats, filled_uk: Ints, length_u: Ints, ks: Sequence[int], *, at_least: int) -> Floats:
+    """Return running sums at min(k, length), divided by the entries; NaN below `at_least` entries."""
+    total, shown = _take_at(running_uk, length_u, ks), _take_at(filled_uk, length_u, ks)
+    mean: Floats = np.full(total.shape, np.nan)
+    return np.divide(total, shown, out=mean, where=shown >= at_least)
+
+
+def _take_at(running_uk: npt.NDArray[Number], length_u: Ints, ks: Sequence[int]) -> npt.NDArray[Number]:
+    """Return running sums of each list at its first min(k, length) places; 0 for an empty list."""
+    place = np.minimum(length_u[:, None], np.asarray(ks, dtype=np.int64))
+    taken = np.take_along_axis(running_uk, np.maximum(place, 1) - 1, axis=1)
+    return np.where(place > 0, taken, 0).astype(running_uk.dtype)
+
+
+@overall_metric("coverage", About(place=80, wide=True))
+def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
+    """Return the share of the catalogue in at least one list; args as for `gini`.
+
+    Blind to how often an item is shown: one list in a million is enough.
+
+    >>> coverage([2, 1], [1, 2], 6)
+    0.5
+    """
+    return sum(items for times, items in zip(times_x, items_x, strict=True) if times > 0) / n_items
+
+
+@overall_metric("gini", About("small", place=160))
+def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
+    """Return the inequality of the items' numbers of lists, 0 .. 1 - 1 / n_items.
+
+    With the n counts in ascending order, G = sum_j (2 j - n - 1) t_j / (n sum t); items_x items were
+    listed times_x times, and items never listed count 0. 0: all equally often. The arithmetic is in whole
+    numbers until the division. NaN if nothing was listed. Blind to which items are favoured, and to
+    demand: lists that follow it are uneven. Source: Fleder and Hosanagar 2009, "Blockbuster culture's next
+    rise or fall", section 4.
+
+    Args:
+        times_x: different numbers of lists, in any order.
+        items_x: number of items in that many lists.
+        n_items: items of the catalogue, at least sum(items_x).
+    """
+    known = sorted((int(t), int(h)) for t, h in zip(times_x, items_x, strict=True))
+    never = int(n_items) - sum(h for _, h in known)
+    # Items a + 1 .. a + h share a count: sum (2 j - n - 1) = h (2 a + h - n).
+    before = accumulate((h for _, h in known), initial=never)
+    spread = sum(t * h * (2 * a + h - n_items) for (t, h), a in zip(known, before, strict=False))
+    total = n_items * sum(t * h for t, h in known)
+    return spread / total if total else float("nan")

@@ -1,0 +1,331 @@
+"""Value metrics: distances of predictions p from outcomes y, from sums that add up in any order.
+
+Axes: u users, n rows, s sums (see SUMS). The terms of a user's rows are added as whole numbers, 72 binary
+digits from the user's largest term down, so that sums are right to float64 at any scale and do not
+depend on the order of rows; totals of users add up exactly by `sums.exact_sums`, and a bootstrap
+reweights users by `sums.bootstrap_sums`. Areas under the ROC curve stand in `roc`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.compiling import compile_with_python_errors
+from recbench_spark.errors import DataError
+from recbench_spark.metrics.kernels.about import ANY, NOT_NEGATIVE, About, register
+
+SUMS = ("n", "p", "y", "squared", "absolute", "logloss", "unfit")
+"""Rows, predictions, outcomes, (p - y)^2, |p - y|, log-loss, rows where log-loss is undefined."""
+
+CLIP = float(np.finfo(np.float64).eps)
+"""Probabilities are clipped to [CLIP, 1 - CLIP] in the log-loss, as in scikit-learn: 2^-52, 2.2e-16.
+
+2^-52 is the smallest clip that float64 can subtract from 1, so that a certain prediction that is
+wrong costs the same on both sides, 52 ln 2 = 36.04 nats.
+"""
+
+LARGEST = 2.0**500
+"""Largest prediction or outcome: larger squares leave float64 (and those below 1e-146 become inexact)."""
+
+HALF_BITS = 36
+"""A term is high 2^-36 + low 2^-72 of the user's largest: both add up below 2^62 over MOST_ROWS rows."""
+
+MOST_ROWS = 1 << 26
+"""Largest number of rows of one user."""
+
+
+def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) -> Floats:
+    """Return the additive sums of each user: float64 (u, s), columns `names`, equal in any order of rows.
+
+    offsets: (u + 1,), the rows of user u are `offsets[u]:offsets[u + 1]`; p, y: (n,)
+    Sums of terms of one sign are right to a few 2^-53 of their value, at any scale; others to as much of
+    their largest term. Raises DataError for predictions or outcomes that are NaN or infinite,
+    above LARGEST and for users of more than MOST_ROWS rows.
+    """
+    check_finite(p, "predictions")
+    check_finite(y, "outcomes")
+    most = max(np.abs(p).max(initial=0.0), np.abs(y).max(initial=0.0))
+    if most > LARGEST or np.diff(offsets).max(initial=0) > MOST_ROWS:
+        raise DataError("outcomes are too large to add up exactly", "rescale them, e.g. to 0..5")
+    sums = np.empty((len(offsets) - 1, len(names)))
+    for s, name in enumerate(names):
+        _add_rows(offsets, np.ascontiguousarray(TERMS[name](p, y), dtype=np.float64), sums[:, s])
+    return sums
+
+
+@compile_with_python_errors
+def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
+    """Add each user's terms, with the same bits in any order of them."""
+    one = 2.0**HALF_BITS
+    for u in range(len(offsets) - 1):
+        largest = 0.0
+        for n in range(offsets[u], offsets[u + 1]):
+            largest = max(largest, abs(term_n[n]))
+        sum_u[u] = 0.0
+        if largest == 0.0:
+            continue
+        # In two steps: a single power of two for the smallest and the largest numbers exceeds float64.
+        power = HALF_BITS - math.frexp(largest)[1]
+        first, second = 2.0 ** (power // 2), 2.0 ** (power - power // 2)
+        high, low = np.int64(0), np.int64(0)
+        for n in range(offsets[u], offsets[u + 1]):
+            scaled = term_n[n] * first * second
+            whole = np.floor(scaled)
+            high += np.int64(whole)
+            low += np.int64(np.rint((scaled - whole) * one))
+        carried = low >> HALF_BITS
+        rest = low - (carried << HALF_BITS)
+        sum_u[u] = ((high + carried) + rest / one) / first / second
+
+
+def _has_logloss(p: Floats, y: Floats) -> npt.NDArray[np.bool_]:
+    """Return true if the log-loss of a row is defined."""
+    return np.asarray(((y == 0) | (y == 1)) & (p >= 0) & (p <= 1))
+
+
+def _logloss(p: Floats, y: Floats) -> Floats:
+    """Return -y ln p - (1 - y) ln(1 - p), 0 where it is undefined."""
+    q = np.clip(p, CLIP, 1 - CLIP)
+    loss: Floats = np.where(_has_logloss(p, y), -np.where(y == 1, np.log(q), np.log1p(-q)), 0.0)
+    return loss
+
+
+TERMS: dict[str, Callable[[Floats, Floats], npt.NDArray[Any]]] = {
+    "n": lambda p, y: np.ones_like(p),
+    "p": lambda p, y: p,
+    "y": lambda p, y: y,
+    "squared": lambda p, y: (p - y) ** 2,
+    "absolute": lambda p, y: np.abs(p - y),
+    "logloss": _logloss,
+    "unfit": lambda p, y: ~_has_logloss(p, y),
+}
+"""A row's term of each of SUMS."""
+
+
+@dataclass(frozen=True)
+class ValueMetric:
+    """A metric of summed totals: `function` maps the sums by name, any shape, to values."""
+
+    function: Callable[[dict[str, Floats]], Floats]
+    binary: bool
+
+
+VALUE_METRICS: dict[str, ValueMetric] = {}
+"""Every metric that follows from SUMS; `binary` ones need y in {0, 1} and p in [0, 1]."""
+
+
+def value_metric(name: str, about: About, *, binary: bool = False) -> Callable[[Any], Any]:
+    """Register a function of the totals; `about`: its direction, its place in reports, its bounds."""
+
+    def keep(function: Callable[[dict[str, Floats]], Floats]) -> Any:
+        VALUE_METRICS[name] = ValueMetric(function, binary)
+        return register(name, about)(function)
+
+    return keep
+
+
+def from_totals(totals: Floats) -> dict[str, Floats]:
+    """Return every metric of VALUE_METRICS from totals (..., s): (...), NaN if it is undefined."""
+    t = _by_name(totals)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = {name: metric.function(t) for name, metric in VALUE_METRICS.items()}
+    fit = t["unfit"] == 0
+    return {
+        name: np.where(np.isfinite(value) & (fit | (not VALUE_METRICS[name].binary)), value, np.nan)
+        for name, value in values.items()
+    }
+
+
+def reasons(totals: Floats) -> dict[str, str]:
+    """Return the reasons why metrics of these totals (s,) are NaN; metrics with a value are absent."""
+    t = dict(zip(SUMS, totals.tolist(), strict=True))
+    missing = [name for name, value in from_totals(totals).items() if np.isnan(value)]
+    return {name: _reason(t, VALUE_METRICS[name].binary) for name in missing}
+
+
+def _reason(t: dict[str, float], binary: bool) -> str:
+    if t["n"] == 0:
+        return "no rows"
+    if binary and t["unfit"]:
+        return f"{t['unfit']:.0f} rows have an outcome outside {{0, 1}} or prediction outside [0, 1]"
+    return "the outcomes do not vary" if binary else "the mean outcome is 0"
+
+
+@value_metric("mse", About("small", place=190, bounds=NOT_NEGATIVE, wide=True))
+def mse(t: dict[str, Floats]) -> Floats:
+    """Mean of (p - y)^2. Blind to the order of items, and to which users bear the error."""
+    return t["squared"] / t["n"]
+
+
+@value_metric("rmse", About("small", place=170, bounds=NOT_NEGATIVE, wide=True))
+def rmse(t: dict[str, Floats]) -> Floats:
+    """Square root of MSE, in units of the outcome. A low RMSE says nothing of the top of a list."""
+    return np.sqrt(t["squared"] / t["n"])
+
+
+@value_metric("mae", About("small", place=180, bounds=NOT_NEGATIVE, wide=True))
+def mae(t: dict[str, Floats]) -> Floats:
+    """Mean of |p - y|. Best at the median: for rare outcomes always predicting 0 looks good."""
+    return t["absolute"] / t["n"]
+
+
+@value_metric(
+    "nmse",
+    About("small", place=200, bounds=NOT_NEGATIVE, wide=True, depends_on_base_rate=True),
+    binary=True,
+)
+def nmse(t: dict[str, Floats]) -> Floats:
+    """MSE / (g (1 - g)), g = mean y; 1: no better than predicting g. Blind to the order."""
+    g = t["y"] / t["n"]
+    return (t["squared"] / t["n"]) / (g * (1 - g))
+
+
+@value_metric(
+    "pe", About("near 0", place=230, bounds=(-1.0, math.inf), wide=True, depends_on_base_rate=True)
+)
+def pe(t: dict[str, Floats]) -> Floats:
+    """mean(p) / g - 1, over- or under-estimation. Blind to all but the mean: constants can be 0."""
+    return t["p"] / t["y"] - 1
+
+
+@value_metric("mean_prediction", About("none", bounds=ANY))
+def mean_prediction(t: dict[str, Floats]) -> Floats:
+    """mean(p), to be read beside mean(y). Says nothing of any single prediction."""
+    return t["p"] / t["n"]
+
+
+@value_metric("mean_outcome", About("none", bounds=ANY))
+def mean_outcome(t: dict[str, Floats]) -> Floats:
+    """g = mean(y), the base rate: a fact of the data, not of the model."""
+    return t["y"] / t["n"]
+
+
+@value_metric(
+    "logloss",
+    About("small", place=210, bounds=NOT_NEGATIVE, wide=True, depends_on_base_rate=True),
+    binary=True,
+)
+def logloss(t: dict[str, Floats]) -> Floats:
+    """Mean of -y ln p - (1 - y) ln(1 - p). Its scale is set by g: not comparable across data.
+
+    Probabilities are clipped to CLIP .. 1 - CLIP: a certain prediction that is wrong costs 36.04.
+    """
+    return t["logloss"] / t["n"]
+
+
+@value_metric(
+    "rig", About(place=220, bounds=(-math.inf, 1.0), wide=True, depends_on_base_rate=True), binary=True
+)
+def rig(t: dict[str, Floats]) -> Floats:
+    """1 - logloss / H(g), H the entropy. Blind to a change of base rate: falls as g rises."""
+    g = t["y"] / t["n"]
+    entropy = -(g * np.log(g) + (1 - g) * np.log1p(-g))
+    return 1 - (t["logloss"] / t["n"]) / entropy
+
+
+# ------------------------------------------------------------------------------ by the prediction
+
+RATES = ("tpr", "fnr", "tnr", "fpr")
+"""Rates of `threshold_rates`: right and wrong ones of the positives and of the negatives."""
+
+
+def equal_mass_edges(p: Floats, bins: int) -> Floats:
+    """Inner edges of at most `bins` bins of nearly as many rows each: ascending, at most (bins - 1,).
+
+    Rows of equal p share a bin, so there may be fewer bins; an edge belongs to the bin above it.
+    """
+    check_finite(p, "predictions")
+    ordered = np.sort(p)
+    edges = np.unique(ordered[len(p) * np.arange(1, bins) // bins]) if len(p) else ordered
+    return edges[edges > ordered[0]] if len(p) else edges
+
+
+def bin_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
+    """The sums of the rows in each bin of the prediction: float64 (edges + 1, s), columns SUMS.
+
+    Bin b holds the rows with exactly b edges <= p. Bins of users add up as their totals do (`sums`).
+    `from_totals` of bins shows where predictions are wrong: a PE of 0 can hide a low range
+    estimated too high and a high range too low. The RIG of a bin is against the bin's own base rate:
+    it ignores the order between bins, is near 0 even for perfect predictions, and does not average to
+    the RIG of all rows. Source: Yi et al. 2013, "Predictive model performance: offline
+    and online evaluations". Raises DataError for predictions or outcomes that are NaN or infinite.
+    """
+    sums: Floats = user_bin_sums(np.array([0, len(p)]), edges, p, y)[0]
+    return sums
+
+
+def user_bin_sums(
+    offsets: Ints, edges: Floats, p: Floats, y: Floats, names: Sequence[str] = SUMS
+) -> Floats:
+    """Return `bin_sums` of each user, float64 (u, edges + 1, s); other arguments as in `user_sums`."""
+    check_finite(p, "predictions")
+    users, bins = len(offsets) - 1, len(edges) + 1
+    cell_n = np.repeat(np.arange(users), np.diff(offsets)) * bins + np.searchsorted(edges, p, side="right")
+    order = np.argsort(cell_n, kind="stable")
+    count = np.bincount(cell_n, minlength=users * bins)
+    bounds = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+    sums: Floats = user_sums(bounds, p[order], y[order], names).reshape(users, bins, len(names))
+    return sums
+
+
+@register("calibration_error", About("small", place=260))
+def calibration_error(sums_bs: Floats) -> Floats:
+    """ECE: sum_b (n_b / n) |mean p - mean y| = sum_b |sum p - sum y| / n, from bins (..., b, s).
+
+    With bins of equal mass (`equal_mass_edges`). Blind to the order of items: predicting the base rate
+    for all has no error; and to errors of both signs within a bin, so more bins show more, of noise
+    too: about sqrt(2 g (1 - g) b / (pi n)) where predictions are perfect. NaN without rows, and for
+    outcomes outside {0, 1}. Source: Naeini, Cooper and Hauskrecht 2015, "Obtaining well calibrated
+    probabilities using Bayesian binning", section "Experiments".
+    """
+    t = _by_name(sums_bs)
+    n, unfit = t["n"].sum(axis=-1), t["unfit"].sum(axis=-1)
+    gap = np.abs(t["p"] - t["y"]).sum(axis=-1)
+    return _divide(gap, np.where(unfit == 0, n, 0.0))
+
+
+@register("tpr", About())
+@register("fnr", About("small"))
+@register("tnr", About())
+@register("fpr", About("small"))
+def threshold_rates(sums_bs: Floats) -> dict[str, Floats]:
+    """TPR, FNR, TNR and FPR of calling p >= t positive: (..., t) each, from bins whose edges are t.
+
+    tpr = share of the positives at or above t, fnr = 1 - tpr; fpr = share of the negatives at or above
+    t, tnr = 1 - fpr. NaN where there are no positives (no negatives). Each is blind to the other
+    class, and so to the base rate: at one tpr and fpr most calls can be right or wrong. All are blind
+    to what an error costs, and to p except on which side of t it lies.
+    """
+    t = _by_name(sums_bs)
+    fit = t["unfit"].sum(axis=-1, keepdims=True) == 0
+    rates = []
+    for amount in (t["y"], t["n"] - t["y"]):
+        from_bin = np.cumsum(amount[..., ::-1], axis=-1)[..., ::-1]
+        total = np.broadcast_to(from_bin[..., :1], from_bin[..., 1:].shape)
+        rates.append(_divide(from_bin[..., 1:], np.where(fit, total, 0.0)))
+    tpr, fpr = rates
+    return dict(zip(RATES, (tpr, 1 - tpr, 1 - fpr, fpr), strict=True))
+
+
+def _by_name(sums: Floats) -> dict[str, Floats]:
+    return {name: np.asarray(sums[..., s], dtype=np.float64) for s, name in enumerate(SUMS)}
+
+
+def _divide(numerator: Floats, denominator: Floats) -> Floats:
+    """numerator / denominator, NaN where the denominator is not positive."""
+    out: Floats = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
+    return np.divide(numerator, denominator, out=out, where=denominator > 0)
+
+
+def check_finite(values: Floats, what: str) -> None:
+    """Raise DataError for numbers that are NaN or infinite; `what` names them."""
+    wrong = int((~np.isfinite(values)).sum())
+    if wrong:
+        raise DataError(f"{wrong} of {len(values)} {what} are NaN or infinite", "drop or repair these rows")

@@ -1,0 +1,210 @@
+"""Metrics of lists: listed items are joined with the catalogue, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.arrays import Ints
+from recbench_spark.core.streams import Batches
+from recbench_spark.engine.measures import Measure
+from recbench_spark.metrics import accuracy, beyond_accuracy
+from recbench_spark.metrics.accuracy import HOLDOUT, MetricPlan
+from recbench_spark.metrics.beyond_accuracy import Facts
+from recbench_spark.ranking.batch_schemas import HISTOGRAM, LISTING_COUNTS, LISTS_WITH_COUNTS, METRIC_ROWS
+from recbench_spark.ranking.kernels.rankings import mark_relevant
+from recbench_spark.schemas import METRICS
+from recbench_spark.storage.shared_arrays import flatten_lists
+
+BUCKET_BITS = 16
+"""Bits of the item index within a bucket: the counts of 2^16 items are added up in one group."""
+
+MERGE_ROWS = 1 << 21
+"""Counts of (item, cut-off) that a task holds before it merges equal ones: 32 MB."""
+
+
+class ItemLookup(Protocol):
+    """A catalogue that finds items by id."""
+
+    def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
+        """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
+
+
+@dataclass(frozen=True)
+class ListedCatalogue:
+    """The catalogue as metrics of lists need it: a look-up of ids, the number of items, and facts."""
+
+    known: ItemLookup
+    n_items: int
+    facts: Facts
+
+
+def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Measure]:
+    """Return measures by name: for each user's list, and for all lists together."""
+    measures = {}
+    if plan.list_metrics:
+        sums = partial(map_lists, plan, catalogue, accuracy.sum_list_values)
+        finish = partial(accuracy.finish_metrics, plan.table(plan.list_metrics), plan.bootstrap)
+        measures["lists"] = Measure(sums, accuracy.SLICE, finish, LISTED_COLUMNS, METRICS)
+    if plan.overall:
+        shown = partial(listing_batches, catalogue.known, plan.ks)
+        finish, join = (
+            partial(listing_histogram, len(plan.ks)),
+            partial(overall_rows, plan, catalogue.n_items),
+        )
+        measures["shown"] = Measure(shown, ("part", "bucket"), finish, ("part", "top_items"), METRICS, join)
+    return measures
+
+
+LISTED_COLUMNS = ("user_id", "part", "user_key", "relevance", "top_items")
+"""Columns of `RANKED_USERS` that metrics of lists read."""
+
+
+def map_lists(
+    plan: MetricPlan,
+    catalogue: ListedCatalogue,
+    measure_lists: Callable[[MetricPlan, Facts, Batches], Batches],
+    batches: Batches,
+) -> Batches:
+    """Join listed items with the catalogue, and measure the lists."""
+    lists = look_up_listed_items(catalogue.known, plan.definition.threshold, batches)
+    yield from measure_lists(plan, catalogue.facts, lists)
+
+
+def look_up_listed_items(known: ItemLookup, threshold: float | None, batches: Batches) -> Batches:
+    """Look up listed items: `LISTS_WITH_COUNTS` from `RANKED_USERS`, without users of empty lists.
+
+    Args:
+        known: the catalogue.
+        threshold: relevance from which an item is relevant; None: above 0.
+        batches: rankings with `top_items`.
+    """
+    for batch in batches:
+        with_list = batch.filter(
+            pc.greater(pc.fill_null(pc.list_value_length(batch.column("top_items")), 0), 0)
+        )
+        if with_list.num_rows:
+            yield _look_up_lists(known, threshold, with_list)
+
+
+def _look_up_lists(known: ItemLookup, threshold: float | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+    offsets, relevance = flatten_lists(batch.column("relevance"))
+    before = np.concatenate([[0], np.cumsum(mark_relevant(relevance, threshold))])
+    bounds = pa.array(flatten_lists(batch.column("top_items"))[0], pa.int32())
+    item_n, count_n = _find_listed(known, batch.column("top_items").flatten())
+    columns = {
+        **{name: batch.column(name) for name in ("user_id", "part", "user_key")},
+        "n_relevant": pa.array(np.diff(before[offsets]), pa.int32()),
+        "counts": pa.ListArray.from_arrays(bounds, pa.array(count_n)),
+        "item_index": pa.ListArray.from_arrays(bounds, pa.array(item_n)),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=LISTS_WITH_COUNTS)
+
+
+def _find_listed(known: ItemLookup, ids: pa.Array) -> tuple[Ints, Ints]:
+    """Return what `ItemLookup.find` does; -2 and -1 for a place without an item (NULL)."""
+    item_n, count_n = known.find(pc.fill_null(ids, ""))
+    if not ids.null_count:
+        return item_n, count_n
+    empty = ids.is_null().to_numpy(zero_copy_only=False)
+    return np.where(empty, -2, item_n), np.where(empty, -1, count_n)
+
+
+def listing_batches(known: ItemLookup, ks: Sequence[int], batches: Batches) -> Batches:
+    """Count in how many lists each item of the catalogue is: rows of `LISTING_COUNTS` from `RANKED_USERS`.
+
+    The number of users with a list is stored as the item -1 with c = -1.
+    """
+    counts_by_part: dict[str, list[tuple[Ints, Ints]]] = {}
+    for batch in batches:
+        for part in pc.unique(batch.column("part")).to_pylist():
+            counts = _listing_counts(known, ks, batch.filter(pc.equal(batch.column("part"), part)))
+            counts_by_part.setdefault(part, []).append(counts)
+            if sum(len(keys) for keys, _ in counts_by_part[part]) > MERGE_ROWS:
+                counts_by_part[part] = [_merge_counts(counts_by_part[part])]
+    for part, part_counts in counts_by_part.items():
+        yield _to_listing_batch(part, *_merge_counts(part_counts), len(ks))
+
+
+def _listing_counts(known: ItemLookup, ks: Sequence[int], users: pa.RecordBatch) -> tuple[Ints, Ints]:
+    """Return keys (item_index * cut-offs + index of the item's first cut-off) and their counts."""
+    offsets = flatten_lists(users.column("top_items"))[0]
+    item_n, _ = _find_listed(known, users.column("top_items").flatten())
+    place_n = np.arange(len(item_n)) - np.repeat(offsets[:-1], np.diff(offsets))
+    first_n = np.searchsorted(np.asarray(ks), place_n, side="right")
+    counted = (item_n >= 0) & (first_n < len(ks))
+    keys, times = np.unique(item_n[counted] * len(ks) + first_n[counted], return_counts=True)
+    with_list = int((np.diff(offsets) > 0).sum())
+    return np.append(keys, -1), np.append(times, with_list)
+
+
+def _merge_counts(counts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    keys = np.concatenate([one for one, _ in counts])
+    unique, code = np.unique(keys, return_inverse=True)
+    times = np.zeros(len(unique), np.int64)
+    np.add.at(times, code, np.concatenate([one for _, one in counts]))
+    return unique, times
+
+
+def _to_listing_batch(part: str, keys: Ints, times: Ints, n_cuts: int) -> pa.RecordBatch:
+    item_x, c_x = np.where(keys < 0, -1, keys // n_cuts), np.where(keys < 0, -1, keys % n_cuts)
+    columns = {
+        "part": pa.repeat(pa.scalar(part), len(keys)),
+        "bucket": pa.array(item_x >> BUCKET_BITS),
+        "item_index": pa.array(item_x),
+        "c": pa.array(c_x, pa.int32()),
+        "times": pa.array(times),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=LISTING_COUNTS)
+
+
+def listing_histogram(n_cuts: int, counts: pa.Table) -> pa.Table:
+    """Compute rows of `HISTOGRAM` from the `LISTING_COUNTS` of one part and bucket, of all tasks.
+
+    The bucket -1 holds the number of users with a list as `items`, with c = -1.
+    """
+    part = counts.column("part")[0]
+    item_x, c_x, times_x = (counts.column(name).to_numpy() for name in ("item_index", "c", "times"))
+    if item_x[0] < 0:
+        return _rows(part, [(-1, 0, int(times_x.sum()))])
+    items, code = np.unique(item_x, return_inverse=True)
+    times_ic: npt.NDArray[np.int64] = np.zeros((len(items), n_cuts), np.int64)
+    np.add.at(times_ic, (code, c_x), times_x)
+    rows = []
+    for c, times_i in enumerate(np.cumsum(times_ic, axis=1).T):
+        rows += [(c, int(t), int(n)) for t, n in zip(*np.unique(times_i, return_counts=True), strict=True)]
+    return _rows(part, rows)
+
+
+def _rows(part: pa.Scalar, rows: Sequence[tuple[int, int, int]]) -> pa.Table:
+    c, times, items = zip(*rows, strict=True)
+    columns = {"part": pa.repeat(part, len(rows)), "c": c, "times": times, "items": items}
+    return pa.table(columns, schema=HISTOGRAM)
+
+
+def overall_rows(plan: MetricPlan, n_items: int, histogram: pa.Table) -> pa.Table:
+    """Compute metrics of all lists together: rows of `METRIC_ROWS`.
+
+    Args:
+        plan: metrics and cut-offs.
+        n_items: number of items in the catalogue.
+        histogram: rows of `HISTOGRAM` of all parts and buckets.
+    """
+    rows, definition = [], plan.definition.describe(beyond_accuracy.AXES)
+    for part in histogram.column("part").unique().to_pylist():
+        part_rows = histogram.filter(pc.equal(histogram.column("part"), part))
+        is_user_count = pc.less(part_rows.column("c"), 0)
+        users = pc.sum(part_rows.filter(is_user_count).column("items")).as_py() or 0
+        items = part_rows.filter(pc.invert(is_user_count)).group_by(["part", "c", "times"])
+        merged = items.aggregate([("items", "sum")]).rename_columns(["part", "c", "times", "items"])
+        values = beyond_accuracy.overall_values(part, merged, plan.overall, plan.ks, max(n_items, 1))
+        constants = {"definition": definition, "estimator": HOLDOUT, "n": users}
+        rows += [{**row, **constants} for row in values.to_pylist()]
+    return pa.Table.from_pylist(rows, METRIC_ROWS)

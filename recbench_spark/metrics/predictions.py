@@ -1,0 +1,431 @@
+"""Metrics of predictions against outcomes: RMSE, log-loss, RIG, AUC and others, with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recbench_spark.config import Bootstrap, Views
+from recbench_spark.core import resampling, sums
+from recbench_spark.core.arrays import Floats
+from recbench_spark.core.checks import Check
+from recbench_spark.core.definitions import VERSION
+from recbench_spark.core.hashed_ids import hash_ids
+from recbench_spark.core.streams import Batches
+from recbench_spark.core.sums import Sums
+from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.metrics.kernels import predictions as values
+from recbench_spark.metrics.kernels import roc
+from recbench_spark.metrics.prediction_ranges import RangeRunner, are_binary, count_ranges, edges_and_area
+from recbench_spark.ranking.batch_schemas import USER_VALUES
+from recbench_spark.ranking.kernels.rankings import raise_to_bounds
+from recbench_spark.sources.arrow_rows import combine_column, distinct_ids, find_indices
+from recbench_spark.storage.blocks import Engine, Rows, Side, Sides, TaskRows, deal_sides
+from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
+
+MetricRow = dict[str, str | float | int | None]
+
+PER_USER = ("mse", "mae", "auc")
+BY_QUANTILE = ("logloss", "rig", "pe", "mean_prediction", "mean_outcome")
+"""Metrics of each bin of the prediction."""
+
+QUANTILE_SUMS = ("n", "p", "y", "logloss", "unfit")
+THRESHOLD_SUMS = ("n", "y", "unfit")
+"""Sums of `values.SUMS` that metrics of bins need. The others are left out, which halves the bootstrap."""
+
+BATCH_USERS = 10_000
+"""Users whose values are computed at once."""
+
+PREDICTIONS = ("user_id", "prediction", "outcome")
+
+
+def deal_users(engine: Engine, rows: Rows, more: tuple[str, ...], n: int) -> TaskRows:
+    """Deal predictions by user: one row per user, with an array of each column. Shuffles by user.
+
+    Args:
+        engine: the runner.
+        rows: user_id (text, no NULL), prediction, outcome, and further columns.
+        more: names of these.
+        n: number of rows.
+
+    Returns:
+        user_id, user_key (its hash), and arrays of the other columns.
+    """
+    columns = (*PREDICTIONS, *more)
+    dealt = deal_sides(engine, [Side(0, rows, columns)], engine.count_tasks(n))
+    return dealt.then(_group_side, ("user_id", "user_key", *columns[1:]))
+
+
+def _group_side(sides: Sides) -> pa.Table:
+    rows = unpack_blocks(sides[0])
+    assert rows is not None
+    users = distinct_ids([rows.column("user_id")])
+    user_r = find_indices(rows.column("user_id"), users)
+    order = pa.array(np.argsort(user_r, kind="stable"))
+    bounds = bound_lists(user_r, len(users))
+    columns = {"user_id": users, "user_key": pa.array(hash_ids(users).view(np.int64))}
+    for name in rows.column_names[1:]:
+        columns[name] = pa.ListArray.from_arrays(bounds, combine_column(rows.column(name)).take(order))
+    return pa.table(columns)
+
+
+def select_predictions(users: pa.Table, column: str, value: str) -> pa.Table:
+    """Return the predictions of users that have a value in a further column, and their users.
+
+    Args:
+        users: rows of `deal_users`.
+        column: name of an array of texts.
+        value: the wanted text; a NULL is another one.
+    """
+    offsets, labels_r = flatten_lists(users.column(column))
+    is_kept = labels_r == value
+    bounds = np.concatenate([[0], np.cumsum(is_kept)])[offsets]
+    columns = {
+        name: pa.ListArray.from_arrays(
+            pa.array(bounds, pa.int32()), pa.array(flatten_lists(users.column(name))[1][is_kept])
+        )
+        for name in PREDICTIONS[1:]
+    }
+    selected = pa.table(
+        {"user_id": users.column("user_id"), "user_key": users.column("user_key"), **columns}
+    )
+    return selected.filter(pa.array(np.diff(bounds) > 0))
+
+
+def user_value_batches(batches: Batches) -> Batches:
+    """Compute mse, mae and auc of each user: rows of `USER_VALUES`.
+
+    Args:
+        batches: rows of `USER_PREDICTIONS`.
+    """
+    for batch in batches:
+        offsets, p, y = _read_arrays(batch)
+        metrics = values.from_totals(values.user_sums(offsets, p, y))
+        binary = bool(are_binary(y).all())
+        metrics["auc"] = roc.user_aucs(offsets, p, y)[0] if binary else np.full(batch.num_rows, np.nan)
+        positives = np.add.reduceat(np.append(y > 0, False), offsets[:-1]) * (np.diff(offsets) > 0)
+        for metric in PER_USER:
+            yield _user_batch(batch, metric, metrics[metric], positives)
+
+
+def _user_batch(batch: pa.RecordBatch, metric: str, value_u: Floats, positives: Floats) -> pa.RecordBatch:
+    n = batch.num_rows
+    bounds = pa.array(np.arange(n + 1), pa.int32())
+    columns = {
+        "user_id": batch.column("user_id"),
+        "part": batch.column("part"),
+        "metric": pa.repeat(metric, n),
+        "definition": pa.repeat(VERSION, n),
+        "estimator": pa.repeat("holdout", n),
+        "ks": pa.ListArray.from_arrays(bounds, pa.nulls(n, pa.int32())),
+        "values": pa.ListArray.from_arrays(bounds, pa.array(value_u, mask=np.isnan(value_u))),
+        "n_relevant": pa.array(positives, pa.int32()),
+    }
+    return pa.RecordBatch.from_pydict(columns).select(USER_VALUES.names)
+
+
+def _read_arrays(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
+    offsets, p = flatten_lists(batch.column("prediction"))
+    return offsets, p, flatten_lists(batch.column("outcome"))[1]
+
+
+# ------------------------------------------------------------------------------- overall
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Inner edges of the bins, of equal mass and at the thresholds; all float64, ascending."""
+
+    quantiles: Floats
+    thresholds: Floats
+
+    @property
+    def columns(self) -> tuple[int, int, int, int]:
+        """Return the numbers of sums of a user: of all rows, for GAUC, by quantile, between thresholds."""
+        quantiles = len(QUANTILE_SUMS) * (len(self.quantiles) + 1)
+        return len(values.SUMS), 2, quantiles, len(THRESHOLD_SUMS) * (len(self.thresholds) + 1)
+
+
+@dataclass(frozen=True)
+class PredictionOrder:
+    """Results from all predictions in order: pairs of outcomes, inner edges of bins, the partial AUC."""
+
+    pairs: roc.PairCounts
+    edges: Floats
+    area: float
+
+    @classmethod
+    def from_ranges(cls, each: RangeRunner, views: Views) -> PredictionOrder:
+        """Compute the results from ranges of predictions."""
+        ranges = count_ranges(each)
+        edges, area = edges_and_area(each, ranges, views.quantiles, views.fpr)
+        return cls(roc.combine([part.pairs for part in ranges if part.pairs]), edges, area)
+
+    def cuts(self, views: Views) -> Cuts:
+        """Return the edges of the bins in which users' sums are computed."""
+        return Cuts(self.edges, np.array(sorted(set(views.thresholds))))
+
+
+def value_rows(
+    order: PredictionOrder, totals: PredictionTotals, views: Views
+) -> tuple[list[MetricRow], list[Check]]:
+    """Compute rows of `metrics`, and a check for each metric that is undefined, with the reason."""
+    label = f"{views.fpr[0]:g}-{views.fpr[1]:g}"
+    rows = [
+        *totals.overall(),
+        _auc_row(order.pairs, totals),
+        estimate_row("pauc", order.area, np.array([]), totals.n, 0.95, slice_label=("fpr", label)),
+        *totals.by_quantile(),
+        *totals.by_threshold(),
+    ]
+    defined = [row for row in rows if row["slice_key"] is None or row["value"] is not None]
+    return defined, _missing_value_checks(rows, totals)
+
+
+MAX_SLICES = 100
+"""Most values of a column by which predictions are cut: each adds all rows of metrics once more."""
+
+
+def label_slice(rows: Sequence[MetricRow], column: str, label: str) -> list[MetricRow]:
+    """Return rows of metrics as those of a value of a column: `block = main`, `block,fpr = main,0-0.1`."""
+    return [
+        {
+            **row,
+            "slice_key": column if row["slice_key"] is None else f"{column},{row['slice_key']}",
+            "slice_value": label if row["slice_key"] is None else f"{label},{row['slice_value']}",
+        }
+        for row in rows
+    ]
+
+
+def refuse_many_slices(column: str, labels: int) -> None:
+    """Refuse a column with too many values.
+
+    Raises:
+        DataError: more than MAX_SLICES.
+    """
+    if labels > MAX_SLICES:
+        raise DataError(
+            f"predictions: {column} has more than {MAX_SLICES} values", "slice by a column with few values"
+        )
+
+
+def slice_type_error(column: str) -> SchemaError:
+    """Return the error for a column by which predictions cannot be cut."""
+    return SchemaError(
+        f"predictions: {column} holds no text, whole numbers or booleans",
+        "slice by a column with few values",
+    )
+
+
+NO_CUTS = Cuts(np.zeros(0), np.zeros(0))
+"""No bins: only the metrics of all rows together."""
+
+
+class UserSums(NamedTuple):
+    """Sums over users, (s,), those of each replicate, (b, s), in the order of `Cuts.columns`; users."""
+
+    exact: Sums
+    boot: Sums
+    users: int
+
+
+def sum_users(tables: Iterable[pa.Table], bootstrap: Bootstrap, cuts: Cuts = NO_CUTS) -> UserSums:
+    """Add up predictions, and those of each replicate.
+
+    Args:
+        tables: rows of `deal_users`.
+        bootstrap: replicates over users, seed.
+        cuts: edges of the bins.
+    """
+    total = _add_keys(np.zeros(0, np.int64), np.zeros((0, sum(cuts.columns))), bootstrap)
+    for batch in (batch for table in tables for batch in table.to_batches(BATCH_USERS)):
+        if batch.num_rows:
+            keys = batch.column("user_key").to_numpy()
+            total = _add_sums(total, _add_keys(keys, _sums(batch, cuts), bootstrap))
+    return total
+
+
+def _add_keys(keys: npt.NDArray[np.int64], values_uc: Floats, bootstrap: Bootstrap) -> UserSums:
+    boot = sums.bootstrap_sums(keys, values_uc, bootstrap.replicates, bootstrap.seed)
+    return UserSums(sums.exact_sums(values_uc), boot, len(keys))
+
+
+def _add_sums(one: UserSums, other: UserSums) -> UserSums:
+    return UserSums(one.exact + other.exact, one.boot + other.boot, one.users + other.users)
+
+
+def _missing_value_checks(rows: list[MetricRow], totals: PredictionTotals) -> list[Check]:
+    why = values.reasons(totals.sums[: len(values.SUMS)])
+    missing = [str(row["metric"]) for row in rows if row["value"] is None and row["slice_key"] is None]
+    return [
+        Check(f"{name} undefined", 1, None, "info", why.get(name, "needs outcomes of 0 and 1"))
+        for name in missing
+    ]
+
+
+@dataclass(frozen=True)
+class PredictionTotals:
+    """Sums over users, (s,), and of each replicate, (b, s), in the order of `Cuts.columns`."""
+
+    sums: Floats
+    boot: Floats
+    cuts: Cuts
+    level: float
+    users: int
+
+    @classmethod
+    def from_sums(
+        cls, tasks: Iterable[UserSums], bootstrap: Bootstrap, cuts: Cuts = NO_CUTS
+    ) -> PredictionTotals:
+        """Add up the sums of tasks; there may be none."""
+        total = reduce(_add_sums, tasks, sum_users([], bootstrap, cuts))
+        return cls(total.exact.nearest(), total.boot.floats(), cuts, bootstrap.level, total.users)
+
+    @property
+    def n(self) -> int:
+        """Return the number of rows."""
+        return int(self.sums[0])
+
+    def _part(self, index: int) -> tuple[Floats, Floats]:
+        """Return one of the four parts, of all users, (s,), and of each replicate, (b, s)."""
+        ends = np.cumsum(self.cuts.columns)
+        part = slice(ends[index] - self.cuts.columns[index], ends[index])
+        return self.sums[part], self.boot[:, part]
+
+    def _bins(self, index: int, names: Sequence[str]) -> tuple[Floats, Floats]:
+        """Return sums of bins, (bins, s) and (b, bins, s); sums that bins do not have are NaN."""
+        by_part: list[Floats] = []
+        for part in self._part(index):
+            bins = part.reshape(*part.shape[:-1], part.shape[-1] // len(names), len(names))
+            wide = np.full((*bins.shape[:-1], len(values.SUMS)), np.nan)
+            wide[..., [values.SUMS.index(name) for name in names]] = bins
+            by_part.append(wide)
+        return by_part[0], by_part[1]
+
+    def overall(self) -> list[MetricRow]:
+        """Compute the metrics of all rows together."""
+        (total, boot), (gauc, gauc_boot) = self._part(0), self._part(1)
+        (bins, bins_boot) = self._bins(2, QUANTILE_SUMS)
+        metrics = {name: float(value) for name, value in values.from_totals(total).items()}
+        replicates = values.from_totals(boot)
+        metrics["gauc"] = roc.gauc(gauc)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            replicates["gauc"] = gauc_boot[:, 0] / gauc_boot[:, 1]
+        metrics["calibration_error"] = float(values.calibration_error(bins))
+        replicates["calibration_error"] = values.calibration_error(bins_boot)
+        return [
+            estimate_row(name, metrics[name], replicates[name], self.n, self.level, users=self.users)
+            for name in metrics
+        ]
+
+    def by_quantile(self) -> list[MetricRow]:
+        """Compute log-loss, RIG, PE and both means in each bin of equal mass."""
+        bins, boot = self._bins(2, QUANTILE_SUMS)
+        metrics, replicates = values.from_totals(bins), values.from_totals(boot)
+        return [
+            estimate_row(
+                name,
+                float(metrics[name][b]),
+                replicates[name][:, b],
+                int(bins[b, 0]),
+                self.level,
+                users=self.users,
+                slice_label=("prediction_quantile", f"{b + 1}/{len(bins)}"),
+            )
+            for name in BY_QUANTILE
+            for b in range(len(bins))
+        ]
+
+    def by_threshold(self) -> list[MetricRow]:
+        """Compute the four rates of calling predictions positive from each threshold."""
+        bins, boot = self._bins(3, THRESHOLD_SUMS)
+        rates, replicates = values.threshold_rates(bins), values.threshold_rates(boot)
+        return [
+            estimate_row(
+                name,
+                float(rates[name][t]),
+                replicates[name][:, t],
+                self.n,
+                self.level,
+                users=self.users,
+                slice_label=("threshold", f"{threshold:g}"),
+            )
+            for name in values.RATES
+            for t, threshold in enumerate(self.cuts.thresholds)
+        ]
+
+
+def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
+    offsets, p, y = _read_arrays(batch)
+    binary = bool(are_binary(y).all())
+    parts = roc.gauc_parts(offsets, p, y) if binary else np.zeros((batch.num_rows, 2))
+    raised = raise_to_bounds(p, cuts.thresholds)
+    binned = (
+        values.user_bin_sums(offsets, edges, placed, y, names).reshape(batch.num_rows, -1)
+        for edges, placed, names in (
+            (cuts.quantiles, p, QUANTILE_SUMS),
+            (cuts.thresholds, raised, THRESHOLD_SUMS),
+        )
+    )
+    return np.concatenate([values.user_sums(offsets, p, y), np.nan_to_num(parts), *binned], axis=1)
+
+
+def estimate_row(
+    metric: str,
+    value: float,
+    replicates: Floats,
+    n: int,
+    level: float,
+    *,
+    users: int | None = None,
+    slice_label: tuple[str | None, str | None] = (None, None),
+) -> MetricRow:
+    """Build a row of `metrics` with error and interval from replicates, (b,); users: as in `number_row`."""
+    finite = replicates[np.isfinite(replicates)]
+    error = float(finite.std(ddof=1)) if len(finite) > 1 else math.nan
+    low, high = resampling.percentile_interval(finite[:, None], level) if len(finite) else ([math.nan],) * 2
+    numbers = (value, error, float(low[0]), float(high[0]))
+    return number_row(metric, numbers, n, slice_label, users=users, level=level)
+
+
+def number_row(
+    metric: str,
+    numbers: tuple[float, float, float, float],
+    n: int,
+    slice_label: tuple[str | None, str | None] = (None, None),
+    *,
+    users: int | None = None,
+    level: float = 0.95,
+) -> MetricRow:
+    """Build a row of `metrics` from value, standard error and bounds of the interval; NaN becomes NULL.
+
+    users: those behind the n rows, if they are known; too few have no interval of width 0.
+    """
+    value, error, *ends = numbers
+    behind = np.array(n if users is None else users)
+    low, high = resampling.hide_points(np.array(ends[0]), np.array(ends[1]), behind, level)
+    names = ("value", "stderr", "ci_low", "ci_high")
+    estimates = {
+        name: None if math.isnan(number) else number
+        for name, number in zip(names, (value, error, float(low), float(high)), strict=True)
+    }
+    facts: MetricRow = {"metric": metric, "definition": VERSION, "k": None, "estimator": "holdout", "n": n}
+    return {**facts, **estimates, "slice_key": slice_label[0], "slice_value": slice_label[1]}
+
+
+def _auc_row(counts: roc.PairCounts, totals: PredictionTotals) -> MetricRow:
+    value, error = roc.auc(counts), roc.auc_error(counts)
+    # This is the normal interval of the DeLong error, clipped to the bounds of an AUC.
+    low, high = max(0.0, value - 1.959964 * error), min(1.0, value + 1.959964 * error)
+    if math.isnan(error):
+        low = high = math.nan
+    return number_row("auc", (value, error, low, high), totals.n, users=totals.users)

@@ -1,0 +1,280 @@
+"""Models of other systems, as their files give them: vectors, scores or lists. Without Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.config import EmbeddingsModel, ListsModel, ScoresModel
+from recbench_spark.core.arrays import Ints
+from recbench_spark.core.checks import Check
+from recbench_spark.errors import ConfigError
+from recbench_spark.metrics.ranking_counts import (
+    count_gaps,
+    count_pairs,
+    finish_row_checks,
+    gap_checks,
+    row_checks,
+)
+from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
+from recbench_spark.ranking.inputs import GivenRows, RankingInput, ScoredModel
+from recbench_spark.ranking.known_items import KnownItems, share_rows
+from recbench_spark.ranking.sources import DotSource
+from recbench_spark.schemas import IDS, USER_BLOCKS, require_names
+from recbench_spark.sources.column_names import ColumnNames
+from recbench_spark.sources.dealt_ids import check_common_ids
+from recbench_spark.sources.input_rows import (
+    CheckedInput,
+    check_input,
+    check_vectors,
+    open_input,
+    refuse_twice,
+)
+from recbench_spark.sources.input_rules import VALUE_TYPES, refuse_different_widths
+from recbench_spark.storage.blocks import Engine, Rows, Side, Sides, deal_sides
+from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.scratch import keep_rows
+from recbench_spark.storage.shared_arrays import flatten_lists
+
+Settings = TypeVar("Settings", ListsModel, ScoresModel)
+
+STORED = "string"
+"""Type of ids in the warehouse, for messages."""
+
+
+def check_known_ids(
+    data: SplitData,
+    rows: CheckedInput,
+    name: str,
+    known: Rows,
+    what: tuple[str, str],
+    *,
+    must: bool = True,
+) -> list[Check]:
+    """Check that ids of another system are those of the evaluation.
+
+    Args:
+        data: the split.
+        rows: rows of the other system.
+        name: user_id or item_id.
+        known: rows with the ids of the evaluation.
+        what: names of both in messages.
+        must: whether it is an error that no id is common.
+
+    Raises:
+        DataError: the ids have nothing in common.
+    """
+    sides = ((rows.rows, name), (known, name))
+    sources = (*what, rows.kinds[name][1], STORED)
+    return check_common_ids(
+        data.store.engine, sides, sources, must=name == "user_id" if must is None else must
+    )
+
+
+class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
+    """Adapter of vectors of users and items, or of items alone, from another system."""
+
+    runs_local: ClassVar[bool] = True
+    learns: ClassVar[bool] = False
+    folds_prefixes: ClassVar[bool] = True
+
+    def load(self, data: SplitData) -> Trained:
+        """Read the tables and check them; tasks write the vectors of items to scratch."""
+        return _keep_vectors(data, *self._open_sides(data))
+
+    def _open_sides(self, data: SplitData) -> tuple[CheckedInput | None, CheckedInput]:
+        engine, settings = data.store.engine, self.settings
+        names = ColumnNames(settings.columns or {})
+        items = open_vectors(engine, settings.items, "item", names)
+        if settings.users is None:
+            return None, items
+        users = open_vectors(engine, settings.users, "user", names)
+        refuse_different_widths([users.dims, items.dims], (settings.users, settings.items))
+        return users, items
+
+    def check_prefixes(self) -> None:
+        """Check that the file says how users are folded in. Raises ConfigError."""
+        require_fold_in(self.settings.name, self.settings.fold_in)
+
+    def make_fold_in(self, data: SplitData) -> FoldInSettings:
+        """Return the ridge regression that the file describes."""
+        return make_ridge_fold_in(
+            require_fold_in(self.settings.name, self.settings.fold_in), data.threshold
+        )
+
+    def source(self, trained: Trained, data: SplitData) -> DotSource:
+        """Return the item vectors, with the similarity that the settings name."""
+        vectors = super().source(trained, data)
+        assert isinstance(vectors, DotSource)
+        return replace(vectors, kind=self.settings.similarity)
+
+    def ranked(self, users: Rows, data: SplitData) -> tuple[RankingInput, list[Check]]:
+        """Return the scored model (see `ModelAdapter.ranked`); refuse ids that do not match the night's
+        ids."""
+        what = f"model {self.settings.name}"
+        own, items = self._open_sides(data)
+        trained = _keep_vectors(data, own, items)
+        checks = []
+        if own is None:
+            self._require_given_rows(data)
+        else:
+            checks = check_known_ids(data, own, "user_id", users, (what, "truth"))
+        checks += check_known_ids(
+            data, items, "item_id", data.open_items(), (what, "catalogue"), must=own is None
+        )
+        source = self.open_source(trained, data)
+        return ScoredModel(source, self.rank_users(trained, source, data)), checks
+
+    def _require_given_rows(self, data: SplitData) -> None:
+        """Raise ConfigError if users have training rows: nothing gives these users a vector."""
+        if not data.folds_users:
+            raise ConfigError(
+                f"model {self.settings.name}: item vectors alone rank no user who has training rows",
+                "users: a path, or split.held_out: {of: users}",
+            )
+
+
+def open_vectors(engine: Engine, path: str, side: str, names: ColumnNames) -> CheckedInput:
+    """Open the vectors of users or items (`side`) at a path.
+
+    Raises:
+        DataError: vectors that cannot be used, or two of one id.
+    """
+    name = f"{side}_id"
+    rows = check_vectors(
+        open_input(engine, path, [name, "vector"], f"{side} embeddings", names), name, path
+    )
+    refuse_twice(engine, rows, name, path)
+    return rows
+
+
+def open_features(data: SplitData, path: str) -> DotSource:
+    """Open the vectors of items at a path, for `diversity`; items without one have zeros.
+
+    Raises:
+        DataError: vectors that cannot be used, or none of an item of the catalogue.
+    """
+    what, engine = f"features {path}", data.store.engine
+    table = open_input(engine, path, ["item_id", "vector"], "features")
+    rows = check_vectors(table, "item_id", what, biased=False)
+    refuse_twice(engine, rows, "item_id", what)
+    check_known_ids(data, rows, "item_id", data.open_items(), (what, "catalogue"))
+    kept = keep_rows(data.store.scratch, rows.rows, rows.names, engine)
+    files = share_rows(kept, (), data.store.scratch)
+    return DotSource(files, data.n_items, rows.dims, catalogue=data.known_items)
+
+
+def _keep_vectors(data: SplitData, users: CheckedInput | None, items: CheckedInput) -> Trained:
+    kept = keep_rows(data.store.scratch, items.rows, items.names, data.store.engine)
+    return Trained(users and users.rows, kept)
+
+
+class _ExternalRowsAdapter(ModelAdapter[Settings]):
+    """Adapter of a table with one row per user and item; items without a row are not ranked."""
+
+    runs_local: ClassVar[bool] = True
+    brings_candidates: ClassVar[bool] = True
+    learns: ClassVar[bool] = False
+
+    @property
+    def masks(self) -> bool:
+        """True if training items are removed before ranking."""
+        return True
+
+    def ranked(self, users: Rows, data: SplitData) -> tuple[RankingInput, list[Check]]:
+        """Return the given rows and their checks; see `ModelAdapter.ranked`."""
+        kind, rows = self.settings.kind, self._open_rows(data.store.engine)
+        checks = check_known_ids(data, rows, "user_id", users, (kind, "truth"))
+        checks += check_known_ids(data, rows, "item_id", data.open_items(), (kind, "catalogue"), must=False)
+        recommends_again = self.lists and not self.masks and not data.asks_repeats
+        counts = count_listed_rows(rows, users, data)
+        checks += row_checks(*(counts[name] for name in ("listed", "twice", "unknown", "lost")))
+        checks += gap_checks(counts["gaps"] if "rank" in rows.names else None, data.definition)
+        checks = finish_row_checks(checks, data.definition, counts["trained"] if recommends_again else None)
+        values = tuple(name for name in VALUE_TYPES if name in rows.names)
+        return GivenRows(rows.rows, values, data.known_items, self.masks), checks
+
+    def _open_rows(self, engine: Engine) -> CheckedInput:
+        kind, path = self.settings.kind, self.settings.path
+        table = open_input(engine, path, IDS, kind, ColumnNames(self.settings.columns or {}))
+        types = {name: VALUE_TYPES[name] for name in VALUE_TYPES if name in table.schema.names}
+        if kind == "scores" or not types:
+            require_names(table.schema.names, ["score"], f"{kind} {path}")
+        return check_input(table, types, f"{kind} {path}")
+
+
+class ScoresAdapter(_ExternalRowsAdapter[ScoresModel]):
+    """Adapter of scores, which are ranked without the training items."""
+
+
+class ListsAdapter(_ExternalRowsAdapter[ListsModel]):
+    """Adapter of ranked lists, which are left unchanged or lose their training items."""
+
+    lists: ClassVar[bool] = True
+
+    @property
+    def masks(self) -> bool:
+        """True if training items are removed from the lists."""
+        return self.settings.training_items == "drop"
+
+
+# ------------------------------------------------------------------------- counts of rows
+
+
+def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Counter[str]:
+    """Count rows of lists or scores: `count_pairs`, those of unknown items, and gaps.
+
+    `lost`: users without truth. One shuffle by user, beside the users and their training items.
+
+    Args:
+        rows: user_id, item_id[, rank].
+        users: user_id of the users with truth.
+        data: the split.
+    """
+    engine = data.store.engine
+    names = tuple(name for name in rows.names if name != "score")
+    blocks = data.store.open_rows(USER_BLOCKS, "split_id", [data.split_id])
+    sides = [
+        Side(0, users, ("user_id",)),
+        Side(1, rows.rows, names),
+        Side(2, blocks, ("user_id", "train_items")),
+    ]
+    dealt = deal_sides(engine, sides, engine.count_tasks(rows.n))
+    return sum(dealt.each(partial(_count_listed, known=data.known_items)), Counter[str]())
+
+
+def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
+    """Count the rows of a task, which has all rows of its users."""
+    truth, rows, blocks = (unpack_blocks(sides.get(number, [])) for number in range(3))
+    if rows is None:
+        return Counter()
+    users, items = (rows.column(name).combine_chunks().dictionary_encode() for name in IDS)
+    user_r, item_r = (codes.indices.to_numpy().astype(np.int64) for codes in (users, items))
+    index_r = known.find(items.dictionary)[0][item_r]
+    with_truth = pa.array([], pa.string()) if truth is None else truth.column("user_id").combine_chunks()
+    is_lost = pc.invert(pc.is_in(users.dictionary, value_set=with_truth.cast(users.dictionary.type)))
+    width = known.n_items + len(items.dictionary)  # items outside of the catalogue come behind it
+    listed_r = user_r * width + np.where(index_r < 0, known.n_items + item_r, index_r)
+    pairs = np.zeros(0, np.int64) if blocks is None else _list_trained(blocks, users.dictionary, width)
+    counts = Counter(count_pairs(listed_r, pairs))
+    counts["unknown"] = int((index_r < 0).sum())
+    counts["lost"] = pc.sum(is_lost).as_py() or 0
+    if "rank" in rows.column_names:
+        counts["gaps"] = count_gaps(user_r, rows.column("rank").to_numpy())
+    return counts
+
+
+def _list_trained(blocks: pa.Table, users: pa.Array, width: int) -> Ints:
+    """Return a number for each training pair of some users."""
+    offsets, trained_e = flatten_lists(blocks.column("train_items").combine_chunks())
+    owner_u = pc.index_in(blocks.column("user_id"), users).fill_null(-1).to_numpy()
+    owner_e = np.repeat(owner_u.astype(np.int64), np.diff(offsets))
+    pairs: Ints = (owner_e * width + trained_e)[owner_e >= 0]
+    return pairs

@@ -1,0 +1,218 @@
+"""MF-BPR and LightGCN in a night: pairs of the training part become vectors of users and items.
+
+The fit runs in the driver's process, or in `processes` on its host or under tasks of Spark. Each process
+holds 4 bytes per pair for each of the two directions, the vectors and Adam's moments. Tasks write pairs
+as Parquet, and vectors return to them as Parquet. A fit that was killed goes on from its checkpoint,
+with the same bits as one that was not. With a warehouse on object storage checkpoints lie on the disk of
+the driver's host, and copies of them in the warehouse (`checkpoint_copies`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from recbench_spark.errors import DataError, StoreError
+from recbench_spark.models.adapters.histories import HistoryRule, read_histories
+from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.models.adapters.multiprocess_fit import fit_as_configured, require_common_folder
+from recbench_spark.models.fits.logs import as_text
+from recbench_spark.models.fits.tasks import name_vectors
+from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
+from recbench_spark.models.lightgcn import LightGcnModel
+from recbench_spark.models.mf_bpr import MfBprModel
+from recbench_spark.models.networks.factors import (
+    FactorNetwork,
+    FactorTask,
+    UserItemPairs,
+    make_pairs,
+    split_pairs,
+)
+from recbench_spark.models.networks.fitting import Report, Task, WatchedTask
+from recbench_spark.ranking.known_items import KnownItems
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.block_arrays import map_file
+from recbench_spark.storage.blocks import Engine, PieceRows
+from recbench_spark.storage.packed_blocks import read_partition_files
+from recbench_spark.storage.scratch import share_table
+from recbench_spark.storage.shared_arrays import flatten_lists, replace_array
+
+ROWS_A_FILE = 1 << 20
+"""Vectors that the driver writes, and a task reads, at once."""
+
+PAIRS, TEST = "pairs_by_user", "test_by_user"
+"""Subfolders of a fit's folder that all its processes read."""
+
+Settings = MfBprModel | LightGcnModel
+
+
+class FactorAdapter(ModelAdapter[Any]):
+    """Adapter of MF-BPR and LightGCN: vectors of users and items."""
+
+    runs_local: ClassVar[bool] = True
+    needs_files: ClassVar[bool] = True
+    keeps_checkpoints: ClassVar[bool] = True
+    folds_prefixes: ClassVar[bool] = True
+
+    def fit(self, data: SplitData) -> Trained:
+        """Fit the vectors; see the module for the way of the data."""
+        settings: Settings = self.settings
+        say = find_journal(data).say
+        folder = fit_folder(data, settings.processes)
+        known = data.choose_items(settings)
+        pairs, users = read_pairs(data, known)
+        say(f"model {settings.name}: {len(pairs.item):,} pairs of {pairs.users:,} users")
+        test = read_test_pairs(data, known, users, pairs) if settings.watch else None
+        report, engine = lambda text: say(f"  {text}"), data.store.engine
+        final = fit_factors(pairs, settings, folder, report, test, engine=engine)
+        seen = np.flatnonzero(np.bincount(pairs.item, minlength=pairs.items))
+        items = share_vectors(data, "item", as_text(known.ids()[seen]), final[pairs.users :][seen])
+        return Trained(share_vectors(data, "user", users, final[: pairs.users]), items)
+
+    def check_prefixes(self) -> None:
+        """Check that the file says how users are folded in. Raises ConfigError."""
+        require_fold_in(self.settings.name, self.settings.fold_in)
+
+    def make_fold_in(self, data: SplitData) -> FoldInSettings:
+        """Return a ridge regression on the final item vectors."""
+        return make_ridge_fold_in(
+            require_fold_in(self.settings.name, self.settings.fold_in), data.threshold
+        )
+
+
+def find_journal(data: SplitData) -> Journal:
+    """Return the journal of the night, or a new one."""
+    return getattr(data, "journal", None) or Journal()
+
+
+def fit_folder(data: SplitData, processes: int) -> Path:
+    """Return the work folder of a fit. It belongs to this run alone, and survives if the run is killed.
+
+    Args:
+        data: the split, with the lease of the fit.
+        processes: number of processes; all of them must see the folder.
+
+    Raises:
+        StoreError: the warehouse is a catalog where Spark writes, or a host of the fit's
+            processes does not see the folder.
+    """
+    if data.lease is None:
+        raise StoreError(
+            f"{data.store.root} is neither a folder nor an object storage, and a fit needs one",
+            "--warehouse must be a folder that the driver and all workers see, or s3://, gs://, abfss://, hdfs://",
+        )
+    require_common_folder(data.lease.work, processes, data.store.engine)
+    return data.lease.work
+
+
+def read_pairs(data: SplitData, known: KnownItems) -> tuple[UserItemPairs, pa.Array]:
+    """Return relevant training pairs by dense index, and the ids of their users, in the order of ids."""
+    users = read_histories(data, HistoryRule(known, data.threshold))
+    offsets, item_e = flatten_lists(users.column("items").combine_chunks())
+    if not len(item_e):
+        raise DataError("no training rows are relevant", "lower the relevance threshold")
+    user_e = np.repeat(np.arange(len(users)), np.diff(offsets))
+    ids = users.column("user_id").combine_chunks()
+    return make_pairs(user_e, item_e, len(users), known.n_items), ids
+
+
+def read_test_pairs(
+    data: SplitData, known: KnownItems, users: pa.Array, pairs: UserItemPairs
+) -> UserItemPairs:
+    """Return relevant test pairs of users with training rows, for `watch` alone."""
+    tested = read_histories(data, HistoryRule(known, data.threshold, ("test",)))
+    place_u = pc.index_in(tested.column("user_id"), users)
+    kept, place_u = tested.filter(place_u.is_valid()), place_u.drop_null().to_numpy()
+    offsets, item_e = flatten_lists(kept.column("items").combine_chunks())
+    return make_pairs(np.repeat(place_u, np.diff(offsets)), item_e, pairs.users, pairs.items)
+
+
+def fit_factors(
+    pairs: UserItemPairs,
+    settings: Settings,
+    folder: Path,
+    report: Report,
+    test: UserItemPairs | None = None,
+    *,
+    engine: Engine | None = None,
+) -> np.ndarray:
+    """Return (users + items, dims) vectors of the epoch with the best validation score.
+
+    Args:
+        pairs: training pairs.
+        settings: settings of the model.
+        folder: folder of the fit, seen by all its processes.
+        report: called with one line per epoch.
+        test: pairs to measure beside the fit; None: none.
+        engine: the runner, for several processes.
+    """
+    task = factor_task(pairs, settings, test)
+    if settings.processes > 1:
+        save_pairs(folder / PAIRS, pairs)
+        if test is not None:
+            save_pairs(folder / TEST, test)
+    make = partial(load_task, str(folder.absolute()), settings)
+    result = fit_as_configured(settings, task, make, folder / "checkpoints", report, engine=engine)
+    report(f"best epoch {result.best}, validation recall@20 {result.worth:.5f}; ended: {result.stopped}")
+    with torch.no_grad():
+        return cast(FactorNetwork, task.module).final().detach().numpy()
+
+
+def factor_task(pairs: UserItemPairs, settings: Settings, test: UserItemPairs | None = None) -> Task:
+    """Return the task to fit; a part of the pairs is split off for validation."""
+    train, held = split_pairs(pairs, settings.validation, settings.seed)
+    sparse = not settings.weight_decay
+    module = FactorNetwork(
+        train, settings.dims, settings.layers, settings.seed, settings.spread, sparse=sparse
+    )
+    task = FactorTask(train, held, module, settings.penalty, settings.negatives, groups=settings.groups)
+    if test is None:
+        return task
+    return WatchedTask(task, "recall@20", FactorTask(pairs, test, module, 0.0).worth)
+
+
+def load_task(folder: str, settings: Settings) -> Task:
+    """Return the same task in another process, from the pairs that the driver wrote to the fit's folder."""
+    test = load_pairs(Path(folder, TEST)) if settings.watch else None
+    return factor_task(load_pairs(Path(folder, PAIRS)), settings, test)
+
+
+def save_pairs(folder: Path, pairs: UserItemPairs) -> None:
+    """Write pairs as `.npy` files for other processes."""
+    replace_array(folder / "size.npy", np.array([pairs.users, pairs.items]))
+    replace_array(folder / "indptr.npy", pairs.indptr)
+    replace_array(folder / "item.npy", pairs.item)
+
+
+def load_pairs(folder: Path) -> UserItemPairs:
+    """Map the pairs that `save_pairs` wrote."""
+    users, items = map_file(folder / "size.npy").tolist()
+    return UserItemPairs(users, items, map_file(folder / "indptr.npy"), map_file(folder / "item.npy"))
+
+
+def share_vectors(
+    data: SplitData, name: str, ids: pa.Array, vectors_nd: np.ndarray, biases_n: np.ndarray | None = None
+) -> PieceRows:
+    """Return `NAME_id`, vector, bias from files of scratch that all tasks see.
+
+    Args:
+        data: the split.
+        name: user or item.
+        ids: (n,) ids as text.
+        vectors_nd: (n, d) vectors.
+        biases_n: (n,) biases; None: 0.
+    """
+    files = list[str]()
+    for start in range(0, max(len(ids), 1), ROWS_A_FILE):
+        n = slice(start, start + ROWS_A_FILE)
+        vectors = np.asarray(vectors_nd[n], np.float32)
+        biases = np.zeros(len(vectors)) if biases_n is None else biases_n[n].astype(np.float64)
+        rows = name_vectors(ids[n], vectors, biases, f"{name}_id")
+        files += share_table(data.store.scratch, rows).files
+    return PieceRows(data.store.engine, [(file, {}) for file in files], read_partition_files)

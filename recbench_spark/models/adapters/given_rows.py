@@ -1,0 +1,75 @@
+"""Vectors of users from the rows that they are given, by the fold-in of learning curves."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.ids import encode_texts
+from recbench_spark.models.prefix_scorers import PrefixScorer
+from recbench_spark.models.prefix_vectors import PrefixFolder
+from recbench_spark.ranking.known_items import KnownItems
+from recbench_spark.storage.shared_arrays import bound_lists
+
+COLUMNS = ("user_id", "item_id", "rating", "part")
+"""Columns of the labelled rows."""
+
+VECTORS = ("user_id", "vector")
+"""Columns of the result."""
+
+USERS_AT_ONCE = 1 << 10
+"""Users whose histories are folded together, with the vectors of their items."""
+
+
+def fold_given_rows(rows: pa.Table, known: KnownItems, model: PrefixScorer) -> pa.Table:
+    """Compute vectors of users from all their given rows; users whom the model does not know have none.
+
+    Args:
+        rows: all labelled rows of some users (COLUMNS).
+        known: the catalogue.
+        model: the item side and its fold-in.
+
+    Returns:
+        user_id, vector.
+    """
+    given = rows.filter(pc.equal(rows.column("part").cast(pa.string()), "given"))
+    users, items = (encode_texts(given.column(name)) for name in COLUMNS[:2])
+    item_r = known.find(items.dictionary)[0][items.indices.to_numpy()]
+    user_r, rating_r = users.indices.to_numpy(), given.column("rating").to_numpy()
+    order = np.lexsort((rating_r, item_r, user_r))
+    order = order[item_r[order] >= 0]
+    folder = model.open()[1]
+    assert folder is not None
+    dims = model.source.dims
+    parts = [
+        _fold_users(folder, *(column[chosen] for column in (user_r, item_r, rating_r)))
+        for chosen in _cut_users(user_r[order], order)
+    ]
+    numbers = np.concatenate([np.empty(0, np.int64), *(number for number, _ in parts)])
+    vectors = np.concatenate([np.empty((0, dims), np.float32), *(vectors for _, vectors in parts)])
+    bounds = pa.array(np.arange(0, vectors.size + 1, dims), pa.int32())
+    lists = pa.ListArray.from_arrays(bounds, pa.array(vectors.ravel(), pa.float32()))
+    return pa.table([users.dictionary.take(pa.array(numbers)), lists], list(VECTORS))
+
+
+def _cut_users(user_o: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """Cut rows that are sorted by user before every USERS_AT_ONCE-th user."""
+    starts = np.flatnonzero(np.diff(user_o, prepend=-1))[USERS_AT_ONCE::USERS_AT_ONCE]
+    return np.split(order, starts) if len(order) else []
+
+
+def _fold_users(
+    folder: PrefixFolder,
+    user_r: npt.NDArray[np.int64],
+    item_r: npt.NDArray[np.int64],
+    rating_r: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the users that have a vector by their rows, and these vectors."""
+    numbers, place_r = np.unique(user_r, return_inverse=True)
+    offsets = bound_lists(place_r, len(numbers)).to_numpy().astype(np.int64)
+    folded = folder.fold(offsets, item_r, rating_r)
+    last_u = offsets[1:] - 1
+    known_u = folded.known_p[last_u]
+    return numbers[known_u].astype(np.int64), folded.vectors_pd[last_u[known_u]].astype(np.float32)

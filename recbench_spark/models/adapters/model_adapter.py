@@ -1,0 +1,318 @@
+"""The interface of all models: fit, save, rank, predict, and fold users in.
+
+The registry names the adapter of each class of settings (`models.settings.ModelConfig`); nothing else in
+the package knows kinds of models by name. Adapters know tables and, through `Source`, the scorers that
+workers open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.checks import Check
+from recbench_spark.engine.versions import is_frame
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.models.adapters import given_rows
+from recbench_spark.models.adapters.registry import import_adapter
+from recbench_spark.models.adapters.split_data import SplitData
+from recbench_spark.models.fold_in_settings import FoldInSettings
+from recbench_spark.models.prefix_scorers import PrefixScorer
+from recbench_spark.models.rating.interface import Scale
+from recbench_spark.models.settings import ModelConfig
+from recbench_spark.ranking.inputs import RankingInput, ScoredModel
+from recbench_spark.ranking.known_items import share_rows
+from recbench_spark.ranking.predict import Predictor
+from recbench_spark.ranking.sources import DotSource, Source
+from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, SIMILARITIES
+from recbench_spark.storage.arrow_store import require_session
+from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, rename_results, return_rows
+from recbench_spark.storage.file_tables import TaskParts
+from recbench_spark.storage.scratch import keep_results
+
+if TYPE_CHECKING:
+    from recbench_spark.models.adapters.frames import Frame
+
+__all__ = ["Behaviour", "ModelAdapter", "SplitData", "Trained", "make_adapter"]
+
+Settings = TypeVar("Settings", bound=ModelConfig)
+
+Side = Any
+"""Rows of a trained model: what tasks make (`TaskRows`), stored `Rows`, or a frame of Spark."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model as tables; None for a side that the model does not have.
+
+    users, items: user_id (item_id), vector, bias. similarities: item_id, neighbour_id, weight.
+    explanations: rows of the table `explanations` without the model's name, in Arrow; `load` reads none.
+    A fit returns what tasks make (`TaskRows`) or frames of Spark; `load` returns `Rows`, or frames.
+    """
+
+    users: Side = None
+    items: Side = None
+    similarities: Side = None
+    explanations: pa.Table | None = None
+
+
+class ModelAdapter(Generic[Settings]):
+    """Adapter between a night and models of one kind; subclasses override what differs.
+
+    `runs_local`: fit and ranking need no Spark; else they raise `FallbackToSpark` on a runner without it.
+    `learns`: there is something to fit and to store. `brings_candidates`: the model's own tables decide
+    which items are ranked, so no candidates are added. `lists`: the model gives lists, which leave out
+    items that are not near the top. `leased`: one run at a time fits the model; an adapter that guards
+    its own files sets False. `needs_folder`: the fit maps files of the model, so the warehouse must be a
+    folder. `needs_files`: tasks write and map files of the model, so the warehouse must be a folder or an
+    object storage. `keeps_checkpoints`: a killed fit goes on, so on object storage the fit gets a lease, a
+    folder on the driver's host and copies of its checkpoints. `folds_prefixes`: users can be ranked after
+    each of their rows, for learning curves.
+
+    The engine calls `is_saved`, `describe` and `prepare_ranking`. Each calls a member with an older name
+    (`saved`, `told`, `ranked`), which models of other packages may define instead.
+    """
+
+    runs_local: ClassVar[bool] = False
+    learns: ClassVar[bool] = True
+    leased: ClassVar[bool] = True
+    needs_folder: ClassVar[bool] = False
+    needs_files: ClassVar[bool] = False
+    keeps_checkpoints: ClassVar[bool] = False
+    brings_candidates: ClassVar[bool] = False
+    lists: ClassVar[bool] = False
+    folds_prefixes: ClassVar[bool] = False
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def require_runner(self, data: SplitData) -> None:
+        """Check that this runner can fit and rank models of this kind.
+
+        Raises:
+            FallbackToSpark: it has no Spark, and the kind needs it.
+        """
+        if not self.runs_local:
+            require_session(data.store, f"model {self.settings.name}: kind '{self.settings.kind}'")
+
+    # -------------------------------------------------------------------------- fit, save, load
+
+    def fit(self, data: SplitData) -> Trained | None:
+        """Learn from the training rows; return None if the adapter itself learns nothing."""
+        return None
+
+    def fold_in(self, trained: Trained, data: SplitData) -> Frame | None:
+        """Return user_id, vector, bias of users without training rows, from `data.given_rows`."""
+        return None
+
+    def key(self, data: SplitData) -> str:
+        """Return the name of the trained model: the split's id and a hash of all else it depends on."""
+        return data.key(self.settings)
+
+    def save(self, trained: Trained, data: SplitData) -> None:
+        """Append the model to the tables of trained models, one commit per table, once per key."""
+        key = self.key(data)
+        if trained.explanations is not None:
+            named = trained.explanations.append_column(
+                "model_id", pa.repeat(key, len(trained.explanations))
+            )
+            data.store.append(named, EXPLANATIONS, once=key)
+        vectors = {"user": trained.users, "item": trained.items}
+        sides = {side: rows for side, rows in vectors.items() if rows is not None}
+        near = {"": trained.similarities} if trained.similarities is not None else {}
+        for table, parts in ((EMBEDDINGS, sides), (SIMILARITIES, near)):
+            if any(map(is_frame, parts.values())):
+                data.frames.append_frames(data.store, table, parts, key)
+            elif parts:
+                named = [_name_part(rows, side, key) for side, rows in parts.items()]
+                data.store.append(TaskParts(named), table, once=key)
+
+    def is_saved(self, data: SplitData) -> bool:
+        """Return true if the model was trained on this split before; calls `saved`, the older name."""
+        return self.saved(data)
+
+    def saved(self, data: SplitData) -> bool:
+        """Return true if the model was trained on this split before."""
+        return any(data.store.has(one, "model_id", self.key(data)) for one in (EMBEDDINGS, SIMILARITIES))
+
+    def load(self, data: SplitData) -> Trained:
+        """Read the model from the tables of trained models, or from external inputs."""
+        key, read = self.key(data), data.store.open_rows
+        users, items = (
+            read(EMBEDDINGS, "model_id", [key], side=side).rename({f"{side}_id": "id"})
+            for side in ("user", "item")
+        )
+        return Trained(users, items, read(SIMILARITIES, "model_id", [key]))
+
+    def facts(self, data: SplitData) -> list[dict[str, Any]]:
+        """Return facts that the night measured on the model: part, fact (of `settings.facts`), value."""
+        return []
+
+    def describe(self) -> str | None:
+        """Describe the model for `--dry-run`, and check its files; calls `told`, the older name."""
+        return self.told()
+
+    def told(self) -> str | None:
+        """Describe the model for `--dry-run` after a look at its files; None: the name says it all."""
+        return None
+
+    # -------------------------------------------------------------------------- rank, predict
+
+    def source(self, trained: Trained, data: SplitData) -> Source:
+        """Return the source from which workers score blocks of users: the item vectors by default."""
+        assert trained.items is not None
+        return self.share_vectors(trained.items, data)
+
+    def share_vectors(self, items: Side, data: SplitData) -> DotSource:
+        """Return item vectors as workers map them: those of stored files, or the catalogue with a frame's.
+
+        Raises:
+            DataError: no vectors, NULL among them, or vectors of different lengths.
+        """
+        what = f"model {self.settings.name}"
+        if not isinstance(items, PieceRows):
+            return cast("DotSource", data.frames.share_frame_vectors(data, items, what))
+        lengths = set().union(*items.each(("vector",), _find_lengths))
+        dims = lengths.pop() if len(lengths) == 1 else None
+        if dims is None:
+            raise DataError(f"{what}: no item has a vector, or they are of several lengths", "fit it again")
+        rows = share_rows(items, (), data.store.scratch)
+        return DotSource(rows, data.n_items, dims, catalogue=data.known_items)
+
+    def open_source(self, trained: Trained, data: SplitData) -> Source:
+        """Return the source of the model; it is made once for all that is done with this split."""
+        key = self.key(data)
+        if key not in data.sources:
+            data.sources[key] = self.source(trained, data)
+        return data.sources[key]
+
+    def users(self, trained: Trained, source: Source) -> Side:
+        """Return user_id, vector of the users, if the source needs vectors."""
+        return trained.users if getattr(source, "dims", 0) else None
+
+    def prepare_ranking(self, users: Any, data: SplitData) -> tuple[RankingInput, list[Check]]:
+        """Return input of the ranking and checks of it; calls `ranked`, the older name."""
+        self.require_runner(data)
+        return self.ranked(users, data)
+
+    def ranked(self, users: Any, data: SplitData) -> tuple[RankingInput, list[Check]]:
+        """Return the input of `batched.rank`, and checks that count unusable rows of the model.
+
+        Args:
+            users: rows of `select_part_users`; a frame of Spark if the kind does not run local.
+            data: the split.
+        """
+        trained = self.load(data)
+        source = self.open_source(trained, data)
+        return ScoredModel(source, self.rank_users(trained, source, data)), []
+
+    def rank_users(self, trained: Trained, source: Source, data: SplitData) -> Rows | None:
+        """Return user_id, vector of the users of training, and of those folded in by their given rows."""
+        known = self.users(trained, source)
+        if is_frame(known):
+            known = data.frames.FrameRows(known)
+        if not (data.folds_users and self.settings.folds_given_rows):
+            return cast("Rows | None", known)
+        folded = self._fold_users(trained, data)
+        return folded if known is None else known.unite(folded, given_rows.VECTORS)
+
+    def _fold_users(self, trained: Trained, data: SplitData) -> PieceRows:
+        scorer = self.make_prefix_scorer(trained, data)
+        fold = partial(given_rows.fold_given_rows, known=data.known_items, model=scorer)
+        folded = data.open_by_user(given_rows.COLUMNS, fold, given_rows.VECTORS)
+        return keep_results(data.store.scratch, folded, data.store.engine)
+
+    def predict_products(self, users: Side, data: SplitData, scale: Scale | None = None) -> TaskRows:
+        """Predict by vectors, also those of users held out, as `predict`; unknown pairs get the mean."""
+        trained = self.load(data)
+        source = self.open_source(trained, data)
+        predictor = Predictor(source, data.mean_rating, scale=scale)
+        return data.predict(users, predictor, self.rank_users(trained, source, data))
+
+    def check_ranking(self) -> None:
+        """Check, before Spark starts, that the model ranks items.
+
+        Raises:
+            ConfigError: it only predicts ratings, with these settings or at all.
+        """
+
+    # -------------------------------------------------------------------------- learning curves
+
+    def check_prefixes(self) -> None:
+        """Check, before Spark starts, that the model has learning curves.
+
+        Raises:
+            ConfigError: the kind of the model cannot rank users after each of their rows, or not with
+                these settings.
+        """
+        if not self.folds_prefixes:
+            self.refuse_prefixes()
+
+    def refuse_prefixes(self) -> NoReturn:
+        """Raise ConfigError: users of this kind of model cannot be folded in."""
+        raise ConfigError(
+            f"model {self.settings.name}: kind '{self.settings.kind}' cannot fold users in, so it has "
+            "no learning curve",
+            "leave the model out of a file with evaluation.learning_curve",
+        )
+
+    def make_fold_in(self, data: SplitData) -> FoldInSettings | None:
+        """Return how prefixes are folded in; None for a model that scores by history or by item alone."""
+        return None
+
+    def make_prefix_scorer(self, trained: Trained, data: SplitData) -> PrefixScorer:
+        """Return the model as tasks of learning curves see it; `check_prefixes` has passed.
+
+        Args:
+            trained: the model, as `load` reads it.
+            data: the split.
+        """
+        return PrefixScorer(self.open_source(trained, data), self.make_fold_in(data))
+
+    def predict(self, users: Side, data: SplitData) -> Side:
+        """Predict ratings of pairs of users and items.
+
+        Args:
+            users: rows of `select_part_users`: one row a user with `items` and `relevance`; as a frame of
+                Spark for a model that does not run local.
+            data: the split.
+
+        Returns:
+            user_id, part, user_key, prediction, outcome (arrays); unknown: pairs that the model does not
+            know. What tasks make (`TaskRows`), or a frame.
+
+        Raises:
+            ConfigError: a model that does not predict ratings.
+        """
+        raise ConfigError(
+            f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
+            "evaluation.task: ranking, or a model such as means or als with implicit: false",
+        )
+
+
+Behaviour = ModelAdapter
+"""The older name, by which models of other packages know the class."""
+
+
+def make_adapter(settings: ModelConfig) -> ModelAdapter[ModelConfig]:
+    """Import the adapter class of a model's settings and return an adapter with these settings."""
+    return cast("ModelAdapter[ModelConfig]", import_adapter(settings)(settings))
+
+
+def _name_part(rows: Side, side: str, key: str) -> tuple[TaskRows, dict[str, str]]:
+    """Return rows of a fit as a part of a table of trained models."""
+    partition = {"model_id": key} | ({"side": side} if side else {})
+    if isinstance(rows, PieceRows):
+        columns = (f"{side}_id", "vector", "bias")
+        rows = rows.open(columns, return_rows, columns)
+    return (rename_results(rows, {"id": f"{side}_id"}) if side else rows), partition
+
+
+def _find_lengths(tables: Iterable[pa.Table]) -> set[int | None]:
+    lengths = (pc.list_value_length(table.column("vector")).unique() for table in tables)
+    return {n for some in lengths for n in some.to_pylist()}

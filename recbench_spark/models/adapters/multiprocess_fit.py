@@ -1,0 +1,326 @@
+"""One fit by several processes, with the same gradients as one process.
+
+Each process makes the task from files that all of them see, and computes its share of each minibatch.
+Random draws (order, negatives, samples) depend on seed, epoch and step, so they are the same in all
+processes. If Spark's master is local, they are processes of the driver's host; else a barrier stage
+starts one under each of its tasks. `processes` says how they find each other.
+
+Each attempt at a fit has a rendezvous folder of its own within the fit's folder
+(`storage.publish.private_path`), so it never reads files of a killed attempt. Lines of the first process
+and errors of all processes are files of that folder. Lines are reported while the fit runs, and errors
+are raised as in a fit of one process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recbench_spark import errors
+from recbench_spark.errors import ConfigError, RecbenchError, StoreError
+from recbench_spark.models.adapters.processes import (
+    FailureNote,
+    Job,
+    ProcessEnd,
+    parse_result,
+    run_processes,
+)
+from recbench_spark.models.networks.fitting import FitResult, Report, Shard, Task, fit, read_checkpoint
+from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.settings import FittedModel
+from recbench_spark.storage.blocks import Engine
+from recbench_spark.storage.makers import private_name
+from recbench_spark.storage.publish import private_path, remove_leftovers
+
+if TYPE_CHECKING:
+    from pyspark import BarrierTaskContext
+
+MEETING = "meeting"
+"""Rendezvous folder of the processes of an attempt; `private_path` makes its name unique."""
+
+LINES = "lines.txt"
+"""File of the rendezvous folder: lines of the first process."""
+
+
+def split_minibatch(shares: Sequence[float]) -> list[Shard]:
+    """Return each process's part of a minibatch, in proportion to the shares.
+
+    Raises:
+        ConfigError: no shares, or one that is not above 0.
+    """
+    if not shares or min(shares) <= 0:
+        raise ConfigError(f"shares {list(shares)}: each process needs one above 0", "e.g. 1, 1")
+    ends = [end / sum(shares) for end in accumulate(shares)]
+    ends[-1] = 1.0
+    return [
+        Shard(rank, len(shares), begin, end)
+        for rank, (begin, end) in enumerate(zip([0.0, *ends], ends, strict=False))
+    ]
+
+
+def fit_as_configured(
+    settings: FittedModel,
+    task: Task,
+    make: Callable[[], Task],
+    folder: Path,
+    report: Report,
+    *,
+    engine: Engine | None = None,
+) -> FitResult:
+    """Fit in this process, or in as many as the settings say; the task's module gets the best weights.
+
+    Args:
+        settings: settings of the model.
+        task: the task in this process.
+        make: makes the same task in another process; see `fit_multiprocess`.
+        folder: folder of checkpoints.
+        report: called with one line per epoch.
+        engine: the runner; None: this host.
+
+    Raises:
+        RecbenchError: any error of a fit, wherever it runs.
+    """
+    if settings.processes == 1:
+        return fit(task, settings.plan(), folder, report)
+    shares = (1,) * settings.processes
+    fitted = fit_multiprocess(make, settings.plan(), folder, shares, report, engine=find_tasks(engine))
+    read_checkpoint(folder / "best.safetensors", task.module, None)
+    return fitted
+
+
+def find_tasks(engine: Engine | None) -> Engine | None:
+    """Return the runner whose tasks run the processes of a fit; None: all of them run on this host."""
+    return None if engine is None or engine.is_here else engine
+
+
+def fit_multiprocess(
+    make: Callable[[], Task],
+    plan: TrainingPlan,
+    folder: Path,
+    shares: Sequence[float],
+    report: Report,
+    *,
+    engine: Engine | None = None,
+) -> FitResult:
+    """Fit with one process per share, from the last checkpoint of the folder on.
+
+    Args:
+        make: makes the task from files that all processes see; importable, or a `functools.partial` of an
+            importable function.
+        plan: plan of the fit; `batch` is that of all processes together; each computes on the CPU.
+        folder: folder of checkpoints for all; `best.safetensors` holds the weights. The caller holds its
+            lease.
+        shares: shares of each minibatch, one per process.
+        report: called, by another thread, with one line per epoch.
+        engine: runs them under tasks of Spark; None: they are processes of the driver's host.
+
+    Raises:
+        RecbenchError: an error that a process raised, or a process that died without a message.
+        StoreError: a host does not see the folder.
+        RuntimeError: an unexpected error of a process, with its trace.
+    """
+    folder = folder.absolute()
+    parts = tuple(split_minibatch(shares))
+    with open_rendezvous(folder) as rendezvous:
+        lines = rendezvous / LINES
+        job = Job(make, plan, str(folder), str(rendezvous), str(lines), parts)
+        with follow_lines(lines, report):
+            outcomes = run_here(job) if engine is None else run_as_tasks(job, engine)
+    raise_first([outcome.note for outcome in outcomes if outcome.note is not None])
+    return parse_result(next(outcome.result for outcome in outcomes if outcome.result is not None))
+
+
+@contextmanager
+def open_rendezvous(folder: Path) -> Iterator[Path]:
+    """Make a folder that belongs to this attempt alone, within the fit's folder; remove it at the end.
+
+    Folders of killed attempts are removed with the fit's folder, or here when they are a day old.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    with private_path(folder / MEETING) as rendezvous:
+        rendezvous.mkdir()
+        yield rendezvous
+
+
+def run_here(job: Job) -> list[ProcessEnd]:
+    """Run all processes of a fit on this host; they share its processors."""
+    ranks = range(len(job.shards))
+    threads = max(1, (os.cpu_count() or 1) // len(ranks)) if len(ranks) > 1 else 0
+    return run_processes([replace(job, rank=rank, threads=threads) for rank in ranks])
+
+
+# ------------------------------------------------------------------------------- tasks of Spark
+
+
+def require_common_folder(folder: Path, processes: int, engine: Engine | None) -> None:
+    """Check that each host on which a process of a fit may run can write to the fit's folder.
+
+    Each task of a barrier stage with `processes` tasks writes one small file. Nothing is checked if all
+    processes run on the driver's host.
+
+    Args:
+        folder: folder of the fit.
+        processes: number of processes of the fit.
+        engine: the runner; None: this host.
+
+    Raises:
+        StoreError: a host cannot write there; the error names it and says what to do.
+    """
+    tasks = find_tasks(engine)
+    if processes == 1 or tasks is None:
+        return
+    with open_rendezvous(folder.absolute()) as rendezvous:
+        probe = partial(probe_folder_task, rendezvous=str(rendezvous))
+        _require_shared(folder, _run_stage(tasks, probe, processes))
+
+
+def run_as_tasks(job: Job, engine: Engine) -> list[ProcessEnd]:
+    """Run each process of a fit under a task of Spark, all at once.
+
+    Raises:
+        StoreError: a host does not see the folder of the fit.
+    """
+    reports = _run_stage(engine, partial(run_task, packed=pickle.dumps(job)), len(job.shards))
+    _require_shared(Path(job.folder), reports)
+    return [_parse_outcome(report) for report in reports]
+
+
+def _run_stage(
+    engine: Engine, run: Callable[[Iterable[int]], Iterable[str]], tasks: int
+) -> list[dict[str, Any]]:
+    """Run a barrier stage; return the report of each task."""
+    rows = engine.parallelize(range(tasks), tasks)
+    return [json.loads(report) for report in rows.barrier().mapPartitions(run).collect()]
+
+
+def _require_shared(folder: Path, reports: Sequence[dict[str, Any]]) -> None:
+    hosts = sorted({host for report in reports for host in report.get("strangers", ())})
+    if hosts:
+        raise StoreError(
+            f"{folder} is no folder that {', '.join(hosts)} shares with the driver, and a fit on several "
+            "processes needs one",
+            "--warehouse must be a folder that the driver and all workers see; or processes: 1",
+        )
+
+
+def _parse_outcome(report: dict[str, Any]) -> ProcessEnd:
+    note = report["note"]
+    return ProcessEnd(report["result"], None if note is None else FailureNote(**note))
+
+
+def probe_folder_task(_numbers: Iterable[int], rendezvous: str) -> Iterator[str]:
+    """Yield, under a task of Spark, the hosts that cannot write to the rendezvous folder."""
+    from pyspark import BarrierTaskContext  # noqa: PLC0415
+
+    _, strangers = _compare_hosts(BarrierTaskContext.get(), rendezvous)
+    yield json.dumps({"strangers": strangers})
+
+
+def run_task(_numbers: Iterable[int], packed: bytes) -> Iterator[str]:
+    """Run one process of a fit under this task; yield its outcome, or hosts that do not see the folder.
+
+    Args:
+        packed: the pickled job.
+    """
+    from pyspark import BarrierTaskContext  # noqa: PLC0415
+
+    context, job = BarrierTaskContext.get(), pickle.loads(packed)
+    attempt, strangers = _compare_hosts(context, job.rendezvous)
+    if strangers:
+        yield json.dumps({"strangers": strangers})
+        return
+    # Spark runs a stage again after it lost a host. The second run must not read files of the first.
+    rendezvous = Path(job.rendezvous, attempt)
+    rendezvous.mkdir(exist_ok=True)
+    hosts = {info.address.rpartition(":")[0] for info in context.getTaskInfos()}
+    own = replace(job, rendezvous=str(rendezvous), rank=context.partitionId(), one_host=len(hosts) == 1)
+    (outcome,) = run_processes([own])
+    yield json.dumps(asdict(outcome))
+
+
+def _compare_hosts(context: BarrierTaskContext, rendezvous: str) -> tuple[str, list[str]]:
+    """Return a name for this attempt at the stage, and the hosts that do not share the folder.
+
+    The driver made the folder under a new name, so a host has it only if it shares the disk.
+    """
+    stranger = "" if _can_write(Path(rendezvous)) else socket.gethostname()
+    words = json.dumps({"attempt": uuid.uuid4().hex, "stranger": stranger})
+    answers = [json.loads(answer) for answer in context.allGather(words)]
+    return answers[0]["attempt"], sorted({answer["stranger"] for answer in answers} - {""})
+
+
+def _can_write(folder: Path) -> bool:
+    path = folder / private_name("look")
+    try:
+        path.touch()
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+# ------------------------------------------------------------------------------- in the driver
+
+
+def raise_first(notes: Sequence[FailureNote]) -> None:
+    """Raise the error that ended a fit, if any: a known error first, else the earliest one.
+
+    Among processes without an error of their own, one that a signal ended comes first: the others ended
+    because of it.
+
+    Args:
+        notes: notes of the processes that failed.
+
+    Raises:
+        RecbenchError: an error that a process raised, or a process that ended without a message.
+        RuntimeError: an unexpected error, with its trace.
+    """
+    if not notes:
+        return
+    note = min(notes, key=lambda note: (not note.kind, not note.trace, not note.signal, note.time))
+    if note.kind:
+        raise getattr(errors, note.kind, RecbenchError)(note.message, note.hint)
+    if note.trace:
+        raise RuntimeError(f"a process of the fit: {note.message}\n{note.trace}")
+    raise RecbenchError(
+        f"a process of the fit ended without a message: {note.message}",
+        "check its memory and PYTHONPATH; run again to continue from the checkpoint",
+    )
+
+
+@contextmanager
+def follow_lines(path: Path, report: Report) -> Iterator[None]:
+    """Report the lines that others append to a file, in a thread, until the context ends."""
+    over = threading.Event()
+    thread = threading.Thread(target=_follow, args=(path, report, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _follow(path: Path, report: Report, over: threading.Event) -> None:
+    at, last = 0, False
+    while not last:
+        last = over.wait(0.3)  # once more after the end
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(at)
+                whole, _, _ = file.read().rpartition(b"\n")
+            at += len(whole) + 1 if whole else 0
+            for line in whole.decode().splitlines():
+                report(line)

@@ -1,0 +1,240 @@
+"""Rating models in a night: one fit is one task, and its predictions of the held-out pairs are stored.
+
+The best prediction of a sampler is the mean over all its samples, and no stored model can repeat it. So
+the fit predicts the pairs of all held-out parts as it runs, and learns nothing from them. Models made of
+vectors (SGD, ALS, iALS, logistic) rank by products, and models with scores of their own (MLP, NeuMF,
+Bayesian MF) by their weights, which tasks map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, ClassVar
+
+from recbench_spark.config import digest
+from recbench_spark.errors import ConfigError, DataError, DivergedError, ProtocolError
+from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.models.fits.block_source import BlockSource
+from recbench_spark.models.fits.logs import SharedRatingLog, require_times
+from recbench_spark.models.fits.running import count_slots, run_tasks
+from recbench_spark.models.fits.table import append_fits
+from recbench_spark.models.fits.tasks import (
+    FIT_FILES,
+    ITEMS,
+    PREDICTIONS,
+    ROW,
+    USERS,
+    FitTask,
+    Row,
+    fit_one,
+)
+from recbench_spark.models.fold_in_settings import FoldInSettings
+from recbench_spark.models.rating.folding import FOLDING_KINDS, choose_fold_in
+from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settings
+from recbench_spark.models.rating.registry import check_ranking_model, gives_scores
+from recbench_spark.ranking.known_items import KnownItems
+from recbench_spark.ranking.predict import Predictor
+from recbench_spark.ranking.sources import DotSource, Source
+from recbench_spark.runtime.failures import describe_error
+from recbench_spark.storage.blocks import PieceRows, TaskRows
+from recbench_spark.storage.objects import read_bytes
+from recbench_spark.storage.packed_blocks import read_partition_files
+from recbench_spark.storage.shared_arrays import SharedRows
+
+TRAINING_PARTS = ("train", "given", "later")
+"""Parts whose pairs are not predicted."""
+
+
+class RatingAdapter(ModelAdapter[RatingModelConfig]):
+    """Adapter of the learners in `models.rating`."""
+
+    runs_local: ClassVar[bool] = True
+    leased = False  # its task holds the lease of the fit
+    folds_prefixes: ClassVar[bool] = True
+
+    def check_ranking(self) -> None:
+        """Check that the model ranks items with these settings; errors as `ModelAdapter`."""
+        check_ranking_model(learner_settings(self.settings), self.settings.name)
+
+    def fit(self, data: SplitData) -> Trained:
+        """Fit as one task, which writes a row of `fits`; the task reads the log from files.
+
+        Raises:
+            ConfigError: features of days on a log without times.
+            DataError, DivergedError: the error that ended the fit.
+        """
+        files, name = data.rating_log, self.settings.name
+        task = self.make_task(data, files)
+        (outcome,) = run_tasks(data.store.engine, [task], partial(fit_one, files=files), 1)
+        if outcome.row is None:
+            reason = describe_error(outcome.error or OSError())
+            raise DataError(f"model {name}: its process ended: {reason}")
+        append_night_fits(data, [outcome.row])
+        if outcome.row["status"] != "succeeded":
+            kind = DivergedError if outcome.row["status"] == "diverged" else DataError
+            message, _, hint = str(outcome.row["error"]).partition("\n  hint: ")
+            raise kind(f"model {name}: {message}", hint)
+        return self.load(data)
+
+    def save(self, trained: Trained, data: SplitData) -> None:
+        """Do nothing: the task has written its files."""
+
+    def saved(self, data: SplitData) -> bool:
+        """Return true if a task has written its row, which it writes last."""
+        row = read_bytes(self._place(data, ROW))
+        return row is not None and b'"status": "succeeded"' in row
+
+    def load(self, data: SplitData) -> Trained:
+        """Read vectors and biases, if the model is made of them."""
+        if read_bytes(self._place(data, USERS)) is None:
+            return Trained()
+        return Trained(*(self._open_file(data, file) for file in (USERS, ITEMS)))
+
+    def source(self, trained: Trained, data: SplitData) -> Source:
+        """Return the items' vectors, or the model's own scores. Raise ConfigError for a model without."""
+        if trained.items is not None:
+            return self._open_vectors(data)
+        check_ranking_model(learner_settings(self.settings), self.settings.name)
+        files = data.rating_log
+        return BlockSource(files, data.known_items, self.make_task(data, files))
+
+    def _open_vectors(self, data: SplitData) -> DotSource:
+        """Return the items' vectors as workers read them from the fit's file, without a job of Spark."""
+        place, row = self._place(data, ITEMS), read_bytes(self._place(data, ROW))
+        # The row names the attempt: another one may have left other bits under the same path.
+        return open_item_file(place, (row or b"").decode(), data.known_items)
+
+    def check_prefixes(self) -> None:
+        """Check that users of this kind follow from the items' vectors. Raises ConfigError."""
+        if self.settings.kind not in FOLDING_KINDS:
+            self.refuse_prefixes()
+        try:
+            choose_fold_in(learner_settings(self.settings))
+        except ConfigError as error:
+            raise ConfigError(f"model {self.settings.name}: {error.message}", error.hint) from None
+
+    def make_fold_in(self, data: SplitData) -> FoldInSettings:
+        """Return the ridge regression of the fit; that of iALS counts the items of its tables."""
+        items = data.choose_items(self.settings).n_items
+        return choose_fold_in(learner_settings(self.settings), items, data.threshold)
+
+    def predict(self, users: Any, data: SplitData) -> TaskRows:
+        """Return the predictions that the fit made; shuffles the held-out pairs by user.
+
+        Raises:
+            ConfigError: a learner whose scores are no ratings.
+        """
+        self._check_ratings()
+        return data.predict(users, Predictor(None, data.mean_rating), self._open_file(data, PREDICTIONS))
+
+    def _check_ratings(self) -> None:
+        if gives_scores(learner_settings(self.settings).model_dump()):
+            raise ConfigError(
+                f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
+                "evaluation.task: ranking, or a learner of ratings (als: implicit: false)",
+            )
+
+    # ------------------------------------------------------------------------------------ the task
+
+    def _open_file(self, data: SplitData, name: str) -> PieceRows:
+        """Return the rows of a file of the fit."""
+        return PieceRows(data.store.engine, [(self._place(data, name), {})], read_partition_files)
+
+    def _place(self, data: SplitData, name: str) -> str:
+        return f"{data.store.files_root}/{FIT_FILES}/{data.key(self.settings)}/{name}"
+
+    def make_task(self, data: SplitData, files: SharedRatingLog) -> FitTask:
+        """Return the fit as a task.
+
+        Raises:
+            ConfigError: the learner needs times, and the log has none.
+            ProtocolError: there are no rows to learn from, or none to predict.
+        """
+        settings = learner_settings(self.settings)
+        require_times(files, self.settings.name, settings)
+        watched = tuple(part for part in files.parts if part not in TRAINING_PARTS)
+        if "train" not in files.parts or not watched:
+            raise ProtocolError("the split holds nothing to learn from, or nothing to predict", "see split")
+        return FitTask(
+            fit_id=data.key(self.settings), model=self.settings.name, settings=settings.model_dump(),
+            seed=self.settings.seed, fold=None, train=("train",), watched=watched,
+            threshold=data.threshold, folder=f"{data.store.files_root}/{FIT_FILES}",
+            stored=data.store.format_path(FIT_FILES),
+            whole=self.settings.items == "catalogue",
+        )  # fmt: skip
+
+
+class AlsAdapter(RatingAdapter):
+    """Adapter of `als`, whose vectors stand in the table `embeddings`, too."""
+
+    save, saved, load, source = (
+        ModelAdapter.save, ModelAdapter.saved, ModelAdapter.load, ModelAdapter.source,
+    )  # fmt: skip
+
+    def fit(self, data: SplitData) -> Trained:
+        """Return the vectors in the files of a fit, made now or beside other fits."""
+        if not super().saved(data):
+            super().fit(data)
+        return super().load(data)
+
+    def predict(self, users: Any, data: SplitData) -> TaskRows:
+        """Predict products within the scale, also for users held out; unknown pairs get the mean."""
+        self._check_ratings()
+        return self.predict_products(users, data, data.rating_log.scale)
+
+
+def open_item_file(place: str, attempt: str, catalogue: KnownItems) -> DotSource:
+    """Return the source of a fit's file of item vectors; the driver reads one row of it.
+
+    Args:
+        place: the file: item_id, vector, bias.
+        attempt: text that another attempt at the fit does not have.
+        catalogue: the items of the ranking; those that the file lacks are not ranked.
+    """
+    rows = SharedRows(digest(place, attempt, length=32), (place,))
+    (vector,) = rows.dataset().head(1, columns=["vector"]).column("vector").to_pylist()
+    return DotSource(rows, catalogue.n_items, len(vector), catalogue=catalogue)
+
+
+def append_night_fits(data: SplitData, rows: Sequence[Row]) -> None:
+    """Append rows of fits that a night made."""
+    facts = {"log_id": data.split_id, "suite": data.suite or "night", "purpose": "night"}
+    append_fits(data.store, rows, facts)
+
+
+def fit_side_by_side(
+    adapters: Sequence[RatingAdapter], data: SplitData, report: Callable[[str], None]
+) -> list[str]:
+    """Fit models beside each other, a task of one core each, and commit the rows of all in one append.
+
+    The driver holds the tasks and their rows. A fit that fails leaves no row here: its own run repeats it
+    and reports the reason, and no other fit ends with it.
+
+    Args:
+        adapters: models that are not saved yet.
+        data: the split.
+        report: called with one line for each fit that ends.
+
+    Returns:
+        The names of the models that were fitted.
+    """
+    files, tasks = data.rating_log, dict[str, FitTask]()
+    for adapter in adapters:
+        with suppress(ConfigError, ProtocolError):  # the model's own run raises it again
+            task = adapter.make_task(data, files)
+            tasks[task.fit_id] = task
+    rows: list[Row] = []
+    work, engine = partial(fit_one, files=files), data.store.engine
+    try:
+        for outcome in run_tasks(engine, list(tasks.values()), work, count_slots(engine)):
+            if outcome.row is not None and outcome.row["status"] == "succeeded":
+                rows.append(outcome.row)
+                report(
+                    f"  {len(rows)} of {len(tasks)}: {outcome.row['model']}, {outcome.row['seconds']:.1f} s"
+                )
+    finally:  # the files of these fits are published, so nobody else would append their rows
+        append_night_fits(data, rows)
+    fitted = {row["fit_id"] for row in rows}
+    return [adapter.settings.name for adapter in adapters if data.key(adapter.settings) in fitted]

@@ -1,0 +1,260 @@
+"""SASRec, GRU4Rec and MemN2N in a night: users' items in the order of time become vectors.
+
+The fit runs in the driver's process, which holds the network and 12 bytes per training row (MemN2N: 28; for
+a short time, when the fit begins, about 40). Tasks order the rows of users and write them as Parquet. After
+the fit, tasks compute the vector of each user by a forward pass of its history, one user after the other.
+So the vector of a user does not depend on partitions or on other users. A killed fit goes on from its
+checkpoint, with the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from recbench_spark.core.threads import use_one_thread
+from recbench_spark.errors import DataError
+from recbench_spark.models.adapters.factor_models import find_journal, fit_folder, share_vectors
+from recbench_spark.models.adapters.histories import COLUMNS, HistoryRule, read_histories, require_times
+from recbench_spark.models.adapters.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
+from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.models.adapters.sequence_fold_in import FittedNetwork, HistoryFoldIn, find_network
+from recbench_spark.models.fits.logs import as_text
+from recbench_spark.models.memn2n import MemN2NModel
+from recbench_spark.models.networks.explanations import Explanation, explain_history
+from recbench_spark.models.networks.fitting import fit
+from recbench_spark.models.networks.sequence_tasks import SequenceTask, embed_history, read_length
+from recbench_spark.models.networks.sequences import Indices, Sequences
+from recbench_spark.models.networks.settings import SequenceModelConfig
+from recbench_spark.ranking.known_items import KnownItems
+from recbench_spark.ranking.sources import Source, Strings
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import EXPLANATIONS
+from recbench_spark.splits.labels import HISTORY, VALID
+from recbench_spark.storage.blocks import PieceRows, Rows, return_rows
+from recbench_spark.storage.host_files import copy_file_to_object, digest_content
+from recbench_spark.storage.scratch import share_table
+from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
+from recbench_spark.storage.uris import join_uri
+
+BooleanArray = npt.NDArray[np.bool_]
+
+CHECKPOINT = "checkpoints/best.safetensors"
+"""File of a fit's folder with the weights of the best epoch."""
+
+VECTORS = ("user_id", "vector", "bias")
+"""Columns of the vectors of users."""
+
+
+class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
+    """Adapter of models that read users' items in the order of time."""
+
+    runs_local: ClassVar[bool] = True
+    needs_files: ClassVar[bool] = True
+    keeps_checkpoints: ClassVar[bool] = True
+    folds_prefixes: ClassVar[bool] = True
+
+    def fit(self, data: SplitData) -> Trained:
+        """Fit the network; tasks then compute the vectors of users with training or given rows."""
+        settings, journal = self.settings, find_journal(data)
+        folder = fit_folder(data, 1)
+        known = data.choose_items(settings)
+        shown = find_shown_parts(data, settings)
+        sequences = read_sequences(data, settings, known, journal)
+        task = SequenceTask(sequences, settings)
+        result = fit(task, settings.plan(), folder / "checkpoints", lambda text: journal.say(f"  {text}"))
+        journal.say(f"  best epoch {result.best}, validation ndcg@10 {result.worth:.5f}; {result.stopped}")
+        shutil.copyfile(folder / CHECKPOINT, folder / WEIGHTS_FILE)
+        network = FittedNetwork(settings, sequences.items, *share_weights(data, folder / WEIGHTS_FILE))
+        listed = np.bincount(sequences.item, minlength=sequences.items) > 0
+        # Nothing was learnt of the other items.
+        rule = HistoryRule(known, data.threshold, shown, listed)
+        return Trained(
+            data.open_by_user(COLUMNS, partial(embed_users, rule=rule, network=network), VECTORS),
+            share_items(data, known, task, listed),
+            explanations=explain_users(data, rule, network),
+        )
+
+    def rank_users(self, trained: Trained, source: Source, data: SplitData) -> Rows | None:
+        """Return user_id, vector: the fit gave vectors to held-out users as well."""
+        return cast("Rows | None", self.users(trained, source))
+
+    def saved(self, data: SplitData) -> bool:
+        """Return true if the model has its vectors, and the weights that fold users in."""
+        return super().saved(data) and has_weights(data, self.key(data))
+
+    def save(self, trained: Trained, data: SplitData) -> None:
+        """Append to `embeddings` and `explanations`, and publish the weights."""
+        keep_weights(data, self.key(data), partial(super().save, trained, data))
+
+    def make_fold_in(self, data: SplitData) -> HistoryFoldIn:
+        """Return the network of the fit, which reads each prefix."""
+        known = data.choose_items(self.settings)
+        network = find_network(data, self.key(data), self.settings, known.n_items)
+        return HistoryFoldIn(network, data.threshold, share_places(data, known))
+
+
+def share_places(data: SplitData, known: KnownItems) -> SharedRows | None:
+    """Share item_index and place in the network's tables of each item; None where they are equal."""
+    if known.n_items == data.n_items:
+        return None
+    place_i = known.find(as_text(data.known_items.ids()))[0]
+    index_n = np.flatnonzero(place_i >= 0)
+    return share_table(data.store.scratch, pa.table({"item_index": index_n, "place": place_i[index_n]}))
+
+
+def find_shown_parts(data: SplitData, settings: SequenceModelConfig) -> tuple[str, ...]:
+    """Return the parts whose rows are shown at the ranking.
+
+    Raises:
+        DataError: rows without a time; or rows of the part valid are to be shown, and there are none.
+    """
+    counts = require_times(data, settings.name, settings.kind)
+    if settings.shows_validation and not counts[VALID]:
+        raise DataError(
+            f"model {settings.name}: history 'with_valid', and no relevant row is in the part valid",
+            "history: train, or a split with a part valid",
+        )
+    return (*HISTORY, VALID) if settings.shows_validation else HISTORY
+
+
+def read_sequences(
+    data: SplitData, settings: SequenceModelConfig, known: KnownItems, journal: Journal
+) -> Sequences:
+    """Read the training rows in their order, and say how well times order them.
+
+    Raises:
+        DataError: no relevant training rows.
+    """
+    users, length = read_histories(data, HistoryRule(known, data.threshold)), read_length(settings)
+    if not len(users):
+        raise DataError("no training rows are relevant", "lower the relevance threshold")
+    offsets, items = flatten_lists(users.column("items").combine_chunks())
+    tied, still = (pc.sum(users.column(name)).as_py() for name in ("tied", "still"))
+    journal.say(
+        f"model {settings.name}: histories of {len(users):,} users; {tied:,} have several items of "
+        f"their last time and {still:,} of one time alone, in the order of ids; "
+        f"{np.count_nonzero(np.diff(offsets) > length):,} have more than the {length:,} items that are read"
+    )
+    return Sequences(known.n_items, offsets.astype(np.int64), items.astype(np.int32))
+
+
+def share_items(data: SplitData, known: KnownItems, task: SequenceTask, listed: BooleanArray) -> PieceRows:
+    """Return item_id, vector, bias of items with training rows; the others have no place in a list.
+
+    Args:
+        data: the split.
+        known: the items in the tables of the network.
+        task: the task after the fit.
+        listed: (items,) true for items with relevant training rows.
+    """
+    with torch.no_grad():
+        vectors, biases = task.network.item_vectors().numpy(), task.network.item_biases()
+    own = None if biases is None else biases.detach().numpy()[listed]
+    return share_vectors(data, "item", as_text(known.ids()[listed]), vectors[listed], own)
+
+
+def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
+    """Copy the weights to where all tasks see them; return place, bytes and digest."""
+    place = join_uri(data.scratch_folder(), path.name)
+    copy_file_to_object(path, place)
+    return place, path.stat().st_size, digest_content(path)
+
+
+# ------------------------------------------------------------------------------- vectors of users
+
+
+def embed_users(rows: pa.Table, rule: HistoryRule, network: FittedNetwork) -> pa.Table:
+    """Return the vectors of some users from their labelled rows (VECTORS), one user after the other."""
+    histories = rule.cut(rows)
+    return embed_histories(histories.column("user_id"), histories.column("items"), network)
+
+
+def embed_histories(users: pa.Array, lists: pa.Array, network: FittedNetwork) -> pa.Table:
+    """Return user_id, vector, bias of users from the items of each."""
+    opened, length = network.open(), read_length(network.settings)
+    offsets, items = flatten_lists(lists)
+    with use_one_thread():
+        vectors = [
+            embed_history(opened, items[max(begin, end - length) : end].astype(np.int64) + 1)
+            for begin, end in pairwise(offsets.tolist())
+        ]
+    return pa.table([users, pa.array(vectors, pa.list_(pa.float32())), np.zeros(len(users))], list(VECTORS))
+
+
+def explain_users(data: SplitData, rule: HistoryRule, network: FittedNetwork) -> pa.Table | None:
+    """Return rows of `explanations` of the users that the settings list; None for models without attention.
+
+    Users with less than two items have no memory and no rows, and the journal counts them. A task holds
+    the network and the weights of its listed users, and the driver those of all.
+    """
+    settings = network.settings
+    if not isinstance(settings, MemN2NModel) or not settings.explain:
+        return None
+    explain = partial(explain_listed, rule=rule, network=network, listed=settings.explain)
+    parts = data.open_by_user(COLUMNS, return_rows, COLUMNS).each(explain)
+    users, explained = len(set(settings.explain)), sum(n for n, _ in parts)
+    if explained < users:
+        find_journal(data).say(f"  explain: {users - explained} of {users} users have no memory")
+    return pa.concat_tables([EXPLAINED.empty_table(), *(rows for _, rows in parts)])
+
+
+EXPLAINED = pa.schema([field for field in EXPLANATIONS.arrow_schema if field.name != "model_id"])
+"""Columns of explanations without the model's name."""
+
+
+def explain_listed(
+    rows: pa.Table, rule: HistoryRule, network: FittedNetwork, listed: Sequence[str]
+) -> tuple[int, pa.Table]:
+    """Return how many listed users of a task have a memory, and rows of `EXPLAINED` of them.
+
+    The best item is explained: of those that the user does not have, and that a list may have. A user who
+    has all of them has no rows.
+    """
+    texts = rows.column("user_id").combine_chunks().cast(pa.string())
+    rows = rows.filter(pc.is_in(texts, pa.array(listed, pa.string())))
+    owned = dict(_list_users(HistoryRule(rule.known, -math.inf, HISTORY).cut(rows)))
+    histories = [(user, items) for user, items in _list_users(rule.cut(rows)) if len(items) > 1]
+    if not histories:
+        return 0, EXPLAINED.empty_table()
+    opened, length, ids = network.open(), read_length(network.settings), rule.known.ids()
+    assert rule.learnt_i is not None
+    unlisted, tables = np.flatnonzero(~rule.learnt_i), [EXPLAINED.empty_table()]
+    for user, items in histories:
+        read, barred = items[-length:], np.unique(np.concatenate([unlisted, items, owned.get(user, [])]))
+        if len(barred) < network.items:
+            with use_one_thread():
+                explained = explain_history(opened, read + 1, barred.astype(np.int64))
+            tables.append(make_explanation_rows(user, read, explained, ids))
+    return len(histories), pa.concat_tables(tables)
+
+
+def _list_users(histories: pa.Table) -> list[tuple[str, Indices]]:
+    items = (np.array(own, np.int64) for own in histories.column("items").to_pylist())
+    return list(zip(histories.column("user_id").to_pylist(), items, strict=True))
+
+
+def make_explanation_rows(user: str, items: Indices, explained: Explanation, ids: Strings) -> pa.Table:
+    """Return the rows of one user (`EXPLAINED`): the memory from the newest item on, hop after hop."""
+    hops, n = explained.weight.shape
+    columns = {
+        "user_id": pa.repeat(user, hops * n),
+        "best_item_id": as_text(np.repeat(ids[explained.best], hops * n)),
+        "item_id": as_text(np.tile(ids[items[:-1][::-1]], hops)),
+        "place": np.tile(np.arange(n, dtype=np.int32), hops),
+        "hop": np.repeat(np.arange(1, hops + 1, dtype=np.int32), n),
+        "weight": explained.weight.reshape(-1).astype(np.float64),
+        "score_change": np.tile(explained.score_change.astype(np.float64), hops),
+    }
+    return pa.table(columns, schema=EXPLAINED)

@@ -1,0 +1,226 @@
+"""Data that a model may know of a night: its split, as rows on any runner and as frames of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.config import WorldSettings, digest
+from recbench_spark.core import revisions
+from recbench_spark.core.definitions import Definition
+from recbench_spark.core.ids import CANONICAL_INTEGER
+from recbench_spark.engine.versions import is_frame
+from recbench_spark.models.fits.logs import SharedRatingLog, mean_rating, share_log
+from recbench_spark.models.rating.interface import Scale
+from recbench_spark.models.settings import ModelConfig
+from recbench_spark.ranking.known_items import KnownItems, share_items
+from recbench_spark.ranking.predict import Predictor, predict_rows
+from recbench_spark.ranking.sources import Source
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import ITEMS, RUNS, SPLITS, Table
+from recbench_spark.splits.labelled_rows import open_by_user, open_labelled
+from recbench_spark.storage.arrow_store import require_session
+from recbench_spark.storage.blocks import StoredRows, TaskRows
+from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.leases import Lease
+from recbench_spark.storage.packed_blocks import Change
+from recbench_spark.storage.scratch import scratch_folder
+from recbench_spark.storage.shared_arrays import SharedRows
+
+if TYPE_CHECKING:
+    from recbench_spark.models.adapters.frames import Frame, SparkSession
+    from recbench_spark.storage.store import Store
+
+MAX_EARLIER_SPLITS = 30
+"""Largest number of splits of earlier nights that a model may read."""
+
+
+@dataclass(frozen=True)
+class SplitData:
+    """Everything that a model may know of a night: the tables of the split, and the metric definition.
+
+    world: settings of the generated world, for models that know its truth. folds_users: true if users
+    were held out from training and some of their rows are given. suite, logical_date: of the night, if
+    there is one. journal: takes progress lines of fits with several stages. scale: `dataset.scale`, to
+    which rating models clip their predictions. lease: of the model's fit, if the warehouse is a folder;
+    its work folder belongs to this run alone. asks_repeats: true if trained items are asked again.
+    typed_ids: true if ids are ordered by the type of their column, and not by their values.
+
+    Members that return a frame raise `FallbackToSpark` on a runner without Spark.
+    """
+
+    store: FileTables
+    split_id: str
+    definition: Definition
+    world: WorldSettings
+    folds_users: bool = False
+    suite: str = ""
+    dataset: str = ""
+    logical_date: date | None = None
+    journal: Journal | None = None
+    scale: Scale | None = None
+    lease: Lease | None = None
+    asks_repeats: bool = False
+    typed_ids: bool = False
+
+    @property
+    def threshold(self) -> float | None:
+        """Lowest rating of a relevant row; None: every rating above 0 is relevant."""
+        return self.definition.threshold
+
+    # ------------------------------------------------------------------------- on any runner
+
+    def open_items(self) -> StoredRows:
+        """Return the rows of the catalogue."""
+        return self.store.open_rows(ITEMS, "split_id", [self.split_id])
+
+    @cached_property
+    def n_items(self) -> int:
+        """Number of items in the catalogue."""
+        return self.store.count_rows(ITEMS, "split_id", self.split_id)
+
+    @cached_property
+    def known_items(self) -> KnownItems:
+        """The catalogue in the form in which tasks look up ids."""
+        return KnownItems(share_items(self.store, self.split_id), self.n_items)
+
+    @cached_property
+    def training_catalogue(self) -> KnownItems:
+        """Items with training rows, numbered without a look at any other row, as tasks look up ids."""
+        size, whole = self._training_counts
+        if size == self.n_items:
+            return self.known_items
+        numeric = True if whole and not self.typed_ids else None
+        rows = self.known_items.rows
+        named = SharedRows(f"{rows.key}-trained-{'numbers' if numeric else 'index'}", rows.files)
+        return KnownItems(named, size, numeric, trained=True)
+
+    @cached_property
+    def _training_counts(self) -> tuple[int, bool]:
+        """Number of items with training rows, and whether all of their ids are whole numbers."""
+        facts = self.open_items().each(("item_id", "n_train"), _find_trained)
+        return sum(n for n, _ in facts), all(whole for _, whole in facts)
+
+    def choose_items(self, settings: ModelConfig) -> KnownItems:
+        """Return the items that a fit has vectors for, by its setting `items`."""
+        return self.known_items if settings.counts_catalogue else self.training_catalogue
+
+    def open_by_user(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> TaskRows:
+        """Let tasks change the labelled rows of some users each, as `splits.labelled_rows`."""
+        rows = open_labelled(self.store, self.split_id)
+        return open_by_user(rows, columns, change, names, self._count_tasks)
+
+    def predict(self, users: Any, predictor: Predictor, known: Any) -> TaskRows:
+        """Let tasks predict the truth items of users (rows, or a frame), as `predict.predict_rows`."""
+        users, known = (self.frames.FrameRows(rows) if is_frame(rows) else rows for rows in (users, known))
+        return predict_rows(self.store.engine, users, predictor, known, self._count_tasks())
+
+    def _count_tasks(self) -> int:
+        return self.store.engine.count_tasks(self.store.count_rows(SPLITS, "split_id", self.split_id))
+
+    @cached_property
+    def rating_log(self) -> SharedRatingLog:
+        """The labelled rows as tasks of fits and of rankings map them.
+
+        Raises:
+            DataError: a rating outside `dataset.scale`.
+        """
+        return share_log(open_labelled(self.store, self.split_id), self.scale, self.store.scratch)
+
+    @cached_property
+    def mean_rating(self) -> float:
+        """Mean rating of the training part."""
+        return mean_rating(open_labelled(self.store, self.split_id))
+
+    @cached_property
+    def sources(self) -> dict[str, Source]:
+        """Sources that are open, by key of the model: a ranking and a learning curve share one copy."""
+        return {}
+
+    def earlier_splits(self, model: str) -> list[str]:
+        """Return the splits of earlier nights on which a model succeeded, newest first.
+
+        Only splits of the same suite and dataset count.
+        """
+        same = {"suite": self.suite, "dataset": self.dataset, "model": model, "status": "succeeded"}
+        if self.logical_date is None:
+            return []
+        filters: list[tuple[str, str, Any]] = [(column, "=", value) for column, value in same.items()]
+        filters.append(("logical_date", "<", self.logical_date))
+        newest = dict[str, date]()
+        for row in self.store.rows(RUNS, filters, ["split_id", "logical_date"]):
+            newest[row["split_id"]] = max(row["logical_date"], newest.get(row["split_id"], date.min))
+        order = sorted(newest, key=lambda split: (-newest[split].toordinal(), split))
+        return order[:MAX_EARLIER_SPLITS]
+
+    def scratch_folder(self) -> str:
+        """Make a new folder that all executors can read; it is removed at the end of the night."""
+        return scratch_folder(self.store.scratch)
+
+    def key(self, settings: ModelConfig) -> str:
+        """Return the split's id with a hash of all else that a trained model depends on, except its
+        name."""
+        others = {"name", "provenance", *settings.unkeyed, *settings.unfitted}
+        others |= set() if settings.fitted_by_version else {"version"}
+        fields = settings.model_dump(exclude=others)
+        revised = revisions.select_revisions(settings.kind, *settings.revised)
+        return f"{self.split_id}-{digest(fields, self.threshold, revised)}"
+
+    # ------------------------------------------------------------------------- frames of Spark
+
+    @property
+    def spark_store(self) -> Store:
+        """The warehouse with Spark."""
+        return require_session(self.store, "a model that reads frames")
+
+    @property
+    def frames(self) -> Any:
+        """The module `models.adapters.frames`."""
+        _ = self.spark_store
+        from recbench_spark.models.adapters import frames  # noqa: PLC0415
+
+        return frames
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session."""
+        return self.spark_store.spark
+
+    def table(self, table: Table) -> Frame:
+        """Return the rows of a table that belong to the split."""
+        return self.spark_store.read_partition(table, "split_id", self.split_id)
+
+    @property
+    def items(self) -> Frame:
+        """The catalogue of items."""
+        return self.table(ITEMS)
+
+    @property
+    def train_rows(self) -> Frame:
+        """Rows of the training part: user_id, item_id, rating."""
+        return self._read_part("train")
+
+    @property
+    def given_rows(self) -> Frame:
+        """Rows that are given of users without training rows."""
+        return self._read_part("given")
+
+    def _read_part(self, part: str) -> Frame:
+        rows: Frame = self.frames.read_parts(self.table(SPLITS), part)
+        return rows.select("user_id", "item_id", "rating")
+
+
+def _find_trained(tables: Iterable[pa.Table]) -> tuple[int, bool]:
+    """Count items with training rows; tell if all of their ids are whole numbers."""
+    n, whole = 0, True
+    for table in tables:
+        ids = table.filter(pc.greater(table.column("n_train"), 0)).column("item_id")
+        n += len(ids)
+        whole = whole and pc.all(pc.match_substring_regex(ids, CANONICAL_INTEGER), min_count=0).as_py()
+    return n, whole

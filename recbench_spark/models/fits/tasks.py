@@ -1,0 +1,337 @@
+"""One fit as a task: its arguments, its work, and the row of `fits` that it returns.
+
+A task depends on its arguments and the log alone, so it gives the same bits on any host and beside any
+other task. It writes its files, and its row last, into a folder that is named by its hash. A second
+attempt reads the row there and does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recbench_spark.core import sums
+from recbench_spark.errors import DataError, DivergedError
+from recbench_spark.metrics.kernels import predictions as values
+from recbench_spark.models.fits.logs import KnownIds, RatingLog, SharedRatingLog, as_text
+from recbench_spark.models.rating import registry
+from recbench_spark.models.rating.interface import Fit, Ratings
+from recbench_spark.models.rating.sgd import RatingFactorModel
+from recbench_spark.models.rating.shuffling import draw_held_out
+from recbench_spark.ranking.kernels.rankings import mark_relevant
+from recbench_spark.runtime.failures import describe_with_trace
+from recbench_spark.storage.leases import hold_folder_lease
+from recbench_spark.storage.objects import read_bytes, write_bytes, write_table
+
+Row = dict[str, Any]
+Rows = npt.NDArray[np.int64]
+
+VALIDATION = 7919
+"""Added to a search's seed for the draw of validation rows, so that this draw equals no other one."""
+
+FIT_FILES = "fit_files"
+"""Folder of the warehouse with the files of fits, one folder per fit."""
+
+VALIDATION_PART = "validation"
+MODEL, PREDICTIONS, USERS, ITEMS, ROW = (
+    "model.npz", "predictions.parquet", "users.parquet", "items.parquet", "fit.json",
+)  # fmt: skip
+"""Names of the files in a fit's folder."""
+
+
+@dataclass(frozen=True)
+class FitTask:
+    """One fit of a model: a setting, a fold and a seed.
+
+    Attributes:
+        fit_id: hash of everything that the numbers depend on.
+        model: name in the benchmark file.
+        settings: settings of the learner, with `kind`.
+        seed: seed of all random draws.
+        fold: number of the held-out fold; None if the parts of the log say what is held out.
+        train: parts to learn from.
+        watched: parts to predict, of which nothing is learnt; empty if a share of `train` is predicted.
+        share: share of the training rows that a hash holds out for validation; 0: none.
+        share_seed: seed of that hash.
+        threshold: lowest rating of a pair for learners of pairs; None: every rating above 0.
+        threads: number of threads of the fit; they change no bit.
+        folder: for the files of the fit; None: the task returns its row and writes nothing.
+        stored: that folder as the table `fits` stores it, relative to its root.
+        whole: true if the model has rows for all users and items of the log, held-out rows included.
+        keep: true if the model and its predictions are written, beside the row.
+    """
+
+    fit_id: str
+    model: str
+    settings: dict[str, Any]
+    seed: int
+    fold: int | None
+    train: tuple[str, ...]
+    watched: tuple[str, ...]
+    share: float = 0.0
+    share_seed: int = 0
+    threshold: float | None = None
+    threads: int = 1
+    folder: str | None = None
+    keep: bool = True
+    stored: str = FIT_FILES
+    whole: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Kind of the learner."""
+        return str(self.settings["kind"])
+
+    @property
+    def settings_json(self) -> str:
+        """The settings as rows of `fits` name them."""
+        return json.dumps(name_settings(self.settings, self.whole), sort_keys=True)
+
+    @property
+    def dims(self) -> int | None:
+        """Number of factors, if the learner has any."""
+        dims = self.settings.get("dims", self.settings.get("rank"))
+        return None if dims is None else int(dims)
+
+    def place(self, name: str) -> str:
+        """Return the path of a file of this fit."""
+        return f"{self.folder}/{self.fit_id}/{name}"
+
+    @property
+    def files(self) -> str | None:
+        """The fit's folder as its row stores it; None if only the row is stored."""
+        return f"{self.stored}/{self.fit_id}" if self.folder is not None and self.keep else None
+
+
+def name_settings(settings: dict[str, Any], whole: bool) -> dict[str, Any]:
+    """Return settings that tell fits on all items of the log from those on trained items."""
+    return {**settings, "items": "catalogue"} if whole else settings
+
+
+def fit_one(task: FitTask, files: SharedRatingLog) -> Row:
+    """Return the row of a fit made now or earlier; it raises nothing, because a failure is a row too.
+
+    If another run is making the same fit in a folder that both see, this task waits for it.
+    """
+    with hold_folder_lease(task.folder, task.fit_id, lambda: read_earlier_row(task) is not None):
+        return read_earlier_row(task) or _make_row(task, files.open)
+
+
+def _make_row(task: FitTask, open_log: Callable[[], RatingLog]) -> Row:
+    started, facts = datetime.now(UTC), _facts(task)
+    with measure_resources(facts):
+        try:
+            log = open_log()
+            facts |= run_fit(task, log) | {"status": "succeeded"}
+        except (
+            Exception
+        ) as error:  # an exception would lose the task's seconds and memory, and end tasks beside it
+            facts |= {"status": _status(error), "error": _describe_error(error)}
+    facts |= {"started_at": started.isoformat(), "finished_at": datetime.now(UTC).isoformat()}
+    if task.folder is not None and facts["status"] != "failed":
+        write_bytes(task.place(ROW), json.dumps(facts).encode())
+    return facts
+
+
+def run_fit(task: FitTask, log: RatingLog) -> Row:
+    """Fit, measure and write files; return the numbers of a row.
+
+    Raises:
+        DataError: an empty part, ratings outside the scale, or ratings that the learner cannot take.
+        DivergedError: the fit gave numbers that are not finite.
+    """
+    train_r, watched_r = choose_rows(task, log)
+    if not len(train_r) or not len(watched_r):
+        empty = ", ".join(task.watched if len(train_r) else task.train) or VALIDATION_PART
+        raise DataError(
+            f"part {empty} has no rows", "use fewer folds, another share, or a log with more rows"
+        )
+    known = find_known(task, log, watched_r)
+    train, watched = log.ratings(train_r, known), log.ratings(watched_r, known)
+    settings = registry.make_settings(task.settings, f"model {task.model}")
+    fit = registry.fit(train, settings, task.seed, watched, task.threads)
+    if not np.isfinite(fit.watched_p).all():
+        raise DivergedError("predictions are not finite", "lower the learning rates")
+    if task.folder is not None and task.keep:
+        _write(task, log, fit, train, watched_r, known=known)
+    parts, users_p = (log.arrays[name][watched_r] for name in ("parts", "users"))
+    predicted = fit.watched_p, watched.ratings_r, users_p
+    by_part = {
+        log.parts[code]: measure_errors(*(column[parts == code] for column in predicted))
+        for code in np.unique(parts)
+    }
+    whole = measure_errors(*predicted)
+    curve = [float(x) for x in fit.rmse_s]
+    return {
+        "n_train": len(train), "n_watched": len(watched), "steps": fit.steps, "rmse_by_step": curve,
+        "rmse": whole["rmse"], "mae": whole["mae"],
+        "rmse_by_part": {part: error["rmse"] for part, error in by_part.items()},
+    }  # fmt: skip
+
+
+def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
+    """Return the row numbers to learn from and those to predict; no row is in both."""
+    train_r = log.find_rows(task.train)
+    known = None if task.whole else log.list_known(train_r)
+    if known is not None:
+        train_r = log.sort_rows(train_r, known)
+    if registry.learns_relevant(task.settings):
+        ratings_r = log.arrays["ratings"][train_r]
+        train_r = train_r[mark_relevant(ratings_r, task.threshold)]
+    if not task.share:
+        return train_r, log.find_rows(task.watched)
+    out = draw_held_out(log.ratings(train_r, known), task.share, task.share_seed + VALIDATION)
+    return train_r[~out], train_r[out]
+
+
+def find_known(task: FitTask, log: RatingLog, watched_r: Rows) -> KnownIds | None:
+    """Return the users and items of the rows of training, relevant or not; None: those of the whole log."""
+    if task.whole:
+        return None
+    return log.list_known(np.setdiff1d(log.find_rows(task.train), watched_r, assume_unique=True))
+
+
+def measure_errors(
+    predicted_p: npt.NDArray[np.float64], ratings_p: npt.NDArray[np.float64], users_p: Rows
+) -> dict[str, float]:
+    """Return rmse and mae, summed as in a night: exactly by user, then over users.
+
+    Users are those of the log: in a fit, all users that training does not know have one number.
+    """
+    return name_errors(sum_errors(predicted_p, ratings_p, users_p))
+
+
+def sum_errors(
+    predicted_p: npt.NDArray[np.float64], ratings_p: npt.NDArray[np.float64], users_p: Rows
+) -> sums.Sums:
+    """Return the sums behind errors; those of other users can be added. Rows are in the order of users."""
+    starts = np.flatnonzero(np.diff(users_p, prepend=-1))
+    offsets = np.append(starts, len(users_p)).astype(np.int64)
+    return sums.exact_sums(values.user_sums(offsets, predicted_p, ratings_p))
+
+
+def name_errors(total: sums.Sums) -> dict[str, float]:
+    """Return rmse and mae from the sums over all users."""
+    metrics = values.from_totals(total.nearest())
+    return {name: float(metrics[name]) for name in ("rmse", "mae")}
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def _write(
+    task: FitTask, log: RatingLog, fit: Fit, train: Ratings, watched_r: Rows, *, known: KnownIds | None
+) -> None:
+    """Write the model and its predictions, and vectors of the users and items that have training rows.
+
+    Users and items whose training rows are not learnt from have zero vectors in the model; predictions
+    of pairs need them. In a ranking zeros would look like learnt vectors, so these users get no list.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        place = registry.save(fit.model, Path(folder) / MODEL)
+        write_bytes(task.place(MODEL), place.read_bytes())
+    columns = log.with_ids(watched_r) | {"prediction": pa.array(fit.watched_p)}
+    write_table(task.place(PREDICTIONS), pa.table(columns))
+    if isinstance(fit.model, RatingFactorModel):
+        model = fit.model
+        sides = {
+            USERS: ("user_id", train.users_r, model.p_ud, model.bias_u),
+            ITEMS: ("item_id", train.items_r, model.q_id, model.bias_i + model.mean),
+        }
+        numbers = (None, None) if known is None else known
+        for (file, (name, key_r, rows, biases)), number in zip(sides.items(), numbers, strict=True):
+            seen = np.unique(key_r)
+            ids = log.arrays[f"{name}s"][seen if number is None else number[seen]]
+            write_table(task.place(file), name_vectors(as_text(ids), rows[seen], biases[seen], name))
+
+
+def name_vectors(ids: pa.Array, rows: npt.NDArray[Any], biases: npt.NDArray[Any], name: str) -> pa.Table:
+    """Return the column `name` of ids, vector and bias from (n, d) vectors and (n,) biases."""
+    offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
+    vectors = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(rows).ravel()))
+    return pa.table({name: ids, "vector": vectors, "bias": pa.array(biases)})
+
+
+def read_earlier_row(task: FitTask) -> Row | None:
+    """Return the row of an earlier attempt; None if it left none, or an incomplete one."""
+    content = read_bytes(task.place(ROW)) if task.folder is not None else None
+    with suppress(ValueError, TypeError):
+        row = json.loads(content) if content else {}
+        if row.get("files") or not task.keep or row.get("status") == "diverged":
+            return {**row, "model": task.model, **_current_files(task, row)} if row else None
+    return None
+
+
+def _current_files(task: FitTask, row: Row) -> Row:
+    """Return the path of an earlier attempt's files today; older versions wrote an absolute path."""
+    return {"files": task.files} if row.get("files") else {}
+
+
+# ------------------------------------------------------------------------------------- facts of a row
+
+
+def _facts(task: FitTask) -> Row:
+    fields = asdict(task)
+    row = {name: fields[name] for name in ("fit_id", "model", "seed", "fold", "threads")}
+    parts = [VALIDATION_PART] if task.share else list(task.watched)
+    learner = {"kind": task.kind, "dims": task.dims, "settings_json": task.settings_json, "parts": parts}
+    return row | learner | {"files": task.files, "host": socket.gethostname()}
+
+
+def _status(error: Exception) -> str:
+    return "diverged" if isinstance(error, DivergedError | FloatingPointError) else "failed"
+
+
+def _describe_error(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "out of memory\n  hint: use fewer dims, fewer fits at once, or a larger machine"
+    return describe_with_trace(error)
+
+
+class _Clock(NamedTuple):
+    seconds: float
+    cpu: float
+
+
+def _clock() -> _Clock:
+    return _Clock(time.monotonic(), time.process_time())
+
+
+@contextmanager
+def measure_resources(facts: Row) -> Iterator[None]:
+    """Add wall seconds, CPU seconds of all threads and peak memory of the process to the facts."""
+    _forget_peak()
+    before = _clock()
+    yield
+    after = _clock()
+    facts["seconds"] = after.seconds - before.seconds
+    facts["cpu_seconds"] = after.cpu - before.cpu
+    facts["peak_bytes"] = peak_bytes()
+
+
+def _forget_peak() -> None:
+    """Reset the process's peak memory (Linux only): a worker makes one fit after another."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_bytes() -> int:
+    """Return the largest resident memory of this process since the last reset, with mapped files."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

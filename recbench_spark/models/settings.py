@@ -1,0 +1,496 @@
+"""Settings of the section `models`: one class per kind, looked up by `kind`."""
+
+from __future__ import annotations
+
+import math
+import pkgutil
+import re
+from collections.abc import Mapping
+from importlib import import_module, util
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
+
+from recbench_spark.core.extras import MissingPackageError, explain
+from recbench_spark.core.own_modules import import_own
+from recbench_spark.core.strict_settings import INT, Count, Location, Name, Seed, Strict, parse, shorten
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.models.fold_in_kinds import FoldInRidge
+from recbench_spark.retrieval.settings import AnyIndexSettings
+from recbench_spark.storage.uris import place_side
+
+MODELS_PACKAGE = "recbench_spark.models"
+"""A package whose module `KIND` may hold the class of that kind, for a model in one file."""
+
+RATING_KINDS = f"{MODELS_PACKAGE}.rating.kinds"
+"""The module with the classes of all rating models; it compiles kernels, so it is imported last."""
+
+
+class Provenance(Strict):
+    """Origin of a figure: the person who ran it, the publication, and the search behind it.
+
+    `search_space`, `budget` and `at_edge` (settings whose best value is on the edge of the searched space)
+    are filled in from the table `trials` where a file does not set them.
+    """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"at_edge"})
+
+    source: Literal["own", "baseline", "rerun", "published"] = "baseline"
+    """Origin of the figure: the method under test, a baseline, a rerun, or a publication."""
+    ran_by: str | None = None
+    """Person or team that ran it."""
+    year: Annotated[int, Field(ge=1990, le=2100)] | None = None
+    """Year of the publication."""
+    search_space: dict[str, tuple[float, ...]] = {}
+    """Searched values of each setting; filled in from the table `trials`."""
+    budget: str | None = None
+    """Effort of the search in words; filled in from the table `trials`."""
+    at_edge: tuple[str, ...] = ()
+    """Settings whose best value lies on the edge of the searched space."""
+
+
+class ModelConfig(Strict):
+    """The settings of one model. A subclass whose `kind` is a Literal is registered when it is defined.
+
+    `behaviour`: `module:Class` of a `models.adapters.model_adapter.ModelAdapter`, imported when it is
+    first used, so that settings load without Spark and torch; `models.adapters.registry` names those of
+    this package. `paths`: settings that are paths (`features.path` for a setting of a section):
+    `{logical_date}` is filled in, and the content at the path enters the key of a run. `measured`: False
+    for figures that others measured. `facts`: facts that a night reads from the model itself, for gates.
+    `revised`: names in `revisions` that its numbers depend on, beside that of its kind. `unkeyed`: settings
+    that change no number and enter no key. `unfitted`: settings that no fit depends on: models that differ
+    in them alone share one fit. `fitted_by_version`: True if another `version` is another fit.
+    `fold_in_revisions`: names in `revisions`
+    that the numbers of users held out from training depend on, where `folds_given_rows` is true.
+    `needs_times`: True if the model reads the times of rows, whatever the split does.
+    """
+
+    behaviour: ClassVar[str] = ""
+    paths: ClassVar[tuple[str, ...]] = ()
+    measured: ClassVar[bool] = True
+    facts: ClassVar[tuple[str, ...]] = ()
+    revised: ClassVar[tuple[str, ...]] = ()
+    unkeyed: ClassVar[frozenset[str]] = frozenset()
+    unfitted: ClassVar[frozenset[str]] = frozenset()
+    fitted_by_version: ClassVar[bool] = False
+    fold_in_revisions: ClassVar[tuple[str, ...]] = ("fold_in", "held_out_users")
+    needs_times: ClassVar[bool] = False
+
+    name: Name
+    """Name of the model in tables and reports."""
+    version: str = "1"
+    """Your version of the model: another one is another run."""
+    provenance: Provenance = Provenance()
+    """Origin of the figures."""
+    kind: str
+    """Kind of the model: a name of this page, or `module:Class` of your own package."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Register the class under its kind; two classes cannot have one kind."""
+        for kind in _kinds(cls):
+            other = MODELS.setdefault(kind, cls)
+            if (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
+                raise TypeError(f"kind '{kind}' is taken by {other.__module__}.{other.__name__}")
+
+    @property
+    def counts_catalogue(self) -> bool:
+        """True if a fit counts all items of the log, and not those with training rows alone."""
+        return False
+
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if users held out from training get vectors from their given rows when they are ranked."""
+        return False
+
+    @property
+    def shows_validation(self) -> bool:
+        """True if rows of the part valid are shown to the model when users are ranked for another part."""
+        return False
+
+    def hide_validation(self) -> Self:
+        """Return the model without the rows that `shows_validation` means."""
+        return self
+
+    def check(self, reader: str) -> None:
+        """Check, before Spark starts, what the checks of single settings cannot see.
+
+        Args:
+            reader: the reader of the dataset.
+
+        Raises:
+            ConfigError: a setting that does not fit another one, or the dataset.
+        """
+
+
+IMPORTABLE = (
+    "module:Class of a module beside the YAML file, in the working folder or on PYTHONPATH;"
+    " spark-submit on a cluster: --py-files my_models.py"
+)
+
+MODELS: dict[str, type[ModelConfig]] = {}
+"""Every imported class of models, by its kind."""
+
+
+def model_class(kind: str) -> type[ModelConfig]:
+    """Return the class of a kind: a name, or `module:Class` for a model of another package.
+
+    Raises:
+        ConfigError: there is no such kind, module or class.
+    """
+    if ":" in kind:
+        return import_class(kind)
+    if kind not in MODELS and kind.isidentifier() and util.find_spec(f"{MODELS_PACKAGE}.{kind}"):
+        import_module(f"{MODELS_PACKAGE}.{kind}")
+    if kind not in MODELS:
+        import_module(RATING_KINDS)
+    if kind not in MODELS:
+        raise ConfigError(f"no model of kind '{kind}'", nearest(kind, list_kinds()))
+    return MODELS[kind]
+
+
+def list_kinds() -> list[str]:
+    """Return all kinds, after an import of every module that defines some."""
+    package = import_module(MODELS_PACKAGE)
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.ispkg:
+            import_module(f"{MODELS_PACKAGE}.{module.name}")
+    import_module(RATING_KINDS)
+    return sorted(MODELS)
+
+
+def import_class(name: str) -> type[ModelConfig]:
+    """Return the class that `module:Class` names.
+
+    Raises:
+        ConfigError: it cannot be imported, or is no class of models.
+    """
+    model = import_attribute(name, "kind")
+    if not (isinstance(model, type) and issubclass(model, ModelConfig) and _kinds(model)):
+        raise ConfigError(
+            f"kind '{name}' is not a class of models, that is a ModelConfig with a kind",
+            "see recbench_spark/models/settings.py",
+        )
+    return model
+
+
+def import_attribute(name: str, what: str) -> Any:
+    """Return what `module:Class` names; `what` says in the error what the name is.
+
+    Raises:
+        ConfigError: its module cannot be imported, or has no such class.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_own(module), attribute)
+    except (Exception, SystemExit) as error:  # a module of a user may do anything while it is imported
+        explained = explain(error)
+        if isinstance(explained, MissingPackageError):
+            raise ConfigError(f"{what} '{name}': {explained.message}", explained.hint) from error
+        reason = _explain_import_error(error, module)
+        raise ConfigError(f"{what} '{name}': {reason}", IMPORTABLE) from error
+
+
+def _explain_import_error(error: BaseException, module: str) -> str:
+    """Return the reason why a module cannot be imported, in words."""
+    if isinstance(error, SystemExit):
+        return f"importing {module} ends Python: sys.exit({shorten(str(error.code))})"
+    plain = isinstance(error, ImportError | AttributeError | ValueError)
+    return str(error) if plain else f"{type(error).__name__}: {error}"
+
+
+def _kinds(model: type[ModelConfig]) -> tuple[str, ...]:
+    """Return the kinds of a class; empty for a base of others."""
+    return get_args(model.model_fields["kind"].annotation)
+
+
+def make_model(document: Any, where: str) -> ModelConfig:
+    """Make a model from keys and values; `where` names them in errors.
+
+    Raises:
+        ConfigError: the kind is missing or unknown, or a setting is wrong.
+    """
+    if isinstance(document, ModelConfig):
+        return document
+    if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
+        keys = ", ".join(map(str, document)) if isinstance(document, Mapping) else ""
+        given_keys = f"; given: {shorten(keys)}" if keys else ""
+        raise ConfigError(
+            f"{where}: expected keys and values with a 'kind'{given_keys}", "{name: my_als, kind: als}"
+        )
+    try:
+        chosen = model_class(document["kind"])
+    except ConfigError as error:
+        raise ConfigError(f"{where}.kind: {error.message}", error.hint) from None
+    (kind, *_) = _kinds(chosen)
+    return parse(chosen, {**document, "kind": kind}, f"{where}.{kind}", separator=".")
+
+
+class LearntItems(ModelConfig):
+    """Base of models with numbers for each item, which a fit draws and learns.
+
+    Attributes:
+        items: `trained`: items with training rows; those of held-out rows change nothing. `catalogue`: all
+            items of the log, as published recipes count them: sizes of tables, first random numbers and
+            drawn negatives then depend on held-out rows. Models of `models.rating` count users likewise.
+    """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"items"})
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
+
+    items: Literal["trained", "catalogue"] = "trained"
+
+    @property
+    def counts_catalogue(self) -> bool:
+        """True if a fit counts all items of the log."""
+        return self.items == "catalogue"
+
+
+class RandomModel(ModelConfig):
+    """Random scores: a uniform number per (user, item), by hash."""
+
+    kind: Literal["random"]
+    seed: Seed = 42
+    """Seed of the hash."""
+
+
+class PopularModel(ModelConfig):
+    """Popularity: the score of an item is its number of training interactions.
+
+    Items without one are in no list.
+    """
+
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
+    kind: Literal["popular"]
+
+
+class ItemKnnModel(ModelConfig):
+    """Cosine item-kNN: each item i keeps its most similar items j, which count if they are in the history.
+
+    `scores: sum` is sum_j s_ij r_uj with the cosines s_ij as they are. `centred_mean` scales an item's
+    similarities to sum to 1 and is mean_i + sum_j s_ij (r_uj - mean_j): r_uj is 1 for a relevant
+    training row and 0 else, mean_i the mean of that column over all users, so popularity counts.
+    """
+
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
+    kind: Literal["item_knn"]
+    scores: Literal["sum", "centred_mean"] = "sum"
+    """`sum` adds cosines; `centred_mean` adds deviations from each item's mean."""
+    neighbours: Count = 100
+    """Most similar items that each item keeps."""
+    max_history: Annotated[int, Field(ge=2, le=INT)] = 1000
+    """Items of a user that count; of a longer history a part is chosen by hash."""
+
+
+class MllibAlsModel(LearntItems):
+    """Spark MLlib's alternating least squares, over all executors.
+
+    Its last bits depend on the number of cores; `als` has the same objective, and fits on one host.
+    """
+
+    kind: Literal["mllib_als"]
+    rank: Annotated[int, Field(ge=1, le=2048)] = 32
+    """Factors of a user and of an item."""
+    iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
+    """Sweeps over users and items."""
+    regularization: Annotated[float, Field(ge=0)] = 0.05
+    """Weight of squared lengths (Spark's regParam)."""
+    alpha: Annotated[float, Field(ge=0)] = 1.0
+    """Growth of confidence with the rating, if `implicit`."""
+    implicit: bool = True
+    """Learn from confidence in pairs; false: predict ratings."""
+    seed: Seed = 42
+    """Seed of the first factors."""
+
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if a fold-in fits these settings; see `ModelConfig`."""
+        return self.regularization > 0
+
+
+class TruthModel(ModelConfig):
+    """The true factors of the generated world, without the noise of its ratings."""
+
+    kind: Literal["truth"]
+
+    def check(self, reader: str) -> None:
+        """Check that the dataset is the generated world; errors as `ModelConfig.check`."""
+        if reader != "world":
+            raise ConfigError(
+                f"model {self.name}: only the generated world knows its true factors",
+                "use another kind with this dataset",
+            )
+
+
+class EmbeddingsModel(ModelConfig):
+    """Vectors of another system: (user_id, vector[, bias]) and (item_id, vector[, bias]).
+
+    `warehouse` and `model_id` in place of both are the vectors that a warehouse has of a model, such as one
+    that `jobs/embed.py` embedded with --sides user,item. With `fold_in` users get vectors from the items
+    that they are given, for learning curves. Then `users` can be left out.
+    """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"fold_in", "columns"})
+    paths: ClassVar[tuple[str, ...]] = ("users", "items")
+    fold_in_revisions: ClassVar[tuple[str, ...]] = ("fold_in",)
+    kind: Literal["embeddings"]
+    users: Location | None = None
+    """Table (user_id, vector[, bias])."""
+    items: Location
+    """Table (item_id, vector[, bias])."""
+    similarity: Literal["dot", "cosine"] = "dot"
+    """Score of a pair: the product of the vectors, or their cosine."""
+    columns: dict[str, str] = {}
+    """Our names of columns and those of the tables, such as {user_id: userId}; usual names need none."""
+    fold_in: FoldInRidge | None = None
+    """Regression that gives users vectors from the items that they are given."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _place_stored_vectors(cls, document: Any) -> Any:
+        """Put the tables of users and items in the place of a warehouse and a model of it."""
+        if not isinstance(document, Mapping) or not {"warehouse", "model_id"} & document.keys():
+            return document
+        rest = {name: value for name, value in document.items() if name not in ("warehouse", "model_id")}
+        place, model_id = document.get("warehouse"), document.get("model_id")
+        if not (isinstance(place, str) and isinstance(model_id, str)) or {"users", "items"} & rest.keys():
+            raise ValueError("warehouse and model_id belong together, without users and items")
+        sides = {f"{side}s": place_side(place, model_id, side) for side in ("user", "item")}
+        return {**rest, **sides}
+
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if there are item vectors alone; see `ModelConfig`."""
+        return self.users is None
+
+    @model_validator(mode="after")
+    def _check_users(self) -> Self:
+        if self.users is None and self.fold_in is None:
+            raise ValueError("users: a path is missing; with fold_in users follow from their given items")
+        if self.fold_in and self.similarity == "cosine":
+            raise ValueError("similarity: cosine with fold_in; scale the item vectors to length 1 instead")
+        return self
+
+
+class ScoresModel(ModelConfig):
+    """A table (user_id, item_id, score) of another system."""
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"columns"})
+    paths: ClassVar[tuple[str, ...]] = ("path",)
+    kind: Literal["scores"]
+    path: Location
+    """Table (user_id, item_id, score); it may hold `{logical_date}`."""
+    columns: dict[str, str] = {}
+    """Our names of columns and those of the table, such as {user_id: userId}; usual names need none."""
+
+
+class ListsModel(ModelConfig):
+    """Ranked lists (user_id, item_id, rank or score) of another system.
+
+    `training_items`: items of the user's training rows in a list count as they are (keep), or are taken
+    out, as for models that give scores (drop).
+    """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"training_items", "columns"})
+    paths: ClassVar[tuple[str, ...]] = ("path",)
+    kind: Literal["lists"]
+    path: Location
+    """Table (user_id, item_id, rank or score); it may hold `{logical_date}`."""
+    columns: dict[str, str] = {}
+    """Our names of columns and those of the table, such as {user_id: userId}; usual names need none."""
+    training_items: Literal["keep", "drop"] = "keep"
+
+
+class SwitchModel(ModelConfig):
+    """A system that uses one model up to some given ratings, and another one from then on.
+
+    Its values are those of the two models along the learning curve; nothing is ranked again. `at`: the
+    largest number of given ratings at which `first` is used; `auto` chooses it on the part `valid` alone.
+    Without `first` and `then` the pair is chosen there as well, among all models of the file.
+    """
+
+    kind: Literal["switch"]
+    first: Name | None = None
+    """Model that is used first."""
+    then: Name | None = None
+    """Model that is used from then on."""
+    at: Count | Literal["auto"] = "auto"
+
+    @model_validator(mode="after")
+    def _check_pair(self) -> SwitchModel:
+        if (self.first is None) != (self.then is None):
+            raise ValueError("name both 'first' and 'then', or neither of them")
+        if self.first is None and self.at != "auto":
+            raise ValueError("'at' needs the names 'first' and 'then'")
+        if self.first is not None and self.first == self.then:
+            raise ValueError(f"a switch from '{self.first}' to itself")
+        return self
+
+
+class RetrievedModel(ModelConfig):
+    """A model whose lists come through an index; a benchmark file makes it from its section `retrieval`.
+
+    `base`: the model that scores. `length`: items of a list.
+    """
+
+    kind: Literal["retrieved"]
+    base: SerializeAsAny[ModelConfig]
+    index: AnyIndexSettings
+    """Settings of the index."""
+    length: Count
+
+    @field_validator("base", mode="before")
+    @classmethod
+    def _make_base(cls, base: Any) -> ModelConfig:
+        return make_model(base, "retrieved.base")
+
+    @property
+    def paths(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Settings that are paths: those of the base."""
+        return tuple(f"base.{name}" for name in self.base.paths)
+
+    @property
+    def revised(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of revisions that the numbers depend on: those of the base, and of its kind."""
+        return (self.base.kind, *self.base.revised)
+
+    @property
+    def fold_in_revisions(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of revisions of the base's fold-in."""
+        return self.base.fold_in_revisions
+
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if the base has vectors of users held out from training; see `ModelConfig`."""
+        return self.base.folds_given_rows
+
+
+class PublishedModel(ModelConfig):
+    """Figures of a publication, shown beside measured ones: `ndcg@10: 0.31` or `rmse: 0.77`.
+
+    A figure is a number in the range of its metric (`metrics.kernels.about.figure_range`): 17.0 per cent is
+    0.17.
+    """
+
+    measured: ClassVar[bool] = False
+    kind: Literal["published"]
+    figures: dict[str, float]
+    """Figures by name, such as `{ndcg@10: 0.31}`."""
+
+    @field_validator("figures")
+    @classmethod
+    def _check_figures(cls, figures: dict[str, float]) -> dict[str, float]:
+        # Imported here: metrics load numba and scipy, which other settings do not need.
+        from recbench_spark.metrics.kernels.about import figure_range  # noqa: PLC0415
+
+        for figure, value in figures.items():
+            low, high = figure_range(figure)
+            if not (math.isfinite(value) and low <= value <= high):
+                raise ValueError(f"{figure}: {value:g} lies outside {low:g} to {high:g}")
+        return figures
+
+    def check(self, reader: str) -> None:
+        """Check that the names are those of figures; errors as `ModelConfig.check`."""
+        for figure in self.figures:
+            if not re.fullmatch(r"[a-z_0-9]+(@[1-9][0-9]{0,8})?", figure):
+                raise ConfigError(f"model {self.name}: '{figure}' is not a figure", "e.g. ndcg@10 or rmse")

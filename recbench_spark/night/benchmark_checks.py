@@ -1,0 +1,173 @@
+"""Checks of a benchmark file before Spark starts: measures, parts, slices, models, gates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from recbench_spark.config import Benchmark, ModelConfig, RetrievedModel
+from recbench_spark.core.definitions import Definition
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.metrics.beyond_accuracy import DIVERSITY
+from recbench_spark.models.adapters.model_adapter import make_adapter
+from recbench_spark.models.rating.kinds import RatingModelConfig
+from recbench_spark.models.settings import ListsModel, ScoresModel
+from recbench_spark.night.measure_checks import check_measures, make_curve_plan
+from recbench_spark.night.split import (
+    HELD_OUT_PARTS,
+    check_open_loop,
+    check_repeats,
+    list_held_out_parts,
+    list_made_parts,
+)
+from recbench_spark.ranking.request import USER_CANDIDATES, refuse_hashed_ties
+from recbench_spark.retrieval.faiss_indexes import load_faiss
+
+TIE_AXES = {"ties": "id", "ndcg_ties": "same", "ap_ties": "same"}
+"""Axes of ties, each with the one value that needs no items beyond the end of a list."""
+
+
+def list_model_facts(benchmark: Benchmark) -> set[str]:
+    """Return the facts that models of the benchmark report of themselves."""
+    return {fact for model in benchmark.models for fact in model.facts}
+
+
+def check_benchmark(benchmark: Benchmark) -> None:
+    """Check all settings that can be checked before Spark starts.
+
+    Raises:
+        ConfigError: an unknown metric, axis or preset; a setting that needs another one.
+    """
+    evaluation, reader = benchmark.evaluation, benchmark.dataset.reader
+    definition = evaluation.resolve()
+    check_measures(benchmark)
+    listed = evaluation.candidates_path or benchmark.dataset.lists_negatives
+    if definition.candidates == "given" and not listed:
+        raise ConfigError(
+            "evaluation.candidates_path is missing, and definition.candidates is 'given'",
+            "give a table of user_id, item_id",
+        )
+    if DIVERSITY in evaluation.metrics and not evaluation.features:
+        raise ConfigError("metric diversity needs evaluation.features", "give a table of item_id, vector")
+    if evaluation.exposure and evaluation.exposure.propensities.method == "true" and reader != "world":
+        raise ConfigError("only the generated world knows its true propensities", "use another method")
+    _check_parts(benchmark)
+    check_open_loop(benchmark, definition)
+    check_repeats(benchmark, definition)
+    _check_gates(benchmark)
+    for cut in evaluation.slices:
+        if cut.of in ("users", "items") and not cut.path:
+            raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "give a table with the ids")
+        known = benchmark.dataset.attributes
+        if cut.of == "log" and benchmark.dataset.is_table and (name := cut.column or cut.key) not in known:
+            hint = f"{nearest(name, known)}; dataset.attributes lists what is kept of a log"
+            raise ConfigError(f"evaluation.slices.{cut.key}: '{name}' is not in dataset.attributes", hint)
+    for model in benchmark.models:
+        model.check(reader)
+    check_retrieval(benchmark.models, definition)
+    _check_ties(benchmark, definition)
+    if evaluation.learning_curve is not None:
+        make_curve_plan(evaluation, definition)
+        for model in benchmark.curve_models:
+            make_adapter(model).check_prefixes()
+
+
+def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> None:
+    """Check, before Spark starts, that lists through indexes can be measured.
+
+    Raises:
+        ConfigError: candidates are drawn or given for each user, or ties are not decided by id.
+        MissingError: a kind of index needs faiss, and it is not installed.
+    """
+    retrieved = [model for model in models if isinstance(model, RetrievedModel)]
+    if retrieved and definition.candidates in USER_CANDIDATES:
+        raise ConfigError(
+            f"model {retrieved[0].name}: an index searches the whole catalogue, and "
+            f"definition.candidates is '{definition.candidates}'",
+            "definition.candidates: unseen",
+        )
+    for axis, wanted in TIE_AXES.items() if retrieved else ():
+        if getattr(definition, axis) != wanted:
+            raise ConfigError(
+                f"model {retrieved[0].name}: a list ends among tied items, and definition.{axis} is "
+                f"'{getattr(definition, axis)}'",
+                f"definition.{axis}: {wanted}",
+            )
+    if any(model.index.kind != "lsh" for model in retrieved):
+        load_faiss()
+
+
+def _check_ties(benchmark: Benchmark, definition: Definition) -> None:
+    for model in benchmark.models:
+        if not isinstance(model, ListsModel | ScoresModel):
+            refuse_hashed_ties(definition, f"model {model.name}")
+
+
+def check_night(benchmark: Benchmark) -> None:
+    """Check a night before Spark starts; errors as `check_benchmark` and `check_ranking`."""
+    check_benchmark(benchmark)
+    check_ranking(benchmark)
+
+
+def check_ranking(benchmark: Benchmark) -> None:
+    """Check that all models of a night rank items, unless it predicts ratings.
+
+    Raises:
+        ConfigError: a model ranks nothing.
+    """
+    if benchmark.evaluation.task == "ranking":
+        for model in benchmark.models:
+            if isinstance(model, RatingModelConfig):
+                make_adapter(model).check_ranking()
+
+
+def _check_parts(benchmark: Benchmark) -> None:
+    """Refuse a part that neither the split nor the log can have. Raises ConfigError."""
+    dataset, split = benchmark.dataset, benchmark.split
+    for part in benchmark.evaluation.parts:
+        if part not in (known := list_held_out_parts(split)):
+            raise ConfigError(
+                f"evaluation.parts: the split does not hold out '{part}'", nearest(part, known)
+            )
+    if not dataset.is_table:  # the log of a table may name the parts of its rows
+        require_parts(benchmark, READER_PARTS.get(dataset.reader, ()))
+
+
+READER_PARTS = {
+    "world": ("open_loop",),
+    **dict.fromkeys(("netflix", "coat", "yahoo_r3", "lightgcn", "ncf"), HELD_OUT_PARTS),
+}
+"""Readers whose logs name the parts of some rows, and the held-out parts that these can be."""
+
+
+def require_parts(benchmark: Benchmark, of_log: Sequence[str]) -> None:
+    """Check that the split or the log has rows of each part that is evaluated.
+
+    Args:
+        benchmark: the file.
+        of_log: held-out parts that the log itself may name.
+
+    Raises:
+        ConfigError: a part has no rows, whatever the log holds; or a model is to be shown the part valid of
+            the users that are tested, and there is none.
+    """
+    split = benchmark.split
+    made = (*list_made_parts(split), *(list_held_out_parts(split) if split.holdout == "given" else ()))
+    for part in benchmark.evaluation.parts:
+        if part not in made and part not in of_log:
+            hint = "split.ratio: [0.7, 0.1, 0.2], or split.valid: true" if part == "valid" else ""
+            message = f"evaluation.parts: neither the split nor the log has rows of '{part}'"
+            raise ConfigError(message, hint or nearest(part, (*made, *of_log)))
+    of_tested_users = split.parts if split.held_out else made
+    for model in benchmark.models:
+        if model.shows_validation and "valid" not in (*of_tested_users, *of_log):
+            message = f"models.{model.name}: history 'with_valid', and users have no rows of the part valid"
+            raise ConfigError(message, "history: train, or split.valid: true")
+
+
+def _check_gates(benchmark: Benchmark) -> None:
+    """Refuse a gate on drift without a model that reports drift: a split has no drift."""
+    known = list_model_facts(benchmark)
+    for gate in benchmark.gates:
+        if gate.fact.startswith("drift") and gate.fact not in known:
+            hint = nearest(gate.fact, known) if known else "a model of kind graph reports its drift"
+            raise ConfigError(f"gates: no model reports the fact '{gate.fact}'", hint)

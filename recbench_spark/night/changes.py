@@ -1,0 +1,98 @@
+"""Explain why the numbers of each model moved since its previous night."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from recbench_spark.analyses.comparisons.changes import ChangePlan, ChangeRows, compute_changes
+from recbench_spark.analyses.comparisons.differences import HOLDOUT
+from recbench_spark.config import Comparisons, digest
+from recbench_spark.core import revisions
+from recbench_spark.metrics.beyond_accuracy import OVERALL
+from recbench_spark.night.code_provenance import code_changes
+from recbench_spark.night.comparisons import (
+    add_facts,
+    find_previous_run,
+    list_counted_numbers,
+    list_owners,
+    list_runs,
+    open_runs,
+    select_tonight_runs,
+)
+from recbench_spark.night.night import BenchmarkNight
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
+from recbench_spark.storage.commits import Addition
+from recbench_spark.storage.file_tables import FileTables
+
+USER_SLICES = ("cold_user", "users")
+"""Slices in which all truth items of a user carry one label."""
+
+
+def explain_changes(night: BenchmarkNight, journal: Journal) -> list[Addition]:
+    """Return rows of `changes` if the file compares nights; the same runs are explained once."""
+    settings = night.benchmark.comparisons
+    plan = make_plan(night, settings) if settings else None
+    if plan is None:
+        return []
+    change_revisions = revisions.select_revisions("changes")
+    shared = [plan.numbers] if plan.numbers else []
+    name = digest(plan.pairs, plan.metrics, plan.ks, plan.slices, change_revisions, *shared, length=32)
+    if night.store.has(CHANGES, "change_id", name):
+        return []
+    with journal.stage("changes", f"explain {len(plan.pairs)} changes", suite=night.benchmark.name):
+        facts = {
+            "change_id": name,
+            "suite": night.benchmark.name,
+            "estimator": HOLDOUT,
+            "explained_at": datetime.now(UTC),
+        }
+        rows = add_code_changes(night.store, plan, _explain(night.store, plan))
+    return [Addition(CHANGES, name, add_facts(rows, facts, CHANGES), named_by="change_id")]
+
+
+def _explain(store: FileTables, plan: ChangePlan) -> pa.Table:
+    runs = [run for pair in plan.pairs for run in pair]
+    user_metrics, tasks = open_runs(store, USER_METRICS, list_owners(runs, plan.numbers))
+    rankings, _ = open_runs(store, RANKINGS, list_owners(runs, ()))
+    return compute_changes(store.engine, ChangeRows(user_metrics, rankings), plan, tasks)
+
+
+def add_code_changes(store: FileTables, plan: ChangePlan, rows: pa.Table) -> pa.Table:
+    """Add `code_change` and `code_alone`; both are NULL where the two nights ran the same code."""
+    owners: dict[str, set[str]] = {}
+    for number in plan.numbers:
+        owners.setdefault(number.run_id, set()).add(number.owner)
+    pairs = [
+        (before_id, now_id)
+        for before, now in plan.pairs
+        for before_id in sorted(owners.get(before.run_id, {before.run_id}))
+        for now_id in sorted(owners.get(now.run_id, {now.run_id}))
+    ]
+    changes = code_changes(store, pairs)
+    row_changes = [
+        changes.get(pair)
+        for pair in zip(
+            *(rows.column(name).to_pylist() for name in ("other_run_id", "run_id")), strict=True
+        )
+    ]
+    words = pa.array([None if one is None else one.words for one in row_changes], pa.string())
+    alone = pa.array([None if one is None else one.alone for one in row_changes], pa.bool_())
+    return rows.append_column("code_change", words).append_column("code_alone", alone)
+
+
+def make_plan(night: BenchmarkNight, settings: Comparisons) -> ChangePlan | None:
+    """Pair each model of this night with its previous night; None where no model has one."""
+    visible = list_runs(night)
+    runs = visible.runs
+    before = [(find_previous_run(run, runs, None), run) for run in select_tonight_runs(night, runs)]
+    pairs = tuple((earlier, run) for earlier, run in before if earlier is not None)
+    if not pairs:
+        return None
+    evaluation = night.benchmark.evaluation
+    metrics = tuple(m for m in settings.metrics or evaluation.all_metrics if m not in OVERALL)
+    slices = tuple(cut.key for cut in evaluation.slices if cut.of in USER_SLICES)
+    numbers = list_counted_numbers(night, visible, [run for pair in pairs for run in pair])
+    return ChangePlan(pairs, metrics, settings.k or (*evaluation.cutoffs, None), slices, numbers)

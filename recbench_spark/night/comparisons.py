@@ -1,0 +1,392 @@
+"""Compare the runs of a night with each other, with the previous night and with a pinned night."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from recbench_spark.analyses.comparisons.comparisons import LOOK_KEY, compare, metric_scales, sum_looks
+from recbench_spark.analyses.comparisons.counted import WHOLE_RANKING, CountedNumber
+from recbench_spark.analyses.comparisons.differences import ComparedRun, ComparisonGroup, ComparisonPlan
+from recbench_spark.config import MANDCG, Comparisons, digest
+from recbench_spark.core import revisions
+from recbench_spark.core.definitions import Definition
+from recbench_spark.metrics.beyond_accuracy import OVERALL, PER_USER
+from recbench_spark.metrics.kernels.about import about_metric, best_when
+from recbench_spark.models.settings import MODELS
+from recbench_spark.night.code_provenance import CodeChange, code_changes
+from recbench_spark.night.night import AGE_COLUMNS, BenchmarkNight, describe_metric, sort_by_age
+from recbench_spark.query.answers import list_texts, make_query_runner
+from recbench_spark.reports.frame_values import is_missing
+from recbench_spark.reports.phrases import format_decimals, format_signed
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS, Table
+from recbench_spark.storage.commits import Addition
+from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.object_access import map_together
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.blocks import Rows
+
+
+@dataclass(frozen=True)
+class ComparedNight:
+    """The comparison of a night.
+
+    Attributes:
+        comparison_id: of its rows in `comparisons`; None where nothing was compared.
+        additions: these rows; empty where the table has them.
+    """
+
+    comparison_id: str | None = None
+    additions: tuple[Addition, ...] = ()
+
+
+def compare_night(night: BenchmarkNight, journal: Journal) -> ComparedNight:
+    """Compare the runs of a night if the benchmark file asks for it.
+
+    A comparison of the same runs with the same settings is not repeated.
+    """
+    comparisons = night.benchmark.comparisons
+    if comparisons is None and not night.benchmark.regressions:
+        return ComparedNight()
+    plan = make_plan(night, comparisons or Comparisons())
+    if plan is None:
+        return ComparedNight()
+    number_part = [plan.numbers] if plan.numbers else []
+    name = digest(
+        plan.runs,
+        plan.groups,
+        _comparison_settings(night),
+        revisions.select_revisions("comparisons"),
+        *number_part,
+        length=32,
+    )
+    if night.store.has(COMPARISONS, "comparison_id", name):
+        return ComparedNight(name)
+    with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
+        rows = _comparison_rows(night, plan, name)
+    return ComparedNight(name, (Addition(COMPARISONS, name, rows, named_by="comparison_id"),))
+
+
+def _comparison_settings(night: BenchmarkNight) -> list[object]:
+    benchmark = night.benchmark
+    rules = [rule.model_dump() for rule in benchmark.regressions]
+    compared = (benchmark.comparisons or Comparisons()).model_dump()
+    return [compared, rules, benchmark.evaluation.bootstrap.model_dump()]
+
+
+def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> pa.Table:
+    """Compare the runs and add the columns that identify the comparison."""
+    run_ids = list_owners(plan.runs, plan.numbers)
+    user_metrics, tasks = open_runs(night.store, USER_METRICS, run_ids)
+    rows = compare(user_metrics, plan, sum_looks(list_earlier_looks(night, plan)), tasks)
+    facts = {
+        "comparison_id": name,
+        "suite": night.benchmark.name,
+        "split_id": night.split_id,
+        "estimator": "holdout",
+        "minimum_difference": plan.min_users,
+        "compared_at": datetime.now(UTC),
+    }
+    return add_facts(rows, facts, COMPARISONS)
+
+
+def list_owners(runs: Iterable[ComparedRun], numbers: Iterable[CountedNumber]) -> list[str]:
+    """Return the ids of some runs, and of those that own their numbers."""
+    return sorted({run.run_id for run in runs} | {number.owner for number in numbers})
+
+
+def open_runs(store: FileTables, table: Table, run_ids: Sequence[str]) -> tuple[Rows, int]:
+    """Return the rows of some runs, and the number of tasks of a shuffle of them."""
+    n = sum(map_together(store.root, partial(store.count_rows, table, "run_id"), run_ids))
+    return store.open_rows(table, "run_id", run_ids), store.engine.count_tasks(n)
+
+
+def add_facts(rows: pa.Table, facts: Mapping[str, Any], table: Table) -> pa.Table:
+    """Return rows of a table with columns of one value."""
+    columns = dict(zip(rows.column_names, rows.columns, strict=True))
+    for name, value in facts.items():
+        kind = table.arrow_schema.field(name).type
+        columns[name] = pa.repeat(pa.scalar(value, kind), len(rows))
+    return pa.table(columns)
+
+
+# ------------------------------------------------------------------------------- runs that are compared
+
+
+def make_plan(night: BenchmarkNight, comparisons: Comparisons) -> ComparisonPlan | None:
+    """Plan the comparisons of this night; None where there are no two runs to compare."""
+    visible = list_runs(night)
+    runs = visible.runs
+    tonight = select_tonight_runs(night, runs)
+    chosen: list[ComparedRun] = list(tonight)
+    groups = [ComparisonGroup("pair", tuple(range(len(tonight))))] if len(tonight) > 1 else []
+    for kind, day in (("previous", None), ("baseline", comparisons.baseline_night)):
+        for place, run in enumerate(tonight):
+            earlier = find_previous_run(run, runs, day) if kind == "previous" or day else None
+            if earlier:
+                # The previous night can also be the pinned one.
+                chosen += [earlier] if earlier not in chosen else []
+                groups.append(ComparisonGroup(kind, (place, chosen.index(earlier))))
+    if not groups:
+        return None
+    evaluation = night.benchmark.evaluation
+    metrics = tuple(m for m in comparisons.metrics or evaluation.all_metrics if m not in OVERALL)
+    numbers = list_counted_numbers(night, visible, chosen)
+    return ComparisonPlan(
+        tuple(chosen),
+        tuple(groups),
+        metrics,
+        comparisons.k or (*evaluation.cutoffs, None),
+        choose_baselines(night, tonight, comparisons.baseline, numbers),
+        evaluation.bootstrap.model_copy(update={"replicates": comparisons.replicates}),
+        comparisons.minimum_difference,
+        comparisons.planned_users,
+        best_when("small"),
+        night.benchmark.regressions,
+        find_night_scales(night, metrics),
+        numbers,
+    )
+
+
+@dataclass(frozen=True)
+class VisibleRuns:
+    """Runs whose numbers count.
+
+    Attributes:
+        runs: one run of each model and night.
+        beside: a run of `runs` -> all runs of its model, night and split that have numbers of tonight's
+            file; only where there are several.
+    """
+
+    runs: list[ComparedRun]
+    beside: Mapping[str, tuple[str, ...]]
+
+
+def visible_runs(night: BenchmarkNight) -> list[ComparedRun]:
+    """Return a run of each model and night, as `list_runs` chooses it."""
+    return list_runs(night).runs
+
+
+def list_runs(night: BenchmarkNight) -> VisibleRuns:
+    """Return a run of each model and night of this suite and dataset, until tonight's on this split.
+
+    Only runs whose numbers count (the view `current_metrics`) are taken. For each model and night this is
+    the run with most of the metrics of tonight's file under tonight's definition, and the newest of equal
+    ones. A later run with other metrics or another definition hides nothing: numbers that another run of
+    the same split has are taken from that run (`list_counted_numbers`). The driver holds one row for each
+    run of the suite.
+    """
+    unmeasured_kinds = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
+    filters = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
+    names = ["model", "model_kind", "logical_date", "dataset", "split_id", *AGE_COLUMNS]
+    number_counts = count_matching_numbers(night)
+    candidates: dict[tuple[str, date], list[tuple[int, str, str]]] = {}
+    for row in sort_by_age(night.store.rows(RUNS, filters, names)):
+        # Runs of tonight must be of this split; others of the same night are by older code or settings.
+        tonight = row["logical_date"] == night.logical_date and row["split_id"] == night.split_id
+        in_time = tonight or row["logical_date"] < night.logical_date
+        same_dataset = row["dataset"] == night.benchmark.dataset.name
+        if (
+            row["run_id"] in number_counts
+            and row["model_kind"] not in unmeasured_kinds
+            and in_time
+            and same_dataset
+        ):
+            candidate = number_counts[row["run_id"]], row["run_id"], str(row["split_id"]).partition(".")[0]
+            candidates.setdefault((row["model"], row["logical_date"]), []).append(candidate)
+    # Among equal counts take the last run, which is the newest.
+    best = {
+        place: max(reversed(group), key=lambda candidate: candidate[0])
+        for place, group in candidates.items()
+    }
+    most = max((count for count, _, _ in best.values()), default=0)
+    # A run without any of these numbers is no previous night, unless no run has any.
+    chosen = {place: candidate for place, candidate in best.items() if candidate[0] or not most}
+    beside = {
+        candidate[1]: tuple(
+            run_id for count, run_id, split in candidates[place] if count and split == candidate[2]
+        )
+        for place, candidate in chosen.items()
+    }
+    runs = [ComparedRun(run_id, model, day) for (model, day), (_, run_id, _) in chosen.items()]
+    return VisibleRuns(runs, {run_id: group for run_id, group in beside.items() if len(group) > 1})
+
+
+def list_counted_numbers(
+    night: BenchmarkNight, visible: VisibleRuns, runs: Iterable[ComparedRun]
+) -> tuple[CountedNumber, ...]:
+    """Return the numbers of tonight's file that count, for models and nights that have several runs.
+
+    Nothing is read where every model and night has one run. Otherwise the driver holds one row for each
+    number of these runs.
+    """
+    owners = {run_id: run.run_id for run in runs for run_id in visible.beside.get(run.run_id, ())}
+    if not owners:
+        return ()
+    rows = make_query_runner(night.store)(
+        "SELECT run_id, part, metric, definition, k FROM current_metrics "
+        f"WHERE run_id IN ({list_texts(sorted(owners))}) AND {_file_condition(night)}"
+    )
+    numbers = zip(
+        rows.run_id, rows.part, rows.metric, rows.definition, rows.k.fillna(WHOLE_RANKING), strict=True
+    )
+    return tuple(
+        sorted(
+            CountedNumber(owners[run_id], run_id, part, metric, definition, int(k))
+            for run_id, part, metric, definition, k in numbers
+        )
+    )
+
+
+def _file_condition(night: BenchmarkNight) -> str:
+    """Return the SQL condition for numbers that tonight's file measures too."""
+    evaluation = night.benchmark.evaluation
+    defined = [
+        f"({list_texts([m, describe_metric(evaluation, night.definition, m)])})"
+        for m in evaluation.all_metrics
+    ]
+    counts = "estimator = 'holdout' AND slice_key IS NULL"
+    return f"{counts} AND (metric, definition) IN ({', '.join(defined)})"
+
+
+def count_matching_numbers(night: BenchmarkNight) -> dict[str, int]:
+    """Count, for each run of the suite whose numbers count, those that tonight's file measures too."""
+    rows = make_query_runner(night.store)(
+        f"SELECT run_id, COUNT(CASE WHEN {_file_condition(night)} THEN 1 END) AS n "
+        f"FROM current_metrics WHERE suite = {list_texts([night.benchmark.name])} "
+        "AND estimator = 'holdout' AND slice_key IS NULL GROUP BY run_id"
+    )
+    return dict(zip(rows.run_id, map(int, rows.n), strict=True))
+
+
+def select_tonight_runs(night: BenchmarkNight, runs: Iterable[ComparedRun]) -> list[ComparedRun]:
+    """Return the runs of this night, sorted by model."""
+    return sorted(
+        (run for run in runs if run.logical_date == night.logical_date), key=lambda run: run.model
+    )
+
+
+def find_previous_run(
+    run: ComparedRun, runs: Iterable[ComparedRun], day: date | None
+) -> ComparedRun | None:
+    """Return the model's run of the night `day`, or of its last earlier night."""
+    earlier = [r for r in runs if r.model == run.model and r.logical_date < run.logical_date]
+    matching = [r for r in earlier if day is None or r.logical_date == day]
+    return max(matching, key=lambda r: r.logical_date, default=None)
+
+
+def choose_baselines(
+    night: BenchmarkNight,
+    tonight: list[ComparedRun],
+    named: str | None,
+    numbers: Sequence[CountedNumber] = (),
+) -> dict[tuple[str, str, int | None], int]:
+    """Return the place of the baseline model for each (part, metric, k).
+
+    Args:
+        night: the night.
+        tonight: a run of each model.
+        named: the baseline that the benchmark file names; None: the best model.
+        numbers: those of `list_counted_numbers`.
+    """
+    places = {run.run_id: place for place, run in enumerate(tonight)}
+    owners = {(n.owner, n.part, n.metric, n.definition, n.k): n.run_id for n in numbers}
+    shared_ids = {run_id for n in numbers for run_id in (n.run_id, n.owner)}
+    filters = [("run_id", "in", sorted({*places, *shared_ids})), ("estimator", "=", "holdout")]
+    names = ["run_id", "part", "metric", "definition", "k", "slice_key", "value"]
+    best: dict[tuple[str, str, int | None], tuple[float, int]] = {}
+    for row in night.store.rows(METRICS, filters, names):
+        number = (row["run_id"], row["part"], row["metric"], row["definition"], row["k"] or WHOLE_RANKING)
+        run_id = owners.get(number) if row["run_id"] in shared_ids else row["run_id"]
+        if row["slice_key"] is not None or row["value"] is None or run_id not in places:
+            continue
+        place = places[run_id]
+        sort_key = about_metric(row["metric"]).sort_key(row["value"])
+        rank = (0.0 if tonight[place].model == named else 1.0, place) if named else (sort_key, place)
+        key = (row["part"], row["metric"], row["k"])
+        best[key] = min(best.get(key, rank), rank)
+    named_ran = named is None or any(run.model == named for run in tonight)
+    return {key: place for key, (_, place) in best.items()} if named_ran else {}
+
+
+def list_metrics_beyond_one(metrics: Iterable[str], definition: Definition) -> list[str]:
+    """Return the metrics whose values can exceed 1, or lie below -1."""
+    beyond = ["hit"] if definition.hit == "count" else []
+    beyond += ["ndcg", MANDCG] if definition.negative_grades == "signed" else []
+    return [m for m in metrics if m in (*PER_USER, *beyond)]
+
+
+def find_night_scales(night: BenchmarkNight, metrics: Iterable[str]) -> dict[str, float]:
+    """Return `ComparisonPlan.scales`, from all runs of the warehouse."""
+    beyond = list_metrics_beyond_one(metrics, night.definition)
+    if not beyond or not night.store.exists(USER_METRICS.name):
+        return {}
+    run_ids = sorted(night.store.list_values(USER_METRICS, "run_id"))
+    return metric_scales(night.store.open_rows(USER_METRICS, "run_id", run_ids), beyond)
+
+
+def list_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
+    """Yield the last comparison of every pair on each earlier split of this suite: one look each.
+
+    A night on the same split uses the same users and items, and is no new look. `HASH.1` is the split
+    `HASH`, made again after retention removed it. Comparisons of runs with other revisions do not count
+    either: the same log would be counted twice, under two names and with numbers of two kinds. The driver
+    holds a row for each pair, number and split.
+    """
+    tonight_ids = {run.run_id for run in plan.runs if run.logical_date == night.logical_date}
+    own_ids = tonight_ids | {number.owner for number in plan.numbers if number.run_id in tonight_ids}
+    code = "SELECT run_id, COALESCE(revisions, '{}') AS code FROM runs"
+    own_codes = f"SELECT code FROM ({code}) AS own WHERE run_id IN ({list_texts(sorted(own_ids))})"
+    same_code = f"SELECT run_id FROM ({code}) AS every_run WHERE code IN ({own_codes})"
+    split = "SPLIT_PART(split_id, '.', 1)"
+    names = f"{', '.join(LOOK_KEY)}, users, difference, stderr"
+    pair = "LEAST(model, other), GREATEST(model, other)"
+    rows = make_query_runner(night.store)(
+        f"SELECT {names} FROM (SELECT {names}, logical_date, compared_at, ROW_NUMBER() OVER ("
+        f"PARTITION BY {pair}, {split}, part, metric, definition, k "
+        "ORDER BY logical_date DESC, compared_at DESC) AS place FROM comparisons "
+        f"WHERE suite = {list_texts([night.benchmark.name])} AND kind = 'pair' "
+        f"AND logical_date < DATE '{night.logical_date}' "
+        f"AND {split} <> {list_texts([night.split_id.partition('.')[0]])} "
+        f"AND run_id IN ({same_code}) AND other_run_id IN ({same_code})) AS looks "
+        "WHERE place = 1 ORDER BY logical_date, compared_at"
+    )
+    for row in rows.to_dict("records"):
+        known = {str(name): None if is_missing(value) else value for name, value in row.items()}
+        yield known | {"k": None if known["k"] is None else int(known["k"])}
+
+
+# ------------------------------------------------------------------------------- regressions
+
+
+def describe_regressions(night: BenchmarkNight, name: str | None) -> tuple[str, ...]:
+    """Return one sentence for each regression of a comparison; none without one."""
+    if name is None:
+        return ()
+    regressed = night.store.rows(COMPARISONS, [("comparison_id", "=", name), ("regressed", "=", True)])
+    regressed.sort(key=lambda row: (row["model"], row["part"], row["metric"], row["k"] or 0, row["kind"]))
+    rows = [SimpleNamespace(**row) for row in regressed]
+    codes = code_changes(night.store, [(row.other_run_id, row.run_id) for row in rows]) if rows else {}
+    return tuple(regression_in_words(row, codes.get((row.other_run_id, row.run_id))) for row in rows)
+
+
+def regression_in_words(row: SimpleNamespace, code: CodeChange | None = None) -> str:
+    """Return a regression in words: the fall, its interval, the other night, and the change of the code."""
+    at = f"@{row.k}" if row.k else ""
+    value, other = format_decimals(row.value), format_decimals(row.other_value)
+    interval = (
+        f" [{format_signed(row.ci_low)}, {format_signed(row.ci_high)}]" if row.ci_low is not None else ""
+    )
+    return (
+        f"{row.model}: {row.metric}{at} of {row.part} is {value}, {other} on "
+        f"{row.other_date}: {format_signed(row.difference)}{interval}, "
+        f"allowed {row.allowed_drop:g}{f'; the code differs, {code.words}' if code else ''}"
+    )

@@ -1,0 +1,68 @@
+"""Candidates of a table, or of the files of a dataset."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.models.adapters.external_models import check_known_ids
+from recbench_spark.night.night import BenchmarkNight
+from recbench_spark.ranking.known_items import KnownItems
+from recbench_spark.schemas import IDS
+from recbench_spark.sources.input_rows import check_input, open_input
+from recbench_spark.sources.readers.published import find_negatives
+from recbench_spark.storage.blocks import PieceRows, Rows, Side, Sides, deal_sides
+from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.scratch import keep_results
+from recbench_spark.storage.shared_arrays import bound_lists
+
+
+def read_candidates(night: BenchmarkNight) -> PieceRows:
+    """Read user_id, candidates of a table, or of the negatives that the files of the dataset list.
+
+    One shuffle of the rows by user; the lists are kept in scratch.
+
+    Raises:
+        ConfigError: the benchmark names no table, and the dataset lists none.
+        DataError: no item is in the catalogue, or no user has truth.
+    """
+    engine = night.store.engine
+    rows = check_input(open_input(engine, _find_table(night), IDS, "candidates"), {}, "candidates")
+    known: dict[str, tuple[Rows, str]] = {
+        "user_id": (night.select_users(), "truth"),
+        "item_id": (night.data.open_items(), "catalogue"),
+    }
+    for name, (others, what) in known.items():
+        check_known_ids(night.data, rows, name, others, ("candidates", what))
+    dealt = deal_sides(engine, [Side(0, rows.rows, IDS)], engine.count_tasks(rows.n))
+    group = partial(_group_candidates, known=night.data.known_items)
+    return keep_results(night.store.scratch, dealt.then(group, ("user_id", "candidates")), engine)
+
+
+def _find_table(night: BenchmarkNight) -> object:
+    path, dataset = night.benchmark.evaluation.candidates_path, night.benchmark.dataset
+    if path:
+        return path
+    if dataset.lists_negatives:
+        return find_negatives(str(dataset.path), night.store.engine).open(night.store.engine)
+    raise ConfigError(
+        "definition.candidates is 'given' and evaluation.candidates_path is missing",
+        "give a table of user_id, item_id",
+    )
+
+
+def _group_candidates(sides: Sides, known: KnownItems) -> pa.Table:
+    """Return the known items of each user of a task: user_id, candidates (ascending item_index)."""
+    rows = unpack_blocks(sides[0])
+    assert rows is not None
+    users, items = (rows.column(name).combine_chunks().dictionary_encode() for name in IDS)
+    index_r = known.find(items.dictionary)[0][items.indices.to_numpy()]
+    pairs = np.stack([users.indices.to_numpy()[index_r >= 0], index_r[index_r >= 0]], axis=1)
+    user_p, index_p = np.unique(pairs, axis=0).T
+    listed = pa.ListArray.from_arrays(
+        bound_lists(user_p, len(users.dictionary)), pa.array(index_p, pa.int32())
+    )
+    return pa.table({"user_id": users.dictionary, "candidates": listed})

@@ -1,0 +1,138 @@
+"""Checks of a benchmark file's metrics, headline and differences, which need no model. Without Spark."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from recbench_spark.analyses.curves.curve_batches import CurvePlan
+from recbench_spark.analyses.curves.learning_curves import CurveRequest
+from recbench_spark.config import CURVE_METRIC, MANDCG, Benchmark, Evaluation, LearningCurve
+from recbench_spark.core.definitions import Definition
+from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.metrics.accuracy import MetricPlan, check_names
+from recbench_spark.metrics.beyond_accuracy import LIST_METRICS
+from recbench_spark.metrics.kernels.about import figure_range
+from recbench_spark.metrics.kernels.accuracy import METRICS
+from recbench_spark.metrics.kernels.predictions import VALUE_METRICS
+from recbench_spark.splits.kernels.prefixes import PrefixRule
+
+
+def parse_headline(benchmark: Benchmark) -> tuple[str, int | None]:
+    """Return the headline's metric and cut-off.
+
+    A cut-off of None means the whole ranking, or a metric without a cut-off.
+    """
+    metric, _, k = benchmark.headline.partition("@")
+    return metric, int(k) if k else None
+
+
+def make_metric_plan(evaluation: Evaluation, definition: Definition) -> MetricPlan:
+    """Return the plan of the metrics of rankings in a benchmark file; ConfigError for an impossible one."""
+    features = Path(evaluation.features).stem if evaluation.features else None
+    return MetricPlan.checked(
+        evaluation.metrics,
+        evaluation.cutoffs,
+        definition,
+        evaluation.bootstrap,
+        features,
+        uncut=evaluation.uncut,
+    )
+
+
+def make_curve_plan(evaluation: Evaluation, definition: Definition) -> CurvePlan:
+    """Return the plan of the learning curves of a benchmark file.
+
+    Raises:
+        ConfigError: a definition that curves cannot have.
+    """
+    curve = evaluation.learning_curve
+    assert curve is not None
+    rule = PrefixRule(curve.points, curve.test, curve.minimum, curve.users)
+    metrics = tuple(name for name in evaluation.metrics if name in METRICS)
+    request = CurveRequest(rule, metrics, evaluation.cutoffs, definition, evaluation.uncut)
+    definitions = {name: describe_curve(curve, definition, name) for name in metrics}
+    draws = curve.draws if curve.order == "hash" else 0
+    return CurvePlan(request, definitions, draws, curve.seed, curve.describe())
+
+
+def describe_curve(curve: LearningCurve, definition: Definition, metric: str) -> str:
+    """Return the definition string of a metric along a curve."""
+    return f"{definition.describe(METRICS[metric].axes)};{curve.describe()}"
+
+
+def check_measures(benchmark: Benchmark) -> None:
+    """Check metrics, definition and headline, for any job that uses the file.
+
+    Raises:
+        ConfigError: an unknown metric, axis or preset; a metric without a value at its cut-off.
+    """
+    evaluation = benchmark.evaluation
+    if evaluation.task == "rating":
+        check_names(evaluation.metrics, evaluation.task)
+    else:
+        make_metric_plan(evaluation, evaluation.resolve())
+    for model in benchmark.models:
+        for figure in getattr(model, "figures", {}):
+            _check_figure(figure, f"models.{model.name}.figures")
+    _check_headline(benchmark)
+    _check_differences(benchmark)
+
+
+def _check_figure(figure: str, where: str) -> None:
+    """Refuse `metric@k` if the metric is unknown, or has no value with (or without) a cut-off."""
+    name, _, k = figure.partition("@")
+    known = (*METRICS, *LIST_METRICS, *VALUE_METRICS, MANDCG)
+    if name not in known:
+        raise ConfigError(f"{where}: {figure}: no such metric", nearest(name, known))
+    measured = CURVE_METRIC if name == MANDCG else name
+    cuts = METRICS[measured].cuts if measured in METRICS else "k" if name in LIST_METRICS else "uncut"
+    if k and cuts == "uncut":
+        raise ConfigError(f"{where}: {figure}: {name} has no cut-off", f"write {name}")
+    if not k and cuts == "k":
+        raise ConfigError(f"{where}: {figure}: {name} needs a cut-off", f"write {name}@10")
+
+
+def _check_headline(benchmark: Benchmark) -> None:
+    """Check that the headline is a figure that this file can measure, or a figure of a publication.
+
+    A night need not measure the headline's metric. Its cut-off, if the file names one, must be measured.
+    """
+    headline, evaluation = benchmark.headline, benchmark.evaluation
+    _check_figure(headline, "headline")
+    published = {figure for model in benchmark.models for figure in getattr(model, "figures", {})}
+    k = parse_headline(benchmark)[1]
+    if "headline" not in benchmark.model_fields_set or headline in published or k is None:
+        return
+    if k not in evaluation.cutoffs:
+        near = min(evaluation.cutoffs, key=lambda cut: abs(cut - k))
+        message = f"headline {headline}: nothing is measured at {k}, evaluation.k is {list(evaluation.k)}"
+        raise ConfigError(
+            message, f"headline: {headline.partition('@')[0]}@{near}, or add {k} to evaluation.k"
+        )
+
+
+def _check_differences(benchmark: Benchmark) -> None:
+    """Refuse a smallest difference, and a fall, that no metric of the file can have."""
+    comparisons, evaluation = benchmark.comparisons, benchmark.evaluation
+    if comparisons is not None:
+        compared = comparisons.metrics or evaluation.all_metrics
+        widest = max(compared, key=partial(_range_width, evaluation))
+        _check_difference(
+            "comparisons.minimum_difference", comparisons.minimum_difference, evaluation, widest
+        )
+    for number, rule in enumerate(benchmark.regressions):
+        _check_difference(f"regressions.{number}.drop", rule.drop, evaluation, rule.metric)
+
+
+def _check_difference(where: str, value: float, evaluation: Evaluation, metric: str) -> None:
+    width = _range_width(evaluation, metric)
+    if value > width:
+        message = f"{where} is {value:g}, and two values of {metric} are at most {width:g} apart"
+        raise ConfigError(message, "give a smaller one, such as 0.01")
+
+
+def _range_width(evaluation: Evaluation, metric: str) -> float:
+    """Return the largest difference between two values of a metric at the cut-offs of the file."""
+    low, high = figure_range(f"{metric}@{max(evaluation.cutoffs)}")
+    return high - low

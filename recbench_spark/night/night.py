@@ -1,0 +1,320 @@
+"""Data that all models of a night share, and names of runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from recbench_spark import schemas
+from recbench_spark.analyses.exposure.exposure import EXPOSED_USERS, select_exposed_users
+from recbench_spark.analyses.exposure.night_exposure import ExposureContext, build_exposure_context
+from recbench_spark.config import (
+    CURVE_METRIC,
+    MANDCG,
+    Benchmark,
+    Evaluation,
+    ModelConfig,
+)
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.core.checks import Check, warn_above_zero
+from recbench_spark.core.definitions import VERSION, Definition
+from recbench_spark.core.inputs import require_unchanged
+from recbench_spark.errors import DataError, StoreError
+from recbench_spark.metrics.accuracy import MetricPlan
+from recbench_spark.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS, Facts
+from recbench_spark.metrics.kernels.accuracy import METRICS
+from recbench_spark.metrics.kernels.beyond_accuracy import POPULARITY
+from recbench_spark.metrics.listed import ListedCatalogue
+from recbench_spark.models.adapters.external_models import open_features
+from recbench_spark.models.adapters.model_adapter import SplitData, make_adapter
+from recbench_spark.night import run_keys
+from recbench_spark.night.benchmark_checks import check_benchmark, list_model_facts
+from recbench_spark.night.gates import GateCheck, gate_checks, select_gates
+from recbench_spark.night.measure_checks import describe_curve, make_metric_plan
+from recbench_spark.night.run_keys import evaluation_paths, hash_run_key, list_switched_models
+from recbench_spark.night.split import current_split_id, identify_split
+from recbench_spark.night.standalone_runs import STAMP_FORMAT
+from recbench_spark.ranking.part_users import (
+    BLOCK_USERS,
+    PART_USERS,
+    count_trained_users,
+    map_user_blocks,
+    select_part_users,
+)
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.sources.opened_logs import choose_identity
+from recbench_spark.splits.labels import UNORDERED
+from recbench_spark.splits.manifests import check_suspects
+from recbench_spark.splits.time_facts import list_age_facts
+from recbench_spark.storage.arrow_store import require_session
+from recbench_spark.storage.blocks import ChangedRows, count_table_rows
+from recbench_spark.storage.delta_files import Filters
+from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.packed_blocks import Change
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from recbench_spark.night.curve_context import CurveContext
+
+
+@dataclass(frozen=True)
+class BenchmarkNight:
+    """One night of a benchmark: the data and settings that all its models share."""
+
+    store: FileTables
+    benchmark: Benchmark
+    definition: Definition
+    split_id: str
+    inputs: dict[str, str]
+    logical_date: date
+
+    @property
+    def manifest(self) -> list[dict[str, Any]]:
+        """Facts of this night's split; empty if the split has not been made."""
+        facts: list[dict[str, Any]] = self.store.rows(schemas.MANIFESTS, [("split_id", "=", self.split_id)])
+        return facts
+
+    @cached_property
+    def catalogue(self) -> ListedCatalogue:
+        """Items, number of training users and item features that metrics of lists need."""
+        path, metrics = self.benchmark.evaluation.features, set(self.benchmark.evaluation.metrics)
+        features, n_users = None, 1
+        if path and DIVERSITY in metrics:
+            features = open_features(self.data, path)
+        if metrics & set(POPULARITY):
+            blocks = self.store.open_rows(schemas.USER_BLOCKS, "split_id", [self.split_id], BLOCK_USERS)
+            n_users = sum(blocks.each(["train_items"], count_trained_users))
+        return ListedCatalogue(self.data.known_items, self.n_items, Facts(n_users, features))
+
+    def open_frame(self, users: ChangedRows) -> DataFrame:
+        """Return users as a frame, for models that Spark alone reads. Raises FallbackToSpark."""
+        from recbench_spark.storage.frame_blocks import open_frame  # noqa: PLC0415
+        from recbench_spark.storage.spark_types import spark_columns  # noqa: PLC0415
+
+        schema = pa.schema([field for field in EXPOSED_USERS if field.name in users.names])
+        return open_frame(require_session(self.store, "a model").spark, users, spark_columns(schema))
+
+    def select_users(self) -> ChangedRows:
+        """Return the users that models rank for, with data on exposure if estimates need it."""
+        select, schema = self._select, PART_USERS
+        if self.exposure:
+            select = partial(select_exposed_users, select=select, exposed=self.exposure.shown)
+            schema = EXPOSED_USERS
+        return map_user_blocks(self.store, self.split_id, select, schema.names)
+
+    @cached_property
+    def n_rankings(self) -> int:
+        """Number of rows of `select_users`."""
+        users = map_user_blocks(self.store, self.split_id, self._select, PART_USERS.names)
+        return sum(users.each(["user_id"], count_table_rows))
+
+    @property
+    def _select(self) -> Change:
+        return partial(
+            select_part_users,
+            parts=self.benchmark.evaluation.parts,
+            threshold=self.definition.threshold,
+            keep_empty=self.definition.empty_users == "zero",
+            masks=not self.benchmark.split.asks_repeats,
+        )
+
+    @cached_property
+    def exposure(self) -> ExposureContext | None:
+        """Data on exposure, if the file asks for estimates that correct for it."""
+        evaluation = self.benchmark.evaluation
+        return (
+            build_exposure_context(self.store, self.split_id, evaluation, self.definition)
+            if evaluation.exposure
+            else None
+        )
+
+    @cached_property
+    def curves(self) -> CurveContext | None:
+        """Held-out users and the plan of their learning curves, if the file asks for curves."""
+        if self.benchmark.evaluation.learning_curve is None:
+            return None
+        from recbench_spark.night.curve_context import build_curve_context  # noqa: PLC0415
+
+        return build_curve_context(self.data, self.benchmark)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items of the catalogue."""
+        return self.data.n_items
+
+    @cached_property
+    def data(self) -> SplitData:
+        """The data that models may use."""
+        return SplitData(
+            self.store,
+            self.split_id,
+            self.definition,
+            self.benchmark.dataset.world,
+            folds_users=self.benchmark.split.holds_out_users,
+            asks_repeats=self.benchmark.split.asks_repeats,
+            suite=self.benchmark.name,
+            dataset=self.benchmark.dataset.name,
+            logical_date=self.logical_date,
+            scale=self.benchmark.dataset.scale,
+            typed_ids=self.benchmark.dataset.is_typed,
+        )
+
+    def plan(self) -> MetricPlan:
+        """Return the plan of the metrics."""
+        return make_metric_plan(self.benchmark.evaluation, self.definition)
+
+
+def open_night(store: FileTables, benchmark: Benchmark, logical_date: date) -> BenchmarkNight:
+    """Check the settings, name the split and identify the inputs of a night."""
+    benchmark = fill_placeholders(benchmark, logical_date)
+    check_benchmark(benchmark)
+    store.require_access()  # fail now, not after hours of work
+    split_id, inputs = identify_split(store, benchmark)
+    identify = choose_identity(store)
+    inputs |= {name: identify(path) for name, path in evaluation_paths(benchmark).items()}
+    return BenchmarkNight(store, benchmark, benchmark.definition, split_id, inputs, logical_date)
+
+
+def hold_night(night: BenchmarkNight, journal: Journal, part: str = "") -> AbstractContextManager[object]:
+    """Return the lock of a night; another job with the same night waits until this one has ended.
+
+    The second job then sees the results of the first one. A killed job is not waited for. A remote
+    warehouse and a catalog where Spark writes have no leases: there both jobs run, and each run is whole.
+
+    Args:
+        night: the night.
+        journal: reports that this job waits for another one.
+        part: name of some of its models; two different parts run at once.
+    """
+    name = "-".join(filter(None, ("night", night.benchmark.name, str(night.logical_date), part)))
+    return night.store.take_turns(name, journal.say)
+
+
+def count_attempts(night: BenchmarkNight) -> dict[str, int]:
+    """Count the succeeded runs of each model with its key on this night."""
+    filters = [
+        ("suite", "=", night.benchmark.name),
+        ("logical_date", "=", night.logical_date),
+        ("status", "=", "succeeded"),
+    ]
+    rows = night.store.rows(schemas.RUNS, filters, ["model", "run_key"])
+    done = Counter((row["model"], row["run_key"]) for row in rows)
+    return {model.name: done[model.name, make_run_key(night, model)] for model in night.benchmark.models}
+
+
+def list_missing_models(night: BenchmarkNight, attempts: Mapping[str, int]) -> list[ModelConfig]:
+    """Return the models without a succeeded run, by the result of `count_attempts`."""
+    return [model for model in night.benchmark.models if not attempts[model.name]]
+
+
+AGE_COLUMNS = ("finished_at", "attempt", "run_id")
+"""Columns that order several attempts by age."""
+
+
+def sort_by_age(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Sort rows of `runs` so that the newest attempt is last; NULL is oldest."""
+    return sorted(runs, key=lambda row: [(row[name] is not None, row[name]) for name in AGE_COLUMNS])
+
+
+def find_newest_runs(night: BenchmarkNight, filters: Filters = ()) -> dict[str, Mapping[str, Any]]:
+    """Return the newest succeeded run of each model with the present settings and inputs, by model.
+
+    A run of the same model with other metrics, or another definition, dataset or split, has another key.
+
+    Args:
+        night: the night of the benchmark file.
+        filters: further conditions on rows of `runs`; empty: runs of every night.
+    """
+    keys_by_model = {model.name: make_run_key(night, model) for model in night.benchmark.models}
+    all_filters = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded"), *filters]
+    rows = night.store.rows(schemas.RUNS, all_filters, ["model", "run_key", "seconds", *AGE_COLUMNS])
+    return {
+        row["model"]: row for row in sort_by_age(rows) if keys_by_model.get(row["model"]) == row["run_key"]
+    }
+
+
+def require_truth(night: BenchmarkNight) -> None:
+    """Refuse a night whose parts hold no rows."""
+    filled = {row["part"] for row in night.manifest if row["fact"] == "rows" and row["value"]}
+    for part in night.benchmark.evaluation.parts:
+        if part not in filled:
+            raise DataError(
+                f"part '{part}' of dataset {night.benchmark.dataset.name} is empty",
+                f"parts with rows: {', '.join(sorted(filled))}; see split and evaluation.parts",
+            )
+
+
+def require_split(night: BenchmarkNight) -> None:
+    """Refuse to publish if the split was removed or an input was changed during the run."""
+    require_unchanged()
+    if current_split_id(night.store.rows, night.split_id) != night.split_id:
+        raise StoreError(f"split {night.split_id} was removed by jobs/maintain.py meanwhile", "run again")
+
+
+def check_night_gates(night: BenchmarkNight) -> list[Check]:
+    """Check the gates on facts of the split, its suspect ids and its pairs, with the night's manifest."""
+    gates = [gate for gate in night.benchmark.gates if gate.fact not in list_model_facts(night.benchmark)]
+    zone = night.benchmark.dataset.zone
+    facts = [*night.manifest]
+    facts += [fact._asdict() for fact in list_age_facts(facts, night.logical_date, zone)]
+    return [
+        *gate_checks(select_gates(gates, night.benchmark.split, facts), facts),
+        *check_suspects(facts),
+        *check_row_order(facts),
+    ]
+
+
+def check_row_order(facts: Iterable[Mapping[str, Any]]) -> list[Check]:
+    """Warn of pairs whose rows differ while no time says which is the last."""
+    rows = [row for row in facts if (row["part"], row["fact"]) == ("log", UNORDERED)]
+    return [
+        warn_above_zero("log: pairs without a last row", row["value"], row["detail"])
+        for row in rows
+        if row["value"]
+    ]
+
+
+def check_model_gates(night: BenchmarkNight, model: ModelConfig) -> list[GateCheck]:
+    """Check the gates on facts of a model, if it has reported any: on its first night there is no drift."""
+    gates = [gate for gate in night.benchmark.gates if gate.fact in model.facts]
+    facts = make_adapter(model).facts(night.data) if gates else []
+    return gate_checks(gates, facts) if facts else []
+
+
+def make_run_key(night: BenchmarkNight, model: ModelConfig) -> str:
+    """Hash all that a run's numbers depend on: same key, same numbers."""
+    inputs = {**night.inputs, **identify_model_inputs(night.store, model)}
+    others = list_switched_models(night.benchmark, model)
+    inputs |= {f"run of {other.name}": make_run_key(night, other) for other in others}
+    return hash_run_key(night.benchmark, night.definition, night.split_id, inputs, model)
+
+
+def identify_model_inputs(store: FileTables, model: ModelConfig) -> dict[str, str]:
+    """Return the identity of each file that a model is read from."""
+    return run_keys.identify_model_inputs(choose_identity(store), model)
+
+
+def describe_metric(evaluation: Evaluation, definition: Definition, metric: str) -> str:
+    """Return the definition string of a metric of a night; metrics of predictions have one definition."""
+    if metric == MANDCG and evaluation.learning_curve is not None:
+        return describe_curve(evaluation.learning_curve, definition, CURVE_METRIC)
+    if metric not in METRICS and metric not in LIST_METRICS:
+        return VERSION
+    return make_metric_plan(evaluation, definition).describe(metric)
+
+
+def yesterday_stamp(store: FileTables) -> str:
+    """Return the time stamp of run ids a day ago: older runs that are not running will never succeed.
+
+    The clock is that of the warehouse's storage, and this host's for a catalog where Spark writes.
+    """
+    seconds = store.read_clock()
+    return (datetime.fromtimestamp(seconds, UTC) - timedelta(days=1)).strftime(STAMP_FORMAT)

@@ -1,0 +1,74 @@
+"""State of a night in its file in `results/` from its beginning on, so that nobody reads an earlier end."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime
+
+from recbench_spark.errors import RecbenchError
+from recbench_spark.night.night_status import night_file, read_filled_tables
+from recbench_spark.night.result_files import NightStateRecord, list_versions
+from recbench_spark.runtime.journal import write_json
+from recbench_spark.storage.arrow_store import is_made
+from recbench_spark.storage.objects import read_bytes
+
+ErrorReader = Callable[[BaseException], tuple[int, str]]
+"""Function from an error to the exit code of its job and its message."""
+
+
+@contextmanager
+def record_state(root: str, suite: str, day: date, read_error: ErrorReader) -> Iterator[None]:
+    """Mark a night as running, and as failed where the block ends by an error.
+
+    A night that comes to its end replaces the mark by its outcome. What another attempt at the same night
+    wrote meanwhile stays. A folder that does not exist yet is not made. A process that is killed leaves the
+    mark `running`. Warehouses in a catalog have no such file.
+
+    Args:
+        root: root of the warehouse.
+        suite: name of the benchmark.
+        day: the night.
+        read_error: called with the error that ends the block.
+    """
+    place, attempt = night_file(root, suite, day), uuid.uuid4().hex
+    begun = NightStateRecord(
+        suite=suite,
+        logical_date=day,
+        state="running",
+        attempt=attempt,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        exit_code=None,
+        error=None,
+        tables=read_filled_tables(root, suite, day),
+        versions=list_versions(),
+    )
+    marked = _write(root, place, begun)
+    try:
+        yield
+    except BaseException as error:
+        if not marked or _read_attempt(place) == attempt:
+            code, message = read_error(error)
+            ended = {"state": "failed", "exit_code": code, "error": message}
+            _write(root, place, begun.model_copy(update=ended))
+        raise
+
+
+def _write(root: str, place: str, record: NightStateRecord) -> bool:
+    """Write a record where the warehouse has files; the job itself reports errors of its storage."""
+    if not is_made(root):
+        return False
+    with suppress(OSError, RecbenchError):
+        write_json(place, record.model_dump(mode="json"))
+        return True
+    return False
+
+
+def _read_attempt(place: str) -> str | None:
+    """Return the attempt whose mark a file holds; None where a night has come to its end."""
+    with suppress(OSError, ValueError):
+        attempt = json.loads(read_bytes(place) or b"{}").get("attempt")
+        return None if attempt is None else str(attempt)
+    return None

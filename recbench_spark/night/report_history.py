@@ -1,0 +1,170 @@
+"""Read for a report what earlier nights say: values, falls with their causes, tested differences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+
+from recbench_spark import reports
+from recbench_spark.core.inputs import OLD_IDENTITY
+from recbench_spark.errors import ConfigError
+from recbench_spark.models.settings import model_class
+from recbench_spark.night.code_provenance import code_changes
+from recbench_spark.night.comparisons import regression_in_words
+from recbench_spark.query.answers import Ask, list_texts
+from recbench_spark.reports.frame_values import is_missing
+from recbench_spark.schemas import RUNS
+from recbench_spark.storage.file_tables import FileTables
+
+FILES_IN_WORDS = {
+    "lists": "lists",
+    "scores": "scores",
+    "embeddings": "vectors",
+    "predictions": "predictions",
+}
+"""What the files of a kind of model hold; those of others are `files`."""
+
+NOT_A_SETTING = ("name", "path", "provenance", "version")
+"""Parts of a model's settings whose change is no cause: places differ every night."""
+
+
+def read_history(ask: Ask, suite: str, day: date, report: reports.Report) -> pd.DataFrame:
+    """Return a suite's numbers of the report's measure on the last nights until one: those that are shown.
+
+    The driver holds a row for each model, part and night.
+    """
+    if not report.leaderboards:
+        return pd.DataFrame(columns=list(reports.HISTORY_COLUMNS))
+    measure = report.leaderboards[0].measure
+    until = f"suite = '{suite}' AND logical_date <= DATE '{day}'"
+    nights = (
+        f"SELECT DISTINCT logical_date FROM runs WHERE {until} AND status = 'succeeded' "
+        f"ORDER BY logical_date DESC LIMIT {reports.NIGHTS_SHOWN}"
+    )
+    return ask(
+        f"SELECT {', '.join(reports.HISTORY_COLUMNS)} FROM current_metrics "
+        f"WHERE {until} AND {measure_condition(measure.metric, measure.k)} AND slice_key IS NULL "
+        f"AND logical_date >= (SELECT MIN(logical_date) FROM ({nights}) AS nights) "
+        "ORDER BY logical_date, split_id, run_id"
+    )
+
+
+def measure_condition(metric: str, k: int | None) -> str:
+    """Return the SQL condition for a metric and a cut-off."""
+    return f"metric = '{metric}' AND {f'k = {k}' if k else 'k IS NULL'}"
+
+
+def read_compared(ask: Ask, run_ids: Sequence[str], report: reports.Report) -> pd.DataFrame:
+    """Return rows of `current_comparisons` of these runs at the report's measure."""
+    if not report.leaderboards or not run_ids:
+        return pd.DataFrame(columns=list(reports.COMPARED_COLUMNS))
+    measure = report.leaderboards[0].measure
+    return ask(
+        f"SELECT {', '.join(reports.COMPARED_COLUMNS)} FROM current_comparisons "
+        f"WHERE run_id IN ({list_texts(run_ids)}) AND {measure_condition(measure.metric, measure.k)}"
+    )
+
+
+def read_regressed(ask: Ask, run_ids: Sequence[str], day: date) -> list[dict[str, Any]]:
+    """Return the regressions of these runs on a night; models that can be deployed come first."""
+    columns = ", ".join(f"c.{name}" for name in reports.COMPARED_COLUMNS)
+    rows = ask(
+        f"SELECT {columns}, r.model_kind FROM current_comparisons AS c "
+        "INNER JOIN runs AS r ON r.run_id = c.run_id "
+        f"WHERE c.regressed AND c.logical_date = DATE '{day}' AND c.run_id IN ({list_texts(run_ids)})"
+    )
+    records = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
+    for row in records:
+        row["k"] = None if is_missing(row["k"]) else int(row["k"])
+    return sorted(records, key=_order_regressed)
+
+
+def _order_regressed(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    unshipped = row["model_kind"] in reports.NOT_SHIPPED
+    return (unshipped, row["model"], row["part"], row["metric"], row["k"] or 0, row["kind"])
+
+
+def describe_regressions(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return regressions in words, with all their numbers."""
+    return tuple(regression_in_words(SimpleNamespace(**row)) for row in rows)
+
+
+def make_falls(store: FileTables, rows: Sequence[Mapping[str, Any]]) -> tuple[reports.Fall, ...]:
+    """Return regressions with their causes. The driver holds a row of `runs` for each of their runs."""
+    ids = sorted({row[name] for row in rows for name in ("run_id", "other_run_id")})
+    names = ["run_id", "model_kind", "config_json", "inputs_json"]
+    runs = {one["run_id"]: one for one in (store.rows(RUNS, [("run_id", "in", ids)], names) if ids else [])}
+    pairs = [(row["other_run_id"], row["run_id"]) for row in rows]
+    codes = code_changes(store, pairs) if pairs else {}
+    falls = []
+    for row, pair in zip(rows, pairs, strict=True):
+        code = codes.get(pair)
+        before, after = (runs.get(run_id, {}) for run_id in pair)
+        causes = reports.list_causes(
+            list_changed_inputs(before, after),
+            list_changed_settings(before, after),
+            code.words if code else None,
+            str(row["logical_date"])[:10],
+            str(row["other_date"])[:10],
+        )
+        is_shipped = row["model_kind"] not in reports.NOT_SHIPPED
+        falls.append(reports.make_fall(dict(row), causes, is_shipped))
+    return tuple(falls)
+
+
+def list_changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return what two runs read with another content: `lists`, `log` and other names.
+
+    Identities of older code do not describe the content, so they say nothing.
+    """
+    inputs, others = (json.loads(run.get("inputs_json") or "{}") for run in (after, before))
+    changed = []
+    for name in sorted(inputs.keys() & others.keys()):
+        texts = (inputs[name], others[name])
+        if texts[0] != texts[1] and not any(OLD_IDENTITY.fullmatch(text) for text in texts):
+            is_own = name.startswith("model ")
+            files = FILES_IN_WORDS.get(str(after.get("model_kind")), "files")
+            changed.append(files if is_own else "log" if name in ("log", "dataset") else name)
+    return list(dict.fromkeys(changed))
+
+
+def list_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a model that differ between two runs, as `name from a to b`."""
+    settings, others = (
+        dict(_flatten(json.loads(run.get("config_json") or "{}").get("model", {})))
+        for run in (after, before)
+    )
+    names = sorted(settings.keys() | others.keys(), key=lambda name: (name != "kind", name))
+    return [
+        f"{name} from {others.get(name, 'none')} to {settings.get(name, 'none')}"
+        for name in names
+        if settings.get(name) != others.get(name)
+    ]
+
+
+def _flatten(
+    settings: Mapping[str, Any], prefix: str = "", paths: Iterable[str] = ()
+) -> Iterator[tuple[str, str]]:
+    paths = {*paths, *_list_paths(settings.get("kind"))}
+    for name, value in settings.items():
+        if name in NOT_A_SETTING or name.endswith("path") or name in paths:
+            continue
+        if isinstance(value, dict):
+            below = [path.removeprefix(f"{name}.") for path in paths if path.startswith(f"{name}.")]
+            yield from _flatten(value, f"{prefix}{name}.", below)
+        else:
+            yield f"{prefix}{name}", str(value)
+
+
+def _list_paths(kind: object) -> Sequence[str]:
+    """Return the settings of a kind of models that are paths; nothing for a section of another kind."""
+    try:
+        paths = model_class(str(kind)).paths if kind else ()
+    except ConfigError:
+        return ()
+    return paths if isinstance(paths, tuple) else ()  # those of `retrieved` are those of its base

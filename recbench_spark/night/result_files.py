@@ -1,0 +1,216 @@
+"""Files in `results/`: the outcome of a run, and of a night, for programs that read JSON and no tables.
+
+Their form has a version. A field is added under the same version, and one that is renamed, removed or means
+something else raises it. `docs/results.schema.json` is the schema, which `python -m tools.result_schema`
+writes, and `docs/reference/results.md` explains it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from recbench_spark import __version__
+from recbench_spark.analyses.comparisons.differences import HOLDOUT
+from recbench_spark.config import Benchmark
+from recbench_spark.core import revisions
+from recbench_spark.schemas import COMPARISONS, METRICS
+from recbench_spark.storage.file_tables import FileTables, RowReader
+
+SCHEMA_VERSION: Literal[1] = 1
+
+PACKAGES = (
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "numba",
+    "deltalake",
+    "duckdb",
+    "pyspark",
+    "torch",
+    "faiss-cpu",
+)
+"""Packages whose versions stand in a file."""
+
+
+class FileRecord(BaseModel):
+    """Base of the parts of a file: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class MetricRecord(FileRecord):
+    """One number over all users of a part, with its interval."""
+
+    model: str
+    run_id: str
+    part: str
+    metric: str
+    k: int | None = Field(description="cut-off; null: over the whole ranking")
+    definition: str
+    value: float | None = Field(description="mean over the averaged users; null: undefined")
+    stderr: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int = Field(description="users averaged, or rows of value metrics")
+
+
+class DifferenceRecord(FileRecord):
+    """One difference between two runs, as in the table `comparisons`."""
+
+    kind: str = Field(description="pair, previous or baseline")
+    model: str
+    other: str
+    run_id: str
+    other_run_id: str
+    logical_date: date
+    other_date: date
+    part: str
+    metric: str
+    k: int | None
+    definition: str
+    users: int
+    value: float | None
+    other_value: float | None
+    difference: float | None
+    ci_low: float | None
+    ci_high: float | None
+    p_t: float | None
+    p_holm: float | None
+    with_baseline: bool | None
+    family: int | None = Field(description="tests over which p_holm is adjusted")
+    verdict: str | None
+    allowed_drop: float | None
+    regressed: bool
+
+
+class RunRecord(FileRecord):
+    """`results/RUN_ID.json`: the outcome of one run."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["run"] = "run"
+    run_id: str
+    suite: str
+    model: str
+    logical_date: date
+    status: Literal["succeeded", "failed"]
+    exit_code: int
+    error: str | None
+    metrics: list[MetricRecord]
+    versions: dict[str, str]
+    revisions: dict[str, int]
+
+
+class NightStateRecord(FileRecord):
+    """`results/night-SUITE-DATE.json` while a night runs, and where it ended before its models did."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["night"] = "night"
+    suite: str
+    logical_date: date
+    state: Literal["running", "failed"]
+    attempt: str = Field(description="name of the process that wrote the file")
+    started_at: str = Field(description="begin of the attempt, UTC")
+    exit_code: int | None = Field(description="null: the night runs, or its process was killed")
+    error: str | None = Field(description="why the night ended")
+    tables: list[str] = Field(description="as the end of an earlier attempt has it")
+    versions: dict[str, str]
+
+
+class NightRecord(FileRecord):
+    """`results/night-SUITE-DATE.json`: the outcome of a night."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["night"] = "night"
+    state: Literal["finished"] = "finished"
+    suite: str
+    logical_date: date
+    exit_code: int
+    run_ids: dict[str, str] = Field(description="the run of each model")
+    failed: dict[str, str] = Field(description="failed models and their errors")
+    regressions: list[str] = Field(description="one sentence for each regression")
+    regressed: list[DifferenceRecord] = Field(description="the same regressions as fields")
+    metrics: list[MetricRecord]
+    comparisons: list[DifferenceRecord] = Field(description="differences of models of this night")
+    report: str | None = Field(description="path of the report below the warehouse")
+    leaderboard: str
+    sql_lines: list[str]
+    tables: list[str] = Field(description="tables that hold rows of this night")
+    follows: str = Field(description="hash by which a later run sees that the night is complete")
+    versions: dict[str, str]
+    revisions: dict[str, int]
+
+
+def list_versions() -> dict[str, str]:
+    """Return the versions of this package, of Python, and of the packages that it computes with."""
+    versions = {"recbench-spark": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def describe_code() -> dict[str, Any]:
+    """Return the versions and revisions, as every file has them."""
+    return {"versions": list_versions(), "revisions": dict(revisions.REVISIONS)}
+
+
+def read_metrics(store: FileTables, models: Mapping[str, str], benchmark: Benchmark) -> list[MetricRecord]:
+    """Read the numbers of some runs over all users, in the order of model, part, metric and cut-off.
+
+    Of a whole curve the cut-offs that the benchmark file names are read.
+
+    Args:
+        store: the warehouse.
+        models: run id -> model.
+        benchmark: the benchmark file.
+    """
+    names = [name for name in MetricRecord.model_fields if name != "model"]
+    filters = [("run_id", "in", sorted(models)), ("estimator", "=", HOLDOUT)]
+    rows = store.rows(METRICS, filters, [*names, "slice_key"]) if models else []
+    cuts = (*benchmark.evaluation.k, None)
+    kept = [row for row in rows if row["slice_key"] is None and row["k"] in cuts]
+    records = [MetricRecord(model=models[row["run_id"]], **_make_finite(row, names)) for row in kept]
+    return sorted(records, key=_sort_key)
+
+
+def read_differences(read: RowReader, comparison_id: str) -> list[DifferenceRecord]:
+    """Read the rows of a comparison."""
+    names = list(DifferenceRecord.model_fields)
+    rows = read(COMPARISONS, [("comparison_id", "=", comparison_id)], names)
+    records = [DifferenceRecord(**_make_finite(row, names)) for row in rows]
+    return sorted(records, key=lambda one: (one.kind, one.other, *_sort_key(one)))
+
+
+def _sort_key(record: MetricRecord | DifferenceRecord) -> tuple[Any, ...]:
+    return (record.model, record.part, record.metric, record.definition, record.k is None, record.k or 0)
+
+
+def _make_finite(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return some columns of a row; NaN, which JSON has not, is None."""
+    return {
+        name: None if isinstance(row[name], float) and not math.isfinite(row[name]) else row[name]
+        for name in names
+    }
+
+
+def make_schema() -> dict[str, Any]:
+    """Return the JSON schema of all files."""
+    parts: Sequence[type[FileRecord]] = (RunRecord, NightRecord, NightStateRecord)
+    schemas = [part.model_json_schema(mode="serialization") for part in parts]
+    definitions = {name: one for schema in schemas for name, one in schema.pop("$defs", {}).items()}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"Files in results/, version {SCHEMA_VERSION}",
+        "oneOf": schemas,
+        "$defs": definitions,
+    }

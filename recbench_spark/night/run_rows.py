@@ -1,0 +1,142 @@
+"""A night's measures, and the rows that its runs write into result tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.analyses.exposure.debiased import estimation_measure
+from recbench_spark.analyses.exposure.estimation_plan import EstimationPlan
+from recbench_spark.analyses.exposure.night_exposure import (
+    empty_rows,
+    estimate_with_rewards,
+    list_findings,
+    make_plan,
+    strata_checks,
+)
+from recbench_spark.analyses.sampling.sampled import check_uncorrected_metrics
+from recbench_spark.config import ModelConfig
+from recbench_spark.core.checks import Check
+from recbench_spark.engine.measures import Measures, list_results
+from recbench_spark.evaluation.run_measures import make_measures
+from recbench_spark.metrics.accuracy import MetricPlan
+from recbench_spark.metrics.listed import ListedCatalogue
+from recbench_spark.metrics.ranking_counts import checks_from_counts
+from recbench_spark.models.adapters.model_adapter import make_adapter
+from recbench_spark.night.night import BenchmarkNight, check_model_gates, check_night_gates
+from recbench_spark.ranking.batch_schemas import METRIC_ROWS
+from recbench_spark.ranking.request import RankingRequest
+from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE
+from recbench_spark.storage.commits import Addition, check_rows
+
+
+@dataclass(frozen=True)
+class NightMeasures:
+    """Measures that a night applies to every model's rankings.
+
+    Attributes:
+        plan: plan for the metrics.
+        request: request to the ranking.
+        measures: measures by name.
+        catalogue: what metrics of lists need; None: none are asked for.
+        has_values: users' values are stored.
+        later: measures for estimates whose rows need a join with rewards.
+        estimation: plan for estimates that correct for exposure, if the file asks for them.
+    """
+
+    plan: MetricPlan
+    request: RankingRequest
+    measures: Measures
+    catalogue: ListedCatalogue | None
+    has_values: bool
+    later: Measures
+    estimation: EstimationPlan | None
+
+    @classmethod
+    def from_night(cls, night: BenchmarkNight) -> NightMeasures:
+        """Compose a night's measures."""
+        evaluation, plan, exposure = night.benchmark.evaluation, night.plan(), night.exposure
+        estimation = make_plan(exposure, plan, night.benchmark.headline) if exposure else None
+        is_later = exposure is not None and exposure.wants_lists
+        catalogue = night.catalogue if plan.wants_lists else None
+        measures = make_measures(plan, catalogue, evaluation, None if is_later else estimation)
+        later = {"estimates": estimation_measure(estimation)} if estimation and is_later else {}
+        has_values = evaluation.user_metrics and bool(plan.rank_metrics or plan.list_metrics)
+        request = plan.request(lists=is_later)
+        return cls(plan, request, measures, catalogue, has_values, later, estimation)
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """Rows that one run writes into result tables."""
+
+    metrics: list[pa.Table]
+    multiverse: list[pa.Table]
+    checks: list[Check]
+
+    @property
+    def warnings(self) -> int:
+        """Count the checks that did not pass."""
+        return sum(not check.passed for check in self.checks)
+
+
+def make_run_rows(
+    night: BenchmarkNight,
+    wanted: NightMeasures,
+    run: tuple[str, ModelConfig],
+    results: Mapping[str, pa.Table],
+    input_checks: list[Check],
+) -> RunRows:
+    """Make a run's rows.
+
+    Args:
+        night: the night.
+        wanted: what the night measures.
+        run: id of the run, and its model.
+        results: the measures' results by name.
+        input_checks: what the model's inputs left out.
+    """
+    run_id, model = run
+    evaluation, checks, joined = night.benchmark.evaluation, list(input_checks), []
+    if wanted.later and night.exposure:
+        later, unknown = estimate_with_rewards(night.store, run_id, wanted.later, night.exposure.settings)
+        results, joined = {**results, **later}, [unknown]
+    metrics = list_results({**wanted.measures, **wanted.later}, results, METRICS)
+    if wanted.estimation and night.exposure:
+        metrics.append(pa.Table.from_pylist(empty_rows(wanted.estimation), METRIC_ROWS))
+        checks += list_findings(night.exposure, wanted.estimation) + joined
+        checks += strata_checks(wanted.estimation, _list_compared(results.get("estimates")))
+    lists = make_adapter(model).lists
+    checks += checks_from_counts(results.get("counts"), evaluation.parts, lists=lists)
+    checks += check_uncorrected_metrics(wanted.plan, evaluation.draw.estimators)
+    checks += [*check_night_gates(night), *check_model_gates(night, model)]
+    return RunRows(metrics, list_results(wanted.measures, results, MULTIVERSE), checks)
+
+
+def _list_compared(estimates: pa.Table | None) -> list[SimpleNamespace]:
+    """List the estimates with replicates, by which numbers of strata are compared."""
+    if estimates is None:
+        return []
+    rows = estimates.filter(pc.is_valid(estimates.column("replicates"))).to_pylist()
+    return [SimpleNamespace(**row) for row in rows]
+
+
+def list_additions(rows_by_run: Mapping[str, RunRows]) -> list[Addition]:
+    """Return the rows of runs, by run id, as additions: one for each table."""
+    additions = []
+    for table, name in ((METRICS, "metrics"), (MULTIVERSE, "multiverse")):
+        rows = [
+            rows.append_column("run_id", pa.repeat(pa.scalar(run_id), rows.num_rows))
+            for run_id, run_rows in rows_by_run.items()
+            for rows in getattr(run_rows, name)
+        ]
+        if rows:
+            additions.append(Addition(table, rows=pa.concat_tables(rows, promote_options="default")))
+    checks = [
+        row for run_id, run_rows in rows_by_run.items() for row in check_rows(run_id, run_rows.checks)
+    ]
+    return [*additions, Addition(CHECKS, rows=checks)]

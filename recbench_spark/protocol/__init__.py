@@ -1,1 +1,0 @@
-"""Splits, their manifests, and the catalogue."""

@@ -1,0 +1,110 @@
+"""Candidates of each user for a ranking: given ones, or items drawn for each user. Without Spark."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.arrays import Ints
+from recbench_spark.storage.blocks import Rows
+from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
+
+
+class CandidateRule(NamedTuple):
+    """Kind of the rows of candidates.
+
+    Attributes:
+        with_truth: truth items are candidates too, even if the rows do not list them.
+        drawn: mode of the draw, one of SAMPLED; None: given rows.
+        n_items: items of the catalogue, for draws.
+    """
+
+    with_truth: bool = False
+    drawn: str | None = None
+    n_items: int = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the rows."""
+        return ("user_id", "candidates") if self.drawn is None else ("user_id", "part", "items")
+
+
+class Candidates(NamedTuple):
+    """Candidates that each user's truth items are ranked among.
+
+    Attributes:
+        rows: user_id, candidates (item indices); for draws user_id, part, items of
+            `negatives.draw_candidates`.
+        rule: what these rows are.
+    """
+
+    rows: Rows
+    rule: CandidateRule
+
+
+def add_candidates(users: pa.Table, rows: pa.Table | None, rule: CandidateRule) -> pa.Table:
+    """Add `candidates` to users who have their own; for uniform draws also `drawn` and `pool`.
+
+    Args:
+        users: rows of `part_users.select_part_users`.
+        rows: the rows of candidates of these users; None: they have none.
+        rule: what these rows are.
+    """
+    truth, kind = users.column("items"), pa.list_(pa.int32())
+    lists = pa.nulls(len(users), kind)
+    if rows is not None:
+        place_n = pc.index_in(_key_users(users, rule), _key_users(rows, rule))
+        lists = rows.column(rule.columns[-1]).cast(kind).take(place_n).combine_chunks()
+    if rule.drawn is None and not rule.with_truth:
+        return users.append_column("candidates", lists)
+    added = _remove_items(lists, truth) if rule.drawn is None else lists
+    users = users.append_column("candidates", _join_lists(truth, added, pc.is_null(lists)))
+    # Popularity draws have no correction: it would need the popularity of every rank.
+    if rule.drawn != "uniform":
+        return users
+    known = _count_distinct(_join_lists(truth, users.column("masked")))
+    users = users.append_column("drawn", pc.list_value_length(lists))
+    return users.append_column("pool", pa.array(rule.n_items - known, pa.int64()))
+
+
+def _key_users(rows: pa.Table, rule: CandidateRule) -> pa.Array:
+    """Return the id of each row's user; for draws with the part."""
+    ids = rows.column("user_id").combine_chunks()
+    if rule.drawn is None:
+        return ids
+    return pc.binary_join_element_wise(ids, rows.column("part").combine_chunks(), "\0")
+
+
+def _number_pairs(lists: pa.Array) -> tuple[Ints, Ints]:
+    """Return the row and the item of each entry of lists, (e,) each."""
+    offsets, items = flatten_lists(lists)
+    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), items.astype(np.int64)
+
+
+def _join_lists(first: pa.Array, second: pa.Array, mask: pa.Array | None = None) -> pa.ListArray:
+    """Concatenate both lists of each row; NULL where the mask is true."""
+    rows, items = zip(_number_pairs(first), _number_pairs(second), strict=True)
+    row_e, item_e = np.concatenate(rows), np.concatenate(items)
+    return _make_lists(row_e, item_e, len(first), mask)
+
+
+def _remove_items(lists: pa.Array, others: pa.Array) -> pa.ListArray:
+    """Return each list without the items of another one."""
+    (row_e, item_e), (row_o, item_o) = _number_pairs(lists), _number_pairs(others)
+    is_kept = ~np.isin((row_e << 32) + item_e, (row_o << 32) + item_o)
+    return _make_lists(row_e[is_kept], item_e[is_kept], len(lists))
+
+
+def _make_lists(row_e: Ints, item_e: Ints, n: int, mask: pa.Array | None = None) -> pa.ListArray:
+    order = np.argsort(row_e, kind="stable")
+    items = pa.array(item_e[order], pa.int32())
+    return pa.ListArray.from_arrays(bound_lists(row_e[order], n), items, mask=mask)
+
+
+def _count_distinct(lists: pa.ListArray) -> Ints:
+    """Return the number of distinct items of each list, (n,)."""
+    row_e, item_e = _number_pairs(lists)
+    return np.bincount(np.unique((row_e << 32) + item_e) >> 32, minlength=len(lists))

@@ -1,0 +1,305 @@
+"""Ranks by counting: exact for every block size, partitioning, thread count and device.
+
+The score of user u and item i is, by definition, a float64 number:
+
+    s_ui = (sum_d u_d * v_id, added in index order) / n_i + b_i
+
+of the stored float32 vectors, with n_i = 1 (dot) or |v_i| (cosine; 0 for a zero vector) and the
+item's bias b_i. A product of two float32 is exact in float64, so a fused multiply-add (which rounds
+once) and a product followed by an addition give the same bits: the definition needs no compiler
+flag. The rank of a positive p is a count, `1 + #{c : s_c > s_p}` and a tie term: no list, no sort.
+
+The counting multiplies tiles of users by tiles of items in float32 and compares while the tile is
+in the second-level cache. With x the float32 product and E its error bound (`products.error_bound`),
+
+    x > s_p + E  =>  s > s_p          x < s_p - E  =>  s < s_p
+
+decides all but a few pairs; what lies between is scored in float64. Low precision never decides
+more than it has proven, so the counts do not depend on how the product was computed.
+
+Source of the bound: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq. 3.5:
+|fl(x'y) - x'y| <= gamma_n |x|'|y| with gamma_n = n u / (1 - n u), in any order of summation.
+
+Only functions that multiply tiles with torch import it: small jobs, and those in one process, save its two
+seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.core.compiling import compile_kernel, readonly
+from recbench_spark.core.threads import one_thread_products
+from recbench_spark.errors import DataError
+from recbench_spark.ranking.kernels.positives import (
+    ItemLists,
+    Positives,
+    RankCounts,
+    Tally,
+    count_among_positives,
+    count_exact,
+    find_slots,
+    list_arrays,
+    make_positives,
+    make_tally,
+)
+from recbench_spark.ranking.kernels.products import (
+    Pairing,
+    Products,
+    error_bounds,
+    exact_scores,
+    make_pairing,
+)
+from recbench_spark.ranking.kernels.tiles import FloatTile, scan_tile
+from recbench_spark.ranking.kernels.top import TopCandidates, make_work, sort_best, top_lists
+
+USER_TILE, ITEM_TILE = 128, 2048
+"""Users and items of one tile: its scores take 1 MB, so that they are compared while in the cache."""
+
+
+@dataclass(frozen=True)
+class CountingSettings:
+    """Settings of the counting: the wanted output and the size of tiles; tiles never change a number.
+
+    `top_k` 0: no lists. `cutoff` K: of positives beyond rank K only the fact is known (above = K, no
+    ties); they are no longer compared, and users without other positives are no longer multiplied.
+    `reduced`: up to a cut-off, 8-bit products and bounds decide what they can (`ranking.kernels.cutoff`);
+    None: where that is faster.
+    """
+
+    top_k: int = 0
+    cutoff: int | None = None
+    threads: int = 1
+    user_tile: int | None = None
+    item_tile: int | None = None
+    reduced: bool | None = None
+
+    @property
+    def may_reduce(self) -> bool:
+        """True if 8-bit products can give the wanted output."""
+        return self.cutoff is not None and not self.top_k and self.reduced is not False
+
+
+class PreparedBlock(NamedTuple):
+    """A block of users, ready to be counted by tiles on any device."""
+
+    products: Products
+    pairing: Pairing
+    plan: Positives
+    scores_s: Floats
+    tally: Tally
+
+
+def prepare_products(
+    products: Products, vectors_ud: Floats32, truth: ItemLists, masked: ItemLists
+) -> PreparedBlock:
+    """Sort the lists, score the positives in float64, compare them with each other."""
+    pairing = make_pairing(products, vectors_ud)
+    plan = make_positives(products.scored_i, truth, masked)
+    if truth.users != len(vectors_ud):
+        raise DataError(
+            f"{len(vectors_ud)} user vectors, truth of {truth.users} users",
+            "give one row, possibly empty, to each user",
+        )
+    scores_s, tally = exact_scores(pairing, plan.slot_users, plan.slot_items), make_tally(plan)
+    count_among_positives(plan, scores_s, tally)
+    return PreparedBlock(products, pairing, plan, scores_s, tally)
+
+
+def count_products(
+    prepared: PreparedBlock, settings: CountingSettings, users_u: Ints | None = None
+) -> tuple[Ints, Floats] | None:
+    """Count all tiles on the CPU into `prepared.tally`; return the first K if `top_k` is set.
+
+    `users_u`: users of the block to count; None: all.
+    """
+    if users_u is None:
+        users_u = np.arange(len(prepared.pairing.length_u))
+    work = make_work(prepared.plan, _bounds_u(prepared), settings.top_k)
+
+    def count(part: Ints) -> None:
+        _count_users(part, prepared, work, settings)
+
+    with plain_products():
+        in_threads(count, users_u, settings.threads)
+    return _collect_best(users_u, prepared, work, settings)
+
+
+def count_with_numpy(prepared: PreparedBlock, settings: CountingSettings) -> tuple[Ints, Floats] | None:
+    """Count like `count_products` with tiles that numpy multiplies; torch is not imported."""
+    users_u = np.arange(len(prepared.pairing.length_u))
+    work = make_work(prepared.plan, _bounds_u(prepared), settings.top_k)
+    # Products that overflow have an infinite bound, and items that are not scored are NaN.
+    with np.errstate(all="ignore"), one_thread_products():
+        _count_tiles(users_u, prepared, work, settings, _multiply_with_numpy)
+    return _collect_best(users_u, prepared, work, settings)
+
+
+def _collect_best(
+    users_u: Ints, prepared: PreparedBlock, work: TopCandidates, settings: CountingSettings
+) -> tuple[Ints, Floats] | None:
+    if not settings.top_k:
+        return None
+    items_uc, count_u = work.best_items[users_u], work.best_count[users_u]
+    return sort_best(users_u, prepared.pairing, items_uc, count_u, settings.top_k)
+
+
+def in_threads(count: Callable[[Ints], None], users_u: Ints, threads: int) -> None:
+    """Count parts of the users at a time, one torch thread each."""
+    import torch  # noqa: PLC0415
+
+    parts = np.array_split(users_u, max(1, threads))
+    one_each = partial(torch.set_num_threads, 1)
+    with ThreadPoolExecutor(len(parts), initializer=one_each) as pool:
+        for done in [pool.submit(count, part) for part in parts]:
+            done.result()
+
+
+@contextmanager
+def plain_products() -> Iterator[None]:
+    """Forbid TF32 and bfloat16 within float32 products, since the error bound is one of float32."""
+    import torch  # noqa: PLC0415
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _bounds_u(prepared: PreparedBlock) -> Floats:
+    """Return the error bound of each user over all items."""
+    length, bias = prepared.products.size(0, len(prepared.products.scored_i))
+    return error_bounds(prepared.pairing.length_u, length, bias, prepared.products.dims)
+
+
+Multiply = Callable[[Floats32, Floats32, Floats32], None]
+"""A function of rows of users, rows of items, and the array (users, items) that takes their products."""
+
+
+def _multiply_with_numpy(rows_rd: Floats32, operand_id: Floats32, x_ri: Floats32) -> None:
+    np.matmul(rows_rd, operand_id.T, out=x_ri)
+
+
+def _multiply_with_torch(rows_rd: Floats32, operand_id: Floats32, x_ri: Floats32) -> None:
+    import torch  # noqa: PLC0415
+
+    torch.mm(torch.from_numpy(rows_rd), torch.from_numpy(operand_id).t(), out=torch.from_numpy(x_ri))
+
+
+def _count_users(
+    users_u: Ints, prepared: PreparedBlock, work: TopCandidates, settings: CountingSettings
+) -> None:
+    _count_tiles(users_u, prepared, work, settings, _multiply_with_torch)
+
+
+def _count_tiles(
+    users_u: Ints,
+    prepared: PreparedBlock,
+    work: TopCandidates,
+    settings: CountingSettings,
+    multiply: Multiply,
+) -> None:
+    """Loop over tiles of items outside, so that each is read once, and over tiles of users inside."""
+    products, items = prepared.products, len(prepared.products.scored_i)
+    user_tile, item_tile = settings.user_tile or USER_TILE, settings.item_tile or ITEM_TILE
+    operand_ud = products.user_operand(prepared.pairing.vectors_ud[users_u])
+    buffer = np.empty(user_tile * item_tile, np.float32)
+    for start in range(0, items, item_tile):
+        stop = min(start + item_tile, items)
+        tile = FloatTile(start, *products.size(start, stop))
+        operand_id = products.item_operand(start, stop)
+        for at in range(0, len(users_u), user_tile):
+            rows_rd = operand_ud[at : at + user_tile]
+            x_ri = buffer[: len(rows_rd) * (stop - start)].reshape(len(rows_rd), stop - start)
+            multiply(rows_rd, operand_id, x_ri)
+            users_r = users_u[at : at + user_tile]
+            _scan(x_ri, users_r, tile, prepared, work, settings=settings)
+        users_u, operand_ud = _still_open(users_u, operand_ud, prepared, settings)
+
+
+def _scan(
+    x_ri: Floats32,
+    users_r: Ints,
+    tile: FloatTile,
+    prepared: PreparedBlock,
+    work: TopCandidates,
+    *,
+    settings: CountingSettings,
+) -> None:
+    _, pairing, plan, scores_s, tally = prepared
+    limits, progress = (_cutoff(settings), settings.top_k), (tally, work)
+    scan_tile(x_ri, users_r, tile, pairing, plan, scores_s, limits, progress)
+
+
+def _cutoff(settings: CountingSettings) -> int:
+    return np.iinfo(np.int64).max if settings.cutoff is None else settings.cutoff
+
+
+def _still_open(
+    users_u: Ints, operand_ud: Floats32, prepared: PreparedBlock, settings: CountingSettings
+) -> tuple[Ints, Floats32]:
+    """Return users with a positive that may still be within the cut-off, once enough others are done."""
+    if settings.cutoff is None or settings.top_k:
+        return users_u, operand_ud
+    open_u = _open_users(users_u, prepared.plan.slot_offsets, prepared.tally.above, settings.cutoff)
+    if np.count_nonzero(open_u) > 0.9 * len(users_u):
+        return users_u, operand_ud
+    return users_u[open_u], operand_ud[open_u]
+
+
+@compile_kernel
+def _open_users(users_u: Ints, slot_offsets: Ints, above_s: Ints, cutoff: int) -> Bools:
+    out = np.zeros(len(users_u), np.bool_)
+    for r in range(len(users_u)):
+        for s in range(slot_offsets[users_u[r]], slot_offsets[users_u[r] + 1]):
+            out[r] |= above_s[s] < cutoff
+    return out
+
+
+@compile_kernel
+def count_rows(scores_ri: Floats, first_user: int, scored_i: Bools, plan: Positives, tally: Tally) -> None:
+    """Count float64 rows of the users from `first_user`; set scores that are not ranked to NaN in place."""
+    for r in range(scores_ri.shape[0]):
+        u, row = first_user + r, scores_ri[r]
+        for i in range(len(row)):
+            if not scored_i[i]:
+                row[i] = np.nan
+        for m in range(plan.masked_offsets[u], plan.masked_offsets[u + 1]):
+            row[plan.masked_items[m]] = np.nan
+        for s in range(plan.slot_offsets[u], plan.slot_offsets[u + 1]):
+            above, tied, before = count_exact(row, plan.slot_items[s])
+            tally.above[s], tally.tied[s], tally.before[s] = above, tied, before
+
+
+@compile_kernel
+def count_lists(
+    slot_p: Ints, offsets_u: Ints, scores_c: Floats, truth_offsets: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """Return above, tied, before of each truth entry among its user's scored list."""
+    above, tied, before = np.full(len(slot_p), -1), np.zeros_like(slot_p), np.zeros_like(slot_p)
+    for u in range(len(offsets_u) - 1):
+        first = offsets_u[u]
+        row = scores_c[first : offsets_u[u + 1]]
+        for p in range(truth_offsets[u], truth_offsets[u + 1]):
+            if slot_p[p] >= 0:
+                above[p], tied[p], before[p] = count_exact(row, slot_p[p] - first)
+    return above, tied, before
+
+
+def count_scored_lists(truth: ItemLists, listed: Positives, scores_c: Floats, top_k: int) -> RankCounts:
+    """Count among given candidates, whose lists a plan has sorted."""
+    slot_p = find_slots(*list_arrays(truth), listed.slot_offsets, listed.slot_items)
+    offsets = listed.slot_offsets
+    counted = count_lists(slot_p, offsets, scores_c, readonly(truth.offsets_u))
+    top = top_lists(offsets, listed.slot_items, scores_c, top_k) if top_k else (None, None)
+    return RankCounts(*counted, np.diff(offsets), *top)

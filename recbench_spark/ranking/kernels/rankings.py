@@ -1,0 +1,70 @@
+"""Ranks of truth items as the few whole numbers from which every metric follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from recbench_spark.core.arrays import Bools, Floats, Ints
+
+
+@dataclass(frozen=True)
+class Rankings:
+    """Ranks of the truth items of u users among their candidates, user after user.
+
+    offsets: int64 (u + 1,), the truth items of user u are `offsets[u]:offsets[u + 1]`
+    relevance: float64 (p,), the grade of each truth item, relevant or not
+    above: int64 (p,), candidates with a strictly higher score; -1: the item is not ranked
+    tied: int64 (p,), other candidates with exactly the same score, truth items included
+    before: int64 (p,), those of `tied` that come first by item id, or by the hash of `ties=hashed`
+    length: int64 (u,), ranked candidates; 0: the system gave this user no output
+    """
+
+    offsets: Ints
+    relevance: Floats
+    above: Ints
+    tied: Ints
+    before: Ints
+    length: Ints
+
+    def users(self, start: int, stop: int) -> Rankings:
+        """Return the rankings of users start..stop - 1."""
+        first, last = int(self.offsets[start]), int(self.offsets[stop])
+        return Rankings(
+            self.offsets[start : stop + 1] - first,
+            self.relevance[first:last],
+            self.above[first:last],
+            self.tied[first:last],
+            self.before[first:last],
+            self.length[start:stop],
+        )
+
+
+def mark_relevant(grades: Floats, threshold: float | None) -> Bools:
+    """Return true for each grade at or above the threshold; without a threshold, for each above 0."""
+    return grades > 0 if threshold is None else raise_to_bounds(grades, [threshold]) >= threshold
+
+
+def raise_to_bounds(values: Floats, bounds: Iterable[float]) -> Floats:
+    """Return values in which a bound that was rounded down to float32 or float16 is the bound itself.
+
+    A column of float32 holds .7 as .69999999. So values meet a bound in the type of their column.
+    """
+    raised = values
+    for bound in bounds:
+        for rounded in list_roundings(bound):
+            raised = np.where(raised == rounded, bound, raised)
+    return raised
+
+
+def list_roundings(bound: float) -> list[float]:
+    """Return the bound as float32 and as float16 store it, where that is less than the bound.
+
+    >>> list_roundings(0.7), list_roundings(0.5)
+    ([0.699999988079071], [])
+    """
+    with np.errstate(over="ignore"):
+        stored = (float(np.float32(bound)), float(np.float16(bound)))
+    return [number for number in dict.fromkeys(stored) if -np.inf < number < bound]

@@ -1,0 +1,39 @@
+"""Requests to a ranking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recbench_spark.core.definitions import Definition
+from recbench_spark.errors import ConfigError
+
+USER_CANDIDATES = ("rated", "given", "uniform", "popularity")
+"""Candidate modes in which each user has own candidates."""
+
+
+@dataclass(frozen=True)
+class RankingRequest:
+    """Settings of a ranking.
+
+    Attributes:
+        definition: the evaluation definition.
+        top: length of the requested lists (0: none).
+        cutoff: largest rank that is counted; None: all. Where users have own candidates, all are counted.
+    """
+
+    definition: Definition
+    top: int = 0
+    cutoff: int | None = None
+
+
+def refuse_hashed_ties(definition: Definition, what: str) -> None:
+    """Refuse hashed ties of ranks that are counted without lists.
+
+    Raises:
+        ConfigError: the definition has `ties=hashed`.
+    """
+    if definition.ties == "hashed":
+        raise ConfigError(
+            f"{what}: definition.ties is 'hashed', which orders lists and scores that are given",
+            "definition.ties=id, or give the model's scores or lists",
+        )

@@ -1,0 +1,167 @@
+"""Exact order of candidates that an index returned, and the share of the exact list that they hold.
+
+Candidates are scored again in float64 by `ranking.kernels.products`, without the user's training items, and
+ordered by score, then smaller index: the order of exact lists. So an index decides which items are
+candidates, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
+from recbench_spark.core.compiling import compile_kernel
+from recbench_spark.ranking.kernels.products import Pairing, error_bound, exact_score
+
+BIAS_ERROR = 2.0**-50
+"""Relative error of a quotient and of a bias that is added in float64, with room to spare."""
+
+
+class ItemSets(NamedTuple):
+    """Ascending items of each user: `offsets_u` (u + 1,), `items_p` int32."""
+
+    offsets_u: Ints
+    items_p: Ints32
+
+
+class RetrievedLists(NamedTuple):
+    """Lists of a block: `items_uk` (u, k) padded with -1, `scores_uk` with NaN."""
+
+    items_uk: Ints
+    scores_uk: Floats
+
+
+def _multiply_rows(user_d: Floats32, item_d: Floats32) -> float:
+    """Return the float32 product of two rows, summed in any order."""
+    total = np.float32(0.0)
+    for d in range(len(user_d)):
+        total += user_d[d] * item_d[d]
+    return float(total)
+
+
+multiply_rows = compile_kernel(_multiply_rows, fastmath={"reassoc", "contract"})
+
+
+@compile_kernel
+def remove_items(items_c: Ints32, masked_m: Ints32, out_c: Ints32) -> int:
+    """Copy ascending items that are not masked; return their number."""
+    size, m = 0, 0
+    for c in range(len(items_c)):
+        while m < len(masked_m) and masked_m[m] < items_c[c]:
+            m += 1
+        if m == len(masked_m) or masked_m[m] != items_c[c]:
+            out_c[size] = items_c[c]
+            size += 1
+    return size
+
+
+@compile_kernel
+def score_items(pairing: Pairing, u: int, items_c: Ints32) -> Floats:
+    """Return `exact_score` of each item. Four sums go on side by side, each in its own order."""
+    scores, four = np.empty(len(items_c)), len(items_c) // 4 * 4
+    user_d = pairing.vectors_ud[u]
+    for c in range(0, four, 4):
+        i, j, k, m = items_c[c], items_c[c + 1], items_c[c + 2], items_c[c + 3]
+        a, b, e, f = 0.0, 0.0, 0.0, 0.0
+        for d in range(len(user_d)):
+            x = np.float64(user_d[d])
+            a += x * np.float64(pairing.vectors_id[i, d])
+            b += x * np.float64(pairing.vectors_id[j, d])
+            e += x * np.float64(pairing.vectors_id[k, d])
+            f += x * np.float64(pairing.vectors_id[m, d])
+        scores[c], scores[c + 1], scores[c + 2], scores[c + 3] = a, b, e, f
+        for n in range(c, c + 4):
+            i = items_c[n]
+            if not (pairing.length_u[u] > 0.0 and pairing.length_i[i] > 0.0):
+                scores[n] = 0.0
+            scores[n] = scores[n] / pairing.divisor_i[i] + pairing.bias_i[i]
+    for c in range(four, len(items_c)):
+        scores[c] = exact_score(pairing, u, items_c[c])
+    return scores
+
+
+@compile_kernel
+def rank_candidates(pairing: Pairing, candidates: ItemSets, masked: ItemSets, top_k: int) -> RetrievedLists:
+    """Return the first K of each user's candidates by exact score, then smaller index.
+
+    A float32 product with its error bound drops what K others certainly beat; the rest is scored exactly.
+
+    Args:
+        pairing: vectors of users and items; see `ranking.kernels.products.make_pairing`.
+        candidates: items that an index returned.
+        masked: items that a user's list leaves out.
+        top_k: length of the lists.
+    """
+    users = len(candidates.offsets_u) - 1
+    top = RetrievedLists(np.full((users, top_k), -1, np.int64), np.full((users, top_k), np.nan))
+    longest = 0
+    for u in range(users):
+        longest = max(longest, candidates.offsets_u[u + 1] - candidates.offsets_u[u])
+    items_c = np.empty(longest, np.int32)
+    for u in range(users):
+        row = candidates.items_p[candidates.offsets_u[u] : candidates.offsets_u[u + 1]]
+        hidden = masked.items_p[masked.offsets_u[u] : masked.offsets_u[u + 1]]
+        size = remove_items(row, hidden, items_c)
+        if size > 2 * top_k:
+            size = _drop_beaten(u, pairing, items_c, size, top_k)
+        scores = score_items(pairing, u, items_c[:size])
+        order = np.argsort(-scores, kind="mergesort")[:top_k]
+        for k in range(len(order)):
+            top.items_uk[u, k], top.scores_uk[u, k] = items_c[order[k]], scores[order[k]]
+    return top
+
+
+@compile_kernel
+def _drop_beaten(u: int, pairing: Pairing, items_c: Ints32, size: int, top_k: int) -> int:
+    """Keep, in place and in order, the candidates that may be among the first K; return their number."""
+    x, bound = np.empty(size), 0.0
+    user_d = pairing.vectors_ud[u]
+    for c in range(size):
+        i = items_c[c]
+        product = multiply_rows(user_d, pairing.vectors_id[i])
+        x[c] = product / pairing.divisor_i[i] + pairing.bias_i[i]
+        raw = pairing.length_i[i] * pairing.divisor_i[i]  # of the vector that was multiplied
+        own = error_bound(pairing.length_u[u], raw, 0.0, len(user_d)) / pairing.divisor_i[i]
+        bound = max(bound, own + BIAS_ERROR * (abs(x[c]) + abs(pairing.bias_i[i])))
+    kth = np.partition(x, size - top_k)[size - top_k]
+    left = 0
+    for c in range(size):
+        if not x[c] < kth - 2.0 * bound:
+            items_c[left] = items_c[c]
+            left += 1
+    return left
+
+
+@compile_kernel
+def count_reached(scores_uk: Floats, exact_uk: Floats, top_k: int) -> Ints:
+    """Return how many of a list's first K items reach the K-th best exact score, (u,).
+
+    Args:
+        scores_uk: exact scores of distinct retrieved items, falling, padded with NaN.
+        exact_uk: the best exact scores, falling, padded with NaN where a user has fewer candidates.
+        top_k: the cut-off; both arrays have as many columns or more.
+    """
+    reached = np.zeros(len(scores_uk), np.int64)
+    for u in range(len(scores_uk)):
+        least = np.inf
+        for k in range(top_k):
+            if not np.isnan(exact_uk[u, k]):
+                least = exact_uk[u, k]
+        for k in range(top_k):
+            reached[u] += scores_uk[u, k] >= least
+    return reached
+
+
+def measure_recall(scores_uk: Floats, exact_uk: Floats, top_k: int) -> Floats:
+    """Return recall@K of each user: the share of min(K, candidates) items.
+
+    Distinct items count that reach the K-th best exact score, so each of the items that tie with the K-th
+    counts. ann-benchmarks counts copies of an item and distances within 1e-3; this does neither. NaN: user
+    without candidates.
+    """
+    possible = np.count_nonzero(~np.isnan(exact_uk[:, :top_k]), axis=1)
+    with np.errstate(invalid="ignore"):
+        recall: Floats = count_reached(scores_uk, exact_uk, top_k) / possible
+    return recall

@@ -1,0 +1,273 @@
+"""Weak-AND over postings of tokens: item i is a candidate of query q iff S(q, i) >= theta.
+
+S(q, i) = sum_b w_b [token_b(q) = token_b(i)], summed in the order of the bands; items that are always
+candidates have S = infinity. Two ways find the same set: counting adds w_b over all postings of the query;
+pivots skip postings of items whose upper bound stays below theta (Broder et al. 2003, section 4).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from recbench_spark.core.arrays import Bools, Floats, Ints, Ints32
+from recbench_spark.core.compiling import compile_kernel
+from recbench_spark.errors import ConfigError
+
+LAST = 2**31 - 1
+"""Item of a list that has ended; larger than each index."""
+SAFE = 1.0 - 1e-9
+"""Upper bounds are summed in another order than scores: the limit of a skip is lower by this factor."""
+
+
+class Postings(NamedTuple):
+    """Items by band and token, ascending.
+
+    `bands_b` (bands + 1,) offsets into `tokens_t`, whose tokens ascend within a band; `offsets_t`
+    (tokens + 1,) offsets into `items_p`; `always_a` ascending items that are candidates of each query;
+    `cut`: items that were left out of buckets above the limit.
+    """
+
+    bands_b: Ints
+    tokens_t: Ints
+    offsets_t: Ints
+    items_p: Ints32
+    always_a: Ints32
+    cut: int
+
+
+class Threshold(NamedTuple):
+    """Weights of the bands, float64 (bands,), and theta."""
+
+    weights_b: Floats
+    theta: float
+
+
+class Matches(NamedTuple):
+    """Candidates of a block: `offsets_u` (u + 1,), `items_c` ascending in each query, postings read."""
+
+    offsets_u: Ints
+    items_c: Ints32
+    visited: int
+
+
+def make_threshold(theta: float, bands: int, weights_b: Floats | None = None) -> Threshold:
+    """Return the threshold; each band weighs 1 without `weights_b`.
+
+    Raises:
+        ConfigError: theta is not positive, or no item could reach it.
+    """
+    weights = np.ones(bands) if weights_b is None else np.asarray(weights_b, np.float64)
+    if len(weights) != bands or not (weights > 0.0).all() or not np.isfinite(weights).all():
+        raise ConfigError(
+            f"{len(weights)} weights for {bands} bands", "give a positive weight for each band"
+        )
+    if not 0.0 < theta <= weights.sum():
+        raise ConfigError(
+            f"theta {theta:g} for bands of {weights.sum():g} in all",
+            "theta is above 0 and at most the sum of the weights",
+        )
+    return Threshold(weights, float(theta))
+
+
+def make_postings(tokens_ib: Ints, always_i: Bools, largest_bucket: int) -> Postings:
+    """Sort the items by band and token.
+
+    Args:
+        tokens_ib: (items, bands) tokens.
+        always_i: mask of items that are candidates of each query; they stand in no bucket.
+        largest_bucket: a bucket keeps so many items, the smaller indices; the others are counted in `cut`.
+    """
+    others = np.flatnonzero(~always_i)
+    tokens, counts, items, cut = [], [], [], 0
+    bands = [0]
+    for b in range(tokens_ib.shape[1]):
+        column = tokens_ib[others, b]
+        order = np.argsort(column, kind="stable")
+        distinct, first, sizes = np.unique(column[order], return_index=True, return_counts=True)
+        place = np.arange(len(order)) - np.repeat(first, sizes)
+        stays = place < largest_bucket
+        cut += int(len(order) - np.count_nonzero(stays))
+        tokens.append(distinct)
+        counts.append(np.minimum(sizes, largest_bucket))
+        items.append(others[order[stays]].astype(np.int32))
+        bands.append(bands[-1] + len(distinct))
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
+    always = np.flatnonzero(always_i).astype(np.int32)
+    return Postings(
+        np.array(bands, np.int64), np.concatenate(tokens), offsets, np.concatenate(items), always, cut
+    )
+
+
+@compile_kernel
+def find_bucket(postings: Postings, band: int, token: int) -> tuple[int, int]:
+    """Return the start and stop of a token's items; an empty range for an unknown token."""
+    low, high = postings.bands_b[band], postings.bands_b[band + 1]
+    at = low + np.searchsorted(postings.tokens_t[low:high], token)
+    if at == high or postings.tokens_t[at] != token:
+        return 0, 0
+    return postings.offsets_t[at], postings.offsets_t[at + 1]
+
+
+@compile_kernel
+def grow(items_c: Ints32, size: int, more: int) -> Ints32:
+    """Return the array with room for `more` items after the first `size`."""
+    if size + more <= len(items_c):
+        return items_c
+    larger = np.empty(max(2 * len(items_c), size + more), np.int32)
+    larger[:size] = items_c[:size]
+    return larger
+
+
+@compile_kernel
+def merge_always(items_c: Ints32, always_a: Ints32) -> None:
+    """Put a query's candidates in ascending order, in place.
+
+    Args:
+        items_c: room for the items that are always candidates, then the others in any order.
+        always_a: the items that are always candidates, ascending; none of the others is among them.
+    """
+    other, a = len(always_a), 0
+    items_c[other:].sort()
+    for place in range(len(items_c)):
+        if a == len(always_a):
+            return  # the other items that are left stand where they belong
+        if other < len(items_c) and items_c[other] < always_a[a]:
+            items_c[place] = items_c[other]
+            other += 1
+        else:
+            items_c[place] = always_a[a]
+            a += 1
+
+
+@compile_kernel
+def match_by_counting(tokens_ub: Ints, postings: Postings, threshold: Threshold, n_items: int) -> Matches:
+    """Return the candidates by adding each posting's weight; it holds 12 bytes for each item."""
+    scores = np.zeros(n_items)
+    seen = np.empty(n_items, np.int32)
+    offsets = np.zeros(len(tokens_ub) + 1, np.int64)
+    items_c, size, visited = np.empty(1024, np.int32), 0, 0
+    for u in range(len(tokens_ub)):
+        n_seen = 0
+        for b in range(tokens_ub.shape[1]):
+            start, stop = find_bucket(postings, b, tokens_ub[u, b])
+            visited += stop - start
+            weight = threshold.weights_b[b]
+            for p in range(start, stop):
+                i = postings.items_p[p]
+                if scores[i] == 0.0:
+                    seen[n_seen] = i
+                    n_seen += 1
+                scores[i] += weight
+        begin, n_always = size, len(postings.always_a)
+        items_c = grow(items_c, size, n_seen + n_always)
+        size += n_always
+        for s in range(n_seen):
+            if scores[seen[s]] >= threshold.theta:
+                items_c[size] = seen[s]
+                size += 1
+            scores[seen[s]] = 0.0
+        merge_always(items_c[begin:size], postings.always_a)
+        offsets[u + 1] = size
+    return Matches(offsets, items_c[:size].copy(), visited)
+
+
+@compile_kernel
+def seek(items_p: Ints32, at: int, stop: int, item: int) -> int:
+    """Return the first place from `at` on whose item is `item` or larger, by steps that double."""
+    step, low = 1, at
+    while low + step < stop and items_p[low + step] < item:
+        low += step
+        step *= 2
+    high = min(low + step, stop)
+    while low < high:
+        middle = (low + high) // 2
+        if items_p[middle] < item:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compile_kernel
+def sort_lists(order: Ints, doc_b: Ints) -> None:
+    """Sort the lists by their present item, by insertion: few have moved since the last time."""
+    for s in range(1, len(order)):
+        list_s, at = order[s], s
+        while at > 0 and doc_b[order[at - 1]] > doc_b[list_s]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = list_s
+
+
+@compile_kernel
+def find_pivot(order: Ints, doc_b: Ints, threshold: Threshold) -> int:
+    """Return the first item of the sorted lists before which no item reaches theta, or `LAST`."""
+    bound = 0.0
+    for s in range(len(order)):
+        bound += threshold.weights_b[order[s]]
+        if bound >= threshold.theta * SAFE:
+            return int(doc_b[order[s]])
+    return LAST
+
+
+@compile_kernel
+def add_weights(doc_b: Ints, item: int, weights_b: Floats) -> float:
+    """Return S of an item: the weights of the lists that stand at it, in the order of the bands."""
+    score = 0.0
+    for b in range(len(doc_b)):
+        if doc_b[b] == item:
+            score += weights_b[b]
+    return score
+
+
+@compile_kernel
+def _match_query(
+    place_b: Ints, stop_b: Ints, postings: Postings, threshold: Threshold, items_c: Ints32, size: int
+) -> tuple[Ints32, int, int]:
+    """Append a query's candidates without the items that are always candidates; see `match_by_pivots`."""
+    bands, items, last = len(place_b), postings.items_p, LAST
+    doc_b = np.empty(bands, np.int64)
+    for b in range(bands):
+        doc_b[b] = items[place_b[b]] if place_b[b] < stop_b[b] else last
+    visited, order = 0, np.arange(bands)
+    while True:
+        sort_lists(order, doc_b)
+        pivot = find_pivot(order, doc_b, threshold)
+        if pivot == last:
+            return items_c, size, visited
+        whole = doc_b[order[0]] == pivot
+        if whole and add_weights(doc_b, pivot, threshold.weights_b) >= threshold.theta:
+            items_c = grow(items_c, size, 1)
+            items_c[size] = pivot
+            size += 1
+        goal = pivot + 1 if whole else pivot
+        for b in range(bands):
+            if doc_b[b] < goal:
+                place_b[b] = seek(items, place_b[b], stop_b[b], goal)
+                visited += 1
+                doc_b[b] = items[place_b[b]] if place_b[b] < stop_b[b] else last
+
+
+@compile_kernel
+def match_by_pivots(tokens_ub: Ints, postings: Postings, threshold: Threshold, n_items: int) -> Matches:
+    """Return the candidates by pivots: lists advance together, and skip what cannot reach theta.
+
+    The pivot is the first item, in ascending order, at which the weights of all lists that stand at it or
+    before it sum to theta: no item before the pivot can reach theta. `visited` counts the lists' steps.
+    """
+    offsets = np.zeros(len(tokens_ub) + 1, np.int64)
+    items_c, size, visited = np.empty(1024, np.int32), 0, 0
+    bands = tokens_ub.shape[1]
+    place_b, stop_b = np.empty(bands, np.int64), np.empty(bands, np.int64)
+    for u in range(len(tokens_ub)):
+        begin, n_always = size, len(postings.always_a)
+        items_c = grow(items_c, size, n_always)
+        for b in range(bands):
+            place_b[b], stop_b[b] = find_bucket(postings, b, tokens_ub[u, b])
+        items_c, size, steps = _match_query(place_b, stop_b, postings, threshold, items_c, size + n_always)
+        visited += steps
+        merge_always(items_c[begin:size], postings.always_a)
+        offsets[u + 1] = size
+    return Matches(offsets, items_c[:size].copy(), visited)

@@ -1,0 +1,162 @@
+"""Messages for the errors that end jobs and models of a night; a trace goes to a file, never to a user."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+from contextlib import suppress
+
+from recbench_spark.core.extras import explain
+from recbench_spark.errors import RecbenchError, cut_middle
+
+JAVA_ENDED = (
+    "the connection to Spark broke: its Java process has ended\n"
+    "  hint: the system may have killed it for lack of memory (see dmesg); raise its limit, or run again"
+)
+
+SERVER_ENDED = (
+    "the server of Spark Connect answers no more: it has ended, or the way to it is broken\n"
+    "  hint: start it, then this command again: it goes on with what is done"
+)
+
+JAVA_NOT_STARTED = (
+    "Spark's Java process ended before it was ready\n"
+    "  hint: its own lines are above; is Java 17 or 21 installed (JAVA_HOME), and is there memory for it?"
+)
+
+POOL_BROKEN = (
+    "a process that worked beside others was ended from outside, without a message\n"
+    "  hint: the system may have killed it for lack of memory (see dmesg): run again with fewer --processes"
+)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return one sentence about an error and, for most errors, a hint on a second line."""
+    error = explain(error)
+    if isinstance(error, RecbenchError):
+        return str(error)
+    if "JAVA_GATEWAY_EXITED" in str(error):
+        return JAVA_NOT_STARTED
+    if is_java_gone(error):
+        return JAVA_ENDED if has_java() else SERVER_ENDED
+    if isinstance(error, spark_errors()):
+        from recbench_spark.storage.spark_errors import explain_spark_error  # noqa: PLC0415
+
+        return explain_spark_error(error)
+    return _describe_system_error(error) or _describe_internal(error)
+
+
+def _describe_system_error(error: BaseException) -> str:
+    """Return a message for errors of memory or files and for `sys.exit`; empty for other errors."""
+    if isinstance(error, MemoryError):
+        return "out of memory\n  hint: use smaller batches or tables, or a larger machine"
+    if _is_pool_broken(error):
+        return POOL_BROKEN
+    if isinstance(error, SystemExit):
+        message = f"code that was called ended Python: sys.exit({cut_middle(str(error.code), 300)})"
+        return f"{message}\n  hint: code of a model must raise an error instead"
+    if isinstance(error, OSError) and (refusal := _system_message(error)):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{refusal}\n  hint: check the path, its permissions, and the space on its disk"
+    return ""
+
+
+def _is_pool_broken(error: BaseException) -> bool:
+    """Return whether a process of a pool has ended while it was at work."""
+    pools = sys.modules.get("concurrent.futures.process")  # it is loaded where a pool is used
+    return pools is not None and isinstance(error, pools.BrokenProcessPool)
+
+
+def _system_message(error: OSError) -> str:
+    """Return the system's message; libraries written in Rust give its number in their text only."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return error.strerror or (os.strerror(int(number[1])) if number else "")
+
+
+def describe_with_trace(error: BaseException) -> str:
+    """Return `describe_error`; for an unexpected error, name a file with its trace too.
+
+    An error of one model does not end a job, so that nobody can read its trace with --debug.
+    """
+    words = describe_error(error)
+    if isinstance(error, (RecbenchError, *spark_errors())) or words.startswith(INTERNAL_PREFIX):
+        return words
+    place = write_trace(error)
+    return words if place is None else f"{words}; its trace: {place}"
+
+
+def is_java_gone(error: BaseException) -> bool:
+    """Return whether Spark's Java process has ended: errors after that have misleading messages.
+
+    Where spark-submit started the process, a broken connection is the only sign of it.
+    """
+    if "pyspark" not in sys.modules:
+        return False
+    from recbench_spark.engine.sessions import (  # noqa: PLC0415
+        Py4JError,
+        Py4JJavaError,
+        find_gateway,
+        is_server_gone,
+    )
+
+    if is_server_gone(error):
+        return True
+    broken, gateway = isinstance(error, ConnectionError), find_gateway()
+    java = getattr(gateway, "proc", None)
+    if java is None:
+        return broken and gateway is not None
+    if broken or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)):
+        with suppress(subprocess.TimeoutExpired):
+            java.wait(1)  # its connection is gone a moment before it is
+    return java.poll() is not None
+
+
+def has_java() -> bool:
+    """Return whether this process has, or had, a Java process of its own."""
+    from recbench_spark.engine.sessions import find_gateway  # noqa: PLC0415
+
+    return find_gateway() is not None
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """Return the error classes of Spark; empty where Spark is not loaded, as in a kernel benchmark."""
+    if "pyspark" not in sys.modules:
+        return ()
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from recbench_spark.engine.sessions import Py4JError  # noqa: PLC0415
+
+    return PySparkException, Py4JError
+
+
+INTERNAL_PREFIX = "internal error: "
+"""Start of the message of an unforeseen error."""
+
+
+def _describe_internal(error: BaseException) -> str:
+    """Return the message of an unforeseen error; its trace is in a file, for whoever fixes it."""
+    message = f"{INTERNAL_PREFIX}{' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"
+    place = write_trace(error)
+    with_trace = "the trace above" if place is None else f"its trace, {place}"
+    return f"{message}\n  hint: this is a mistake of recbench-spark: report it with {with_trace}"
+
+
+def write_trace(error: BaseException) -> str | None:
+    """Write the trace of an error to a new file and return its name.
+
+    A disk may be full: the trace goes to standard error then, and None is returned.
+    """
+    trace = "".join(traceback.format_exception(error))
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="recbench-error-", suffix=".txt", delete=False, errors="backslashreplace"
+        ) as file:
+            file.write(trace)
+    except OSError:
+        print(trace, file=sys.stderr)
+        return None
+    return file.name

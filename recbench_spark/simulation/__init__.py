@@ -1,1 +1,0 @@
-"""Replay of logged auctions: the stage between a log of auctions and the table `replays`."""

@@ -1,0 +1,496 @@
+"""Read whole tables of other systems in this process, and convert and check their columns.
+
+For what only Spark can read (a catalog, storage that Hadoop alone knows, Delta features that `deltalake`
+does not know) the functions raise `FallbackToSpark`.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import os
+import sys
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.ids import WHOLE_FLOAT, as_ids, drop_empty
+from recbench_spark.core.inputs import Options, PinnedInput, look_once
+from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS
+from recbench_spark.sources import arrow_rows
+from recbench_spark.sources.column_names import ColumnNames
+from recbench_spark.sources.delta_snapshots import read_snapshot
+from recbench_spark.sources.digests import content_identity, digest_in_threads
+from recbench_spark.sources.formats import TablePiece, TablePieces
+from recbench_spark.sources.object_digests import object_identity
+from recbench_spark.sources.table_pieces import detect_kind, find_place, is_delta, list_files, open_pieces
+from recbench_spark.sources.text_layouts import (
+    BELOW_2_53,
+    FINITE_TEXT,
+    IN_UTF8,
+    NUMBER_COLUMNS,
+    OPTIONAL_COLUMNS,
+    TEXT_FILE,
+)
+from recbench_spark.sources.text_lines import StoredTable
+from recbench_spark.storage.local_files import (
+    COMPRESSED,
+    HEAD_BYTES,
+    describe_undecoded,
+    refuse_misspelt,
+    require_columns,
+)
+from recbench_spark.storage.objects import measure_files, open_input
+from recbench_spark.storage.uris import is_remote
+
+Bools = npt.NDArray[np.bool_]
+
+
+def read_table(
+    path: str,
+    columns_required: Sequence[str],
+    what: str,
+    columns: ColumnNames | None = None,
+    *,
+    keeps: bool = False,
+) -> pa.Table:
+    """Read a table at a path. Ids become text, and the metadata of their columns say how they were stored.
+
+    The columns of NUMBER_COLUMNS become float64, `rank` int64, `vector` lists of float32 (in text a JSON
+    array); other columns stay as they are. NULL stays NULL.
+
+    Raises:
+        FallbackToSpark: only Spark reads it. MissingError: nothing is there. SchemaError: a column is
+            missing, or has a type that cannot be read. DataError: a value or a line cannot be read.
+    """
+    stored = open_path(path, columns_required)
+    return check_table(stored, columns_required, what, path, columns=columns, keeps=keeps)
+
+
+def check_table(
+    stored: StoredTable,
+    columns_required: Sequence[str],
+    what: str,
+    path: str,
+    *,
+    columns: ColumnNames | None = None,
+    keeps: bool = False,
+) -> pa.Table:
+    """Convert and check a table; arguments and errors as `read_table`."""
+    where = f"{what} {path}"
+    if columns is not None:
+        stored = replace(stored, table=columns.rename(stored.table, what))
+    names = stored.table.column_names
+    require_columns(names, columns_required, where, path)
+    refuse_misspelt(names, list_optional(what), where)
+    problems = Problems(where, path, keeps=keeps)
+    problems.add_lines(stored.bad_lines, stored.line)
+    table = convert_columns(stored, names, where, problems, plain=columns_required)
+    problems.refuse()
+    return table
+
+
+def list_optional(what: str) -> Sequence[str]:
+    """Return columns that a table may lack, and that change results where it has them."""
+    return OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ())
+
+
+def convert_columns(
+    stored: StoredTable,
+    names: Sequence[str],
+    where: str,
+    problems: Problems,
+    plain: Sequence[str] = (),
+    *,
+    floats: Collection[str] | None = None,
+) -> pa.Table:
+    """Convert columns by the meaning of their names, and collect what is wrong.
+
+    Args:
+        stored: the table.
+        names: the columns.
+        where: name of the table in messages.
+        problems: what is wrong is added to it.
+        plain: columns of a text file whose bytes are checked.
+        floats: ids of a text file that are whole floats throughout, and become float64; None: all rows are
+            here, and say so.
+    """
+    fields, arrays = [], []
+    for name in dict.fromkeys(names):
+        if stored.line and name in IDS:
+            column, raw = stored.table.schema.field(name), arrow_rows.read_column(stored.table, name, where)
+            field, column = _convert_field_ids(column, raw, where, problems, floats)
+        else:
+            field, column = _convert_column(stored, name, where, problems, plain=name in plain)
+        fields.append(field)
+        arrays.append(column)
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def read_column_names(path: str) -> list[str]:
+    """Read the column names of a table at a path, without reading a row of Parquet or Delta.
+
+    Of a text file of more than COUNTED_BYTES bytes only the header is read.
+    """
+    opened = open_pieces(path)
+    if opened.line and opened.size <= COUNTED_BYTES:
+        read_whole(opened)
+    return list(opened.schema.names)
+
+
+def read_vector_width(path: str) -> int | None:
+    """Read the length of a table's first vector; None where it has no rows or the vector is NULL."""
+    values = read_first_values(path, "vector", 1).to_pylist()
+    first = values[0] if values else None
+    if isinstance(first, str):
+        first = _parse_json_vector(first)
+    return None if first is None else len(first)
+
+
+def read_first_values(path: str, name: str, n: int) -> pa.Array:
+    """Read the first n values of a column, or all of them; values of text files are text."""
+    opened, tables = open_pieces(path), []
+    for stored in (stored for piece in opened.pieces for stored in piece.read([name])):
+        tables.append(stored.table)
+        if sum(map(len, tables)) >= n:
+            break
+    names = pa.schema([opened.schema.field(name)])
+    return arrow_rows.combine_column(
+        pa.concat_tables([names.empty_table(), *tables]).column(name).slice(0, n)
+    )
+
+
+def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
+    """Read the length of a model's vectors from the first row of each table; None where a table is empty.
+
+    Args:
+        users, items: the name of each table in messages, and its path.
+
+    Raises:
+        SchemaError: users and items have vectors of different lengths.
+    """
+    dims = [read_vector_width(path) for _, path in (users, items)]
+    if None not in dims and dims[0] != dims[1]:
+        raise SchemaError(
+            f"{users[0]} has {dims[0]} dimensions, {items[0]} has {dims[1]}", "both must be of one model"
+        )
+    return dims[0]
+
+
+def _convert_column(
+    stored: StoredTable, name: str, where: str, problems: Problems, *, plain: bool
+) -> tuple[pa.Field, pa.Array]:
+    """Convert a column by the meaning of its name, and collect its problems."""
+    text_file = bool(stored.line)
+    raw = arrow_rows.read_column(stored.table, name, where)
+    if name in IDS:
+        return _convert_ids(stored.table, name, where)
+    if text_file and plain and name not in (*NUMBER_COLUMNS, "rank", "vector"):
+        problems.add_undecoded(name, raw)
+    if name in NUMBER_COLUMNS or name == "rank":
+        return _convert_number(raw, name, where, problems)
+    if name == "vector":
+        return pa.field(name, arrow_rows.FLOAT32), convert_vectors(raw, where, problems)
+    return pa.field(name, raw.type), raw
+
+
+# ------------------------------------------------------------------------------------- whole tables
+
+
+def open_path(path: str, wanted: Iterable[str] = ()) -> StoredTable:
+    """Open a whole table as it is stored; arguments and errors as `table_pieces.open_pieces`."""
+    return read_whole(open_pieces(path, wanted))
+
+
+def read_whole(opened: TablePieces) -> StoredTable:
+    """Read all rows of an opened table, its pieces side by side."""
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        read = [*pool.map(partial(_read_piece, names=opened.schema.names), opened.pieces)]
+    stored = [one for piece in read for one in piece]
+    table = pa.concat_tables([opened.schema.empty_table(), *(one.table for one in stored)])
+    return StoredTable(table, opened.line, tuple(line for one in stored for line in one.bad_lines))
+
+
+def _read_piece(piece: TablePiece, names: Sequence[str]) -> list[StoredTable]:
+    return list(piece.read(names))
+
+
+def estimate_rows(path: str) -> int:
+    """Estimate the rows of a table from its metadata, without reading it.
+
+    The lines of a text file are counted, of a large one in its first COUNTED_BYTES bytes alone, of a
+    compressed one in the first UNPACKED_BYTES of its text.
+    """
+    files = _list_texts(path)
+    if files is None:
+        return open_pieces(path).n
+    return sum(map(_count_lines, files))
+
+
+def _list_texts(path: str) -> list[str] | None:
+    return list(list_files(find_place(path))) if detect_kind(path) == "text" else None
+
+
+def _count_lines(path: str) -> int:
+    head, scale = _read_text_head(path)
+    lines = head.count(b"\n")
+    return lines if scale == 1 else round(scale * max(lines, 1))
+
+
+def _read_text_head(path: str) -> tuple[bytes, float]:
+    """Return the first bytes of a file's text, and how many times as long the whole text is about."""
+    size = measure_files([path])[0] or 0
+    with open_input(path) as stream:
+        if not path.endswith(COMPRESSED):
+            head = bytes(stream.read(COUNTED_BYTES) or b"")
+            return head, max(1.0, size / len(head)) if head else 1.0
+        opener = OPENERS.get(path[path.rfind(".") :])
+        text = opener(stream) if opener else pa.CompressedInputStream(stream, pa.Codec.detect(path).name)
+        head = _unpack_head(text)  # before `text` goes, and closes the file
+        return head, max(1.0, size / stream.tell())
+
+
+OPENERS: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+"""Functions that unpack a text up to where it is damaged, by the ending of the file's name."""
+
+
+def _unpack_head(text: Any) -> bytes:
+    """Return the first bytes of a compressed text.
+
+    A damaged file ends where it is damaged; the reader says so.
+    """
+    head = bytearray()
+    with suppress(OSError, EOFError, zlib.error):
+        while len(head) < UNPACKED_BYTES and (chunk := text.read(min(UNPACKED_BYTES, HEAD_BYTES))):
+            head += chunk
+    return bytes(head)
+
+
+def count_large_text(path: str) -> int:
+    """Return the bytes of a text file of more than COUNTED_BYTES, which a process reads whole; else 0.
+
+    Of a compressed file these are the bytes of its text, as `estimate_rows` estimates them.
+    """
+    size = sum(map(_measure_text, _list_texts(path) or ()))
+    return size if size > COUNTED_BYTES else 0
+
+
+def _measure_text(path: str) -> int:
+    if path.endswith(COMPRESSED):
+        head, scale = _read_text_head(path)
+        return round(len(head) * scale)
+    return measure_files([path])[0] or 0
+
+
+COUNTED_BYTES = 1 << 28
+"""Bytes of a text file whose lines are counted; those beyond have as many lines for each byte."""
+
+UNPACKED_BYTES = 1 << 24
+"""Bytes of a compressed file's text whose lines are counted: a tenth of a second."""
+
+
+# ------------------------------------------------------------------------------------------ columns
+
+
+class Problems:
+    """Problems of a table's values; those of pieces are added. `keeps`: U+FFFD is a letter."""
+
+    def __init__(self, where: str, path: str, *, keeps: bool = False) -> None:
+        self.where, self.path, self.hint, self.keeps = where, path, "", keeps
+        self.found: dict[str, tuple[int, str | None]] = {}
+
+    def __add__(self, other: Problems) -> Problems:
+        """Return the problems of both pieces."""
+        both = Problems(self.where, self.path)
+        both.hint = self.hint or other.hint
+        for text, (n, example) in (*self.found.items(), *other.found.items()):
+            before = both.found.get(text, (0, None))
+            both.found[text] = (before[0] + n, min(filter(None, (before[1], example)), default=None))
+        return both
+
+    def add_lines(self, bad: Sequence[str], expected: str) -> None:
+        """Add lines with another number of fields."""
+        if bad:
+            self.found[f"lines that are not {expected}"] = (len(bad), min(bad))
+
+    def add_values(self, name: str, raw: pa.Array, bad: Bools, expected: str, hint: str = "") -> None:
+        """Add values that do not fit their column."""
+        if bad.any():
+            shown = map(str, raw.filter(pa.array(bad)).drop_null().to_pylist())
+            self.found[f"rows whose '{name}' is not {expected}"] = (
+                int(bad.sum()),
+                min(shown, default=None),
+            )
+            self.hint = self.hint or hint
+
+    def add_undecoded(self, name: str, raw: pa.Array) -> None:
+        """Add fields of a text file whose bytes are not UTF-8."""
+        if self.keeps:
+            return
+        undecoded = pc.fill_null(pc.match_substring(raw, "\ufffd"), False).to_numpy(zero_copy_only=False)
+        self.add_values(name, raw, undecoded, "text in UTF-8", IN_UTF8)
+
+    def refuse(self) -> None:
+        """Raise DataError where a problem was added."""
+        if self.found:
+            lines = [
+                f"{n} {text}, e.g. {'a missing value' if example is None else repr(example[:120])}"
+                for text, (n, example) in self.found.items()
+            ]
+            lines += describe_undecoded(self.path) if self.hint == IN_UTF8 else []
+            hint = self.hint or "correct or remove these rows"
+            raise DataError(f"{self.where}: " + "; ".join(lines), hint)
+
+
+def _convert_ids(table: pa.Table, name: str, where: str) -> tuple[pa.Field, pa.Array]:
+    """Convert an id column of a table that has types."""
+    field, ids = arrow_rows.encode_ids(table, name, where)
+    notes = {**field.metadata, **(note_id_type(table.schema.field(name)).metadata or {})}
+    return field.with_metadata(notes), ids
+
+
+def note_id_type(column: pa.Field) -> pa.Field:
+    """Return a column of ids with Spark's name of its type, for messages."""
+    kind = str(column.type)
+    notes = {ID_TYPE.encode(): arrow_rows.SPARK_NAMES.get(kind, kind).encode(), **(column.metadata or {})}
+    return column.with_metadata(notes)
+
+
+def _convert_field_ids(
+    column: pa.Field, raw: pa.Array, where: str, problems: Problems, floats: Collection[str] | None
+) -> tuple[pa.Field, pa.Array]:
+    """Convert an id column of a text file: ids stay text, unless all of them are whole floats."""
+    name, raw = column.name, drop_empty(raw)
+    if name not in floats if floats is not None else not holds_floats(raw):
+        problems.add_undecoded(name, raw)
+        return column, raw
+    notes = {ID_KIND: "integer", ID_TYPE: f"{TEXT_FILE}, whole floats"}
+    if floats is not None:
+        return pa.field(name, pa.float64(), metadata=notes), raw.cast(pa.float64())
+    note_floats(name, where)
+    ids = arrow_rows.combine_column(as_ids(pa.chunked_array([raw.cast(pa.float64())]), f"{where}: {name}"))
+    return pa.field(name, pa.string(), metadata=notes), ids.cast(pa.string())
+
+
+def holds_floats(raw: pa.Array) -> bool | None:
+    """Return whether ids of text are whole floats throughout; None: there are none."""
+    present = raw.filter(pc.not_equal(pc.utf8_lower(raw), "nan"))
+    return bool(pc.all(pc.match_substring_regex(present, WHOLE_FLOAT)).as_py()) if len(present) else None
+
+
+def note_floats(name: str, where: str) -> None:
+    """Print that ids of text are read as whole numbers."""
+    what = f"note: {where}: {name} is whole floats throughout, such as 10.0"
+    print(f"{what}: read as whole numbers, 10", file=sys.stderr)
+
+
+def _may_exceed_float64(kind: pa.DataType) -> bool:
+    """Check whether a type holds whole numbers that float64 cannot represent exactly."""
+    return kind in (pa.int64(), pa.uint64()) or (pa.types.is_decimal(kind) and not kind.scale)
+
+
+def _convert_number(raw: pa.Array, name: str, where: str, problems: Problems) -> tuple[pa.Field, pa.Array]:
+    """Convert a column to finite float64, or `rank` to int64, and collect its bad values."""
+    try:
+        number = arrow_rows.as_double(raw, name)
+    except SchemaError:
+        raise SchemaError(f"{where}: column '{name}' is {raw.type}, not a number") from None
+    values = number.to_numpy(zero_copy_only=False).astype(np.float64)
+    present = raw.is_valid().to_numpy(zero_copy_only=False)
+    whole = name == "rank"
+    good, exact = np.isfinite(values), _may_exceed_float64(raw.type)
+    if whole or exact:
+        good &= np.abs(values) < 2.0**53
+    if whole:
+        good &= values == np.floor(values)
+    elif arrow_rows.is_text(raw.type):
+        inexact = pc.fill_null(arrow_rows.find_inexact(raw, number), False).to_numpy(zero_copy_only=False)
+        good &= ~inexact
+    bad = present & ~good
+    number_text = FINITE_TEXT if arrow_rows.is_text(raw.type) else "a finite number"
+    expected = "a whole number" if whole else BELOW_2_53 if exact else number_text
+    problems.add_values(name, raw, bad, expected)
+    if not whole:
+        return pa.field(name, pa.float64()), number
+    valid = pc.if_else(pa.array(~bad), number, None)
+    return pa.field(name, pa.int64()), valid.cast(pa.int64(), safe=False)
+
+
+def convert_vectors(raw: pa.Array, where: str, problems: Problems) -> pa.Array:
+    """Convert lists of numbers (JSON arrays in text files) to lists of float32; others are problems."""
+    text = pa.types.is_string(raw.type) or pa.types.is_large_string(raw.type)
+    column = (
+        pa.array([_parse_json_vector(one) for one in raw.to_pylist()], pa.list_(pa.float64()))
+        if text
+        else raw
+    )
+    vectors = arrow_rows.as_vectors(column, where)
+    offsets = vectors.offsets.to_numpy()
+    holes = vectors.values.is_null().to_numpy(zero_copy_only=False)
+    at = np.concatenate([[0], np.cumsum(holes)])
+    bad = (at[offsets[1:]] > at[offsets[:-1]]) | (
+        (raw.is_valid().to_numpy(zero_copy_only=False)) & ~vectors.is_valid().to_numpy(zero_copy_only=False)
+    )
+    problems.add_values("vector", raw, bad, "an array of numbers such as [0.1, -2]")
+    return vectors
+
+
+def _parse_json_vector(text: str | None) -> list[float | None] | None:
+    if text is None:
+        return None
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return None
+    good = isinstance(values, list) and all(
+        one is None or (isinstance(one, int | float) and not isinstance(one, bool)) for one in values
+    )
+    return [None if one is None else float(one) for one in values] if good else None
+
+
+# ----------------------------------------------------------------------------------------- identity
+
+
+def identity(path: str, *, named: bool = False, options: Options | None = None) -> str:
+    """Return the same text as `sources.identity.identity`, without Spark.
+
+    Args:
+        path: of this machine.
+        named: whether names of plain files count.
+        options: of the reader; `versionAsOf` names the version of a Delta table.
+
+    Raises:
+        FallbackToSpark: only Spark can tell. DataError, MissingError: nothing is there.
+    """
+    return look_once(path, options or {}, named, partial(_identify, path, named, options or {})).identity
+
+
+def _identify(path: str, named: bool, options: Options) -> PinnedInput:
+    place = find_place(path)
+    if not is_delta(path):
+        look = partial(_identify_files, place, named)
+        return PinnedInput(path, digest := look(), None, look, digest)
+    snapshot = read_snapshot(place, options=options)
+    sign_now = partial(_identity_at, place, snapshot.version)
+    return PinnedInput(path, snapshot.identity, snapshot.version, sign_now, snapshot.identity)
+
+
+def _identify_files(place: str, named: bool) -> str:
+    if is_remote(place):
+        return object_identity(place, named, digest_in_threads)
+    return content_identity(place, named)
+
+
+def _identity_at(path: str, version: int) -> str:
+    return read_snapshot(path, version).identity

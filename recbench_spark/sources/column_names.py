@@ -1,0 +1,228 @@
+"""Columns of tables of other systems: a caller's names, and the usual names of other libraries.
+
+A column with our name is always taken. A missing one is looked for under the names that LensKit, RecTools,
+RePlay, RecBole, ranx, Surprise, recommenders, MLlib and MovieLens give it, and those of runs and judgements
+of TREC. What was taken is noted, so that the caller reads it. Nothing is chosen among two columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from recbench_spark.errors import ConfigError, SchemaError, nearest, show_value
+from recbench_spark.sources.list_columns import unfold_frame, unfold_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ARRAYS = ("recommendations", "recs", "itemids")
+"""Usual names of a column that holds all items of a user: see `sources.list_columns`."""
+
+USUAL: Mapping[str, tuple[str, ...]] = {
+    "user_id": ("userid", "user", "useridx", "uid", "queryid", "qid", "query", "topic", "topicid",
+                "visitorid", "customerid"),
+    "item_id": ("itemid", "item", "itemidx", "iid", "movieid", "docid", "docno", "doc", "document",
+                "documentid", "productid", "sku", "skuid"),
+    "query_id": ("queryid", "qid", "query"),
+    "rank": ("rank",),
+    "score": ("score", "scores", "prediction", "est", "sim", "rating", "relevance"),
+    "relevance": ("relevance", "rel", "label", "grade"),
+    "rating": ("rating",),
+    "prediction": ("prediction", "pred", "est", "ratingpred", "score"),
+    "outcome": ("outcome", "rui", "rating", "ratingtrue", "label", "target"),
+    "vector": ("vector", "embedding", "factors", "features"),
+    "bias": ("bias", "itembias"),
+}  # fmt: skip
+"""Our name of a column, and the usual ones: in small letters, without `_` and without a type behind `:`."""
+
+LOG_NAMES: Mapping[str, tuple[str, ...]] = {
+    "user_id": (*USUAL["user_id"], "reviewerid", "memberid", "accountid", "authorid", "steamid"),
+    "item_id": (*USUAL["item_id"], "asin", "parentasin", "businessid", "locationid", "venueid", "poiid",
+                "trackid", "songid", "artistid", "bookid", "isbn", "gameid", "recipeid", "articleid",
+                "newsid", "courseid", "jobid"),
+    "rating": ("rating", "ratings", "relevance", "overall", "stars", "score", "weight", "playcount",
+               "plays", "label", "bookrating", "userrating", "reviewrating", "reviewscore", "starrating"),
+    "event_time": ("eventtime", "timestamp", "time", "datetime", "date", "ts", "unixreviewtime",
+                   "reviewtime", "createdat", "ratingtimestamp", "ratingtime", "timestampms",
+                   "checkintime"),
+}  # fmt: skip
+"""Our name of a column of a log, and the usual ones, in the form of `USUAL`."""
+
+_PAIR = ("user_id", "item_id")
+
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "truth": (*_PAIR, "relevance", "rating"),
+    "lists": (*_PAIR, "rank", "score"),
+    "scores": (*_PAIR, "score"),
+    "predictions": (*_PAIR, "prediction", "outcome"),
+    "features": ("item_id", "vector"),
+    "items": ("item_id", "vector", "bias"),
+    "item embeddings": ("item_id", "vector", "bias"),
+    "user embeddings": ("user_id", "vector"),
+    "pairs": ("query_id", "item_id"),
+}
+"""The columns that are read of each table; of all others the pair of ids."""
+
+INSTEAD = {"relevance": "rating", "rating": "relevance", "score": "rank"}
+"""A column that is not looked for where the table has the other one: a rank wins over a score."""
+
+VECTOR_ID = "id"
+"""MLlib's name of the ids beside vectors, of users and of items."""
+
+
+def strip_name(name: str) -> str:
+    """Return a name in the form of `USUAL`.
+
+    >>> strip_name("userId"), strip_name("item_id:token"), strip_name("r_ui")
+    ('userid', 'itemid', 'rui')
+    """
+    return re.sub(r"[\s_-]+", "", re.sub(r":(token|float)(_seq)?$", "", str(name)).lower())
+
+
+def names_ids(keys: Iterable[Any]) -> bool:
+    """Return whether some keys are names of columns of ids, so that a dict of them is a table."""
+    usual = {name for role, names in USUAL.items() if role.endswith("_id") for name in names}
+    return any(strip_name(key) in usual for key in keys if isinstance(key, str))
+
+
+def list_roles(what: str) -> tuple[str, ...]:
+    """Return our names of the columns that are read of a table, such as `lists` or `lists of als`."""
+    return ROLES.get(what.partition(" of ")[0], _PAIR)
+
+
+@dataclass
+class ColumnNames:
+    """The caller's names of columns, and notes of the usual names that were taken.
+
+    Attributes:
+        given: our name -> the caller's name, for all tables; or the name of a table -> such a mapping.
+        notes: one text for each table of which columns were taken.
+    """
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Check the caller's names. Raises ConfigError."""
+        if not isinstance(self.given, Mapping):
+            hint = "give our names and yours: columns={'user_id': 'userId'}"
+            raise ConfigError(f"columns is {show_value(self.given)}", hint)
+        known = {*USUAL, *ROLES, "train", "candidates"}
+        for name, value in self.given.items():
+            if name not in known:
+                raise ConfigError(f"columns: unknown {show_value(name)}", nearest(str(name), known))
+            entries = value if isinstance(value, Mapping) else {name: value}
+            for role, source in entries.items():
+                if role not in USUAL or not isinstance(source, str):
+                    hint = nearest(str(role), USUAL)
+                    raise ConfigError(f"columns: {show_value({role: source})}", hint)
+
+    def match(self, names: Sequence[str], what: str) -> dict[str, str]:
+        """Return our name -> the table's name, of columns with other names than ours, and note them.
+
+        Raises:
+            SchemaError: a column that the caller names is missing; two columns could be the same one.
+        """
+        own = self._read_given(what)
+        matched: dict[str, str] = {}
+        for role in list_roles(what):
+            if role in own and (own[role] in names or role not in names):
+                matched[role] = self._require(own[role], names, what)
+            elif role not in names and not self._is_replaced(role, names, matched):
+                source = self._find_usual(role, names, matched, what)
+                matched |= {role: source} if source else {}
+        self._refuse_log(matched, own, names, what)
+        taken = [f"{source} for {role}" for role, source in matched.items() if own.get(role) != source]
+        if taken:
+            self.notes.append(f"{what}: {', '.join(taken)}")
+        return {role: source for role, source in matched.items() if role != source}
+
+    @staticmethod
+    def _refuse_log(
+        matched: Mapping[str, str], own: Mapping[str, str], names: Sequence[str], what: str
+    ) -> None:
+        """Refuse lists whose only scores are ratings beside times: they look like rows of a log.
+
+        Raises:
+            SchemaError: they do; the hint takes the column as it is.
+        """
+        source = matched.get("score", "")
+        is_rating = strip_name(source) in LOG_NAMES["rating"][:3] and own.get("score") != source
+        times = [name for name in names if strip_name(name) in LOG_NAMES["event_time"]]
+        if what.partition(" of ")[0] == "lists" and is_rating and times:
+            hint = f"where they are scores of a model: columns={{'score': '{source}'}}; else give its lists"
+            raise SchemaError(
+                f"{what}: {source} beside {times[0]} may be ratings of users, no scores", hint
+            )
+
+    def _read_given(self, what: str) -> dict[str, str]:
+        everywhere = {name: value for name, value in self.given.items() if isinstance(value, str)}
+        return {**everywhere, **self.given.get(what.partition(" of ")[0], {})}
+
+    @staticmethod
+    def _require(source: str, names: Sequence[str], what: str) -> str:
+        if source not in names:
+            raise SchemaError(f"{what} has no column {source}", nearest(source, names))
+        return source
+
+    @staticmethod
+    def _is_replaced(role: str, names: Sequence[str], matched: Mapping[str, str]) -> bool:
+        other = INSTEAD.get(role)
+        return other is not None and (other in names or other in matched)
+
+    @staticmethod
+    def _find_usual(role: str, names: Sequence[str], matched: Mapping[str, str], what: str) -> str | None:
+        usual = USUAL[role]
+        if "vector" in list_roles(what) and role.endswith("_id"):
+            usual = (*usual, VECTOR_ID)
+        elif role == "item_id":
+            usual = (*usual, *ARRAYS)
+        free = [name for name in names if name not in matched.values() and name not in list_roles(what)]
+        similar = [name for name in free if strip_name(name) in usual]
+        if len(similar) > 1:
+            hint = f"say which: columns={{'{role}': '{similar[0]}'}}"
+            raise SchemaError(f"{what}: {' and '.join(similar)} could both be {role}", hint)
+        return similar[0] if similar else None
+
+    def list_unread(self, names: Sequence[str], what: str) -> list[str]:
+        """Return scores of lists that have ranks: they are not read, whatever they are."""
+        return ["score"] if what.startswith("lists") and {"rank", "score"} <= set(names) else []
+
+    def rename(self, table: pa.Table, what: str) -> pa.Table:
+        """Return an Arrow table under our names, without columns that are not read in their place."""
+        ours, replaced = self._list_changes(table.column_names, what)
+        table = table.drop_columns(replaced)
+        table = table.rename_columns([ours.get(name, name) for name in table.column_names])
+        table = unfold_table(table, what.partition(" of ")[0])
+        return table.drop_columns(self.list_unread(table.column_names, what))
+
+    def rename_frame(self, frame: DataFrame, what: str) -> DataFrame:
+        """Return a Spark frame under our names, as `rename` does."""
+        ours, replaced = self._list_changes(frame.columns, what)
+        frame = frame.drop(*replaced)
+        frame = frame.toDF(*(ours.get(name, name) for name in frame.columns))
+        frame = unfold_frame(frame, what.partition(" of ")[0])
+        return frame.drop(*self.list_unread(frame.columns, what))
+
+    def take(self, names: Sequence[str], what: str) -> dict[str, str]:
+        """Return our name -> the table's name, of all columns that are read."""
+        ours, replaced = self._list_changes(names, what)
+        taken = {ours.get(name, name): name for name in names if name not in replaced}
+        unread = self.list_unread(list(taken), what)
+        return {name: source for name, source in taken.items() if name not in unread}
+
+    def rename_names(self, names: Sequence[str], what: str) -> list[str]:
+        """Return the names of a table's columns under our names."""
+        ours, replaced = self._list_changes(names, what)
+        return [ours.get(name, name) for name in names if name not in replaced]
+
+    def _list_changes(self, names: Sequence[str], what: str) -> tuple[dict[str, str], list[str]]:
+        """Return the table's name -> ours, and columns whose names go to others: they are not read."""
+        matched = self.match(names, what)
+        ours = {source: role for role, source in matched.items()}
+        return ours, [role for role in matched if role in names and role not in ours]

@@ -1,0 +1,221 @@
+"""Read a log in Parquet or Delta by Python tasks and partition it in blocks, without a row in Java.
+
+The module reads only clean logs: ids that are whole numbers or text, finite ratings, a time in each row.
+Everything else (a missing value, another type) is left to `opened_logs`, which reads all logs in two passes
+and reports what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.ids import drop_empty
+from recbench_spark.core.streams import chunks
+from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
+from recbench_spark.schemas import IDS
+from recbench_spark.sources.formats import TablePiece, TablePieces
+from recbench_spark.sources.paths import check_path
+from recbench_spark.sources.table_pieces import open_typed
+from recbench_spark.sources.text_layouts import is_folder
+from recbench_spark.sources.times import LATEST, MICROS_PER_UNIT, coarser_unit, describe_misread_times
+from recbench_spark.storage.packed_blocks import Block, buffer_rows, partition_rows
+
+if TYPE_CHECKING:  # workers import this module and need no settings
+    from recbench_spark.config import Dataset
+
+COLUMNS = ("user_id", "item_id", "rating", "event_time")
+
+INSTANTS = (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC"))
+
+
+@dataclass(frozen=True)
+class ColumnarLog:
+    """The row groups of a log, and the rules by which a task converts their columns.
+
+    Attributes:
+        groups: the row groups; the driver sends them to all tasks.
+        theirs: canonical column names to the log's own names, for the columns that it has.
+        micros: microseconds per unit of time.
+        whole: the names of id columns that are whole numbers.
+        n: number of rows.
+    """
+
+    groups: tuple[TablePiece, ...]
+    theirs: Mapping[str, str]
+    micros: int
+    whole: frozenset[str]
+    n: int
+
+
+def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
+    """Read the footers of a log's files into row groups; None where it takes two passes."""
+    source_names = {name: dataset.columns.get(name, name) for name in COLUMNS}
+    if not dataset.is_typed or dataset.attributes or dataset.until:
+        return None
+    if dataset.bad_rows == "reject":
+        return None
+    try:
+        opened = open_groups(dataset)
+    except RecbenchError:  # the other way says why
+        return None
+    types = _find_types(opened.schema, source_names)
+    if not set(dataset.columns) <= types.keys() or not _is_plain(types, dataset.time_unit):
+        return None
+    present = {name: source_names[name] for name in types}
+    micros = MICROS_PER_UNIT.get(dataset.time_unit, 1)
+    whole = frozenset(name for name in ("user_id", "item_id") if pa.types.is_integer(types[name]))
+    return ColumnarLog(opened.pieces, present, micros, whole, opened.n) if opened.n else None
+
+
+def open_groups(dataset: Dataset) -> TablePieces:
+    """Open the row groups of a log; errors as `table_pieces.open_typed`."""
+    path, wanted = str(dataset.path), {*dataset.source_names.values(), *dataset.attributes}
+    if dataset.reader != "delta":
+        check_path(path)
+    return open_typed(path, dataset.reader, wanted, dataset.options)
+
+
+def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str, pa.DataType]:
+    """Return the types of the log's columns; empty where a name is ambiguous, or rows have a part."""
+    lower = [name.lower() for name in schema.names]
+    if len(set(lower)) < len(lower) or "part" in lower:
+        return {}
+    present = {name: source for name, source in source_names.items() if source.lower() in lower}
+    if any(name not in schema.names or is_folder(schema.field(name)) for name in present.values()):
+        return {}
+    return {name: schema.field(source).type for name, source in present.items()}
+
+
+def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:
+    """Check that the ids are there, and that all columns have types with the same meaning in Spark."""
+    allowed: dict[str, Callable[[pa.DataType], bool]] = {
+        "user_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),
+        "item_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),
+        "rating": lambda kind: _is_whole(kind) or kind in (pa.float32(), pa.float64()),
+        "event_time": lambda kind: kind in INSTANTS or (_is_whole(kind) and unit in MICROS_PER_UNIT),
+    }
+    return {"user_id", "item_id"} <= types.keys() and all(allowed[name](types[name]) for name in types)
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) and kind != pa.uint64())
+
+
+# --------------------------------------------------------------------------------- in a task
+
+
+def read_log(
+    numbers: Iterable[int], columns: Sequence[str], files: ColumnarLog, readers: int
+) -> Iterator[pa.Table]:
+    """Yield the rows of every `readers`th row group from each of some numbers.
+
+    Raises:
+        FallbackToSpark: a value that needs a second look.
+    """
+    wanted = replace(files, theirs={name: own for name, own in files.theirs.items() if name in columns})
+    names = list(dict.fromkeys(wanted.theirs.values())) or [files.theirs["user_id"]]
+    for number in numbers:
+        for rows in _read_batches(files.groups[number::readers], names):
+            yield pa.Table.from_batches([_convert_batch(rows, wanted)])
+
+
+def deal_owners(tables: Iterable[pa.Table], owner: str, tasks: int) -> Iterator[Block]:
+    """Partition rows in blocks by a hash of the owner; a task writes `buffer_rows` rows at a time."""
+    batches = (batch for table in tables for batch in table.to_batches())
+    for log in chunks(batches, buffer_rows(tasks)):
+        yield from partition_rows(log, _assign_tasks(log.column(owner), tasks))
+
+
+def _read_batches(groups: Sequence[TablePiece], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    for group in groups:
+        try:
+            for stored in group.read(columns):
+                yield from stored.table.to_batches()
+        except DataError as error:
+            raise FallbackToSpark(error.message) from None
+
+
+def _convert_batch(rows: pa.RecordBatch, files: ColumnarLog) -> pa.RecordBatch:
+    if any(column.null_count for column in rows.columns):
+        raise FallbackToSpark("a value is missing")
+    columns = {name: rows.column(source) for name, source in files.theirs.items()}
+    ids = {name: _convert_ids(columns[name]) for name in IDS if name in columns}
+    ratings = _convert_ratings(columns.get("rating"), rows.num_rows)
+    if not np.isfinite(ratings.to_numpy()).all():
+        raise FallbackToSpark("a rating is not finite")
+    times = (
+        _convert_times(columns["event_time"], files.micros)
+        if "event_time" in columns
+        else pa.nulls(rows.num_rows)
+    )
+    return pa.RecordBatch.from_pydict({**ids, "rating": ratings, "event_time": times.cast(pa.int64())})
+
+
+def _convert_ratings(column: pa.Array | None, n: int) -> pa.Array:
+    return pa.array(np.ones(n)) if column is None else column.cast(pa.float64(), safe=False)
+
+
+def _convert_ids(column: pa.Array) -> pa.Array:
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.int64())
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        raise FallbackToSpark("an id is not UTF-8") from None
+    if drop_empty(column).null_count:
+        raise FallbackToSpark("a text without a letter is no id")
+    return column
+
+
+def _convert_times(column: pa.Array, micros: int) -> pa.Array:
+    """Convert times to microseconds since 1970."""
+    try:
+        if pa.types.is_timestamp(column.type):
+            times = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            _refuse_misread(times)
+        else:
+            times = pc.multiply_checked(column.cast(pa.int64()), micros)
+            _refuse_finer(column, micros)
+    except pa.ArrowInvalid:
+        raise FallbackToSpark("a time is out of range") from None
+    if len(times) and pc.max(times).as_py() >= LATEST:
+        raise FallbackToSpark("a time is beyond the years that a log can have")
+    return times
+
+
+def _refuse_misread(times: pa.Array) -> None:
+    """Raise FallbackToSpark where timestamps may be of another unit, since Spark checks all rows."""
+    ends = pc.min_max(times)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    if low is not None and describe_misread_times("", "", (low, high)):
+        raise FallbackToSpark("the times may have been made in another unit")
+
+
+def _refuse_finer(column: pa.Array, micros: int) -> None:
+    """Raise FallbackToSpark where all numbers fit a coarser unit, since Spark checks all rows."""
+    ends = pc.min_max(column)
+    unit = next(name for name, factor in MICROS_PER_UNIT.items() if factor == micros)
+    if coarser_unit(ends["min"].as_py(), ends["max"].as_py(), unit):
+        raise FallbackToSpark("the times may be of another unit")
+
+
+def _assign_tasks(owners: pa.ChunkedArray, tasks: int) -> npt.NDArray[np.int32]:
+    """Assign each row a task by a hash of its owner, so that all rows of an owner have the same task."""
+    if pa.types.is_integer(owners.type):
+        # Multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4), high bits folded in.
+        id_r = owners.to_numpy().view(np.uint64)
+        mixed = ((id_r ^ (id_r >> np.uint64(32))) * np.uint64(2654435761)) >> np.uint64(16)
+        numbers: npt.NDArray[np.int32] = (mixed % np.uint64(tasks)).astype(np.int32)
+        return numbers
+    encoded = owners.combine_chunks().dictionary_encode()
+    hashes = [crc32(owner) % tasks for owner in encoded.dictionary.cast(pa.binary()).to_pylist()]
+    hashed: npt.NDArray[np.int32] = np.array(hashes, np.int32)[encoded.indices.to_numpy()]
+    return hashed

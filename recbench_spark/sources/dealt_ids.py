@@ -1,0 +1,203 @@
+"""Ids of two tables, dealt to tasks so that each is in one: how many are common. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.checks import Check
+from recbench_spark.core.hashed_ids import hash_ids
+from recbench_spark.core.ids import CANONICAL_INTEGER, IdArray, IdOverlap, respell
+from recbench_spark.sources.arrow_rows import distinct_ids
+from recbench_spark.sources.input_rules import report_common_ids
+from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, Side, Sides, TaskRows, deal_sides
+from recbench_spark.storage.packed_blocks import Block, Change, partition_rows, unpack_blocks
+
+EXAMPLES = 3
+"""Ids of each side that messages show."""
+
+
+def deal_ids(engine: Engine, sides: Sequence[tuple[Rows, str]], tasks: int) -> TaskRows:
+    """Deal the ids of some rows: each id once, as `id` and a column of truths a side, `0`, `1` ...
+
+    Args:
+        engine: the runner.
+        sides: rows, and their column of ids (text; NULL is ignored).
+        tasks: number of tasks.
+    """
+    opened = [
+        Side(number, ChangedRows(rows, (name,), partial(_list_ids, name=name), ("user_id",)), ("user_id",))
+        for number, (rows, name) in enumerate(sides)
+    ]
+    names = ("id", *map(str, range(len(sides))))
+    return deal_sides(engine, opened, tasks).then(partial(_join_sides, sides=len(sides)), names)
+
+
+def _list_ids(rows: pa.Table, name: str) -> pa.Table:
+    return pa.table({"user_id": distinct_ids([rows.column(name)])})
+
+
+def _join_sides(blocks: Sides, sides: int) -> pa.Table:
+    tables = {number: unpack_blocks(blocks.get(number, [])) for number in range(sides)}
+    ids = {number: distinct_ids([t.column("user_id")]) for number, t in tables.items() if t is not None}
+    every = distinct_ids(list(ids.values()))
+    flags = {
+        str(n): pc.is_in(every, value_set=ids[n]) if n in ids else pa.repeat(False, len(every))
+        for n in range(sides)
+    }
+    return pa.table({"id": every, **flags})
+
+
+@dataclass(frozen=True)
+class DealtIds:
+    """Ids of two sides, as `core.ids.IdSides`.
+
+    Attributes:
+        rows: `id`, each once, and columns that tell which side has it: booleans, or counts.
+        sides: the columns of each of both sides, any of which counts.
+        name: user_id or item_id.
+        sources: the names of both tables in messages, then the types in which their ids were stored.
+        tasks: number of tasks for ids in another spelling.
+    """
+
+    rows: TaskRows
+    sides: tuple[tuple[str, ...], tuple[str, ...]]
+    name: str
+    sources: tuple[str, str, str, str]
+    tasks: int = 1
+
+    def count_common(self) -> IdOverlap:
+        """Count the ids of both sides, and those in common."""
+        return add_overlaps(self.rows.each(partial(count_overlap, sides=self.sides)))
+
+    def count_respelled(self, changes: Sequence[str]) -> IdOverlap:
+        """Count the ids in common after changes of `SPELLINGS`: they are dealt again."""
+        names = ("id", "left", "right")
+        spelt = self._change(partial(_respell, sides=self.sides, changes=tuple(changes)), names)
+        dealt = spelt.rows.deal(partial(deal_table, name="id", tasks=self.tasks), self.tasks)
+        return add_overlaps(dealt.each(partial(_count_merged, sides=(("left",), ("right",)))))
+
+    def drop_common(self) -> DealtIds:
+        """Return the ids of each side that the other side lacks."""
+        return self._change(partial(_drop_common, sides=self.sides), self.rows.names)
+
+    def read_examples(self) -> tuple[IdArray, IdArray]:
+        """Return the smallest three ids of each side."""
+        smallest = self.rows.each(partial(_list_smallest, sides=self.sides))
+        first = [sorted((one for task in smallest for one in task[n]), key=str.encode) for n in (0, 1)]
+        return (
+            IdArray(f"{self.name} of {self.sources[0]}", self.sources[2], first[0][:EXAMPLES]),
+            IdArray(f"{self.name} of {self.sources[1]}", self.sources[3], first[1][:EXAMPLES]),
+        )
+
+    def _change(self, change: Change, names: tuple[str, ...]) -> DealtIds:
+        return replace(self, rows=self.rows.then(partial(apply_both, self.rows.change, change), names))
+
+
+def check_common_ids(
+    engine: Engine,
+    sides: Sequence[tuple[Rows, str]],
+    sources: tuple[str, str, str, str],
+    *,
+    must: bool = True,
+) -> list[Check]:
+    """Warn where hardly any id of one side is on the other. The distinct ids of both are shuffled.
+
+    Args:
+        engine: the runner.
+        sides: rows, and their column of ids, of both sides.
+        sources: as in `DealtIds`.
+        must: whether it is an error that no id is common. Otherwise it is an error only for ids of two
+            kinds (whole numbers and text), which can never be equal.
+
+    Raises:
+        DataError: no id is common; the message shows three ids of each side and both types.
+    """
+    tasks = engine.count_tasks(0)
+    with deal_ids(engine, sides, tasks).keep() as dealt:
+        both = DealtIds(dealt, (("0",), ("1",)), sides[0][1], sources, tasks)
+        return report_common_ids(both.count_common(), both, both.name, sources[:2], must=must)
+
+
+# ------------------------------------------------------------------------------- what tasks do
+
+
+def apply_both(first: Change, second: Change, rows: pa.Table) -> pa.Table:
+    """Apply one function after the other."""
+    return second(first(rows))
+
+
+def deal_table(tables: Iterable[pa.Table], name: str, tasks: int) -> Iterator[Block]:
+    """Partition rows by a column of ids without NULL."""
+    for table in tables:
+        if len(table):
+            task_r = (hash_ids(table.column(name)) % np.uint64(tasks)).astype(np.int32)
+            yield from partition_rows(table.combine_chunks(), task_r)
+
+
+def mark_side(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
+    """Return which rows have any of some truths, or counts."""
+    return pc.greater(sum_columns(rows, names), 0)
+
+
+def sum_columns(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
+    """Add up some columns of truths, or counts."""
+    columns = [rows.column(name).cast(pa.int64()) for name in names]
+    total = columns[0]
+    for column in columns[1:]:
+        total = pc.add(total, column)
+    return total
+
+
+def match_numbers(rows: pa.Table) -> pa.ChunkedArray:
+    """Return which ids are the only spelling of a whole number."""
+    return pc.match_substring_regex(rows.column("id"), CANONICAL_INTEGER)
+
+
+def count_overlap(
+    rows: pa.Table, sides: Sequence[Sequence[str]], number: pa.ChunkedArray | None = None
+) -> tuple[int, ...]:
+    """Count the ids of two sides, those in common, and the whole numbers of each.
+
+    number: the result of `match_numbers`, where it is known.
+    """
+    left, right = (mark_side(rows, names) for names in sides)
+    number = match_numbers(rows) if number is None else number
+    tests = (left, right, pc.and_(left, right), pc.and_(left, number), pc.and_(right, number))
+    return tuple(pc.sum(test, min_count=0).as_py() for test in tests)
+
+
+def add_overlaps(counts: Iterable[tuple[int, ...]]) -> IdOverlap:
+    """Add up what `count_overlap` found in each task."""
+    left, right, common, *numbers = map(sum, zip((0,) * 5, *counts, strict=True))
+    return IdOverlap((left, right), common, (numbers[0], numbers[1]))
+
+
+def _respell(rows: pa.Table, sides: Sequence[Sequence[str]], changes: Sequence[str]) -> pa.Table:
+    spelt = respell(rows.column("id"), changes)
+    return pa.table({"id": spelt, "left": mark_side(rows, sides[0]), "right": mark_side(rows, sides[1])})
+
+
+def _count_merged(rows: pa.Table, sides: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    merged = rows.group_by("id").aggregate([("left", "any"), ("right", "any")])
+    return count_overlap(merged.rename_columns(["id", "left", "right"]), sides)
+
+
+def _drop_common(rows: pa.Table, sides: Sequence[Sequence[str]]) -> pa.Table:
+    left, right = (mark_side(rows, names) for names in sides)
+    return rows.filter(pc.xor(left, right))
+
+
+def _list_smallest(rows: pa.Table, sides: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
+    return _smallest(rows, sides[0]), _smallest(rows, sides[1])
+
+
+def _smallest(rows: pa.Table, names: Sequence[str]) -> list[str]:
+    ids = rows.column("id").filter(mark_side(rows, names)).combine_chunks()
+    first: list[str] = ids.take(pc.array_sort_indices(ids)[:EXAMPLES]).to_pylist()
+    return first

@@ -1,0 +1,158 @@
+"""Compute the identity of a Delta table from its log: its id, its active files and how they are read.
+
+Two versions of a table, or two tables at one path, have different files. An unchanged copy of a table
+has the identity of the original. A version number alone identifies nothing: each table starts at 0, and two
+copies continue with equal numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.inputs import Options, time_travel_options
+from recbench_spark.errors import FallbackToSpark
+from recbench_spark.storage.delta_tables import MAPPING, list_features, open_table
+from recbench_spark.storage.table_scans import find_partition, read_folder_value
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame
+
+READING_PREFIXES = ("delta.columnMapping.", "__CHAR_VARCHAR_TYPE_STRING")
+"""Prefixes of column metadata that change how files are read; comments, for example, do not."""
+
+
+class ActiveFile(NamedTuple):
+    """A data file of a table version, as the log records it.
+
+    Attributes:
+        path: the path in the log.
+        size: bytes.
+        deleted: its deletion vector in JSON; empty where no row is deleted.
+    """
+
+    path: str
+    size: int
+    deleted: str = ""
+
+
+class Snapshot(NamedTuple):
+    """The version of a table and its identity."""
+
+    version: int
+    identity: str
+
+
+def read_snapshot(path: str, version: int | None = None, options: Options | None = None) -> Snapshot:
+    """Return the snapshot of a table on a disk of this machine, read from its log in this process.
+
+    Args:
+        path: the table's folder, or that of a partition, which alone counts then.
+        version: the version to read; None for the one that `options` name, or the latest.
+        options: options of a Delta reader.
+
+    Raises:
+        FallbackToSpark: only Spark supports the table's features, or the choice of a version by time.
+    """
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    partition = find_partition(path)
+    try:
+        table = open_table(
+            partition.table if partition else path,
+            select_version(options or {}) if version is None else version,
+        )
+        metadata, mapping = table.metadata(), table.metadata().configuration.get(MAPPING, "none")
+        if mapping != "none" or "deletionVectors" in (table.protocol().reader_features or ()):
+            named = ", ".join(list_features(table))
+            raise FallbackToSpark(f"{path} has features of Delta that are Spark's: {named}")
+        actions = _list_actions(table, partition.values if partition else {})
+        schema = table.schema().to_json()
+        read_version = table.version()
+    except (DeltaError, OSError, ValueError, KeyError) as error:
+        raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
+    files = [ActiveFile(row["path"], row["size_bytes"]) for row in actions]
+    return Snapshot(
+        read_version, table_identity(str(metadata.id), schema, metadata.partition_columns, "none", files)
+    )
+
+
+def _list_actions(table: DeltaTable, values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return path and size of the files of a table that have these values in partition columns."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    for name, text in values.items():
+        stored = actions.column(f"partition.{name}")
+        value = read_folder_value(text, stored.type)
+        actions = actions.filter(pc.equal(stored, value) if value.is_valid else pc.is_null(stored))
+    return actions.select(["path", "size_bytes"]).to_pylist()  # type: ignore[no-any-return]
+
+
+def select_version(options: Options) -> int | None:
+    """Return the version that options name. Raises FallbackToSpark for a time."""
+    travel = {name.lower(): value for name, value in time_travel_options(options).items()}
+    if "timestampasof" in travel or not travel.get("versionasof", "0").isdigit():
+        raise FallbackToSpark("a version is chosen by its time")
+    return int(travel["versionasof"]) if travel else None
+
+
+def read_frame_snapshot(frame: DataFrame) -> Snapshot:
+    """Return the snapshot that a frame reads, for any choice by path, name, version or time.
+
+    The table's files are listed by Spark, and the driver holds path and size of each.
+    """
+    from recbench_spark.engine.sessions import read_delta_snapshot  # noqa: PLC0415
+
+    snapshot, listed = read_delta_snapshot(frame)
+    metadata = snapshot.metadata()
+    rows = listed.selectExpr("path", "size", "to_json(deletionVector) AS deleted").collect()
+    files = [ActiveFile(row.path, row.size, row.deleted or "") for row in rows]
+    partitions = (
+        json.loads(metadata.partitionColumns().mkString('["', '","', '"]'))
+        if (metadata.partitionColumns().nonEmpty())
+        else []
+    )
+    modes = metadata.configuration()
+    mapping = modes.apply(MAPPING) if modes.contains(MAPPING) else "none"
+    text = table_identity(metadata.id(), metadata.schemaString(), partitions, mapping, files)
+    return Snapshot(int(snapshot.version()), text)
+
+
+def table_identity(
+    table_id: str, schema: str, partitions: Iterable[str], mapping: str, files: Iterable[ActiveFile]
+) -> str:
+    """Return the identity as text: the table's id, and a digest of its files and of how they are read.
+
+    Args:
+        table_id: the id in the log.
+        schema: in Delta's JSON.
+        partitions: names of the columns that folders hold.
+        mapping: mode of column mapping.
+        files: the files of the version, in any order.
+    """
+    lines = [json.dumps([_strip_schema(json.loads(schema)), list(partitions), mapping], sort_keys=True)]
+    lines += sorted(json.dumps(list(file)) for file in files)
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return f"delta:{table_id}:{digest[:32]}"
+
+
+def _strip_schema(schema: Any) -> Any:
+    """Return a schema without parts that change no value, such as comments and nullability."""
+    if isinstance(schema, list):
+        return [_strip_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    fields = {
+        key: value
+        for key, value in schema.items()
+        if not key.lower().endswith(("nullable", "containsnull"))
+    }
+    notes = {
+        key: value for key, value in schema.get("metadata", {}).items() if key.startswith(READING_PREFIXES)
+    }
+    return {key: notes if key == "metadata" else _strip_schema(value) for key, value in fields.items()}

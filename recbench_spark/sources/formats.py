@@ -1,0 +1,288 @@
+"""Files whose columns have types, in pieces that tasks read: Parquet, and the formats of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.ids import decode_dictionary
+from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.readers import PARQUET, FileReader, find_name, find_readers
+from recbench_spark.sources.arrow_rows import as_double
+from recbench_spark.sources.list_columns import is_list
+from recbench_spark.sources.text_layouts import FOLDER_NOTES
+from recbench_spark.sources.text_lines import StoredTable
+from recbench_spark.storage.local_files import formats_error, parquet_error, refuse_case
+from recbench_spark.storage.table_scans import (
+    Piece,
+    list_row_groups,
+    read_footer,
+    read_row_group,
+    spark_schema,
+)
+
+MOST_ROWS = 1 << 18
+
+Folders = Mapping[str, str | None]
+"""Columns that the folders of a file give, with their values."""
+
+
+class TablePiece(Protocol):
+    """Some rows of a table."""
+
+    @property
+    def file(self) -> str:
+        """The file that holds them."""
+
+    def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
+        """Yield some columns of the rows, in order."""
+
+
+@dataclass(frozen=True)
+class TablePieces:
+    """A table in pieces.
+
+    Attributes:
+        pieces: in the order of the rows; each is a few values that are sent to a task.
+        schema: names and types of all columns.
+        n: number of rows; 0 where only its lines tell.
+        line: the layouts of a line of text; empty: rows have types.
+        size: bytes of text.
+        notes: metadata of the first file of Parquet.
+    """
+
+    pieces: tuple[TablePiece, ...]
+    schema: pa.Schema
+    n: int = 0
+    line: str = ""
+    size: int = 0
+    notes: Mapping[bytes, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FilePiece:
+    """Some rows of a file whose columns have types.
+
+    Attributes:
+        file: the file.
+        part: what its reader needs to find them, as a number.
+        reader: of the format.
+        own: columns of the file.
+        schema: of the table.
+        folders: as in `Folders`.
+        kept: columns that keep the types of their file.
+    """
+
+    file: str
+    part: Any
+    reader: FileReader
+    own: frozenset[str]
+    schema: pa.Schema
+    folders: Folders = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
+
+    def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
+        """Yield the rows in batches."""
+        stored = [name for name in columns if name in self.own and name not in self.folders]
+        kept = self.kept.intersection(stored)
+        try:
+            for batch in self.reader.read(self.file, self.part, stored):
+                fields = [(batch if name in kept else self).schema.field(name) for name in columns]
+                yield StoredTable(fit_columns(batch, columns, pa.schema(fields), self.folders))
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{self.file}: cannot be read: {error}", "has it changed?") from None
+
+
+class ParquetFiles:
+    """Reads row groups of Parquet."""
+
+    name = "Parquet"
+    endings: tuple[str, ...] = (PARQUET,)
+
+    def look(self, path: str) -> tuple[pa.Schema, list[tuple[Piece, int]]]:
+        """Read the footer of a file."""
+        footer = read_footer(path)
+        return spark_schema(footer.schema), [(one, one.rows) for one in list_row_groups([path], [footer])]
+
+    def read(self, path: str, piece: Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield a row group in batches."""
+        return read_row_group(piece, columns, MOST_ROWS)
+
+
+READERS: Mapping[str, FileReader] = {"parquet": ParquetFiles()}
+"""The readers of this package; `find_readers` has those of others."""
+
+
+def get_reader(name: str) -> FileReader:
+    """Return a reader of this package or of another one, by a name that is known."""
+    return READERS.get(name) or find_readers()[name]
+
+
+def choose_reader(path: str, files: Iterable[str]) -> FileReader:
+    """Return the reader of a place by the names of its files: that of Parquet where none fits.
+
+    Raises:
+        SchemaError: files have two formats.
+    """
+    names = {find_name(file): file for file in files}
+    if len(names) > 1:
+        raise formats_error(path, names.values())
+    return get_reader(next(iter(names), None) or "parquet")
+
+
+def fit_columns(
+    rows: pa.Table | pa.RecordBatch, columns: Sequence[str], schema: pa.Schema, folders: Folders
+) -> pa.Table:
+    """Return columns of a file in the types of its table."""
+    fitted = []
+    for name in columns:
+        kind = schema.field(name).type
+        if name in folders or name not in rows.schema.names:
+            fitted.append(pa.repeat(pa.scalar(folders.get(name), kind), rows.num_rows))
+        else:
+            fitted.append(_fit(rows.column(name), kind))
+    return pa.table(fitted, schema=pa.schema([schema.field(name) for name in columns]))
+
+
+def _fit(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    if column.type == kind:
+        return column
+    if pa.types.is_dictionary(column.type):
+        column = decode_dictionary(column)
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":  # a cast rounds towards zero
+        column = pc.floor_temporal(column, unit="microsecond")
+    if pa.types.is_floating(kind) and not pa.types.is_floating(column.type):
+        number = as_double(column, "number")
+        return pc.if_else(pc.less(pc.abs(number), 2.0**53), number, np.inf)
+    return column.cast(kind, safe=False)
+
+
+def require_files(files: Collection[str], path: str) -> None:
+    """Refuse a place of whose files none is read. Raises DataError."""
+    if not files:
+        hint = "files whose names begin with _ or . are ignored, those that pathGlobFilter leaves out, "
+        hint += "those in folders that are not called NAME=VALUE, and those without a line"
+        what = "it has no lines" if Path(path).is_file() else "it has no files"
+        raise DataError(f"{path}: cannot be read: {what}", hint)
+
+
+def open_files(
+    path: str,
+    files: Mapping[str, Folders],
+    reader: FileReader,
+    wanted: Collection[str],
+    *,
+    any_case: bool = False,
+) -> TablePieces:
+    """Open files of one format; arguments and errors as `table_pieces.open_pieces`.
+
+    `any_case`: columns that are not wanted may have names that differ in case alone.
+    """
+    require_files(files, path)
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        looked = [*pool.map(partial(_look, path=path, reader=reader), files)]
+    for schema, _ in [] if any_case else looked:
+        refuse_case(schema.names, path)
+    schemas = dict(zip(files, (schema for schema, _ in looked), strict=True))
+    fields = _unite(path, schemas, wanted)
+    folders = dict.fromkeys(name for values in files.values() for name in values)
+    fields |= {name: pa.field(name, pa.string(), metadata=FOLDER_NOTES) for name in folders}
+    union = pa.schema(list(fields.values()))
+    own = {file: frozenset(schema.names) & {*union.names} for file, schema in schemas.items()}
+    pieces = [
+        FilePiece(file, part, reader, own[file], union, files[file])
+        for file, (_, parts) in zip(files, looked, strict=True)
+        for part, _ in parts
+    ]
+    n = sum(rows for _, parts in looked for _, rows in parts)
+    return TablePieces(tuple(pieces), union, n, notes=looked[0][0].metadata or {})
+
+
+def _look(file: str, path: str, reader: FileReader) -> tuple[pa.Schema, list[tuple[Any, int]]]:
+    try:
+        schema, parts = reader.look(file)
+        return schema, [*parts]
+    except (pa.ArrowException, OSError) as error:
+        raise parquet_error(path, file, error, reader.name) from None
+
+
+def _unite(path: str, schemas: Mapping[str, pa.Schema], wanted: Collection[str]) -> dict[str, pa.Field]:
+    """Return the columns of all files in common types; those without one are left out.
+
+    Raises:
+        SchemaError: such a column is wanted, or names of two files differ only in case.
+    """
+    fields: dict[str, pa.Field] = {}
+    first: dict[str, tuple[str, pa.Field]] = {}
+    clashes = set()
+    for file, schema in schemas.items():
+        for one in schema:
+            place, known = first.setdefault(one.name.lower(), (file, one))
+            if known.name != one.name and {known.name, one.name} & {*wanted}:
+                names = f"column {known.name} in {cut_name(place)} and {one.name} in {cut_name(file)}"
+                raise SchemaError(f"{path}: {names} differ in case alone", "one spelling in all files")
+            before = fields.setdefault(one.name, one.with_type(_in_micros(one.type)))
+            kind = _common_type(before.type, _in_micros(one.type))
+            if kind is None and one.name in wanted:
+                names = f"{known.type} in {cut_name(place)}, {one.type} in {cut_name(file)}"
+                raise SchemaError(
+                    f"{path}: column {one.name} is of type {names}", "write files of one type"
+                )
+            clashes |= {one.name} if kind is None else set()
+            fields[one.name] = before if kind is None else before.with_type(kind)
+            if pa.types.is_null(known.type):
+                first[one.name.lower()] = (file, one)
+    return {name: one for name, one in fields.items() if name not in clashes}
+
+
+def cut_name(file: str) -> str:
+    """Return the last part of a path or URI."""
+    return file.rsplit("/", 1)[-1]
+
+
+def _in_micros(kind: pa.DataType) -> pa.DataType:
+    """Return a type with times in microseconds."""
+    is_finer = pa.types.is_timestamp(kind) and kind.unit == "ns"
+    return pa.timestamp("us", kind.tz) if is_finer else kind
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return one type for all in which files hold the same values."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    return pa.list_(plain_type(kind.value_type)) if is_list(kind) else kind
+
+
+def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return a type for values of both; None where there is none."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    one, other = plain_type(one), plain_type(other)
+    if one == other:
+        return one
+    if is_list(one) and is_list(other):
+        inner = _common_type(one.value_type, other.value_type)
+        return None if inner is None else pa.list_(inner)
+    is_number = partial(_fits_any, tests=(pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))
+    if not (is_number(one) and is_number(other)):
+        return None
+    is_whole = all(pa.types.is_integer(kind) and kind != pa.uint64() for kind in (one, other))
+    return pa.int64() if is_whole else pa.float64()
+
+
+def _fits_any(kind: pa.DataType, tests: Sequence[Callable[[pa.DataType], bool]]) -> bool:
+    return any(test(kind) for test in tests)

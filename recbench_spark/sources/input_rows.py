@@ -1,0 +1,495 @@
+"""Tables of other systems as rows: checked in one pass, and typed by tasks, on any runner. Without Spark.
+
+A table in memory is typed once, where it is. All other rows are typed by tasks whenever they read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from operator import add
+from os import fspath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.ids import WrongIds, find_wrong_ids
+from recbench_spark.engine.versions import arrow_schema, is_frame
+from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
+from recbench_spark.sources import arrow_files, arrow_rows
+from recbench_spark.sources.arrow_files import Problems
+from recbench_spark.sources.arrow_rows import (
+    as_double,
+    as_vectors,
+    combine_column,
+    distinct_ids,
+    encode_ids,
+    find_wrong_vectors,
+    read_column,
+    refuse_repeated,
+)
+from recbench_spark.sources.column_names import ColumnNames
+from recbench_spark.sources.dealt_ids import deal_ids
+from recbench_spark.sources.input_rules import check_width, refuse_unusable
+from recbench_spark.sources.list_columns import is_list, may_hold_texts
+from recbench_spark.sources.table_pieces import open_pieces, read_rows, read_unfolded
+from recbench_spark.sources.text_lines import StoredTable
+from recbench_spark.sources.text_tables import TextRules, read_text
+from recbench_spark.storage.blocks import ChangedRows, Engine, PieceRows, Rows, StoredRows
+from recbench_spark.storage.local_files import refuse_misspelt, require_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """A table of another system, as it is stored, under our names of columns.
+
+    Attributes:
+        rows: its rows.
+        schema: names and types; the metadata of ids say how they were stored.
+        table: the table itself, where it is in memory.
+        where: name of the table in messages about values that a file spells; empty: it is no file.
+    """
+
+    rows: StoredRows
+    schema: pa.Schema
+    table: pa.Table | None = None
+    where: str = ""
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns, as of a frame."""
+        return list(self.schema.names)
+
+    def select(self, names: Mapping[str, str]) -> InputRows:
+        """Return some columns under other names (new -> old)."""
+        fields = [self.schema.field(old).with_name(new) for new, old in names.items()]
+        if self.table is None:
+            return replace(self, rows=self.rows.rename(names), schema=pa.schema(fields))
+        columns = [self.table.column(old) for old in names.values()]
+        return open_table(_require_engine(self.rows), pa.table(columns, schema=pa.schema(fields)))
+
+
+@dataclass(frozen=True)
+class CheckedInput:
+    """Rows that can be used: ids as text, and values as numbers.
+
+    Attributes:
+        rows: the typed rows.
+        names: their columns.
+        n: number of rows.
+        ranges: the smallest and largest value of each column over rows with an item; missing where there
+            is none.
+        kinds: kind (ID_KIND) and stored type (ID_TYPE) of each column of ids.
+        table: the typed table, where it is in memory.
+        dims: length of all vectors; 0 where there are none.
+    """
+
+    rows: Rows
+    names: tuple[str, ...]
+    n: int
+    ranges: Mapping[str, tuple[float, float]]
+    kinds: Mapping[str, tuple[str, str]]
+    table: pa.Table | None = None
+    dims: int = 0
+
+
+# ------------------------------------------------------------------------------------------ opening
+
+
+def open_input(
+    engine: Engine, table: Any, needed: Sequence[str], what: str, columns: ColumnNames | None = None
+) -> InputRows:
+    """Open a frame of Spark, a table in memory, or a table at a path.
+
+    Tasks open row groups, and the lines of large text files. Small ones, and lists in a cell of text, are
+    read here. Spark reads tables of a catalog, Delta that `deltalake` does not know, and storage that
+    Hadoop alone knows.
+
+    Args:
+        engine: the runner.
+        table: a frame, anything that `arrow_rows.as_table` takes, or a path.
+        needed: required columns of a table at a path.
+        what: its name in messages.
+        columns: the caller's names of columns; None: they are ours.
+
+    Raises:
+        FallbackToSpark: only Spark reads the path, and the runner has none. SchemaError, DataError,
+            MissingError: as `arrow_files.read_table`.
+    """
+    if isinstance(table, InputRows):
+        return table
+    if is_frame(table):
+        return _open_frame(table if columns is None else columns.rename_frame(table, what))
+    if not hasattr(table, "__fspath__") and not isinstance(table, str):
+        rows = arrow_rows.as_table(table, what)
+        return open_table(engine, rows if columns is None else columns.rename(rows, what))
+    return _open_path(engine, fspath(table), needed, what, columns or ColumnNames())
+
+
+def open_table(engine: Engine, table: pa.Table) -> InputRows:
+    """Open a table in memory."""
+    return InputRows(PieceRows(engine, [table], _select_tables), table.schema, table)
+
+
+def _open_frame(frame: DataFrame, where: str = "") -> InputRows:
+    from recbench_spark.storage.frame_blocks import FrameRows  # noqa: PLC0415
+
+    def note(one: Any, kind: pa.Field) -> pa.Field:
+        notes = {ID_TYPE: one.dataType.simpleString(), **{k: str(v) for k, v in one.metadata.items()}}
+        return kind.with_metadata(notes)
+
+    fields = [note(*pair) for pair in zip(frame.schema, arrow_schema(frame), strict=True)]
+    return InputRows(FrameRows(frame), pa.schema(fields), where=where)
+
+
+TEXT_HERE = 1 << 24
+"""Bytes of text that this process reads whole."""
+
+
+def _open_path(
+    engine: Engine, path: str, needed: Sequence[str], what: str, columns: ColumnNames
+) -> InputRows:
+    spark, where, keeps = getattr(engine, "spark", None), f"{what} {path}", False
+    if spark is not None:
+        from recbench_spark.sources.readers import tables  # noqa: PLC0415
+
+        keeps = tables.prepare_session(spark, path)
+    try:
+        stored = open_pieces(path, needed)
+    except FallbackToSpark:
+        if spark is None:
+            raise
+        return _open_checked(columns.rename_frame(tables.open_table(spark, path), what), needed, what, path)
+    source = ColumnNames(columns.given)
+    taken = source.take(stored.schema.names, what)
+    schema = pa.schema([stored.schema.field(own).with_name(name) for name, own in taken.items()])
+    item = schema.get_field_index("item_id")
+    may_split = item >= 0 and may_hold_texts(schema.names, what)
+    if may_split or (stored.line and stored.size <= TEXT_HERE):
+        whole = arrow_files.read_whole(stored)
+        rows_here = arrow_files.check_table(whole, needed, what, path, columns=columns, keeps=keeps)
+        return open_table(engine, rows_here)
+    columns.notes.extend(source.notes)
+    if item >= 0 and is_list(schema.field(item).type):
+        rename = partial(source.rename, what=what)
+        unfold = partial(read_unfolded, names=stored.schema.names, rename=rename)
+        schema = rename(stored.schema.empty_table()).schema
+        rows: StoredRows = PieceRows(engine, stored.pieces, unfold)
+    elif stored.line:
+        _check_names(schema.names, needed, what, path)
+        rules = TextRules(where, path, tuple(needed), keeps=keeps).check(stored.pieces, engine, taken)
+        rows = PieceRows(engine, stored.pieces, partial(read_text, taken=taken, rules=rules))
+        return InputRows(rows, rules.name_types(taken))
+    else:
+        rows = PieceRows(engine, stored.pieces, read_rows).rename(taken)
+    _check_names(schema.names, needed, what, path)
+    noted = [arrow_files.note_id_type(one) if one.name in IDS else one for one in schema]
+    return InputRows(rows, pa.schema(noted), where=where)
+
+
+def _open_checked(frame: DataFrame, needed: Sequence[str], what: str, path: str) -> InputRows:
+    _check_names(frame.columns, needed, what, path)
+    return _open_frame(frame, f"{what} {path}")
+
+
+def _check_names(names: Sequence[str], needed: Sequence[str], what: str, path: str) -> None:
+    require_columns(names, needed, f"{what} {path}", path)
+    refuse_misspelt(names, arrow_files.list_optional(what), f"{what} {path}")
+
+
+def _select_tables(pieces: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[pa.Table]:
+    for table in pieces:
+        yield table.select(list(columns))
+
+
+# ----------------------------------------------------------------------------------------- checking
+
+
+@dataclass(frozen=True)
+class InputFacts:
+    """Counts of some rows; those of several pieces are added.
+
+    Attributes:
+        n: number of rows.
+        wrong: rows with a value that cannot be used, by column, in the order in which they are refused.
+        ranges: as in `CheckedInput`.
+        ids: values that are no ids, by column.
+        whole: whether the ids of a column are whole numbers.
+        problems: what a file spells wrong.
+        lengths: the shortest and the longest vector.
+        present: rows with a vector.
+    """
+
+    n: int = 0
+    wrong: Mapping[str, int] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    ids: Mapping[str, WrongIds] = field(default_factory=dict)
+    whole: Mapping[str, bool] = field(default_factory=dict)
+    problems: Problems | None = None
+    lengths: tuple[int, int] | None = None
+    present: int = 0
+
+    def __add__(self, other: InputFacts) -> InputFacts:
+        """Return the facts of both pieces."""
+        ends = [one for one in (self.lengths, other.lengths) if one is not None]
+        return InputFacts(
+            self.n + other.n,
+            _merge(self.wrong, other.wrong, add),
+            _merge(self.ranges, other.ranges, _span),
+            _merge(self.ids, other.ids, add),
+            _merge(self.whole, other.whole, min),
+            _add_problems(self.problems, other.problems),
+            reduce(_span, ends) if ends else None,
+            self.present + other.present,
+        )
+
+    def refuse(self, what: str) -> None:
+        """Refuse values that cannot be used.
+
+        Raises:
+            DataError: for the first column with one.
+        """
+        if self.problems is not None:
+            self.problems.refuse()
+        for wrong in self.ids.values():
+            raise wrong.make_error()
+        refuse_unusable(self.wrong, what)
+
+
+def _add_problems(one: Problems | None, other: Problems | None) -> Problems | None:
+    return one + other if one and other else one or other
+
+
+def _merge(
+    one: Mapping[str, Any], other: Mapping[str, Any], join: Callable[[Any, Any], Any]
+) -> dict[str, Any]:
+    return {**one, **{name: join(one[name], new) if name in one else new for name, new in other.items()}}
+
+
+def _span(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+@dataclass(frozen=True)
+class Typing:
+    """Rule by which rows are typed.
+
+    Attributes:
+        ids: columns of ids.
+        values: value columns and their types, `long` or `double`.
+        what: name of the rows in messages.
+        where: as in `InputRows`.
+        empty_items: whether a NULL item_id is allowed (a user with an empty truth).
+        vectors: rows have a vector, and a bias where this is a column.
+        others: columns that stay as they are.
+    """
+
+    ids: tuple[str, ...]
+    values: Mapping[str, str]
+    what: str
+    where: str = ""
+    empty_items: bool = False
+    vectors: bool = False
+    bias: bool = False
+    others: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that are read."""
+        more = (*(["vector"] if self.vectors else []), *(["bias"] if self.bias else []))
+        return (*self.ids, *self.values, *more, *self.others)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Columns of typed rows."""
+        return (*self.ids, *self.values, *(("vector", "bias") if self.vectors else ()), *self.others)
+
+
+def check_input(
+    table: InputRows,
+    values: Mapping[str, str],
+    what: str,
+    *,
+    ids: Sequence[str] = IDS,
+    empty_items: bool = False,
+    others: Sequence[str] = (),
+) -> CheckedInput:
+    """Check ids and value columns in one pass, and return the typed rows.
+
+    Args:
+        table: the rows.
+        values: column -> `long` or `double`.
+        what: name of the rows in messages.
+        ids: columns of ids.
+        empty_items: whether a NULL item_id is allowed.
+        others: further columns, which stay as they are.
+
+    Raises:
+        SchemaError: a column is missing, or has a type that cannot be read.
+        DataError: NULL ids, or values that are NULL, NaN, infinite, not a number, or ranks below 1.
+    """
+    require_names(table.schema.names, [*ids, *values], what)
+    rules = Typing(tuple(ids), values, what, table.where, empty_items, others=tuple(others))
+    return _check(table, rules)
+
+
+def check_vectors(table: InputRows, name: str, what: str, *, biased: bool = True) -> CheckedInput:
+    """Check ids, vectors and biases (0 where there is no column) in one pass; see `check_input`.
+
+    Ids that occur more than once are found by `refuse_twice`.
+
+    Raises:
+        SchemaError: a column is missing, or holds no vectors.
+        DataError: NULL ids, NaN or infinite numbers, no vectors, vectors of several lengths.
+    """
+    require_names(table.schema.names, [name, "vector"], what)
+    bias = biased and "bias" in table.schema.names
+    return _check(table, Typing((name,), {}, what, table.where, vectors=True, bias=bias))
+
+
+def _check(table: InputRows, rules: Typing) -> CheckedInput:
+    refuse_repeated(table.schema.names, rules.columns, rules.what)
+    if table.table is not None:
+        typed, facts = type_table(table.table.select(list(dict.fromkeys(rules.columns))), rules)
+        rows: Rows = PieceRows(_require_engine(table.rows), [typed], _select_tables)
+    else:
+        # Types that cannot be read are refused here: an error of a task has the words of its runner.
+        type_table(table.schema.empty_table().select(list(rules.columns)), rules)
+        typed, parts = None, table.rows.each(rules.columns, partial(_find_facts, rules=rules))
+        facts = reduce(add, parts, InputFacts())
+        rows = ChangedRows(table.rows, rules.columns, partial(type_rows, rules=rules), rules.names)
+    facts.refuse(rules.what)
+    dims = 0
+    if rules.vectors:
+        ends = facts.lengths or (0, 0)
+        dims = check_width(*ends, facts.n, facts.present, facts.n, what=rules.what)
+    kinds = {name: _name_kind(table.schema.field(name), facts.whole.get(name, True)) for name in rules.ids}
+    return CheckedInput(rows, rules.names, facts.n, facts.ranges, kinds, typed, dims)
+
+
+def _require_engine(rows: StoredRows) -> Engine:
+    assert isinstance(rows, PieceRows)
+    return rows.engine
+
+
+def _name_kind(column: pa.Field, whole: bool) -> tuple[str, str]:
+    notes = column.metadata or {}
+    kind = notes.get(ID_KIND.encode(), b"integer" if whole else b"string").decode()
+    return kind, notes.get(ID_TYPE.encode(), str(column.type).encode()).decode()
+
+
+def _find_facts(tables: Iterable[pa.Table], rules: Typing) -> InputFacts:
+    return reduce(add, (type_table(table, rules, keep_errors=True)[1] for table in tables), InputFacts())
+
+
+def type_rows(rows: pa.Table, rules: Typing) -> pa.Table:
+    """Type some rows. Raises DataError: a file spells a value wrong."""
+    typed, facts = type_table(rows, rules)
+    if facts.problems is not None:
+        facts.problems.refuse()
+    return typed
+
+
+def type_table(table: pa.Table, rules: Typing, *, keep_errors: bool = False) -> tuple[pa.Table, InputFacts]:
+    """Type some rows, and count what cannot be used.
+
+    keep_errors: values that are no ids are counted; else they raise DataError.
+    """
+    problems = None
+    if rules.where:
+        problems = Problems(rules.where, "")
+        names = [name for name in rules.columns if name not in rules.ids]
+        read = arrow_files.convert_columns(StoredTable(table), names, rules.where, problems)
+        table = pa.table(
+            {
+                **{name: table.column(name) for name in rules.ids},
+                **dict(zip(read.column_names, read.columns, strict=True)),
+            }
+        )
+    columns: dict[str, pa.Array] = {}
+    whole = {}
+    for name in rules.ids:
+        try:
+            noted, columns[name] = encode_ids(table, name, rules.what)
+            whole[name] = noted.metadata[ID_KIND.encode()] == b"integer"
+        except DataError:
+            wrong = find_wrong_ids(table.column(name), f"{rules.what}: {name}")
+            if wrong is None or not keep_errors:
+                raise
+            return table, InputFacts(len(table), ids={name: wrong}, problems=problems)
+    values = {name: _convert(table, name, kind, rules.what) for name, kind in rules.values.items()}
+    if rules.vectors:
+        values["vector"] = as_vectors(read_column(table, "vector", rules.what), rules.what)
+        values["bias"] = _read_bias(table, rules)
+    columns |= values | {name: combine_column(table.column(name)) for name in rules.others}
+    facts = _count_unusable(columns, rules)
+    return pa.table(columns), replace(facts, whole=whole, problems=problems)
+
+
+def _read_bias(table: pa.Table, rules: Typing) -> pa.Array:
+    if not rules.bias:
+        return pa.array(np.zeros(len(table)))
+    return as_double(read_column(table, "bias", rules.what), "bias")
+
+
+def _convert(table: pa.Table, name: str, kind: str, what: str) -> pa.Array:
+    """Convert a column; NULL where a value does not fit, or float64 cannot represent it."""
+    column = read_column(table, name, what)
+    return arrow_rows.as_long(column, name) if kind == "long" else as_double(column, name, exact=True)
+
+
+def _count_unusable(columns: Mapping[str, pa.Array], rules: Typing) -> InputFacts:
+    valid = {name: columns[name].is_valid().to_numpy(zero_copy_only=False) for name in rules.ids}
+    has_item = valid.get("item_id", np.ones(len(next(iter(columns.values()))), bool))
+    if rules.vectors:
+        bad = find_wrong_vectors(columns["vector"], columns["bias"])
+        wrong = {rules.ids[0]: int((~valid[rules.ids[0]]).sum()), **bad}
+        return _measure_vectors(columns["vector"], wrong)
+    bad_values = {name: arrow_rows.mask_unusable(name, columns[name]) for name in rules.values}
+    if rules.empty_items:
+        bad_values = {name: bad & has_item for name, bad in bad_values.items()}
+    else:
+        bad_values |= {name: ~valid[name] for name in rules.ids if name != "user_id"}
+    bad_values |= {name: ~valid[name] for name in rules.ids if name == "user_id"}
+    ranges = {name: _find_range(columns[name], has_item) for name in rules.values}
+    return InputFacts(
+        len(has_item),
+        {name: int(bad.sum()) for name, bad in bad_values.items()},
+        {name: ends for name, ends in ranges.items() if ends is not None},
+    )
+
+
+def _measure_vectors(vectors: pa.Array, wrong: Mapping[str, int]) -> InputFacts:
+    ends = pc.min_max(pc.list_value_length(vectors)).as_py()
+    lengths = None if ends["min"] is None else (ends["min"], ends["max"])
+    return InputFacts(len(vectors), wrong, lengths=lengths, present=len(vectors) - vectors.null_count)
+
+
+def _find_range(column: pa.Array, has_item: npt.NDArray[np.bool_]) -> tuple[float, float] | None:
+    ends = pc.min_max(column.filter(pa.array(has_item))).as_py()
+    return None if ends["min"] is None else (ends["min"], ends["max"])
+
+
+def count_distinct(engine: Engine, rows: CheckedInput, name: str) -> int:
+    """Count the distinct ids of a column."""
+    if rows.table is not None:
+        return len(distinct_ids([rows.table.column(name)]))
+    dealt = deal_ids(engine, ((rows.rows, name),), engine.count_tasks(rows.n))
+    return sum(dealt.each(len))
+
+
+def refuse_twice(engine: Engine, rows: CheckedInput, name: str, what: str) -> None:
+    """Refuse vectors of which some have the same id.
+
+    Raises:
+        DataError: there are such vectors.
+    """
+    check_width(rows.dims, rows.dims, rows.n, rows.n, count_distinct(engine, rows, name), what=what)

@@ -1,0 +1,148 @@
+"""Rules for tables of other systems, which both engines apply to names of columns and to counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from recbench_spark.core.checks import Check
+from recbench_spark.core.ids import (
+    FEW,
+    NEARLY_ALL,
+    IdOverlap,
+    IdSides,
+    find_other_spelling,
+    refuse_other_spelling,
+)
+from recbench_spark.errors import DataError
+from recbench_spark.schemas import IDS, require_names
+
+VALUE_TYPES = {"rank": "long", "score": "double"}
+
+EXACT_LIMIT = float(1 << 53)
+"""First whole number from which on float64 cannot represent every whole number."""
+
+WHOLE_NUMBER = r"^[+-]?[0-9]{16,}$"
+"""Pattern of a text, without the blanks around it, that is a whole number and may be beyond 2^53."""
+
+
+def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
+    """Return the value column of lists (rank, or else score) or of scores: column -> type.
+
+    Raises:
+        SchemaError: neither a rank nor a score.
+    """
+    if kind == "lists" and "rank" in names:
+        return {"rank": VALUE_TYPES["rank"]}
+    require_names(names, ["user_id", "item_id", "score"], kind)
+    return {"score": VALUE_TYPES["score"]}
+
+
+def refuse_unusable(wrong: Mapping[str, int], what: str) -> None:
+    """Raise DataError for the first column with a value that cannot be used."""
+    for name, n in wrong.items():
+        if n:
+            raise DataError(
+                f"{what}: {n} rows whose {name} is {_describe_unusable(name)}",
+                MISSING_ID if name in IDS else "leave these rows out, or mend the system that wrote them",
+            )
+
+
+MISSING_ID = (
+    "leave these rows out; to count a place as a miss, give it an id that no other item has, such as 'none'"
+)
+
+
+def _describe_unusable(name: str) -> str:
+    if name in IDS:
+        return "NULL, NaN or an empty field"
+    if name == "rank":
+        return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 merges ranks"
+    return "NULL, NaN, infinite or, of whole numbers, beyond 2^53"
+
+
+def refuse_different_widths(dims: Sequence[int], what: Sequence[str]) -> None:
+    """Raise DataError where two tables of vectors have different widths."""
+    if dims[0] != dims[1]:
+        raise DataError(
+            f"{what[0]} has {dims[0]} dimensions, {what[1]} has {dims[1]}", "both must be of one model"
+        )
+
+
+def check_width(shortest: int, longest: int, rows: int, not_null: int, distinct: int, *, what: str) -> int:
+    """Return the common length of vectors from their counts. Raises DataError where there is none."""
+    if not rows:
+        raise DataError(f"{what}: no vectors", "check the path and the ids")
+    if not_null < rows:
+        raise DataError(f"{what}: {rows - not_null} of {rows} vectors are NULL", "leave these rows out")
+    if shortest != longest:
+        raise DataError(f"{what}: vectors of {shortest} to {longest} dimensions", "give one length")
+    if distinct < rows:
+        raise DataError(f"{what}: {rows - distinct} ids occur more than once", "keep one vector per id")
+    return int(longest)
+
+
+def report_common_ids(
+    overlap: IdOverlap, sides: IdSides, name: str, what: tuple[str, str], *, must: bool
+) -> list[Check]:
+    """Report the result of `check_common_ids`.
+
+    Raises:
+        DataError: no id is common, or hardly any, and they would meet in another spelling.
+    """
+    if not (overlap.fails(must) or overlap.few):
+        return _warn_other_spelling(overlap, sides, name, what)
+    refuse_other_spelling(overlap, sides)
+    left, right = sides.read_examples()
+    if overlap.fails(must):
+        overlap.refuse(left, right)
+    apart, detail = 1 - overlap.share, overlap.describe(left, right)
+    return [Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", detail)]
+
+
+def _warn_other_spelling(
+    overlap: IdOverlap, sides: IdSides, name: str, what: tuple[str, str]
+) -> list[Check]:
+    """Return a warning where nearly all ids would be common in another spelling, and not as they are."""
+    respelling = find_other_spelling(overlap, sides, NEARLY_ALL) if overlap.share < NEARLY_ALL else None
+    if respelling is None:
+        return []
+    (meeting, without), (left, right) = respelling, sides.drop_common().read_examples()
+    detail = f"{meeting.common} of {min(meeting.n)} would be common without {without}; "
+    detail += overlap.describe(left, right)
+    lost = 1 - overlap.share
+    return [
+        Check(
+            f"{name} of {what[0]} and {what[1]} in two spellings", lost, 1 - NEARLY_ALL, "warning", detail
+        )
+    ]
+
+
+def name_known_items(kind: str) -> str:
+    """Return words for the items that an evaluation knows: of vectors, or of training and the rows."""
+    return "item embeddings" if kind == "embeddings" else f"train and {kind}"
+
+
+MOST = 0.5
+"""Share of the truth's items that may be unknown without a warning."""
+
+
+def report_unknown_truth(overlap: IdOverlap, sides: IdSides, known: str) -> list[Check]:
+    """Report how many items of the truth are in a known catalogue.
+
+    Args:
+        overlap: of the items of the truth and of the catalogue, in this order.
+        sides: as in `report_common_ids`.
+        known: words for the catalogue.
+
+    Raises:
+        DataError: none of them is.
+    """
+    what = ("truth", known)
+    if checks := report_common_ids(overlap, sides, "item_id", what, must=True):
+        return checks
+    unknown = 1 - overlap.common / max(overlap.n[0], 1) if min(overlap.n) else 0.0
+    if unknown <= MOST:
+        return []
+    left, right = sides.read_examples()
+    detail = f"most items of the truth cannot be found; {overlap.describe(left, right)}"
+    return [Check(f"item_id of truth not in {known}", unknown, MOST, "warning", detail)]

@@ -1,0 +1,190 @@
+"""Count the rows of a log and their mistakes, in tasks: facts of tasks are added up in their order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.ids import CANONICAL_INTEGER, WHOLE_FLOAT, drop_empty
+from recbench_spark.errors import RecbenchError
+from recbench_spark.schemas import IDS
+from recbench_spark.sources.arrow_rows import combine_column
+from recbench_spark.sources.log_checks import (
+    Bools,
+    Checked,
+    LogRules,
+    Mark,
+    check_rows,
+    is_later,
+    is_set,
+    list_values,
+    show_value,
+)
+from recbench_spark.sources.text_pieces import BAD_LINE, COMMENTS, FILE
+
+Example = tuple[bool, str, str]
+"""A bad value: whether there is one, the value as text, its file. Messages show the smallest."""
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """Counts of some rows of a log; facts of several tasks are added up in their order.
+
+    Attributes:
+        rows, bad, later: read rows, those that cannot be used, and usable ones after the log's end.
+        marks: mistakes without their rows, in order.
+        counts, examples: of each mistake.
+        spelled: usable ids that are not canonical numbers, by column.
+        firsts: by column of text, whether the first id looks like a whole float, and whether all are such.
+        kinds: as in `Checked`.
+        ends: the first and last time of all rows.
+        undated, unparted: usable rows without a time, or without a part; undated ones also without a part.
+        comments: lines that are comments.
+        time_unit: unit of times whose unit may be wrong.
+        error: what ended the task.
+    """
+
+    rows: int = 0
+    bad: int = 0
+    later: int = 0
+    marks: tuple[Mark, ...] = ()
+    counts: tuple[int, ...] = ()
+    examples: tuple[Example | None, ...] = ()
+    spelled: Counter[str] = field(default_factory=Counter)
+    firsts: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    ends: tuple[int, int] | None = None
+    undated: int = 0
+    undated_unparted: int = 0
+    unparted: int = 0
+    comments: int = 0
+    time_unit: str = ""
+    error: RecbenchError | None = None
+
+    @property
+    def usable(self) -> int:
+        """Return the number of rows that are labelled."""
+        return self.rows - self.bad - self.later
+
+    def __add__(self, other: RowFacts) -> RowFacts:
+        """Return the facts of both, these first."""
+        if self.error or (not other.marks and not other.error):
+            return self
+        if other.error or not self.marks:
+            return other
+        firsts = {
+            name: (self.firsts.get(name, one)[0], self.firsts.get(name, one)[1] and one[1])
+            for name, one in {**self.firsts, **other.firsts}.items()
+            for one in [other.firsts.get(name, one)]
+        }
+        pairs = zip(self.examples, other.examples, strict=True)
+        ends = [one for one in (self.ends, other.ends) if one]
+        return RowFacts(
+            self.rows + other.rows,
+            self.bad + other.bad,
+            self.later + other.later,
+            self.marks,
+            tuple(map(sum, zip(self.counts, other.counts, strict=True))),
+            tuple(min(filter(None, pair), default=None) for pair in pairs),
+            self.spelled + other.spelled,
+            firsts,
+            self.kinds,
+            (min(one[0] for one in ends), max(one[1] for one in ends)) if ends else None,
+            self.undated + other.undated,
+            self.undated_unparted + other.undated_unparted,
+            self.unparted + other.unparted,
+            self.comments + other.comments,
+            self.time_unit,
+        )
+
+
+def survey_rows(tables: Iterable[pa.Table], rules: LogRules) -> RowFacts:
+    """Count the rows of a task and their mistakes."""
+    facts = RowFacts()
+    try:
+        for rows in tables:
+            facts += _survey_table(rows, rules)
+    except RecbenchError as error:
+        return RowFacts(error=error)
+    return facts
+
+
+def _survey_table(rows: pa.Table, rules: LogRules) -> RowFacts:
+    checked = check_rows(rows, rules)
+    bad, columns = checked.bad, checked.columns
+    good = ~bad
+    times = columns.get("event_time", pa.nulls(len(rows), pa.int64()))
+    later = good & is_later(times, rules)
+    kept = good & ~later
+    ends = pc.min_max(times)
+    parts = columns.get("part", pa.nulls(len(rows), pa.string()))
+    undated, unparted = kept & ~is_set(times), kept & ~is_set(parts)
+    comments = (rows.schema.metadata or {}).get(COMMENTS, b"0")
+    return RowFacts(
+        len(rows),
+        int(bad.sum()),
+        int(later.sum()),
+        tuple(replace(mark, bad=np.zeros(0, np.bool_)) for mark in checked.marks),
+        tuple(int(mark.bad.sum()) for mark in checked.marks),
+        tuple(_find_example(rows, mark) for mark in checked.marks),
+        _count_spelled(checked, kept),
+        _find_firsts(rows, rules) if rules.line and rules.finds_floats else {},
+        checked.kinds,
+        None if ends["min"].as_py() is None else (ends["min"].as_py(), ends["max"].as_py()),
+        int(undated.sum()),
+        int((undated & unparted).sum()),
+        int(unparted.sum()),
+        int(comments),
+        checked.time_unit,
+    )
+
+
+def _count_spelled(checked: Checked, kept: Bools) -> Counter[str]:
+    """Count ids that are not the only spelling of their number, where values decide the order of ids."""
+    spelled: Counter[str] = Counter()
+    for name, kind in checked.kinds.items():
+        if kind == "text":
+            codes = checked.columns[name].filter(pa.array(kept)).dictionary_encode()
+            canonical = pc.match_substring_regex(codes.dictionary, CANONICAL_INTEGER)
+            spelled[name] = int(pc.sum(pc.invert(canonical), min_count=0).as_py())
+    return spelled
+
+
+def _find_firsts(rows: pa.Table, rules: LogRules) -> dict[str, tuple[bool, bool]]:
+    """Return whether the first id of each column looks like a whole float, and whether all are some."""
+    firsts = {}
+    good = rows.filter(pc.is_null(rows.column(BAD_LINE)))
+    for name in IDS:
+        source = rules.sources[name]
+        ids = drop_empty(combine_column(good.column(source)).cast(pa.string())).drop_null()
+        present = ids.filter(pc.not_equal(pc.utf8_lower(ids), "nan")) if _may_be_nan(ids) else ids
+        if len(present) and source not in rules.folders:
+            whole = pc.all(pc.match_substring_regex(present, WHOLE_FLOAT)).as_py()
+            firsts[name] = (_looks_whole(present[0].as_py()), bool(whole))
+    return firsts
+
+
+def _may_be_nan(ids: pa.Array) -> bool:
+    return bool(pc.any(pc.match_substring(ids, "nan", ignore_case=True), min_count=0).as_py())
+
+
+def _looks_whole(text: str) -> bool:
+    return text.endswith(".0") or "e+" in text.lower()
+
+
+def _find_example(rows: pa.Table, mark: Mark) -> Example | None:
+    if not mark.bad.any():
+        return None
+    bad = rows.select([mark.name, *([FILE] if FILE in rows.column_names else [])]).filter(
+        pa.array(mark.bad)
+    )
+    values = list_values(combine_column(bad.column(mark.name)))
+    files = bad.column(FILE).to_pylist() if FILE in bad.column_names else [""] * len(values)
+    return min(
+        (one is not None, show_value(one), file or "") for one, file in zip(values, files, strict=True)
+    )

@@ -1,0 +1,397 @@
+"""Check a log of any format in one pass, and give its usable rows in canonical columns.
+
+Unusable rows are counted and refused, or left out; messages name file, column and an example.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from itertools import accumulate
+from operator import add
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.config import LOG_COLUMNS, Dataset, Split
+from recbench_spark.config.placeholders import log_end_micros
+from recbench_spark.core.arrays import Ints
+from recbench_spark.errors import DataError, ProtocolError
+from recbench_spark.schemas import IDS, INTERACTIONS
+from recbench_spark.sources import arrow_files
+from recbench_spark.sources.log_checks import PLACE, LogRules, Mark, convert_rows, find_rejects
+from recbench_spark.sources.log_sources import RawLog
+from recbench_spark.sources.log_survey import RowFacts, survey_rows
+from recbench_spark.sources.log_times import compile_pattern
+from recbench_spark.sources.text_layouts import IN_UTF8, read_options
+from recbench_spark.sources.text_pieces import BAD_LINE
+from recbench_spark.sources.times import (
+    MICROS_PER_UNIT,
+    STORED,
+    describe_coarser_unit,
+    describe_misread_times,
+    time_hint,
+)
+from recbench_spark.storage.blocks import (
+    ChangedRows,
+    Engine,
+    OpenPieces,
+    PieceRows,
+    Rows,
+    StoredRows,
+    TaskRows,
+)
+from recbench_spark.storage.local_files import describe_undecoded, refuse_misspelt, require_columns
+from recbench_spark.storage.packed_blocks import Change
+
+REJECT_COLUMNS = ("file", "line", "reason")
+
+
+@dataclass(frozen=True)
+class OpenedLog:
+    """A log that has been checked.
+
+    Attributes:
+        rows: the usable rows.
+        columns: their columns.
+        n: their number.
+        numeric: the columns of ids whose ids are ordered as numbers.
+        later: usable rows after `dataset.until`.
+        rejects: file, line and reason of the rejected rows; None where bad rows are an error.
+        rejected: number of rejected rows.
+        reasons: number of rows for each reason; a row may have several reasons.
+        facts: all that was counted.
+        rules: the rules by which rows are converted.
+    """
+
+    rows: Rows
+    columns: tuple[str, ...]
+    n: int
+    numeric: frozenset[str] = frozenset(IDS)
+    later: int = 0
+    rejects: TaskRows | None = None
+    rejected: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    facts: RowFacts = field(default_factory=RowFacts)
+    rules: LogRules = field(default_factory=LogRules)
+
+    def describe_reasons(self) -> str | None:
+        """Return the reasons with their numbers in one text; None where no row was rejected."""
+        return "; ".join(f"{n} {reason}" for reason, n in self.reasons.items()) or None
+
+
+def fill_columns(log: OpenedLog) -> ChangedRows:
+    """Return the rows of a log in `INTERACTIONS`; columns that it lacks are NULL."""
+    names = tuple(INTERACTIONS.names)
+    return ChangedRows(log.rows, [name for name in names if name in log.columns], _fill, names)
+
+
+def _fill(rows: pa.Table) -> pa.Table:
+    there = set(rows.column_names)
+    columns = [
+        rows.column(one.name).cast(one.type) if one.name in there else pa.nulls(len(rows), one.type)
+        for one in INTERACTIONS
+    ]
+    return pa.table(columns, schema=INTERACTIONS)
+
+
+def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = False) -> LogRules:
+    """Return the rules by which tasks convert a log.
+
+    Raises:
+        SchemaError: a column is missing, or its name has another case. ConfigError: times of no known form.
+    """
+    names = {name: raw.source_names.get(name, name) for name in LOG_COLUMNS}
+    source_names = {name: source for name, source in names.items() if source}
+    required = {"user_id", "item_id", *raw.source_names}
+    if not dataset.is_table:
+        required -= {"event_time"}  # some files of MovieLens have none
+    needed = [*(source for name, source in source_names.items() if name in required), *dataset.attributes]
+    sep = read_options(dataset.options).get("sep", "").replace("\\t", "\t") or None
+    require_columns(raw.names, needed, raw.where, raw.where, sep)
+    if dataset.is_table:
+        refuse_misspelt(raw.names, list(source_names.values()), raw.where, "dataset.columns")
+    if dataset.time_format:
+        compile_pattern(dataset.time_format)
+    return LogRules(
+        raw.where,
+        {name: source for name, source in source_names.items() if source in raw.names},
+        dataset.attributes,
+        raw.line,
+        raw.nullable,
+        raw.time_unit,
+        dataset.zone,
+        dataset.time_format,
+        finds_floats=dataset.reader in ("csv", "json"),
+        folders=raw.folders,
+        keeps_replacements=keeps_replacements,
+        end=log_end_micros(dataset),
+        checked=source_names.get("event_time") in raw.checked,
+    )
+
+
+def check_log(
+    raw: RawLog, dataset: Dataset, engine: Engine, *, keeps_replacements: bool = False
+) -> OpenedLog:
+    """Check a log in one pass.
+
+    Raises:
+        SchemaError: a column is missing or has a type that cannot be read.
+        DataError: there are no rows. Unless bad rows are rejected: ids, ratings or times are missing, not
+            finite or not numbers, or lines have another layout.
+    """
+    rules = make_rules(raw, dataset, keeps_replacements=keeps_replacements)
+    stored = raw.open(engine)
+    listed = _survey(stored, rules)
+    facts = reduce(add, listed, RowFacts())
+    floats = frozenset(rules.sources[name] for name, one in facts.firsts.items() if all(one))
+    if floats and not facts.error:
+        for name in floats:
+            what = f"{raw.where}: {name} is whole floats throughout, such as 10.0"
+            print(f"note: {what}: read as whole numbers, 10", file=sys.stderr)
+        rules = replace(rules, floats=floats)
+        listed = _survey(stored, rules)
+        facts = reduce(add, listed, RowFacts())
+    if facts.error:
+        raise facts.error
+    _report_comments(raw.where, facts, dataset)
+    _refuse_unit(raw.where, facts, rules)
+    _refuse_bad(raw, facts, dataset)
+    _refuse_undated(facts, dataset)
+    kept = [one.usable for one in listed]
+    numeric = {
+        n
+        for n, kind in facts.kinds.items()
+        if kind == "integer" or (kind == "text" and not facts.spelled[n])
+    }
+    return OpenedLog(
+        _convert(stored, rules, kept),
+        rules.names,
+        facts.usable,
+        frozenset(numeric),
+        facts.later,
+        _open_rejects(stored, rules) if dataset.bad_rows == "reject" else None,
+        facts.bad,
+        _count_reasons(facts),
+        facts,
+        rules,
+    )
+
+
+def _survey(stored: Rows, rules: LogRules) -> list[RowFacts]:
+    return stored.each(rules.columns, partial(survey_rows, rules=rules))
+
+
+def _convert(stored: Rows, rules: LogRules, kept: Sequence[int]) -> Rows:
+    """Return the usable rows; pieces know the number of rows before them."""
+    if isinstance(stored, PieceRows):
+        starts = [0, *accumulate(kept)]
+        pieces = tuple(zip(starts, stored.pieces, strict=False))
+        return PieceRows(stored.engine, pieces, partial(read_converted, read=stored.read, rules=rules))
+    return ChangedRows(stored, rules.columns, partial(convert_rows, rules=rules), rules.names)
+
+
+def read_converted(
+    pieces: Iterable[tuple[int, Any]], columns: Sequence[str], read: OpenPieces, rules: LogRules
+) -> Iterator[pa.Table]:
+    """Yield some columns of the usable rows of pieces."""
+    for _, piece in pieces:
+        for rows in read([piece], columns=rules.columns):
+            yield convert_rows(rows, rules).select(list(columns))
+
+
+def _open_rejects(stored: Rows, rules: LogRules) -> TaskRows:
+    find = partial(find_rejects, rules=rules)
+    if isinstance(stored, ChangedRows):
+        change = partial(_change_twice, first=stored.change, then=find)
+        return cast("StoredRows", stored.rows).open(stored.columns, change, REJECT_COLUMNS)
+    return cast("StoredRows", stored).open(rules.columns, find, REJECT_COLUMNS)
+
+
+def _change_twice(rows: pa.Table, first: Change, then: Change) -> pa.Table:
+    return then(first(rows))
+
+
+# ---------------------------------------------------------------------------------------- refusals
+
+
+def _report_comments(where: str, facts: RowFacts, dataset: Dataset) -> None:
+    """Report the number of lines that the option `comment` leaves out."""
+    if facts.comments:
+        mark = dataset.options.get("comment", "")
+        print(
+            f"note: {where}: {facts.comments:,} lines begin with {mark!r} and are no rows (comment)",
+            file=sys.stderr,
+        )
+
+
+def _refuse_unit(where: str, facts: RowFacts, rules: LogRules) -> None:
+    """Raise DataError where all times fit a coarser unit than the one that was used for them."""
+    if facts.ends is None or not facts.time_unit:
+        return
+    name = rules.sources["event_time"]
+    if facts.time_unit == STORED:
+        mistake = describe_misread_times(where, name, facts.ends)
+    else:
+        factor = MICROS_PER_UNIT[facts.time_unit]
+        ends = (facts.ends[0] / factor, facts.ends[1] / factor)
+        mistake = describe_coarser_unit(where, name, ends, facts.time_unit)
+    if mistake:
+        raise DataError(*mistake)
+
+
+def _refuse_bad(raw: RawLog, facts: RowFacts, dataset: Dataset) -> None:
+    """Refuse a log without rows, with bad rows where they are an error, or without a usable one."""
+    where = raw.where
+    if not facts.rows:
+        raise DataError(f"{where}: no rows")
+    problems, hint = _describe_problems(where, facts)
+    if problems and hint == IN_UTF8:
+        problems += describe_undecoded(where)
+    if problems:
+        problems[-1] += raw.find_line()
+    if dataset.bad_rows == "error" and problems:
+        advice = "correct or remove these rows, or set dataset.bad_rows to reject"
+        raise DataError(f"{where}: " + "; ".join(problems), hint or advice)
+    if facts.bad == facts.rows:
+        raise DataError(f"{where}: no usable row: {'; '.join(problems)}", "look at the format")
+
+
+def _list_hits(facts: RowFacts) -> list[tuple[Mark, int, tuple[bool, str, str]]]:
+    mistakes = zip(facts.marks, facts.counts, facts.examples, strict=True)
+    return [(mark, n, example) for mark, n, example in mistakes if n and example is not None]
+
+
+def _count_reasons(facts: RowFacts) -> dict[str, int]:
+    return {mark.problem: n for mark, n, _ in _list_hits(facts)}
+
+
+def _describe_problems(where: str, facts: RowFacts) -> tuple[list[str], str]:
+    """Return a sentence for each mistake, and the first advice."""
+    problems, hint = [], ""
+    for mark, n, (is_there, value, file) in _list_hits(facts):
+        shown = repr(value[:120]) if is_there else "a missing value"
+        name = file.rsplit("/", 1)[-1]
+        inside = f" in {name}" if name and not where.endswith(name) else ""
+        what = "lines that are" if mark.name == BAD_LINE else "rows whose"
+        problems.append(f"{n} {what} {mark.problem}, e.g. {shown}{inside}")
+        by_example = time_hint(value if is_there else None, mark.unit) if mark.unit else ""
+        hint = hint or mark.hint or by_example
+    return problems, hint
+
+
+def _refuse_undated(facts: RowFacts, dataset: Dataset) -> None:
+    """Refuse rows that belong to no night."""
+    if dataset.until and facts.undated:
+        raise DataError(
+            f"dataset.until is set, and {facts.undated} rows of {dataset.name} have no event_time",
+            "map dataset.columns.event_time, or remove dataset.until",
+        )
+    if not facts.usable:
+        raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
+
+
+# ------------------------------------------------------------------------------------- protocols
+
+
+def refuse_missing(log: OpenedLog, split: Split) -> None:
+    """Refuse rows without what the protocol needs: parts, or times.
+
+    Raises:
+        ProtocolError: there are such rows.
+    """
+    if split.holdout == "given" and log.facts.unparted:
+        raise ProtocolError(
+            "split.protocol is 'given', and the log has rows without a part",
+            "map dataset.columns.part to a column that says train, valid or test",
+        )
+    if split.temporal and split.holdout not in ("given", "consecutive") and log.facts.undated_unparted:
+        raise ProtocolError(
+            "a temporal split (TO_..) needs a time in every row, and this log has rows without",
+            "use RO_RS or RO_LS, or map dataset.columns.event_time",
+        )
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Folds of equal length, cut in the order of a log's rows.
+
+    Attributes:
+        n: number of rows.
+        folds, fold: number of folds, and the test fold.
+        valid: whether the next fold validates.
+        every_fold: whether a row's part is the number of its fold.
+    """
+
+    n: int
+    folds: int
+    fold: int
+    valid: bool
+    every_fold: bool
+
+    def name_parts(self, place_r: Ints) -> pa.Array:
+        """Return the part of the rows at these places."""
+        fold_r = place_r * self.folds // max(self.n, 1)
+        if self.every_fold:
+            return pa.array(fold_r).cast(pa.string())
+        is_valid = self.valid & (fold_r == (self.fold + 1) % self.folds)
+        names = np.where(fold_r == self.fold, "test", np.where(is_valid, "valid", "train"))
+        return pa.array(names.astype(object), pa.string())
+
+
+def label_stretches(log: OpenedLog, split: Split, *, every_fold: bool = False) -> OpenedLog:
+    """Add `part` by the row's place in the log; a part that the log names stays."""
+    stretches = Stretches(log.n, split.folds, split.fold, split.valid, every_fold)
+    names = tuple(dict.fromkeys((*log.columns, "part")))
+    if isinstance(log.rows, PieceRows):
+        read = partial(_read_stretches, read=log.rows.read, names=log.columns, stretches=stretches)
+        return replace(log, rows=replace(log.rows, read=read), columns=names)
+    rules = replace(log.rules, placed=True)
+    change = partial(_convert_placed, rules=rules, stretches=replace(stretches, n=log.facts.rows))
+    return replace(
+        log,
+        rows=ChangedRows(cast("ChangedRows", log.rows).rows, rules.columns, change, names),
+        columns=names,
+    )
+
+
+def _read_stretches(
+    pieces: Iterable[tuple[int, Any]],
+    columns: Sequence[str],
+    read: OpenPieces,
+    names: Sequence[str],
+    stretches: Stretches,
+) -> Iterator[pa.Table]:
+    for piece in pieces:
+        start = piece[0]
+        for rows in read([piece], columns=names):
+            yield _set_parts(rows, stretches.name_parts(np.arange(start, start + len(rows)))).select(
+                list(columns)
+            )
+            start += len(rows)
+
+
+def _set_parts(rows: pa.Table, parts: pa.Array) -> pa.Table:
+    if "part" not in rows.column_names:
+        return rows.append_column("part", parts)
+    place = rows.column_names.index("part")
+    return rows.set_column(place, "part", pc.coalesce(rows.column("part"), parts))
+
+
+def _convert_placed(rows: pa.Table, rules: LogRules, stretches: Stretches) -> pa.Table:
+    """Convert rows of a frame, which has their places; rejected rows have a place, too."""
+    converted = convert_rows(rows, rules)
+    return _set_parts(converted, stretches.name_parts(converted.column(PLACE).to_numpy()))
+
+
+def choose_identity(store: Any) -> Callable[..., str]:
+    """Return the function that identifies inputs of a warehouse; both runners give the same text."""
+    if store.spark is None:
+        return arrow_files.identity
+    from recbench_spark.sources.identity import identity  # noqa: PLC0415
+
+    return partial(identity, store.spark)

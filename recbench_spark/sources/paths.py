@@ -1,0 +1,104 @@
+"""Check local paths, and tell names of tables from names of files; without Spark."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from recbench_spark.core.inputs import normalise_path
+from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
+from recbench_spark.storage.local_files import bare_name, is_text, refuse_name
+from recbench_spark.storage.uris import is_hidden
+
+
+def exists(path: str) -> bool:
+    """Check whether a local path exists; a remote one is left to Spark."""
+    local = strip_scheme(path)
+    return bool(re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", local)) or Path(local).exists()
+
+
+def strip_scheme(path: str) -> str:
+    """Return a path of this machine without `file:`; others stay."""
+    return normalise_path(path) if path.startswith("file:") else path
+
+
+def check_path(path: str) -> None:
+    """Refuse a local path that is missing (with the nearest name), or that Spark does not read.
+
+    Raises:
+        MissingError: the path does not exist.
+        DataError: Spark does not read files of this name, or the file has 0 bytes.
+    """
+    if exists(path):
+        refuse_name(path)
+        refuse_empty(path)
+        return
+    missing = Path(path)
+    if missing.parent.is_dir():
+        hint = nearest(missing.name, [entry.name for entry in missing.parent.iterdir()][:50])
+    else:
+        hint = f"there is no folder {missing.parent} either"
+    raise MissingError(f"no such file or folder: {path}", hint)
+
+
+def find_entry(folder: str, names: Sequence[str] | None, patterns: Sequence[str]) -> str:
+    """Find the path of an entry by the first pattern that fits any; `.gz` or the like may follow.
+
+    Args:
+        folder: the folder.
+        names: the names in it; None: it is a file.
+        patterns: patterns of names, the best one first.
+
+    Raises:
+        ConfigError: nothing fits, or the path is not a folder; the hint has the nearest name.
+    """
+    if names is None:
+        raise ConfigError(f"{folder} is a file", f"expected a folder with {' or '.join(patterns)}")
+    for pattern in patterns:
+        for name in names:
+            if fnmatch(bare_name(name), pattern):
+                return f"{folder.rstrip('/')}/{name}"
+    hint = nearest(patterns[0], names[:50]) if names else "the folder is empty"
+    raise ConfigError(f"{folder}: no {' or '.join(patterns)} (.gz or not)", hint)
+
+
+def refuse_empty(path: str) -> None:
+    """Refuse a local file of 0 bytes, or a folder that holds only such files.
+
+    Spark does not list such files. A folder is searched until a file has a byte.
+
+    Raises:
+        DataError: the file or the folder is empty.
+    """
+    place, hint = Path(path.removeprefix("file://")), "write it again: its writer may have been cut off"
+    if place.is_file() and not place.stat().st_size:
+        raise DataError(f"{path} is empty: a file of 0 bytes", hint)
+    sizes = _list_sizes(place)
+    if next(sizes, None) == 0 and not any(sizes):
+        raise DataError(f"{path} is empty: a folder of nothing but files of 0 bytes", hint)
+
+
+def _list_sizes(folder: Path) -> Iterator[int]:
+    """Yield the size of each file below a folder, except hidden ones."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        yield from (Path(place, name).stat().st_size for name in names if not is_hidden(name))
+
+
+FILE_NAMES = re.compile(
+    r".*\.(parquet|arrow|feather|json|jsonl|npy|npz|pkl|xlsx?|zip|zst|lz4)", re.IGNORECASE
+)
+"""Names of files that are no text."""
+
+
+def may_be_table(name: str) -> bool:
+    """Return whether a name has the form `schema.table` or `catalog.schema.table`, and not that of a file.
+
+    >>> may_be_table("shop.orders"), may_be_table("orders.csv")
+    (True, False)
+    """
+    is_file = is_text(name) or bare_name(name) != name or FILE_NAMES.fullmatch(name)
+    return bool(re.fullmatch(r"\w+(\.\w+){1,2}", name)) and not is_file

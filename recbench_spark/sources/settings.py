@@ -1,0 +1,340 @@
+"""Settings of the section `dataset`: the place of a log and the way to read it."""
+
+from __future__ import annotations
+
+import re
+from datetime import date, timedelta, timezone, tzinfo
+from typing import Annotated, Any, ClassVar, Literal, get_args
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from recbench_spark.core.strict_settings import (
+    SECRET,
+    SECRETS_HINT,
+    Location,
+    Name,
+    Seed,
+    Share,
+    Strict,
+    holds_secret,
+    make_error,
+)
+from recbench_spark.errors import nearest
+from recbench_spark.readers import find_readers
+from recbench_spark.storage.text_forms import BLANKS, TO_UTF8, is_wide
+
+OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
+"""A time zone without a name: +02:00."""
+
+LOG_COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
+"""Standard names of the columns of a log; the first two must exist."""
+
+SourceName = Annotated[str, Field(pattern=r"^([^\x00]*[^\x00\s][^\x00]*)?$")]
+"""The name of a column of a log, or nothing."""
+
+BuiltIn = Literal[
+    "world", "movielens_100k", "movielens_1m", "movielens_10m", "movielens_20m", "movielens_25m",
+    "movielens_32m", "movielens_latest", "netflix", "coat", "yahoo_r3", "lightgcn", "ncf", "csv", "json",
+    "parquet", "delta",
+]  # fmt: skip
+
+
+def _check_reader(name: str) -> str:
+    if name not in get_args(BuiltIn) and name not in find_readers():
+        raise make_error(f"no reader '{name}'", nearest(name, [*get_args(BuiltIn), *find_readers()]))
+    return name
+
+
+ReaderName = Annotated[BuiltIn | str, AfterValidator(_check_reader)]
+"""The name of a reader: of this package, or of another one."""
+
+READERS_WITHOUT_TIMES = ("coat", "yahoo_r3", "lightgcn")
+"""Readers whose files have no times at all."""
+
+READER_UNITS = {
+    "netflix": ("days such as 2005-09-06", ("s", "timestamp")),
+    "world": ("times of its own", ("s",)),
+    **dict.fromkeys(READERS_WITHOUT_TIMES, ("no times", ("s",))),
+}
+"""Readers whose files have no times in a unit: what times they have, and the allowed units; s is the
+default. A unit without effect is refused.
+"""
+
+
+CLOSED_LOOP_READERS = ("coat", "yahoo_r3")
+"""Readers of two logs: one of the closed loop, which no file divides, and one of an open loop."""
+
+BLANKS_OPTIONS = ("sep", "delimiter", "encoding", "charset", "comment", "header", "pathGlobFilter")
+"""Options beside `sep: blanks`: fields that blanks separate have no quotes."""
+
+READER_OPTIONS = {
+    "csv": (*BLANKS_OPTIONS, "quote", "escape", "multiLine", "nullValue", "timestampFormat"),
+    "json": ("encoding", "charset", "timestampFormat", "pathGlobFilter"),
+    "parquet": ("pathGlobFilter",),
+    "delta": ("versionAsOf", "timestampAsOf"),
+}
+"""Options that are read, under the names of Spark's readers; all others are refused."""
+
+_AS_TEXT = "every field is read as text, and converted by its role"
+_WRITTEN = "it is of writers; readers go by the name of a file"
+_FEED = "a feed of changes is no log: it has deleted rows; read the table, or a version of it (versionAsOf)"
+_OWN_HEADER = "each file is read by its own header, and lines of another width are bad rows"
+_OWN_ZONE = "set dataset.time_zone, and timestampFormat where times are text"
+_FOLDERS = "folders NAME=VALUE are columns, others are not read; pathGlobFilter chooses files by name"
+_LETTERS = "a field is all that stands between two separators: write it anew"
+_STRICT = "a line is JSON or a bad row, as the error says: jq -c . FILE"
+_CALENDAR = "a time before 1900 is read as it is stored"
+
+UNUSED_OPTIONS = {
+    **dict.fromkeys(("inferSchema", "preferDate", "samplingRatio", "nanValue", "positiveInf", "negativeInf",
+                     "locale"), _AS_TEXT),
+    **dict.fromkeys(("dateFormat", "timestampNTZFormat", "timeFormat", "enableDateTimeParsingFallback",
+                     "timeZone"), _OWN_ZONE),
+    **dict.fromkeys(("compression", "codec", "extension"), _WRITTEN),
+    **dict.fromkeys(("mode", "columnNameOfCorruptRecord"), "set dataset.bad_rows: error or reject"),
+    **dict.fromkeys(("enforceSchema", "columnPruning"), _OWN_HEADER),
+    **dict.fromkeys(("readChangeFeed", "readChangeData", "startingVersion", "startingTimestamp",
+                     "endingVersion", "endingTimestamp"), _FEED),
+    **dict.fromkeys(("recursiveFileLookup", "modifiedAfter", "modifiedBefore"), _FOLDERS),
+    **dict.fromkeys(("ignoreCorruptFiles", "ignoreMissingFiles"), "every file is read, or is an error"),
+    **dict.fromkeys(("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "emptyValue", "maxColumns",
+                     "maxCharsPerColumn", "charToEscapeQuoteEscaping", "unescapedQuoteHandling"), _LETTERS),
+    **dict.fromkeys(("allowComments", "allowUnquotedFieldNames", "allowSingleQuotes",
+                     "allowNumericLeadingZeros", "allowNonNumericNumbers", "allowUnquotedControlChars",
+                     "allowBackslashEscapingAnyCharacter"), _STRICT),
+    **dict.fromkeys(("datetimeRebaseMode", "int96RebaseMode"), _CALENDAR),
+    "lineSep": "lines end as in Unix, Windows or old Macs",
+    "mergeSchema": "the columns of all files are read",
+    "inputBufferSize": "it changes nothing that is read",
+}  # fmt: skip
+"""Options of Spark that are not read -> what to set instead, or why; they are refused."""
+
+
+class WorldSettings(Strict):
+    """Settings of the generated world: its size, and the strength of its feedback loop.
+
+    `open_items`: the items that the open loop shows, uniformly: any item, of which a split then leaves out
+    the pairs in training, or (`unseen`) only items that the loop did not show to the user.
+    """
+
+    users: Annotated[int, Field(ge=1, le=10**9)] = 1000
+    """Number of users."""
+    items: Annotated[int, Field(ge=2, le=10**8)] = 300
+    """Number of items."""
+    interactions: Annotated[int, Field(ge=1000, le=10**8)] = 60_000
+    """Rows of the closed loop, which the recommender showed."""
+    open_loop: Annotated[int, Field(ge=0, le=10**9)] = 20_000
+    """Rows of the open loop, which were shown uniformly."""
+    loop: Share = 0.8
+    """Strength of the feedback: share of the closed loop that the recommender chose."""
+    periods: Annotated[int, Field(ge=1, le=50)] = 4
+    """Periods after each of which the recommender learns again."""
+    seed: Seed = 42
+    """Seed of the world."""
+    tastes: Annotated[int, Field(ge=1, le=32)] = 8
+    """Dimensions of the true taste of a user."""
+    open_items: Literal["all", "unseen"] = "all"
+
+
+class Dataset(Strict):
+    """The place of the log and the way to read it.
+
+    `columns` maps the standard names (user_id, item_id, rating, event_time, part) to the log's columns; an
+    empty name (`rating: ""`) says that the log has none, although a column is called so;
+    `attributes` lists further columns, which are kept for slices. `time_unit` is the unit of times that are
+    numbers; times from 2100 on are refused (`sources.times`). `time_zone` is the zone of times without an
+    offset, and of the days, weeks and months of a split's period. `bad_rows`: raise an error, or leave the
+    rows out, count them and keep them in the table `rejects`. `until`: the last day of the log, in
+    `time_zone`; later rows are left out and counted. Paths, options and `until` may hold `{logical_date}`
+    (see `placeholders`). `scale`: the lowest and the highest possible rating, to which rating models clip
+    their predictions; without it, those of the log.
+    `closed_loop`: the rows of a log with an open loop (coat, yahoo_r3) all train, as their files give them,
+    or the split divides them.
+    """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop"})
+
+    name: Name
+    """Name of the dataset in tables and reports."""
+    reader: ReaderName
+    """Format of the log; `world` generates one. Those that take `columns` are csv, json, parquet, delta and
+    formats that packages add."""
+    path: Location | None = None
+    """File or folder of the log, on any storage; it may hold `{logical_date}`."""
+    columns: dict[str, SourceName] = {}
+    attributes: tuple[Location, ...] = ()
+    options: dict[str, str] = {}
+    """Options of the reader, such as `{delimiter: ";"}`; those that change nothing are refused."""
+    time_unit: Literal["s", "ms", "us", "timestamp"] = "s"
+    time_zone: str = "UTC"
+    bad_rows: Literal["error", "reject"] = "error"
+    """`error` stops where a row cannot be used; `reject` drops bad rows, counts them and keeps them in
+    the table `rejects`."""
+    duplicates: Literal["keep_last", "keep_first", "error"] = "keep_last"
+    """The row that stays where a user has an item twice in one part of the split: the last one, the first
+    one; or an error wherever the two rows are. Equal or missing times: a hash of the row decides."""
+    scale: tuple[float, float] | None = None
+    until: str | None = None
+    closed_loop: Literal["as_given", "split"] = "as_given"
+    world: WorldSettings = WorldSettings()
+    """Size and feedback of the generated world, for reader `world`."""
+
+    @field_validator("time_zone")
+    @classmethod
+    def _check_time_zone(cls, zone: str) -> str:
+        try:
+            known = OFFSET.fullmatch(zone) or ZoneInfo(zone)
+        except (KeyError, ValueError, OSError):
+            known = None
+        if not known:
+            raise ValueError(f"no time zone '{zone}': give one such as UTC, Europe/Rome or +02:00")
+        return zone
+
+    @field_validator("columns")
+    @classmethod
+    def _check_columns(cls, columns: dict[str, str]) -> dict[str, str]:
+        for name, source in columns.items():
+            if name not in LOG_COLUMNS:
+                raise make_error(f"unknown column '{name}'", nearest(name, LOG_COLUMNS))
+            if not source and name in LOG_COLUMNS[:2]:
+                raise make_error(f"a log needs the column {name}", f"columns: {{{name}: NAME}}")
+        sources = [source for source in columns.values() if source]
+        twice = next((name for name in sources if sources.count(name) > 1), None)
+        if twice is not None:
+            raise make_error(
+                f"'{twice}' is two of {', '.join(columns)}", "give each standard name a column of its own"
+            )
+        return columns
+
+    @field_validator("options")
+    @classmethod
+    def _refuse_secret_options(cls, options: dict[str, str]) -> dict[str, str]:
+        for key, value in options.items():
+            if re.search(SECRET, key, re.IGNORECASE) or holds_secret(value):
+                raise ValueError(f"option {key} holds a secret; {SECRETS_HINT}")
+        return options
+
+    @field_validator("until", mode="before")
+    @classmethod
+    def _format_until(cls, until: Any) -> Any:
+        return until.isoformat() if isinstance(until, date) else until  # YAML reads 2026-01-31 as a date
+
+    @property
+    def source_names(self) -> dict[str, str]:
+        """Return standard name -> the log's name, without the columns that the log is said not to have."""
+        names = {name: self.columns.get(name, name) for name in LOG_COLUMNS}
+        return {name: source for name, source in names.items() if source}
+
+    @property
+    def zone(self) -> tzinfo:
+        """The zone of `time_zone`, in which days, weeks and months begin."""
+        if not OFFSET.fullmatch(self.time_zone):
+            return ZoneInfo(self.time_zone)
+        sign = -1 if self.time_zone[0] == "-" else 1
+        hours, minutes = int(self.time_zone[1:3]), int(self.time_zone[4:6])
+        return timezone(sign * timedelta(hours=hours, minutes=minutes))
+
+    @property
+    def is_typed(self) -> bool:
+        """True where the columns of the log have types."""
+        return self.reader in ("parquet", "delta") or self.reader not in get_args(BuiltIn)
+
+    @property
+    def is_table(self) -> bool:
+        """True for a table with columns of its own; all files of a folder are read alike."""
+        return self.is_headed or self.reader == "json"
+
+    @property
+    def is_headed(self) -> bool:
+        """True for a table whose columns are known before any row is read."""
+        return self.is_typed or self.reader == "csv"
+
+    @property
+    def lists_negatives(self) -> bool:
+        """True where the files list candidates: `definition.candidates: given` then needs no path."""
+        return self.reader == "ncf"
+
+    @field_validator("scale")
+    @classmethod
+    def _check_scale(cls, scale: tuple[float, float] | None) -> tuple[float, float] | None:
+        if scale is not None and not scale[0] < scale[1]:
+            raise ValueError(f"the scale ends at {scale[1]:g}, not above {scale[0]:g} where it begins")
+        return scale
+
+    @model_validator(mode="after")
+    def _check_time_unit(self) -> Dataset:
+        times = READER_UNITS.get(self.reader)
+        if times and self.time_unit not in times[1]:
+            raise ValueError(
+                f"reader '{self.reader}' has {times[0]}: leave out time_unit '{self.time_unit}'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_reader_keys(self) -> Dataset:
+        if not self.is_table and (self.columns or self.options):
+            message = f"reader '{self.reader}' takes no 'columns' and no 'options'"
+            raise make_error(message, "use reader 'csv' for a file with another layout")
+        if self.reader != "world" and self.world != WorldSettings():
+            message = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
+            raise make_error(message, "reader: world, or leave 'world' out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_closed_loop(self) -> Dataset:
+        if self.closed_loop == "split" and self.reader not in CLOSED_LOOP_READERS:
+            message = f"closed_loop: reader '{self.reader}' has no closed loop beside an open one"
+            raise make_error(
+                message, f"leave it out; readers that have one: {', '.join(CLOSED_LOOP_READERS)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_option_names(self) -> Dataset:
+        known = READER_OPTIONS.get(self.reader, ("pathGlobFilter",) if self.is_typed else ())
+        if self.separates_by_blanks:
+            known = BLANKS_OPTIONS
+        lower = {name.lower() for name in known}
+        unused = {name.lower(): why for name, why in UNUSED_OPTIONS.items()}
+        if self.reader == "json":
+            unused["multiline"] = "write an object in each line: jq -c '.[]' FILE"
+        for name in self.options:
+            if name.lower() in unused and name.lower() not in lower:
+                message = f"options: {name} is not read by reader '{self.reader}'"
+                raise make_error(message, f"leave it out: {unused[name.lower()]}")
+            if name.startswith("fs."):
+                message = f"options: {name} is a setting of Hadoop, and none of a reader"
+                raise make_error(message, f"give it to the session: --conf spark.hadoop.{name}=VALUE")
+            if name.lower() not in lower:
+                with_blanks = " with sep: blanks" if self.separates_by_blanks else ""
+                message = f"options: reader '{self.reader}'{with_blanks} has no '{name}'"
+                raise make_error(message, nearest(name, known))
+        return self
+
+    @model_validator(mode="after")
+    def _check_option_values(self) -> Dataset:
+        if self.time_format and self.time_unit != "timestamp":
+            message = f"options: timestampFormat has no effect on times in {self.time_unit}"
+            raise make_error(message, "set dataset.time_unit: timestamp")
+        for name, value in self.options.items():
+            if self.reader == "json" and name.lower() in ("encoding", "charset") and is_wide(value):
+                raise make_error(f"options: lines of {value} are not found", TO_UTF8)
+        return self
+
+    @property
+    def separates_by_blanks(self) -> bool:
+        """True where one or several blanks separate the fields of a text file."""
+        options = {name.lower(): value for name, value in self.options.items()}
+        return BLANKS in (options.get("sep", "").lower(), options.get("delimiter", "").lower())
+
+    @property
+    def time_format(self) -> str:
+        """Pattern of times that are text; empty where they are ISO."""
+        return {name.lower(): value for name, value in self.options.items()}.get("timestampformat", "")
+
+    @model_validator(mode="after")
+    def _require_path(self) -> Dataset:
+        if self.reader != "world" and not self.path:
+            raise ValueError(f"reader '{self.reader}' needs 'path'")
+        return self

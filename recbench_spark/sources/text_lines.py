@@ -1,0 +1,296 @@
+"""Cut lines into fields, and open text files of this machine."""
+
+from __future__ import annotations
+
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from recbench_spark.errors import DataError
+from recbench_spark.sources.text_layouts import make_nested_error, open_quote_error
+from recbench_spark.storage.local_files import head_lines
+from recbench_spark.storage.text_forms import BLANKS as BLANK_SEPARATOR
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """A table as it is stored.
+
+    Attributes:
+        table: columns by name; the columns of a text file are text.
+        line: the expected layout of a line; empty where the table is no text file.
+        bad_lines: lines of a text file with another layout.
+    """
+
+    table: pa.Table
+    line: str = ""
+    bad_lines: tuple[str, ...] = ()
+
+    def refuse_lines(self, where: str) -> None:
+        """Raise DataError where there are lines of another layout."""
+        if self.bad_lines:
+            raise make_lines_error(where, len(self.bad_lines), self.bad_lines[0], self.line)
+
+
+def make_lines_error(where: str, count: int, example: str, layout: str) -> DataError:
+    """Return the error for lines of a text file with another layout."""
+    message = f"{where}: {count} lines have not {layout}, e.g. {example[:200]!r}"
+    return DataError(message, "write the same number of fields in every line")
+
+
+BLANKS = "".join(map(chr, range(33)))
+
+
+class Quotes(NamedTuple):
+    """Quotes say how fields may be quoted.
+
+    Attributes:
+        mark: the quote.
+        escape: what stands before a quote within quotes; the quote itself where it is doubled.
+        lenient: whether a quote that is not closed is a letter.
+        multiline: whether a quoted field may go on in the next line.
+    """
+
+    mark: str = '"'
+    escape: str = '"'
+    lenient: bool = False
+    multiline: bool = False
+
+
+RFC_4180 = Quotes()
+
+
+class _Patterns(NamedTuple):
+    """Patterns of a quoted field, of its rest behind the first quote, of a line, and of a field in it."""
+
+    quoted: re.Pattern[str]
+    rest: re.Pattern[str]
+    line: re.Pattern[str]
+    field: re.Pattern[str]
+    escaped: re.Pattern[str]
+
+
+@lru_cache(32)
+def _compile(sep: str, mark: str, escape: str) -> _Patterns:
+    quote, before, between = map(re.escape, (mark, escape, sep))
+    inner = (
+        rf"(?:{quote}{quote}|[^{quote}])*+"
+        if mark == escape
+        else rf"(?:{before}[{before}{quote}]|[^{quote}])*+"
+    )
+    field = rf"{quote}{inner}{quote}|[^{quote}{between}]*"
+    texts = (
+        *(rf"{quote}{inner}{quote}", rf"{inner}{quote}"),
+        *(
+            rf"(?:{field})(?:{between}(?:{field}))*",
+            rf"(?:^|{between})({field})",
+            rf"{before}([{before}{quote}])",
+        ),
+    )
+    return _Patterns(*map(re.compile, texts))
+
+
+def cut_quoted(
+    line: str, sep: str, path: str, width: int | None, quotes: Quotes | None = RFC_4180
+) -> list[str | None]:
+    """Split a line into its fields (RFC 4180); None: an empty one without quotes.
+
+    Args:
+        line: the text.
+        sep: the separator of fields.
+        path: the file, for messages.
+        width: number of fields in the header; None where this line is the header.
+        quotes: how fields are quoted (None: not at all); quotes within a field are letters.
+
+    Raises:
+        DataError: a quote is opened and not closed.
+    """
+    if quotes is None or quotes.mark not in line:
+        return [field or None for field in line.split(sep)]
+    mark, patterns = quotes.mark, _compile(sep, quotes.mark, quotes.escape)
+    if patterns.line.fullmatch(line):
+        parts = patterns.field.findall(line)
+        return [
+            patterns.escaped.sub(r"\1", part[1:-1]) if part.startswith(mark) else part or None
+            for part in parts
+        ]
+    fields: list[str | None] = []
+    at = 0
+    while at <= len(line):
+        match = patterns.quoted.match(line, at)
+        if match is None and not quotes.lenient and line.startswith(mark, at):
+            raise open_quote_error(_name_place(path), line, sep, width)
+        after = match.end() if match else len(line) if line.startswith(mark, at) else at
+        end = line.find(sep, after)
+        end = len(line) if end < 0 else end
+        is_quoted = match is not None and after == end
+        text = patterns.escaped.sub(r"\1", line[at + 1 : end - 1]) if is_quoted else line[at:end] or None
+        fields.append(text)
+        at = end + len(sep)
+    return fields
+
+
+def _name_place(path: str) -> str:
+    return path if "://" in path else f"file:{Path(path).absolute()}"
+
+
+def join_lines(lines: Iterable[str], sep: str, quotes: Quotes, comment: str = "") -> list[str]:
+    """Join lines whose quoted fields go on in the next line; blank rows are left out, comments are not."""
+    rows, held, is_open = [], list[str](), False
+    for line in lines:
+        held.append(line)
+        is_comment = bool(comment) and not is_open and line.startswith(comment)
+        is_open = not is_comment and _is_open(line, sep, quotes, is_open)
+        if not is_open:
+            rows.append("\n".join(held))
+            held = []
+    return [row for row in (*rows, "\n".join(held)) if row.strip(BLANKS)]
+
+
+def head_rows(head: bytes, sep: str, quotes: Quotes | None, encoding: str, comment: str) -> list[str]:
+    """Return the rows in the head of a file, without blank ones and comments."""
+    if quotes is None or not quotes.multiline:
+        return head_lines(head, encoding, comment)
+    lines = split_lines(head.removeprefix(BOM_UTF8), encoding, blanks=True).to_pylist()
+    rows = join_lines(lines, sep, quotes, comment)
+    return [row for row in rows if not comment or not row.startswith(comment)]
+
+
+def _is_open(line: str, sep: str, quotes: Quotes, is_open: bool) -> bool:
+    """Return whether a quote is open at the end of a line, at whose beginning one was or was not."""
+    at, rest = 0, _compile(sep, quotes.mark, quotes.escape).rest
+    while is_open or quotes.mark in line[at:]:
+        if is_open or line.startswith(quotes.mark, at):
+            match = rest.match(line, at if is_open else at + 1)
+            if match is None:
+                return True
+            at, is_open = match.end(), False
+        end = line.find(sep, at)
+        if end < 0:
+            return False
+        at = end + len(sep)
+    return False
+
+
+def refuse_nested(row: str, fields: Sequence[str | None], sep: str, path: str, width: int) -> None:
+    """Refuse a quoted field that holds whole rows of the file; no count would show that they are lost.
+
+    A quote that is not closed in its row joins the rows up to the next quote, or to the end of the file.
+    The lines of such a field, with the fields before and after it, have as many fields as the header.
+
+    Raises:
+        DataError: it does.
+    """
+    if len(fields) == width:
+        holds = any(_holds_rows(field or "", place, sep, width) for place, field in enumerate(fields))
+    else:
+        holds = "\n" in row.rstrip("\n")
+    if holds:
+        raise make_nested_error(_name_place(path), row)
+
+
+def _holds_rows(field: str, place: int, sep: str, width: int) -> bool:
+    widths = [line.count(sep) + 1 for line in field.rstrip("\n").split("\n")]
+    ends = (widths[0], widths[-1]) == (width - place, place + 1)
+    return len(widths) > 1 and ends and all(one == width for one in widths[1:-1])
+
+
+def read_names(lines: Sequence[str], sep: str, path: str, quotes: Quotes | None = RFC_4180) -> list[str]:
+    """Return the names in the first of some lines, as Spark does where one is empty or stands there twice.
+
+    >>> read_names([",user_id,x,X"], ",", "log.csv")
+    ['_c0', 'user_id', 'x2', 'X3']
+    """
+    if not lines:
+        return []
+    names = lines[0].split() if sep == BLANK_SEPARATOR else cut_quoted(lines[0], sep, path, None, quotes)
+    lower = [(name or "").lower() for name in names]
+    return [
+        f"_c{n}" if not name else f"{name}{n}" if lower.count(name.lower()) > 1 else name
+        for n, name in enumerate(names)
+    ]
+
+
+def split_lines(raw: bytes, encoding: str = "utf-8", *, blanks: bool = False) -> pa.Array:
+    """Split text at line ends, as Hadoop does; undecodable bytes are U+FFFD.
+
+    `blanks`: blank lines are not left out.
+    """
+    text = _as_utf8(raw, encoding)
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines = pc.split_pattern(pa.array([text], pa.binary()), b"\n").flatten().view(pa.string())
+    if blanks:
+        return lines
+    return lines.filter(pc.not_equal(pc.ascii_trim(lines, BLANKS), ""))
+
+
+def _as_utf8(raw: bytes, encoding: str) -> bytes:
+    if encoding.lower() not in ("utf-8", "utf8"):
+        return raw.decode(encoding, errors="replace").removeprefix("\ufeff").encode()
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode(errors="replace").encode()
+    return raw
+
+
+def cut_plain(
+    text: bytes, sep: str, names: Sequence[str | None], wanted: Sequence[str], marks: Iterable[str]
+) -> pa.Table | None:
+    """Cut lines into texts at once; an empty field is NULL, blank lines are left out.
+
+    Args:
+        text: whole lines.
+        sep: the separator of fields.
+        names: of the fields of a line.
+        wanted: names of fields that are cut.
+        marks: texts with which a line is more than its fields.
+
+    Returns:
+        None: a line has a mark or another number of fields, may be blank, or is not UTF-8.
+    """
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if len(sep) != 1 or not wanted or len(names) < 2 or not text:
+        return None
+    if any(mark.encode() in text for mark in marks if mark) or (sep <= " " and _has_blanks(text)):
+        return None
+    all_names = [name or f"{place}\n" for place, name in enumerate(names)]
+    read = pacsv.ReadOptions(use_threads=False, block_size=1 << 30, column_names=all_names)
+    parse = pacsv.ParseOptions(delimiter=sep, quote_char=False)
+    convert = pacsv.ConvertOptions(
+        column_types=dict.fromkeys(wanted, pa.string()),
+        include_columns=list(wanted),
+        strings_can_be_null=True,
+        null_values=[""],
+    )
+    try:
+        return pacsv.read_csv(pa.BufferReader(text), read, parse, convert)
+    except pa.ArrowException:
+        return None
+
+
+END, LAST_BLANK = ord("\n"), ord(" ")
+
+
+def _has_blanks(text: bytes) -> bool:
+    """Return whether a line begins with a blank: it may have nothing else."""
+    byte_n = np.frombuffer(text, np.uint8)
+    begin_l = np.append(byte_n[:1], byte_n[1:][byte_n[:-1] == END])
+    return bool(np.any((begin_l <= LAST_BLANK) & (begin_l != END)))
+
+
+def split_tokens(lines: pa.Array) -> pa.Array:
+    """Split lines at blanks of any number."""
+    even = pc.replace_substring_regex(lines, r"[\s\v]+", " ")
+    return pc.split_pattern(pc.ascii_trim(even, " "), " ")

@@ -1,0 +1,371 @@
+"""Count labelled rows for the manifest in tasks: functions of Arrow tables, without a row in Java.
+
+Each piece of the rows gives one small table: a row per user and per item with its number of rows in each
+part. One shuffle (`blocks`) brings the rows of an id together; a few sums over them give the facts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.arrays import Bools, Ints
+from recbench_spark.core.ids import PLACEHOLDERS
+from recbench_spark.splits.kernels.labels import Hashes
+from recbench_spark.splits.labels import GIVEN, LATER, TRAIN, VALID
+from recbench_spark.splits.pairs import OPEN_LOOP
+from recbench_spark.splits.positions import encode_ids, id_column, id_numbers, name_parts
+from recbench_spark.storage.objects import open_parquet
+from recbench_spark.storage.packed_blocks import Block, partition_rows
+
+COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
+
+NOT_HELD_OUT = (TRAIN, GIVEN, LATER, OPEN_LOOP)
+"""Parts whose times do not count as the future of training; an open loop runs in parallel to the log."""
+
+ROWS_PER_PIECE = 1 << 22
+"""Rows of a file that a task holds at once, 200 MB."""
+
+USERS, ITEMS, TOTALS = 0, 1, 2
+"""Kinds of rows in a piece's table: a user, an item, or a total of the whole piece."""
+
+LATEST = np.iinfo(np.int64).max
+
+
+class PartSummary(NamedTuple):
+    """Summary of a part: its rows, a hash that does not depend on their order, its first and last time."""
+
+    rows: int
+    content_hash: str
+    earliest: int | None
+    latest: int | None
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """Input of a task.
+
+    Attributes:
+        rows: the number of rows of each part.
+        earliest: the earliest held-out time; None where rows have no times.
+        keeps_known: true if the open loop may have pairs that training knows: they are no overlap.
+        asks_repeats: true if other held-out parts may have them.
+    """
+
+    rows: dict[str, int]
+    earliest: int | None
+    keeps_known: bool = False
+    asks_repeats: bool = False
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the parts, in an order that all tasks share."""
+        return tuple(self.rows)
+
+
+# ------------------------------------------------------------------------------------ files
+
+
+def read_labelled(paths: Iterable[str], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Read files with labelled rows piece by piece."""
+    for path in paths:
+        yield from read_pieces(path, columns)
+
+
+def read_pieces(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Read a file of labelled rows by whole row groups, up to ROWS_PER_PIECE rows or one group."""
+    texts = [name for name in ("user_id", "item_id", "part") if name in columns]
+    file = open_parquet(path, read_dictionary=texts)
+    groups: list[int] = []
+    n = 0
+    for group in range(file.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        if groups and n + rows > ROWS_PER_PIECE:
+            yield file.read_row_groups(groups, columns=list(columns))
+            groups, n = [], 0
+        groups.append(group)
+        n += rows
+    if groups:
+        yield file.read_row_groups(groups, columns=list(columns))
+
+
+# ------------------------------------------------------------------------------------ by part
+
+
+def summarise_parts(tables: Iterable[pa.Table]) -> dict[str, tuple[int, int, list[int], list[int]]]:
+    """Summarise each part: rows, sum of the rows' hashes, and lists of its first and last time."""
+    summaries: dict[str, tuple[int, int, list[int], list[int]]] = {}
+    for table in tables:
+        names, part_r = name_parts(table)
+        hash_r = _hash_rows(table)
+        time_r, timed = _read_times(table)
+        for n in np.unique(part_r).tolist():
+            in_part = part_r == n
+            times = time_r[in_part & timed]
+            ends = ([int(times.min())], [int(times.max())]) if len(times) else ([], [])
+            one = (int(in_part.sum()), exact_sum(hash_r[in_part]), *ends)
+            summaries[names[n]] = (
+                one if names[n] not in summaries else _merge_pair(summaries[names[n]], one)
+            )
+    return summaries
+
+
+def merge_parts(
+    summaries: Iterable[dict[str, tuple[int, int, list[int], list[int]]]],
+) -> dict[str, PartSummary]:
+    """Merge the summaries of all tasks to the parts of a split, by name."""
+    merged: dict[str, tuple[int, int, list[int], list[int]]] = {}
+    for one in summaries:
+        for name, counted in one.items():
+            merged[name] = counted if name not in merged else _merge_pair(merged[name], counted)
+    return {
+        name: PartSummary(rows, str(hashes), min(first, default=None), max(last, default=None))
+        for name, (rows, hashes, first, last) in sorted(merged.items())
+    }
+
+
+def _merge_pair(
+    one: tuple[int, int, list[int], list[int]], other: tuple[int, int, list[int], list[int]]
+) -> tuple[int, int, list[int], list[int]]:
+    return (
+        one[0] + other[0],
+        one[1] + other[1],
+        [min(one[2] + other[2])] if one[2] or other[2] else [],
+        [max(one[3] + other[3])] if one[3] or other[3] else [],
+    )
+
+
+def exact_sum(values: Ints) -> int:
+    """Return the exact sum of 64-bit numbers, which may need more than 64 bits."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
+
+
+def _hash_rows(table: pa.Table) -> Ints:
+    """Compute (r,) Spark's `xxhash64(user_id, item_id, rating, event_time)`, which skips a missing time."""
+    # Imported here, because numba takes half a second to load.
+    from recbench_spark.core import hashing  # noqa: PLC0415
+    from recbench_spark.core.hashed_ids import hash_encoded  # noqa: PLC0415
+
+    hash_r = hashing.start(len(table))
+    rows = encode_ids(table)
+    for name in ("user_id", "item_id"):
+        hash_r = hash_encoded(id_column(rows, name), hash_r)
+    rating_r = table.column("rating").to_numpy() + 0.0  # -0.0 is hashed as 0.0
+    hash_r = hashing.hash_longs(rating_r.view(np.int64), hash_r)
+    time_r, timed = _read_times(table)
+    return np.where(timed, hashing.hash_longs(time_r, hash_r), hash_r).view(np.int64)
+
+
+def _read_times(table: pa.Table) -> tuple[Ints, Bools]:
+    """Return the rows' times (0 where there is none), and a mask of rows with a time."""
+    column = table.column("event_time")
+    return pc.fill_null(column, 0).to_numpy(), pc.is_valid(column).to_numpy()
+
+
+# ------------------------------------------------------------------------------- by user and item
+
+
+def count_in_blocks(tables: Iterable[pa.Table], request: AuditRequest, tasks: int) -> Iterator[Block]:
+    """Count each piece, and partition the counts by id."""
+    from recbench_spark.core.hashed_ids import hash_ids  # noqa: PLC0415
+
+    for table in tables:
+        if len(table):
+            counts = count_piece(table, request)
+            yield from _deal_rows(counts, hash_ids(counts.column("id")), tasks)
+
+
+def deal_users(tables: Iterable[pa.Table], tasks: int) -> Iterator[Block]:
+    """Partition labelled rows in blocks: all rows of a user are in one task."""
+    from recbench_spark.core.hashed_ids import hash_encoded  # noqa: PLC0415
+
+    for table in tables:
+        if len(table):
+            rows = encode_ids(table.combine_chunks())
+            yield from _deal_rows(rows, hash_encoded(id_column(rows, "user_id")), tasks)
+
+
+def _deal_rows(rows: pa.Table, hashes: Hashes, tasks: int) -> Iterator[Block]:
+    yield from partition_rows(rows, (hashes % np.uint64(tasks)).astype(np.int32))
+
+
+def count_piece(table: pa.Table, request: AuditRequest) -> pa.Table:
+    """Count the rows of a piece.
+
+    Returns:
+        A table of, id, pieces (1) and `n0`, `n1` ...: the rows in each part. Totals of the piece are in
+            `n0`.
+    """
+    rows, part_r = encode_ids(table), _number_parts(table, request.parts)
+    tables = [
+        _count_owners(rows, name, kind, part_r, len(request.parts))
+        for kind, name in ((USERS, "user_id"), (ITEMS, "item_id"))
+    ]
+    whole = count_by_user(table, request)
+    numbers = np.zeros((len(whole), len(request.parts)), np.int64)
+    numbers[:, 0] = list(whole.values())
+    return pa.concat_tables(
+        [*tables, _make_counts(TOTALS, pa.array(list(whole)), numbers)]
+    ).combine_chunks()
+
+
+def _number_parts(table: pa.Table, parts: Sequence[str]) -> Ints:
+    names, part_r = name_parts(table)
+    # A file's dictionary may hold parts without a row.
+    return np.array([parts.index(name) if name in parts else -1 for name in names], np.int64)[part_r]
+
+
+def _make_counts(kind: int, ids: pa.Array, numbers: Ints) -> pa.Table:
+    columns = {f"n{p}": pa.array(np.ascontiguousarray(numbers[:, p])) for p in range(numbers.shape[1])}
+    head = {"of": pa.repeat(np.int8(kind), len(ids)), "id": ids.cast(pa.string())}
+    return pa.table({**head, "pieces": pa.repeat(np.int64(1), len(ids)), **columns})
+
+
+def _count_owners(rows: pa.Table, name: str, kind: int, part_r: Ints, parts: int) -> pa.Table:
+    column = id_column(rows, name)
+    places = id_numbers(rows, name) * parts + part_r
+    counts = np.bincount(places, minlength=parts * len(column.dictionary)).reshape(-1, parts)
+    has_rows = counts.any(axis=1)
+    return _make_counts(kind, column.dictionary.filter(pa.array(has_rows)), counts[has_rows])
+
+
+def _in_parts(parts: Sequence[str], names: Iterable[str], part_r: Ints) -> Bools:
+    names = set(names)
+    return np.array([part in names for part in parts])[part_r]
+
+
+def count_by_user(table: pa.Table, request: AuditRequest) -> dict[str, int]:
+    """Count repeated pairs, and training rows of the future, among all rows of some users."""
+    rows, part_r = encode_ids(table), _number_parts(table, request.parts)
+    return {**count_repeated_pairs(rows, part_r, request), **_count_future(rows, part_r, request)}
+
+
+def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:
+    """Count pairs in more than one row (`overlap`), and those that the split allows.
+
+    `known`: pairs of the open loop that training knows. `repeats`: held-out pairs that training knows,
+    where the split asks for them. A tested pair may be in the open loop, and any pair may come later.
+    """
+    pair_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
+    order = np.argsort(pair_r, kind="stable")
+    again = np.append(False, np.diff(pair_r[order]) == 0)
+    if not again.any():
+        return {"overlap": 0, "known": 0, "repeats": 0}
+    number_r = np.unique(pair_r, return_inverse=True)[1]
+    count = partial(_count_pairs, request.parts, part_r, number_r)
+    opened, trained = count([OPEN_LOOP]), count([TRAIN, GIVEN])
+    known = trained + count([VALID])
+    others = count([part for part in request.parts if part not in (OPEN_LOOP, LATER)])
+    doubled = opened > 1
+    if not request.keeps_known:
+        doubled |= (opened > 0) & (known > 0)
+    if request.asks_repeats:
+        for part in request.parts:
+            doubled |= count([part]) > 1
+    else:
+        doubled |= others > 1
+    repeats = (trained > 0) & (others > trained) & request.asks_repeats
+    both = (opened > 0) & (known > 0)
+    return {"overlap": int(doubled.sum()), "known": int(both.sum()), "repeats": int(repeats.sum())}
+
+
+def _count_pairs(parts: Sequence[str], part_r: Ints, number_r: Ints, names: Iterable[str]) -> Ints:
+    """Count the rows of each pair in these parts."""
+    return np.bincount(number_r[_in_parts(parts, names, part_r)], minlength=int(number_r.max()) + 1)
+
+
+def _count_future(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:
+    """Count training rows later than the earliest held-out row, of all users and of the same user."""
+    time_r, timed = _read_times(rows)
+    train = _in_parts(request.parts, [TRAIN], part_r) & timed
+    held_out = ~_in_parts(request.parts, NOT_HELD_OUT, part_r) & timed
+    user_r = id_numbers(rows, "user_id")
+    first_u = np.full(len(id_column(rows, "user_id").dictionary), LATEST)
+    np.minimum.at(first_u, user_r[held_out], time_r[held_out])
+    later = 0 if request.earliest is None else int((time_r[train] > request.earliest).sum())
+    return {"later": later, "own_later": int((time_r[train] > first_u[user_r[train]]).sum())}
+
+
+# ------------------------------------------------------------------------------ totals
+
+
+def merge_pieces(pieces: pa.Table) -> pa.Table:
+    """Sum the counts of all pieces: one row per user, per item and per total."""
+    names = [name for name in pieces.column_names if name not in ("of", "id")]
+    counts = pieces.group_by(["of", "id"], use_threads=False).aggregate([(name, "sum") for name in names])
+    return counts.rename_columns([name.removesuffix("_sum") for name in counts.column_names])
+
+
+def sum_pieces(pieces: pa.Table, request: AuditRequest) -> Counter[Any]:
+    """Sum the counts of all pieces over users and items, as `sum_counts`."""
+    return sum_counts(merge_pieces(pieces), request)
+
+
+def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:
+    """Sum over users and items; the sums of all tasks can be added."""
+    kinds = counts.column("of").to_numpy()
+    numbers = np.stack([counts.column(f"n{p}").to_numpy() for p in range(len(request.parts))], axis=1)
+    sums: Counter[Any] = Counter()
+    for name, n in zip(
+        counts.column("id").filter(pa.array(kinds == TOTALS)), numbers[kinds == TOTALS, 0], strict=True
+    ):
+        sums[name.as_py()] += int(n)
+    # Totals of pieces add up to those of the split if no user is in two pieces.
+    sums["parted"] = int((counts.column("pieces").to_numpy()[kinds == USERS] > 1).sum())
+    for kind, owner in ((USERS, "users"), (ITEMS, "items")):
+        own = kinds == kind
+        sums.update(_sum_owners(numbers[own], owner, request.parts))
+        sums.update(_find_suspects(counts.column("id").filter(pa.array(own)), numbers[own], owner, request))
+    if TRAIN in request.parts:
+        sums.update(_sum_gaps(numbers[kinds == ITEMS], request))
+    return sums
+
+
+def _sum_owners(counts: Ints, owner: str, parts: Sequence[str]) -> dict[tuple[str, str], int]:
+    """Count owners: all, with rows in each part, without training rows, and with only given rows."""
+    has_rows = counts > 0
+    cold = ~has_rows[:, parts.index(TRAIN)] if TRAIN in parts else np.ones(len(counts), np.bool_)
+    totals = {(f"{owner} of", part): int(has_rows[:, p].sum()) for p, part in enumerate(parts)}
+    totals |= {
+        (f"cold {owner} of", part): int((has_rows[:, p] & cold).sum()) for p, part in enumerate(parts)
+    }
+    given = has_rows[:, parts.index(GIVEN)] if GIVEN in parts else np.zeros(len(counts), np.bool_)
+    not_tested = [part in (GIVEN, LATER, OPEN_LOOP) for part in parts]
+    untested = given & ~has_rows[:, ~np.array(not_tested)].any(axis=1)
+    whole = {"all": len(counts), "cold": int(cold.sum()), "untested": int(untested.sum())}
+    return totals | {(owner, name): n for name, n in whole.items()}
+
+
+EXTREME_SHARE = 0.1
+"""Share of a log's rows from which on one id is suspect: it may stand for all whose id is missing."""
+
+
+def _find_suspects(
+    ids: pa.ChunkedArray, counts: Ints, owner: str, request: AuditRequest
+) -> dict[tuple[str, str, str], int]:
+    """Return the rows of ids with an extreme share of the log, and of texts that stand for a missing id."""
+    rows = counts.sum(axis=1)
+    extreme = rows > EXTREME_SHARE * sum(request.rows.values())
+    placeholders = pc.is_in(pc.utf8_lower(ids), pa.array(sorted(PLACEHOLDERS))).to_numpy()
+    suspects: dict[tuple[str, str, str], int] = {}
+    for what, chosen in (("extreme", extreme), ("placeholder", placeholders)):
+        names = ids.filter(pa.array(chosen)).to_pylist()
+        suspects |= {(what, owner, name): n for name, n in zip(names, rows[chosen].tolist(), strict=True)}
+    return suspects
+
+
+def _sum_gaps(items: Ints, request: AuditRequest) -> dict[tuple[str, str], int]:
+    """Sum for each part |n_train(i) n_part - n_part(i) n_train| over items, in whole numbers."""
+    train = request.parts.index(TRAIN)
+    trained = request.rows[TRAIN]
+    return {
+        ("gap", part): exact_sum(np.abs(items[:, train] * request.rows[part] - items[:, p] * trained))
+        for p, part in enumerate(request.parts)
+    }

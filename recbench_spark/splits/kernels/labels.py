@@ -1,0 +1,97 @@
+"""Labels of held-out rows: one code per row, from its place, its hash or its time.
+
+Axis r: rows. `positions` and `hashing` compute the inputs of a label; this module has the rules.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.core.arrays import Floats, Ints
+
+Codes = npt.NDArray[np.int8]
+Hashes = npt.NDArray[np.uint64]
+
+NAMES = ("train", "given", "valid", "later", "test")
+"""`given`: a row of a held-out user (or item) that the model gets at evaluation and not in training.
+`later`: a row after the test period, which is neither trained on nor tested."""
+
+TRAIN, GIVEN, VALID, LATER, TEST = (np.int8(code) for code in range(len(NAMES)))
+"""Codes of NAMES; test rows of several parts have TEST and the codes after it."""
+
+
+def count_share(n_r: Ints, ratio: float) -> Ints:
+    """Return floor(ratio n), but at least one row if the ratio is above 0.
+
+    >>> count_share(np.array([1, 10, 30]), 0.1).tolist()
+    [1, 1, 3]
+    """
+    if ratio == 0:
+        return np.zeros(len(n_r), np.int64)
+    # 1e-9: 0.1 * 30 is 3.0000000000000004 in binary, 0.7 * 10 is 6.999999999999999.
+    whole: Ints = np.floor(n_r * ratio + 1e-9).astype(np.int64)
+    return np.maximum(whole, 1)
+
+
+def by_position(position_r: Ints, n_r: Ints, test_r: Ints, valid_r: Ints, kept: int) -> Codes:
+    """Label test, valid and train by position from the end of the owner's order.
+
+    Args:
+        position_r: from 1.
+        n_r: rows of the owner.
+        test_r: wanted number of test rows of the owner.
+        valid_r: wanted number of validation rows, before these.
+        kept: number of rows of each owner that stay in train in any case.
+    """
+    test_r = np.minimum(test_r, n_r - kept)
+    valid_r = np.minimum(valid_r, n_r - kept - test_r)
+    codes = np.full(len(n_r), TRAIN)
+    codes[position_r <= test_r + valid_r] = VALID
+    codes[position_r <= test_r] = TEST
+    return codes
+
+
+def by_fold(number_r: Ints, folds: int, fold: int, valid: bool) -> Codes:
+    """Label as test if the number modulo `folds` is `fold`; validation is the next fold."""
+    fold_r = np.mod(number_r, folds)
+    codes = np.full(len(number_r), TRAIN)
+    if valid:
+        codes[fold_r == (fold + 1) % folds] = VALID
+    codes[fold_r == fold] = TEST
+    return codes
+
+
+def by_share(place_r: Floats, train: float, valid: float) -> Codes:
+    """Label each row by a number of its own in [0, 1)."""
+    share_r = np.searchsorted([train, train + valid], place_r, side="right")
+    codes: Codes = np.array([TRAIN, VALID, TEST])[share_r]
+    return codes
+
+
+def by_time(time_r: Ints, valid: int, test: int, later: int) -> Codes:
+    """Label each row by its time, from the starts of validation, test and the later period."""
+    period_r = np.searchsorted([valid, test, later], time_r, side="right")
+    codes: Codes = np.array([TRAIN, VALID, TEST, LATER])[period_r]
+    return codes
+
+
+def by_held_out(codes_r: Codes, place_r: Floats, test: float, valid: float) -> Codes:
+    """Label for strong generalisation: held-out users (or items) are tested on rows that are not given.
+
+    All other users only train.
+
+    Args:
+        codes_r: train marks the rows that would be given of a held-out user.
+        place_r: a number in [0, 1) of the user (or item).
+        test: share of users whose rows are tested, the first places.
+        valid: share of users for validation, the next places.
+    """
+    rest = np.where(codes_r == TRAIN, GIVEN, np.where(place_r >= test, VALID, TEST))
+    return np.where(place_r < test + valid, rest, TRAIN)
+
+
+def partition_test_rows(codes_r: Codes, card_r: Hashes, parts: int) -> Codes:
+    """Divide test rows among `parts` parts by a hash of their own."""
+    card = np.mod(card_r.view(np.int64), parts).astype(np.int8)
+    return np.where(codes_r == TEST, TEST + card, codes_r)

@@ -1,0 +1,295 @@
+"""Label each row that a task holds, by plain numbers and the rules of `splits.kernels.labels`.
+
+The module imports neither Spark nor the settings, so that workers load it fast.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.arrays import Ints
+from recbench_spark.core.streams import NOTES
+from recbench_spark.splits import pairs
+from recbench_spark.splits.kernels import labels
+from recbench_spark.splits.kernels.labels import Codes, Hashes
+from recbench_spark.splits.pairs import Dropped, DuplicateRule, PairRule, RepeatRule
+from recbench_spark.splits.positions import encode_ids, id_column, name_parts, order_rows
+
+TRAIN, GIVEN, VALID, LATER, TEST = labels.NAMES
+
+HISTORY = (TRAIN, GIVEN)
+"""Parts that are a user's history: models see them, and they are never ranked. Models train on `train`."""
+
+LabelMethod = Literal["position", "n_given", "user_folds", "folds", "share", "instants", "given"]
+
+
+@dataclass(frozen=True)
+class HeldOutIds:
+    """Held-out users or items: the kind of ids, and the shares for test and validation."""
+
+    of: Literal["users", "items"]
+    test: float
+    valid: float
+
+
+@dataclass(frozen=True)
+class OpenLoop:
+    """Treatment of rows of the part `open_loop`.
+
+    Attributes:
+        apart: true if the open loop is a separate log, which shows any pair: a pair in it and in another
+            part is no duplicate that `duplicates: error` refuses.
+        keeps_known: true if also the pairs that are in training stay in the open loop.
+    """
+
+    apart: bool = False
+    keeps_known: bool = False
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """A split protocol in the form that a task needs.
+
+    Attributes:
+        by: rows by their position in the owner's order, by folds (in each owner's order or by each row's
+            hash), by a share of all, by instants; or as the log says (`given`).
+        temporal: true if the owner's order is that of time; otherwise it is that of hashes.
+        ratio: shares of train, valid, test.
+        n: test and validation rows of an owner; None: by `ratio`. For `n_given`: rows that train.
+        folds: their number, the number of the test fold, and whether the next fold validates.
+        every_fold: true if each row's part is the number of its fold, for work on all folds; see
+            `pairs.divide_pairs`.
+        instants: starts of validation, test and `later`, in microseconds.
+        parts: the parts among which test rows are distributed.
+        held_out: held-out ids.
+        duplicates: the row of a pair that stays in each part; None where no pair is in two rows.
+        repeats: whether a held-out row stays whose pair training knows.
+        open_loop: whether the open loop is a separate log, and which of its pairs stay.
+        seed: the seed of the hashes.
+        numeric: true if ids that decide between equal keys (`tie`) are ordered as numbers, as in rankings.
+    """
+
+    by: LabelMethod
+    temporal: bool = False
+    ratio: tuple[float, float, float] = (0.8, 0.0, 0.2)
+    n: tuple[int, int] | None = None
+    folds: tuple[int, int, bool] = (10, 0, False)
+    every_fold: bool = False
+    instants: tuple[int, int, int] = (0, 0, 0)
+    parts: tuple[str, ...] = (TEST,)
+    held_out: HeldOutIds | None = None
+    duplicates: DuplicateRule | None = None
+    repeats: RepeatRule = "drop"
+    open_loop: OpenLoop = OpenLoop()
+    seed: int = 42
+    numeric: bool = False
+
+    @property
+    def by_owner(self) -> bool:
+        """Return whether rows are put in order within their owner's rows."""
+        return self.by in ("position", "n_given", "user_folds")
+
+    @property
+    def owner(self) -> Literal["user_id", "item_id"]:
+        """Return the column whose ids' rows a task must hold completely: users, or held-out items."""
+        return "item_id" if self.by_owner and self.held_out and self.held_out.of == "items" else "user_id"
+
+    @property
+    def tie(self) -> Literal["user_id", "item_id"]:
+        """Return the column that decides between an owner's rows of equal keys, such as equal times."""
+        return "item_id" if self.owner == "user_id" else "user_id"
+
+    @property
+    def pair_rule(self) -> PairRule:
+        """Return the rule for several rows of a pair; of all folds at once, that inside one fold."""
+        repeats: RepeatRule = "keep" if self.every_fold else self.repeats
+        return PairRule(self.duplicates, repeats, self.open_loop.keeps_known)
+
+
+def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
+    """Return the rows with `part`, ids as dictionaries of texts, and one row per pair and part.
+
+    A row that came with a part keeps it and does not count for the others. All rows are labelled before
+    one is left out: what is tested decides nothing about what trains.
+
+    Args:
+        rows: all rows of some owners, in the columns of a log; `part` and `attributes` may be missing.
+        rule: the protocol.
+    """
+    labelled, dropped = _label_all(rows, rule)
+    left_out = _count_dropped(labelled, dropped)
+    if dropped.why_r.any():
+        labelled = labelled.filter(pa.array(dropped.why_r == pairs.STAYS))
+    return labelled.replace_schema_metadata({NOTES: json.dumps(left_out)}) if left_out else labelled
+
+
+def read_dropped(labelled: pa.Table) -> Counter[tuple[str, str]]:
+    """Return the rows that `label_rows` left out beside its table: (part, reason) -> rows.
+
+    Reasons are names of facts. `unordered_pairs`: pairs that differ in rating or attributes, and no time
+    says which row is the last.
+    """
+    return sum_dropped([(labelled.schema.metadata or {}).get(NOTES)])
+
+
+def sum_dropped(notes: Iterable[bytes | None]) -> Counter[tuple[str, str]]:
+    """Add up the notes of several tables."""
+    total: Counter[tuple[str, str]] = Counter()
+    for note in notes:
+        total.update({(part, reason): n for part, reason, n in json.loads(note or b"[]")})
+    return total
+
+
+def _count_dropped(labelled: pa.Table, dropped: Dropped) -> list[tuple[str, str, int]]:
+    marks = {reason: dropped.why_r == why for why, reason in enumerate(pairs.REASONS) if why}
+    marks[UNORDERED] = dropped.unordered_r
+    names, part_r = name_parts(labelled)
+    return [
+        (name, reason, int(n))
+        for reason, marked_r in marks.items()
+        for name, n in zip(names, np.bincount(part_r[marked_r], minlength=len(names)), strict=True)
+        if n
+    ]
+
+
+UNORDERED = "unordered_pairs"
+
+
+def _label_all(rows: pa.Table, rule: SplitRule) -> tuple[pa.Table, Dropped]:
+    rows = encode_ids(rows)
+    labelled = rows if rule.by == "given" else _label(rows, rule)
+    dropped = pairs.mark_dropped(labelled, rule.pair_rule)
+    if not rule.every_fold:
+        return labelled, dropped
+    keep = rule.duplicates or "keep_last"
+    return pairs.divide_pairs(labelled, dropped, keep, rule.repeats, rule.folds[0])
+
+
+def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:
+    """Return the rows with `part`, for protocols that label them."""
+    position_r = n_r = np.empty(0, np.int64)
+    if rule.by_owner:
+        key_r = _sort_key(rows, rule)
+        rows, position_r, n_r = order_rows(
+            rows, rule.owner, rule.tie, key_r, numeric=rule.numeric, by_pair=not rule.temporal
+        )
+    if rule.every_fold:
+        fold_r = np.mod(_fold_numbers(Draws(rows, rule.seed), rule, position_r), rule.folds[0])
+        codes = pa.array(fold_r.astype(np.int32))
+        names = pa.array(map(str, range(rule.folds[0])))
+    else:
+        codes = pa.array(_part_codes(rows, rule, position_r, n_r))
+        names = pa.array([*labels.NAMES[:-1], *rule.parts])
+    return _set_part(rows, pa.DictionaryArray.from_arrays(codes, names))
+
+
+def _sort_key(rows: pa.Table, rule: SplitRule) -> Ints:
+    if rule.temporal:
+        times: Ints = pc.fill_null(rows.column("event_time"), 0).to_numpy()
+        return times
+    return Draws(rows, rule.seed).pairs.view(np.int64)
+
+
+def _part_codes(rows: pa.Table, rule: SplitRule, position_r: Ints, n_r: Ints) -> Codes:
+    draws = Draws(rows, rule.seed)
+    folds, fold, validates = rule.folds
+    if rule.by in ("position", "n_given"):
+        test_r, valid_r, n_train = _holdout_sizes(rule, n_r)
+        codes = labels.by_position(position_r, n_r, test_r, valid_r, n_train)
+    elif rule.by in ("user_folds", "folds"):
+        codes = labels.by_fold(_fold_numbers(draws, rule, position_r), folds, fold, validates)
+    elif rule.by == "share":
+        codes = labels.by_share(draws.places(draws.pairs), *rule.ratio[:2])
+    else:
+        time_r = pc.fill_null(rows.column("event_time"), 0).to_numpy()
+        codes = labels.by_time(time_r, *rule.instants)
+    if rule.held_out:
+        place_r = draws.places(draws.ids(rule.held_out.of))
+        codes = labels.by_held_out(codes, place_r, rule.held_out.test, rule.held_out.valid)
+    return (
+        codes
+        if rule.parts == (TEST,)
+        else labels.partition_test_rows(codes, draws.deal_hashes, len(rule.parts))
+    )
+
+
+def _fold_numbers(draws: Draws, rule: SplitRule, position_r: Ints) -> Ints:
+    """Return a number for each row, whose remainder is its fold."""
+    if rule.by == "folds":
+        return draws.pairs.view(np.int64)
+    # A user's rows are assigned to folds in turn; the first fold differs from user to user.
+    begin_r: Ints = np.mod(draws.ids("users").view(np.int64), rule.folds[0])
+    return position_r + begin_r
+
+
+def _holdout_sizes(rule: SplitRule, n_r: Ints) -> tuple[Ints, Ints, int]:
+    """Return test and validation rows of each row's owner, and the minimum of training rows."""
+    if rule.by == "n_given":
+        assert rule.n is not None
+        return np.maximum(n_r - rule.n[0], 0), np.zeros_like(n_r), 0
+    if rule.n is None:
+        return labels.count_share(n_r, rule.ratio[2]), labels.count_share(n_r, rule.ratio[1]), 1
+    return np.full_like(n_r, rule.n[0]), np.full_like(n_r, rule.n[1]), 1
+
+
+def _set_part(rows: pa.Table, labelled: pa.DictionaryArray) -> pa.Table:
+    if "part" not in rows.column_names:
+        return rows.append_column("part", labelled)
+    place, log_parts = rows.column_names.index("part"), rows.column("part")
+    if log_parts.null_count < len(log_parts):
+        texts = log_parts.cast(pa.string()).combine_chunks()
+        labelled = pc.coalesce(texts, labelled.dictionary_decode()).dictionary_encode()
+    return rows.set_column(place, "part", labelled)
+
+
+class Draws:
+    """Hashes of each row's ids under a seed, as in `randomness.hash_keys`, computed only on demand.
+
+    The label of a row does not depend on how its log is stored: ids are hashed as texts.
+    """
+
+    def __init__(self, rows: pa.Table, seed: int) -> None:
+        self._rows, self._seed = rows, seed
+
+    @cached_property
+    def pairs(self) -> Hashes:
+        """Return the hash of (user, item)."""
+        return self._hash_columns("user_id", "item_id")
+
+    @cached_property
+    def deal_hashes(self) -> Hashes:
+        """Return the hash of (user, item, `deal`), which differs from the one that orders the rows."""
+        return self._hash_columns("user_id", "item_id", word=b"deal")
+
+    def ids(self, of: Literal["users", "items"]) -> Hashes:
+        """Return the hash of each row's user or item."""
+        return self._hash_columns(f"{of[:-1]}_id")
+
+    @staticmethod
+    def places(hashes_r: Hashes) -> npt.NDArray[np.float64]:
+        """Return numbers in [0, 1) with 53 random bits."""
+        from recbench_spark.core import hashing  # noqa: PLC0415
+
+        return hashing.place_hashes(hashes_r)
+
+    def _hash_columns(self, *names: str, word: bytes = b"") -> Hashes:
+        # Imported here, because numba takes half a second to load and temporal splits need no hashes.
+        from recbench_spark.core import hashing  # noqa: PLC0415
+        from recbench_spark.core.hashed_ids import hash_encoded  # noqa: PLC0415
+
+        hashes_r = hash_encoded(id_column(self._rows, names[0]))
+        for name in names[1:]:
+            hashes_r = hash_encoded(id_column(self._rows, name), hashes_r)
+        if word:
+            hashes_r = hashing.hash_bytes(word, hashes_r)
+        return hashing.hash_bytes(self._seed.to_bytes(8, "little", signed=True), hashes_r)

@@ -1,0 +1,347 @@
+"""Write the manifest of a split: its content, whether it leaks, and how much its parts differ."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from recbench_spark.config import Split
+from recbench_spark.core.checks import Check
+from recbench_spark.core.ids import MANY
+from recbench_spark.errors import EmptyPartError, ProtocolError
+from recbench_spark.schemas import TIME_FACTS
+from recbench_spark.splits import audit
+from recbench_spark.splits.audit import NOT_HELD_OUT, AuditRequest, PartSummary
+from recbench_spark.splits.labels import GIVEN, LATER, TRAIN
+from recbench_spark.splits.pairs import OPEN_LOOP
+
+
+class Fact(NamedTuple):
+    """A fact about a part, or about the whole log: a number, or a text."""
+
+    part: str
+    fact: str
+    value: float | None
+    detail: str | None = None
+
+
+class Manifest(NamedTuple):
+    """The facts of a labelled log, and its numbers of distinct users and items."""
+
+    facts: list[Fact]
+    users: int
+    items: int
+
+
+Parts = Mapping[str, PartSummary]
+
+
+@dataclass(frozen=True)
+class LogRows:
+    """The rows of a log that were read, and how many of them the split left out.
+
+    Attributes:
+        n: rows to label, duplicates included: without rejected rows and rows after the log's end.
+        later: rows after `dataset.until`.
+        rejected, reasons: number of rows that could not be used, and the reasons.
+        dropped: labelled rows that the split left out, (part, reason) -> rows; see `labels.read_dropped`.
+    """
+
+    n: int
+    later: int = 0
+    rejected: int = 0
+    reasons: str | None = None
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def make_request(parts: Parts, settings: str) -> AuditRequest:
+    """Return what the passes over a labelled log need: its parts, and the pairs that the split allows."""
+    times = [part.earliest for name, part in parts.items() if name not in NOT_HELD_OUT]
+    protocol = json.loads(settings)
+    return AuditRequest(
+        {name: part.rows for name, part in parts.items()},
+        min((time for time in times if time is not None), default=None),
+        keeps_known=protocol.get("open_loop") == "all",
+        asks_repeats=protocol.get("repeats", "drop") != "drop",
+    )
+
+
+def make_manifest(
+    sums: Counter[Any], request: AuditRequest, log: LogRows, settings: str, parts: Parts
+) -> Manifest:
+    """Make the facts of a labelled log: counts, content hashes, overlap, leakage in time, drift.
+
+    Args:
+        sums: `audit.sum_counts` over all users and items.
+        request: result of `make_request`.
+        log: the rows that were read.
+        settings: the split's settings as JSON.
+        parts: rows, content hash and range in time of each part.
+    """
+    facts = [
+        *list_log_facts(log),
+        Fact("log", "settings", None, settings),
+        Fact("log", "overlap", float(sums["overlap"]), "pairs in more than one row"),
+    ]
+    if request.asks_repeats:
+        facts.append(Fact("log", "repeats", float(sums["repeats"]), "trained pairs that are asked"))
+    for name, part in parts.items():
+        facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
+    facts += [*_owner_facts(sums, "user", parts), *_owner_facts(sums, "item", parts)]
+    n_labelled = sum(part.rows for part in parts.values())
+    facts += [*_suspect_facts(sums, "user", n_labelled), *_suspect_facts(sums, "item", n_labelled)]
+    facts += [*_drift_facts(sums, parts), *_leakage_facts(sums, parts)]
+    if request.keeps_known:
+        facts.append(Fact(OPEN_LOOP, "known_pairs", float(sums["known"]), "pairs that training knows"))
+    held_out = json.loads(settings).get("held_out")
+    facts += _all_given_facts(sums, held_out["of"]) if held_out else []
+    return Manifest(facts, sums["users", "all"], sums["items", "all"])
+
+
+DROPPED = {
+    "duplicates_dropped": "rows of a pair that has another row in the part",
+    "repeats_dropped": "held-out rows of pairs that training knows",
+    "new_pairs_dropped": "held-out rows of pairs that training does not know",
+    "unordered_pairs": "pairs whose rows differ, and no time says which is the last: a hash chose",
+}
+"""Facts of rows that a split leaves out, of the whole log and of each part that has some."""
+
+
+def list_log_facts(log: LogRows) -> list[Fact]:
+    """Return the counts of rows that were read, and of those left out of the log and of each part."""
+    facts = [
+        Fact("log", "rows_read", float(log.n + log.later + log.rejected)),
+        Fact("log", "rejected_rows", float(log.rejected), log.reasons),
+    ]
+    for fact, detail in DROPPED.items():
+        of_parts = {part: n for (part, reason), n in sorted(log.dropped.items()) if reason == fact}
+        facts.append(Fact("log", fact, float(sum(of_parts.values())), detail))
+        facts += [Fact(part, fact, float(n), detail) for part, n in of_parts.items()]
+    return facts
+
+
+def describe_rows(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say in sentences how many rows of a log were left out, and why; nothing if all stay.
+
+    Args:
+        facts: rows of the manifest (part, fact, value, detail).
+    """
+    of_log = {row["fact"]: row for row in facts if row["part"] == "log"}
+    counts = {fact: int(row["value"]) for fact, row in of_log.items() if row["value"] is not None}
+    reasons = (of_log.get("rejected_rows") or {}).get("detail")
+    words = {
+        "rejected_rows": f"rejected ({reasons})" if reasons else "rejected",
+        "later_rows": (of_log.get("later_rows") or {}).get("detail") or "after the end of the log",
+        "duplicates_dropped": "duplicates inside a part (dataset.duplicates)",
+        "repeats_dropped": "of pairs that training knows (split.repeats, split.open_loop)",
+        "new_pairs_dropped": "of pairs that training does not know (split.repeats: only)",
+    }
+    left_out = [f"{counts[fact]:,} {text}" for fact, text in words.items() if counts.get(fact)]
+    read = counts.get("rows_read", 0)
+    total = sum(counts.get(fact, 0) for fact in words)
+    lines = [f"{total:,} of {read:,} rows left out: {', '.join(left_out)}"] if left_out else []
+    if unordered := counts.get("unordered_pairs"):
+        lines.append(
+            f"warning: {unordered:,} pairs have rows of equal or missing times that differ: none is the "
+            "last, and a hash of the row chose one"
+        )
+    return lines
+
+
+def refuse_empty_parts(parts: Parts, split: Split, log: LogRows) -> None:
+    """Refuse a split without training rows or without test rows.
+
+    Raises:
+        ProtocolError: `split.repeats` leaves no test rows; and as `windows.refuse_empty`.
+    """
+    settled = ("repeats_dropped", "new_pairs_dropped")
+    n = sum(n for (part, why), n in log.dropped.items() if part in split.parts and why in settled)
+    if n and not any(part in parts for part in split.parts):
+        what = "does not know" if split.repeats == "only" else "knows"
+        raise ProtocolError(
+            f"no test rows: all {n:,} are of pairs that training {what} (split.repeats: {split.repeats})",
+            "split.repeats: keep",
+        )
+    times = [time for part in parts.values() for time in (part.earliest, part.latest)]
+    known_times = [time for time in times if time is not None]
+    required = {TRAIN: 0, **dict.fromkeys(split.parts, 0)}
+    sizes = required | {name: part.rows for name, part in parts.items()}
+    refuse_empty(sizes, split, min(known_times, default=None), max(known_times, default=None))
+
+
+def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last: int | None) -> None:
+    """Refuse a split without training rows or without test rows.
+
+    Where the log gives the parts of its rows, some part must be held out.
+
+    Args:
+        sizes: rows of each part.
+        split: the protocol.
+        first: the log's earliest time in microseconds; None where it has no times.
+        last: its latest time.
+
+    Raises:
+        ProtocolError: a part is empty; the message has the sizes of all parts and the log's range.
+    """
+    has_own_parts = split.holdout == "given"
+    tested = sizes.keys() - {TRAIN, GIVEN, LATER} if has_own_parts else {*split.parts}
+    empty = [] if has_own_parts or sizes.get(TRAIN) else ["training"]
+    empty += [] if sum(sizes.get(part, 0) for part in tested) else ["test"]
+    if not empty:
+        return
+    listed = ", ".join(f"{part} {n:,}" for part, n in sizes.items())
+    span = "the log has no times"
+    if first is not None and last is not None:
+        span = f"the log runs from {_format_time(first)} to {_format_time(last)}"
+    hint = {
+        "training": "hold out less: a later start, a smaller n or window, smaller shares",
+        "test": "hold out more: an earlier start, a longer length, larger shares; give fewer rows",
+    }
+    message = f"no {' rows and no '.join(empty)} rows ({listed}); {span}"
+    ends = None if first is None or last is None or not split.temporal else (first, last)
+    raise EmptyPartError(message, hint[empty[0]], ends)
+
+
+def _format_time(time: int) -> str:
+    try:
+        return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time))
+    except OverflowError:
+        return f"{time} microseconds from 1970, outside the calendar"
+
+
+# ------------------------------------------------------------------------------------ facts
+
+
+def _owner_facts(sums: Counter[Any], owner: str, parts: Parts) -> list[Fact]:
+    """Return the number of users (or items) of each part, and of those without training rows."""
+    facts = [Fact(part, f"{owner}s", float(sums[f"{owner}s of", part])) for part in parts]
+    facts += [
+        Fact(
+            part,
+            f"cold_{owner}s",
+            float(sums[f"cold {owner}s of", part]),
+            f"{owner}s without training rows",
+        )
+        for part in parts
+        if part != TRAIN
+    ]
+    return [*facts, Fact("log", f"test_only_{owner}s", float(sums[f"{owner}s", "cold"]))]
+
+
+def _suspect_facts(sums: Counter[Any], owner: str, rows: int) -> list[Fact]:
+    """Return the share of ids that have an extreme part of the log, and of texts for a missing id.
+
+    A fact stands only where there is something to tell: a log of few ids has large shares by nature.
+    """
+    facts = []
+    for what in ("extreme", "placeholder"):
+        suspects = {key[2]: n for key, n in sums.items() if key[:2] == (what, f"{owner}s")}
+        few = what == "extreme" and sums[f"{owner}s", "all"] < MANY
+        if suspects and not few:
+            names = sorted(suspects, key=lambda name: (-suspects[name], name))[:SHOWN_SUSPECTS]
+            detail = ", ".join(f"{name!r} {suspects[name]:,} rows" for name in names)
+            share = max(suspects.values()) / rows if what == "extreme" else sum(suspects.values()) / rows
+            facts.append(Fact("log", f"{what}_{owner}_share", share, f"{detail}, of {rows:,}"))
+    return facts
+
+
+SHOWN_SUSPECTS = 3
+"""Number of suspect ids that a fact names."""
+
+
+def check_suspects(facts: Iterable[Mapping[str, Any]]) -> list[Check]:
+    """Return a warning for each fact of a manifest on suspect ids."""
+    whats = {"extreme": "one id has so many rows", "placeholder": "texts that often stand for a missing id"}
+    names = {f"{what}_{owner}_share": (what, owner) for what in whats for owner in ("user", "item")}
+    checks = []
+    for row in facts:
+        if row["fact"] in names:
+            what, owner = names[row["fact"]]
+            detail = f"{whats[what]}: {row['detail']}; {SUSPECT_HINT}"
+            bound = audit.EXTREME_SHARE if what == "extreme" else 0.0
+            checks.append(Check(f"log: {what} {owner} share", row["value"], bound, "warning", detail))
+    return checks
+
+
+SUSPECT_HINT = "rows without an id are counted as missing only where the id is empty: leave such rows out"
+
+
+def _all_given_facts(sums: Counter[Any], owners: str) -> list[Fact]:
+    """Count held-out users (or items) whose rows are all given; they are never tested."""
+    detail = f"held-out {owners} all of whose rows are given"
+    return [Fact(GIVEN, f"untested_{owners}", float(sums[owners, "untested"]), detail)]
+
+
+def _drift_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
+    """Compute the total variation between the items' shares in training and in each other part.
+
+    It is 1/2 sum over items of |n_train(i) / n_train - n_part(i) / n_part|: the share of a part's rows that
+    would have to move to other items to be distributed as in training. 0 means equal, 1 no item in common.
+    """
+    if TRAIN not in parts:
+        return []
+    detail = "total variation between item shares of this part and of train"
+    # The gaps are whole numbers over the common denominator 2 n_train n_part, so that their sum does not
+    # depend on the order of rows.
+    return [
+        Fact(name, "popularity_drift", sums["gap", name] / (2 * parts[TRAIN].rows * part.rows), detail)
+        for name, part in parts.items()
+        if name != TRAIN
+    ]
+
+
+def _leakage_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
+    """Count training rows later than the earliest held-out row, of all users and of the same user."""
+    held_out = [part for name, part in parts.items() if name not in NOT_HELD_OUT]
+    if TRAIN not in parts or all(part.earliest is None for part in held_out):
+        return []
+    late = "later than the earliest held-out row"
+    own = "training rows later than the user's own earliest held-out row"
+    return [
+        Fact(TRAIN, "future_rows", float(sums["later"]), f"training rows {late}"),
+        Fact(TRAIN, "future_share", sums["later"] / parts[TRAIN].rows, f"share of training rows {late}"),
+        Fact(TRAIN, "own_future_rows", float(sums["own_later"]), own),
+    ]
+
+
+# ----------------------------------------------------------------------------------- text
+
+
+def format_manifest(facts: Sequence[dict[str, Any]]) -> str:
+    """Format the manifest for a terminal: a row per fact, a column per part, texts below."""
+    numbers = [row for row in facts if row["value"] is not None and row["fact"] not in TEXT_FACTS]
+    parts = sorted({row["part"] for row in numbers}, key=_part_order)
+    names = sorted({row["fact"] for row in numbers})
+    cells = {(row["fact"], row["part"]): row["value"] for row in facts}
+    lines = [["", *parts]]
+    lines += [[name, *(_format_value(cells.get((name, part))) for part in parts)] for name in names]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(parts) + 1)]
+    text = [
+        "  ".join(
+            [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
+        ).rstrip()
+        for line in lines
+    ]
+    texts = [f"{row['part']} {row['fact']} {row['detail']}" for row in facts if row["fact"] in TEXT_FACTS]
+    return "\n".join([*text, *sorted(texts)])
+
+
+TEXT_FACTS = ("content_hash", *TIME_FACTS)
+"""Facts that are read as text."""
+
+
+PART_ORDER = ("log", TRAIN, GIVEN, "valid", "probe", "quiz", "test", "open_loop", LATER)
+
+
+def _part_order(part: str) -> tuple[int, str]:
+    return (PART_ORDER.index(part) if part in PART_ORDER else len(PART_ORDER), part)
+
+
+def _format_value(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value == int(value) else f"{value:.4f}"

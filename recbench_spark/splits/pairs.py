@@ -1,0 +1,231 @@
+"""Say which labelled rows of a pair a split leaves out: duplicates, and pairs that training knows.
+
+Rows are labelled first. So no row after the cut decides which rows train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.arrays import Bools, Ints
+from recbench_spark.splits.kernels.labels import NAMES
+from recbench_spark.splits.kernels.positions import last_per_group, mark_repeats
+from recbench_spark.splits.positions import hash_contents, id_numbers, name_parts
+
+DuplicateRule = Literal["keep_last", "keep_first", "error"]
+RepeatRule = Literal["drop", "keep", "only"]
+
+TRAIN, GIVEN, VALID, LATER, _ = NAMES
+OPEN_LOOP = "open_loop"
+"""The part with items that were shown uniformly at random; it comes with the log."""
+
+UNASKED = (TRAIN, GIVEN, LATER)
+"""Parts whose rows are asked of no model."""
+
+REASONS = ("", "duplicates_dropped", "repeats_dropped", "new_pairs_dropped")
+"""Why a row is left out, as facts of a manifest: its part has the pair in another row; training knows the
+pair; training does not know it (`repeats: only`)."""
+
+STAYS, DUPLICATE, REPEAT, NEW = range(len(REASONS))
+
+FIRST_TIME = np.iinfo(np.int64).min
+"""Time of a row without one, before all others."""
+
+
+class PairRule(NamedTuple):
+    """Rule for several rows of a pair.
+
+    Attributes:
+        duplicates: the row that stays in each part; None where no pair is in two rows.
+        repeats: whether a held-out row stays whose pair training knows.
+        open_repeats: true if such rows of the open loop stay.
+    """
+
+    duplicates: DuplicateRule | None
+    repeats: RepeatRule = "drop"
+    open_repeats: bool = False
+
+
+class Dropped(NamedTuple):
+    """Rows that a rule leaves out.
+
+    Attributes:
+        why_r: (r,) the place of each row's reason in REASONS.
+        unordered_r: (r,) true for the rows that stay by a hash: no time says which one is the last.
+    """
+
+    why_r: Ints
+    unordered_r: Bools
+
+
+def find_doubled(rows: pa.Table) -> Bools:
+    """Return (r,) true for rows whose pair is in another row."""
+    return mark_repeats(id_numbers(rows, "user_id"), id_numbers(rows, "item_id"))
+
+
+PAIR_COLUMNS = ("user_id", "item_id", "n")
+
+
+def find_doubled_pair(rows: pa.Table, apart: bool) -> pa.Table:
+    """Return the first pair that is in two rows, and the number of its rows (PAIR_COLUMNS).
+
+    `apart`: a pair in the open loop and in another part is no such pair.
+    """
+    names = ["user_id", "item_id", *(["part"] if apart and "part" in rows.column_names else [])]
+    texts = {name: rows.column(name).cast(pa.string()) for name in names}
+    if "part" in texts:
+        texts["part"] = pc.fill_null(pc.equal(texts["part"], OPEN_LOOP), False)
+    counts = pa.table(texts).group_by(names).aggregate([([], "count_all")])
+    doubled = counts.filter(pc.greater(counts.column("count_all"), 1))
+    first = doubled.sort_by([(name, "ascending") for name in names]).slice(0, 1)
+    return first.select(["user_id", "item_id", "count_all"]).rename_columns(list(PAIR_COLUMNS))
+
+
+def mark_dropped(rows: pa.Table, rule: PairRule) -> Dropped:
+    """Say which rows stay: one row of each pair in each part, and what `repeats` says.
+
+    Args:
+        rows: all labelled rows of some users or items, ids as in `encode_ids`.
+        rule: the rule.
+    """
+    why_r = np.zeros(len(rows), np.int64)
+    if rule.repeats == "only":
+        why_r[~_mark(rows, (*UNASKED, OPEN_LOOP))] = NEW
+    unordered_r = np.zeros(len(rows), np.bool_)
+    places = np.flatnonzero(find_doubled(rows))
+    if len(places):
+        why_r[places], unordered_r[places] = _mark_doubled(rows.take(pa.array(places)), rule)
+    return Dropped(why_r, unordered_r)
+
+
+def _mark_doubled(rows: pa.Table, rule: PairRule) -> Dropped:
+    """Apply the rule to rows whose pairs are in several rows."""
+    pair_r = _number_pairs(rows)
+    why_r = _mark_repeats(rows, pair_r, rule)
+    unordered_r = np.zeros(len(rows), np.bool_)
+    if rule.duplicates:
+        names, part_r = name_parts(rows)
+        kept_r, unordered_r = choose_rows(rows, pair_r * max(len(names), 2) + part_r, rule.duplicates)
+        why_r[~kept_r] = DUPLICATE
+    return Dropped(why_r, unordered_r & (why_r == STAYS))
+
+
+def _mark_repeats(rows: pa.Table, pair_r: Ints, rule: PairRule) -> Ints:
+    """Return (r,) the reason that `repeats` has against each row."""
+    trained_r, valid_r = _mark(rows, (TRAIN, GIVEN)), _mark(rows, (VALID,))
+    open_r = _mark(rows, (OPEN_LOOP,))
+    held_out_r = ~(_mark(rows, UNASKED) | open_r)
+    in_train_r = np.isin(pair_r, pair_r[trained_r])
+    # At the test a model may know the validation rows, and their items are no candidates.
+    known_r = in_train_r | (np.isin(pair_r, pair_r[valid_r]) & ~valid_r)
+    why_r = np.zeros(len(rows), np.int64)
+    if rule.repeats == "drop":
+        why_r[held_out_r & known_r] = REPEAT
+    if rule.repeats == "only":
+        why_r[held_out_r & ~in_train_r] = NEW
+    if not rule.open_repeats:
+        why_r[open_r & known_r] = REPEAT
+    return why_r
+
+
+def divide_pairs(
+    rows: pa.Table, dropped: Dropped, keep: DuplicateRule, repeats: RepeatRule, folds: int
+) -> tuple[pa.Table, Dropped]:
+    """Name what each row does in work on all folds, so that each fold is held out as if it were alone.
+
+    A row of the part `3` is asked in fold 3 and trains where another one is held out. Of a pair in several
+    folds one row trains at a time: the one that `keep` chooses in all folds but the one held out. Such a
+    row, and with `only` any, has a part ASKED:TRAINS, such as `3:5`; see `read_fold_part`.
+
+    Args:
+        rows: all rows of some users, with the number of their fold as part.
+        dropped: the rows of one fold that are left out already.
+        keep: the row of a pair that trains.
+        repeats: whether a row is asked whose pair another fold has.
+        folds: number of the folds; rows of other parts stay as they are.
+    """
+    places = np.flatnonzero(_mark(rows, [*map(str, range(folds))]) & (dropped.why_r == STAYS))
+    doubled = places[find_doubled(rows.take(pa.array(places)))] if len(places) else places
+    if not len(doubled) and repeats != "only":
+        return rows, dropped
+    part_r = rows.column("part").cast(pa.string()).to_numpy(zero_copy_only=False).copy()
+    fold_r, why_r = part_r.copy(), dropped.why_r.copy()
+    if repeats == "only":
+        part_r[places] = [f":!{fold}" for fold in fold_r[places]]
+    trains = _choose_folds(rows.take(pa.array(doubled)), fold_r[doubled], keep)
+    for row, fold, trained in zip(doubled, fold_r[doubled], trains, strict=True):
+        own = "" if repeats == "drop" else fold
+        part_r[row] = fold if (own, trained) == (fold, f"!{fold}") else f"{own}:{trained}"
+        if not own + trained:
+            part_r[row], why_r[row] = fold, DUPLICATE
+    place = rows.column_names.index("part")
+    parts = pa.array(part_r, pa.string()).dictionary_encode()
+    return rows.set_column(place, "part", parts), Dropped(why_r, dropped.unordered_r & (why_r == STAYS))
+
+
+def _choose_folds(rows: pa.Table, fold_r: npt.NDArray[Any], keep: DuplicateRule) -> list[str]:
+    """Return where each row of pairs in several folds trains: `!3` if 3 is not held out, `3` if it is."""
+    pair_r = _number_pairs(rows)
+    best_r, _ = choose_rows(rows, pair_r, keep)
+    rest = np.flatnonzero(~best_r)
+    second = rest[choose_rows(rows.take(pa.array(rest)), pair_r[rest], keep)[0]]
+    best_fold = dict(zip(pair_r[best_r].tolist(), fold_r[best_r].tolist(), strict=True))
+    trains = [f"!{fold}" if best else "" for fold, best in zip(fold_r, best_r, strict=True)]
+    for row in second.tolist():
+        trains[row] = best_fold[int(pair_r[row])]
+    return trains
+
+
+def read_fold_part(part: str, fold: int) -> tuple[bool, bool]:
+    """Return whether rows of a part train, and whether they are asked, where a fold is held out.
+
+    >>> read_fold_part("3", 3), read_fold_part("3", 5), read_fold_part("3:5", 5), read_fold_part(":!3", 3)
+    ((False, True), (True, False), (True, False), (False, False))
+    """
+    own_fold, divided, trains = part.partition(":")
+    if not divided:
+        trains = f"!{own_fold}"
+    other = trains.startswith("!") and trains != f"!{fold}"
+    return other or trains == str(fold), own_fold == str(fold)
+
+
+def _number_pairs(rows: pa.Table) -> Ints:
+    pairs_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
+    numbers: Ints = np.unique(pairs_r, return_inverse=True)[1]
+    return numbers
+
+
+def _mark(rows: pa.Table, parts: Sequence[str]) -> Bools:
+    """Return (r,) true for the rows of these parts; `part` may be text, a dictionary, or missing."""
+    column = rows.column("part").combine_chunks()
+    texts = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    marked_r: Bools = pc.is_in(column, pa.array(parts, texts)).to_numpy(zero_copy_only=False)
+    return marked_r
+
+
+def choose_rows(rows: pa.Table, group_r: Ints, keep: DuplicateRule) -> tuple[Bools, Bools]:
+    """Keep one row of each group: the last or first by time, among equal times by a hash of the row.
+
+    The hash covers ids, rating and attributes, so no rating is preferred, and neither is any order of rows.
+
+    Returns:
+        kept_r, (r,); unordered_r: the kept rows that differ from another row of the same time.
+    """
+    times = rows.column("event_time")
+    times = times if keep == "keep_last" else pc.bit_wise_not(times)
+    best_g, equal_r = last_per_group(group_r, pc.fill_null(times, FIRST_TIME).to_numpy())
+    kept_r, unordered_r = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+    kept_r[best_g] = True
+    if len(equal_r):
+        kept_r[equal_r] = False
+        hash_e = hash_contents(rows.take(pa.array(equal_r))).view(np.int64)
+        (high_g, _), (low_g, _) = (last_per_group(group_r[equal_r], key_e) for key_e in (hash_e, ~hash_e))
+        kept_r[equal_r[high_g]] = True
+        unordered_r[equal_r[high_g]] = hash_e[high_g] != hash_e[low_g]
+    return kept_r, unordered_r

@@ -1,0 +1,38 @@
+"""Classes of items by popularity."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.core.arrays import Ints
+
+COLD = "cold"
+CLASSES = np.array([COLD, "tail", "torso", "head"])
+"""Indexed by the number of bounds that a training count reaches."""
+
+
+def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]:
+    """Return the bounds from distinct training counts above 0, ascending, and their numbers of items."""
+    sizes = [count * n for count, n in zip(counts, items, strict=True)]
+    ends = list(accumulate(sizes))
+    # The middle is multiplied by six to compare whole numbers.
+    middles = [6 * end - 3 * size for end, size in zip(ends, sizes, strict=True)]
+    starts = [*counts, max(counts, default=0) + 1]
+    torso, head = (starts[bisect_left(middles, 2 * share * sum(sizes))] for share in (1, 2))
+    return torso, head
+
+
+def find_bounds(n_train_i: Ints) -> tuple[int, int]:
+    """Return `class_bounds` from the training counts of all items, (i,)."""
+    counts, items = np.unique(n_train_i[n_train_i > 0], return_counts=True)
+    return class_bounds(counts.tolist(), items.tolist())
+
+
+def label_popularity(n_train_i: Ints, bounds: tuple[int, int]) -> npt.NDArray[np.str_]:
+    """Return popularity classes, (i,), by the training counts from which items are torso and head."""
+    return CLASSES[(n_train_i > 0) * (1 + np.searchsorted(bounds, n_train_i, "right"))]

@@ -1,0 +1,241 @@
+"""Open and label a log by tasks, and name a protocol in plain numbers. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import tzinfo
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.config import Dataset, Split
+from recbench_spark.config.placeholders import log_end_micros
+from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
+from recbench_spark.schemas import INTERACTIONS
+from recbench_spark.sources import columnar
+from recbench_spark.sources.columnar import COLUMNS, ColumnarLog
+from recbench_spark.sources.log_sources import open_raw_log
+from recbench_spark.sources.log_survey import RowFacts
+from recbench_spark.sources.opened_logs import OpenedLog, label_stretches, refuse_missing
+from recbench_spark.splits import worlds
+from recbench_spark.splits.labels import HeldOutIds, LabelMethod, OpenLoop, SplitRule, label_rows
+from recbench_spark.splits.pairs import PAIR_COLUMNS, DuplicateRule, find_doubled_pair
+from recbench_spark.splits.windows import find_instants
+from recbench_spark.storage.blocks import (
+    ChangedRows,
+    Engine,
+    PieceRows,
+    Rows,
+    TaskRows,
+    count_table_rows,
+    mark_whole,
+    return_rows,
+)
+from recbench_spark.storage.scratch import keep_results
+
+ROWS_PER_READER = 1 << 23
+"""Rows that a task reads and partitions at most: the work that is repeated where a task fails."""
+
+
+def estimate_rows(dataset: Dataset) -> int:
+    """Return about how many rows a log has that tasks read; 0 where its reader will refuse it.
+
+    Raises:
+        FallbackToSpark: only Spark reads the log.
+    """
+    if dataset.reader == "world":
+        return dataset.world.interactions + dataset.world.open_loop
+    try:
+        return open_raw_log(dataset).n
+    except FallbackToSpark:
+        raise
+    except RecbenchError:
+        return 0
+
+
+def open_plain_log(engine: Engine, dataset: Dataset, split: Split) -> OpenedLog | None:
+    """Open a log in columns of plain types without a pass over it; None for any other log.
+
+    A value that needs a second look raises FallbackToSpark in a task.
+    """
+    files = columnar.open_columnar_log(dataset) if dataset.is_typed else None
+    if (
+        files is None
+        or label_method(split) == "given"
+        or (split.temporal and "event_time" not in files.theirs)
+    ):
+        return None
+    return OpenedLog(open_log_rows(engine, files), COLUMNS, files.n, files.whole)
+
+
+def open_world(engine: Engine, dataset: Dataset, scratch: str | None) -> OpenedLog:
+    """Open a generated world; it is generated once, and kept in scratch if there is one.
+
+    Raises:
+        ConfigError: a world has no such attribute. ProtocolError: its closed loop has no parts.
+    """
+    worlds.check_attributes(dataset.attributes)
+    names = tuple(INTERACTIONS.names)
+    made = worlds.open_rows(engine, dataset.world)
+    rows: Rows = made
+    if scratch is not None:
+        rows = keep_results(scratch, made.open(names, return_rows, names), engine)
+    end = log_end_micros(dataset)
+    later = 0 if end is None else sum(rows.each(["event_time"], partial(_count_later, end=end)))
+    n = sum(rows.each(["rating"], count_table_rows)) - later
+    facts = RowFacts(n, unparted=dataset.world.interactions)
+    if later:
+        rows = ChangedRows(rows, names, partial(_drop_later, end=end), names)
+    return OpenedLog(rows, names, n, frozenset(), later, facts=facts)
+
+
+def _count_later(tables: Iterable[pa.Table], end: int) -> int:
+    return sum(pc.sum(pc.greater_equal(rows.column(0), end), min_count=0).as_py() for rows in tables)
+
+
+def _drop_later(rows: pa.Table, end: int | None) -> pa.Table:
+    return rows.filter(pc.less(rows.column("event_time"), end))
+
+
+def open_log_rows(engine: Engine, files: ColumnarLog) -> PieceRows:
+    """Return the rows of a log that tasks read, some row groups each."""
+    # Whole rounds of all cores: a task's memory does not depend on its rows, and each takes time to start.
+    cores = engine.cores
+    readers = min(len(files.groups), cores * -(-files.n // (cores * ROWS_PER_READER)))
+    return PieceRows(engine, range(readers), partial(columnar.read_log, files=files, readers=readers))
+
+
+def find_cut(log: OpenedLog, split: Split, zone: tzinfo) -> tuple[int, int, int] | None:
+    """Find the instants of a cut in time; None for other protocols. Rows with a part decide nothing."""
+    if label_method(split) != "instants":
+        return None
+    rows = log.rows
+    if "part" in log.columns:
+        rows = ChangedRows(rows, ("event_time", "part"), _drop_given, ("event_time",))
+    return find_instants(rows, split, zone)
+
+
+def _drop_given(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.is_null(rows.column("part")))
+
+
+def label_log(
+    log: OpenedLog, dataset: Dataset, split: Split, engine: Engine, *, every_fold: bool = False
+) -> TaskRows:
+    """Label the rows of a log: the only shuffle brings all rows of an owner together.
+
+    Rows with a part keep it and do not count for others. Position p counts from the end of the user's
+    order: the first `n_test` positions are test, the next `n_valid` are valid. In random order all rows of
+    a pair share one position. Equal times are ordered by item id (of held-out items by user id): as
+    numbers where all ids are whole numbers, else by UTF-8 bytes, as ties of rankings are. So the split is
+    a function of the data, and of two items of one instant the one that is last in tie order is tested.
+
+    PySpark collects up to 10 blocks for each receiving task, or half of spark.python.worker.memory, before
+    it passes them on.
+
+    Args:
+        log: the log.
+        dataset: its settings: what is done with duplicates, the zone, whether the open loop is apart.
+        split: the protocol.
+        engine: the runner.
+        every_fold: true if `part` is the number of the row's fold, as text: all folds in one pass.
+
+    Raises:
+        ProtocolError: a temporal split has no times, `given` has no parts, or training is empty.
+        DataError: the log has duplicates, and they are an error.
+        FallbackToSpark: in a task, when the result is computed (see `columnar`).
+    """
+    refuse_missing(log, split)
+    if split.holdout == "consecutive":
+        log = label_stretches(log, split, every_fold=every_fold)
+    tasks, owner = engine.count_tasks(log.n), make_rule(split, None).owner
+    dealt = log.rows.deal(log.columns, partial(columnar.deal_owners, owner=owner, tasks=tasks), tasks)
+    open_loop = choose_open_loop(dataset, split)
+    duplicates: DuplicateRule | None = dataset.duplicates
+    if dataset.duplicates == "error":
+        duplicates = None
+        # No pair of a generated world is in two rows of one loop.
+        if dataset.reader != "world":
+            refuse_doubled(dealt, log.columns, apart=open_loop.apart)
+    rule = make_rule(split, duplicates, find_cut(log, split, dataset.zone))
+    rule = replace(rule, numeric=rule.tie in log.numeric, open_loop=open_loop, every_fold=every_fold)
+    names = tuple(dict.fromkeys((*log.columns, "part")))
+    return mark_whole(dealt.then(partial(label_rows, rule=rule), names), owner)
+
+
+def refuse_doubled(dealt: TaskRows, names: tuple[str, ...], *, apart: bool) -> None:
+    """Raise DataError where a pair is in two rows, with one of them as an example."""
+    examples = dealt.then(partial(find_doubled_pair, apart=apart), PAIR_COLUMNS).each(_read_pair)
+    pairs = [pair for pair in examples if pair]
+    if pairs:
+        user, item, n = min(pairs)
+        raise DataError(
+            f"the log holds {n} rows of user {user}, item {item}",
+            "set dataset.duplicates to keep_last or keep_first",
+        )
+
+
+def _read_pair(rows: pa.Table) -> tuple[str, str, int] | None:
+    pairs = rows.slice(0, 1).to_pylist()
+    return tuple(pairs[0].values()) if pairs else None
+
+
+def choose_open_loop(dataset: Dataset, split: Split) -> OpenLoop:
+    """Return whether the open loop is a separate log of any pairs, and which of its pairs stay."""
+    shows_all = dataset.reader == "world" and dataset.world.open_items == "all"
+    keeps_known = split.open_loop == "all"
+    return OpenLoop(shows_all or keeps_known or dataset.closed_loop == "split", keeps_known)
+
+
+def make_rule(
+    split: Split,
+    duplicates: DuplicateRule | None,
+    cut: tuple[int, int, int] | None = None,
+    numeric: bool = False,
+) -> SplitRule:
+    """Return the protocol in the form that tasks need.
+
+    Args:
+        split: order, holdout, group and their amounts.
+        duplicates: the row of a pair that stays in each part.
+        cut: the starts of validation, of test and of the time after it, for cuts in time.
+        numeric: true if ids that decide between equal times are ordered as numbers.
+    """
+    held_out = split.held_out
+    return SplitRule(
+        by=label_method(split),
+        temporal=split.temporal,
+        ratio=split.ratio,
+        n=_holdout_rows(split),
+        folds=(split.folds, split.fold, split.valid),
+        instants=cut or (0, 0, 0),
+        parts=split.parts,
+        held_out=HeldOutIds(held_out.of, held_out.test, held_out.valid) if held_out else None,
+        duplicates=duplicates,
+        repeats=split.repeats,
+        seed=split.seed,
+        numeric=numeric,
+    )
+
+
+def label_method(split: Split) -> LabelMethod:
+    """Return the way in which rows get their labels."""
+    per_user: dict[str, LabelMethod] = {"folds": "user_folds", "n_given": "n_given"}
+    if split.holdout in ("given", "consecutive"):
+        return "given"
+    if split.group == "user":
+        return per_user.get(split.holdout, "position")
+    if split.temporal:
+        return "instants"
+    return "folds" if split.holdout == "folds" else "share"
+
+
+def _holdout_rows(split: Split) -> tuple[int, int] | None:
+    """Return test and validation rows of a user; None where they are shares."""
+    if split.holdout == "leave_one_out":
+        return 1, int(split.valid)
+    if split.n is None or split.holdout == "ratio":
+        return None
+    return split.n, split.n if split.valid else 0

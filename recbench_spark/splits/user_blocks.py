@@ -1,0 +1,209 @@
+"""User blocks: one row per user with training and held-out items as arrays, built once for all models.
+
+Functions on Arrow tables, without Spark: a task holds all rows of some users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.arrays import Bools, Ints
+from recbench_spark.core.hashed_ids import hash_ids
+from recbench_spark.schemas import USER_BLOCKS
+from recbench_spark.splits.kernels.positions import ascending
+from recbench_spark.splits.labels import HISTORY, TRAIN
+from recbench_spark.splits.popularity import COLD, label_popularity
+from recbench_spark.splits.positions import encode_ids, id_column, name_parts
+from recbench_spark.storage.shared_arrays import SharedRows, bound_lists
+
+TARGET = pa.schema([field for field in USER_BLOCKS.arrow_schema if field.name != "split_id"])
+"""Columns of a block; the split is the partition that it is written to."""
+
+
+TABLE_LABELS = ("id", "label")
+"""Columns of the labels of a table."""
+
+
+class SliceLabel(NamedTuple):
+    """A slice: its key, what its labels come from, their column or the log's attribute, and their table.
+
+    The table has rows of TABLE_LABELS; None: it has none, or the labels are no table's.
+    """
+
+    key: str
+    of: Literal["popularity", "cold_user", "log", "users", "items"]
+    column: str = ""
+    table: SharedRows | None = None
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """Catalogue, parts and slices that a task knows.
+
+    Attributes:
+        find: ids (n,) -> item_index or -1, and training rows, (n,) each (`KnownItems.find`).
+        bounds: training counts from which items are torso, and head.
+        parts: held-out parts to keep, in the order in which they stand.
+        slices: labels for truth items.
+    """
+
+    find: Callable[[pa.Array], tuple[Ints, Ints]]
+    bounds: tuple[int, int]
+    parts: tuple[str, ...]
+    slices: tuple[SliceLabel, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that a task reads."""
+        attributes = ["attributes"] if any(label.of == "log" for label in self.slices) else []
+        return ("user_id", "item_id", "rating", "part", *attributes)
+
+
+@dataclass(frozen=True)
+class _OrderedRows:
+    """Rows ordered by user, item, rating, part: numbers for ids, (r,) each, and their texts."""
+
+    user_r: Ints
+    item_r: npt.NDArray[np.int32]
+    rating: pa.Array
+    part_r: Ints
+    parts: list[str]
+    text: pa.Array
+    labels: list[pa.Array]
+    users: pa.Array
+
+
+def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
+    """Return one row per user.
+
+    Args:
+        rows: all labelled rows of some users (`BlockPlan.columns`).
+        plan: the catalogue, the held-out parts, the slices.
+
+    Returns:
+        user_id, user_key, train_items, train_ratings (by item_index ascending), held_out (part ->
+        item_ids, items, relevance, slices, by item_index ascending).
+    """
+    ordered = _order_rows(encode_ids(rows), plan)
+    n_users = len(ordered.users)
+    known_r = np.isin(ordered.parts, HISTORY)[ordered.part_r]
+    history = bound_lists(ordered.user_r[known_r], n_users)
+    columns = {
+        "user_id": ordered.users,
+        "user_key": pa.array(hash_ids(ordered.users).view(np.int64)),
+        "train_items": pa.ListArray.from_arrays(history, pa.array(ordered.item_r[known_r])),
+        "train_ratings": pa.ListArray.from_arrays(history, ordered.rating.filter(pa.array(known_r))),
+        "held_out": _hold_out(ordered, plan),
+    }
+    return pa.table([columns[field.name].cast(field.type) for field in TARGET], schema=TARGET)
+
+
+def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
+    users, items = id_column(rows, "user_id"), id_column(rows, "item_id")
+    index_x, n_train_x = plan.find(items.dictionary)
+    code_r = items.indices.to_numpy()
+    item_r = index_x[code_r].astype(np.int32)
+    parts, part_r = name_parts(rows)
+    rating = rows.column("rating").combine_chunks()
+    labels = [_read_labels(rows, label, n_train_x, plan.bounds) for label in plan.slices]
+    of_log = [
+        _rank_texts(column) for column, label in zip(labels, plan.slices, strict=True) if label.of == "log"
+    ]
+    # A file's dictionary may name users whose rows were dropped.
+    there_u, user_r = np.unique(users.indices.to_numpy(), return_inverse=True)
+    rating_r = rating.to_numpy(zero_copy_only=False)
+    order_r = ascending(user_r, item_r, rating_r, np.argsort(np.argsort(parts))[part_r], *of_log)
+    order = pa.array(order_r)
+    return _OrderedRows(
+        user_r[order_r],
+        item_r[order_r],
+        rating.take(order),
+        part_r[order_r],
+        parts,
+        items.dictionary.take(pa.array(code_r[order_r])),
+        [column.take(order) for column in labels],
+        users.dictionary.take(pa.array(there_u)),
+    )
+
+
+def _read_labels(rows: pa.Table, label: SliceLabel, n_train_x: Ints, bounds: tuple[int, int]) -> pa.Array:
+    """Return each row's label, (r,) text; for `cold_user` NULL, which `_hold_out` fills."""
+    if label.of == "popularity":
+        return pa.array(label_popularity(n_train_x, bounds)).take(id_column(rows, "item_id").indices)
+    if label.table is not None:
+        return _find_labels(id_column(rows, f"{label.of[:-1]}_id"), label.table)
+    if label.of != "log" or "attributes" not in rows.column_names:
+        return pa.nulls(len(rows), pa.string())
+    column = rows.column("attributes").combine_chunks()
+    return pc.map_lookup(column, pa.scalar(label.column), "first").cast(pa.string())
+
+
+def _find_labels(ids: pa.DictionaryArray, table: SharedRows) -> pa.Array:
+    """Return the label that a table has of each id, or NULL."""
+    texts = ids.dictionary
+    known = table.dataset().to_table(filter=pc.field("id").isin(texts)).combine_chunks()
+    places = pc.index_in(texts, known.column("id").combine_chunks())
+    labels = known.column("label").combine_chunks().cast(pa.string())
+    return labels.take(places).take(ids.indices)
+
+
+def _rank_texts(column: pa.Array) -> Ints:
+    """Rank texts by UTF-8 bytes, (r,); NULL comes first."""
+    codes = column.dictionary_encode()
+    rank = np.append(pc.rank(codes.dictionary).to_numpy().astype(np.int64), -1)
+    ranks: Ints = rank[pc.fill_null(codes.indices, -1).to_numpy()]
+    return ranks
+
+
+def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
+    """Return each user's truth by part, without parts in which the user has none."""
+    n_users, n_parts = len(rows.users), len(plan.parts)
+    place = np.array(
+        [plan.parts.index(name) if name in plan.parts else -1 for name in rows.parts], np.int64
+    )
+    place_r = place[rows.part_r] if len(place) else np.zeros(0, np.int64)
+    held_r = np.flatnonzero(place_r >= 0)
+    entry_r = rows.user_r[held_r] * n_parts + place_r[held_r]
+    order = np.argsort(entry_r, kind="stable")
+    held_r, entry_r = held_r[order], entry_r[order]
+    starts = np.flatnonzero(np.diff(entry_r, prepend=-1))
+    bounds = pa.array(np.append(starts, len(entry_r)), pa.int32())
+    taken = pa.array(held_r)
+    lists = {
+        "item_ids": pa.ListArray.from_arrays(bounds, rows.text.take(taken)),
+        "items": pa.ListArray.from_arrays(bounds, pa.array(rows.item_r[held_r])),
+        "relevance": pa.ListArray.from_arrays(bounds, rows.rating.take(taken)),
+        "slices": _map_slices(rows, plan, held_r, bounds),
+    }
+    truth = pa.StructArray.from_arrays(list(lists.values()), list(lists))
+    offsets = bound_lists(entry_r[starts] // n_parts, n_users)
+    names = pa.array(plan.parts, pa.string()).take(pa.array(entry_r[starts] % n_parts))
+    return pa.MapArray.from_arrays(offsets, names, truth)
+
+
+def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Array) -> pa.MapArray:
+    """Map each slice's key to the labels of its truth items, for each user and part."""
+    n, n_slices = len(bounds) - 1, len(plan.slices)
+    labels = [
+        (_label_warmth(rows) if label.of == "cold_user" else column).take(pa.array(held_r))
+        for label, column in zip(plan.slices, rows.labels, strict=True)
+    ]
+    lists = [pa.ListArray.from_arrays(bounds, one) for one in labels]
+    by_entry = np.arange(n_slices * n).reshape(n_slices, n).T.ravel()
+    values = pa.concat_arrays([*lists, pa.array([], pa.list_(pa.string()))]).take(pa.array(by_entry))
+    keys = pa.array([label.key for label in plan.slices] * n, pa.string())
+    return pa.MapArray.from_arrays(pa.array(np.arange(n + 1) * n_slices, pa.int32()), keys, values)
+
+
+def _label_warmth(rows: _OrderedRows) -> pa.Array:
+    """Label each row, (r,) text: cold where the user has no training rows, else warm."""
+    in_train_r: Bools = rows.part_r == (rows.parts.index(TRAIN) if TRAIN in rows.parts else -1)
+    n_train_u = np.bincount(rows.user_r[in_train_r], minlength=len(rows.users))
+    return pa.array([COLD, "warm"]).take(pa.array((n_train_u > 0).astype(np.int8)[rows.user_r]))

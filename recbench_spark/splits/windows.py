@@ -1,0 +1,126 @@
+"""Compute global cuts in time, at one instant for all users, exactly and without sorting the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, tzinfo
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.config import Split
+from recbench_spark.core.arrays import Ints
+from recbench_spark.errors import ProtocolError
+from recbench_spark.splits.labels import LATER, TRAIN, VALID
+from recbench_spark.splits.manifests import refuse_empty
+from recbench_spark.splits.periods import find_period
+from recbench_spark.storage.blocks import Rows
+
+BUCKETS = 1 << 14
+"""Counts that a task returns to `find_time`: four passes for a log of a century in microseconds."""
+
+TIMES = ("event_time",)
+
+
+def find_instants(times: Rows, split: Split, zone: tzinfo = UTC) -> tuple[int, int, int]:
+    """Find the starts of validation, test and `later`: held-out rows come after all training rows.
+
+    Each pass reads one column, and its tasks return counts. Days, weeks and months of a period are those of
+    the zone.
+
+    Args:
+        times: rows that get a label, with their event_time.
+        split: the protocol.
+        zone: the zone of days, weeks and months.
+
+    Raises:
+        ProtocolError: there are no training rows, or no test rows.
+    """
+    ends = [one for one in times.each(TIMES, _find_ends) if one[0]]
+    if not ends:
+        raise ProtocolError("no rows to split", "the log has none, or all of them came with a part")
+    n, low, high = sum(one[0] for one in ends), min(one[1] for one in ends), max(one[2] for one in ends)
+    if split.holdout == "period":
+        cuts = find_period(split, high, zone)
+    else:
+        cuts = _share_instants(times, split, (low, high, n))
+    counts = np.sum(times.each(TIMES, partial(_count_between, cuts=cuts)), axis=0)
+    names = (TRAIN, VALID, split.parts[0], LATER)  # test rows count under the name of their first part
+    refuse_empty(dict(zip(names, map(int, counts), strict=True)), split, low, high)
+    return cuts
+
+
+def _share_instants(times: Rows, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Find the instants of the first validation row and the first test row in order of time.
+
+    All rows of one instant are on one side, so a share can be larger than the requested one, but not
+    smaller.
+    """
+    low, high, n = facts
+    n_test, n_valid = (int(share * n + 1e-9) for share in (split.ratio[2], split.ratio[1]))
+    if not n_test:
+        raise ProtocolError(f"a share of {split.ratio[2]:g} of {n} rows is not a row", "hold out more")
+    start = find_time(times, n - n_test, low, high)
+    valid = find_time(times, n - n_test - n_valid, low, high) if n_valid else start
+    return valid, start, high + 1
+
+
+def find_time(times: Rows, place: int, low: int, high: int) -> int:
+    """Find the time at a place (from 0) in the ascending order of times, exactly.
+
+    Rows are counted in BUCKETS equal ranges, then in those of the range that holds the place, until a range
+    is one microsecond: at most four passes over one column, without a sort, with a shuffle only of counts.
+
+    Args:
+        times: event_time.
+        place: 0 <= place < number of rows.
+        low: the smallest time.
+        high: the largest time.
+    """
+    while low < high:
+        width = -(-(high - low + 1) // BUCKETS)
+        count = partial(_count_buckets, low=low, high=high, width=width)
+        counts: Ints = np.sum(times.each(TIMES, count), axis=0)
+        before = np.cumsum(counts)
+        bucket = int(np.searchsorted(before, place, side="right"))
+        place -= int(before[bucket] - counts[bucket])
+        low += bucket * width
+        high = min(high, low + width - 1)
+    return low
+
+
+# ------------------------------------------------------------------------- what tasks do
+
+
+def _read_times(tables: Iterable[pa.Table]) -> Iterable[Ints]:
+    return (pc.drop_null(table.column("event_time")).to_numpy() for table in tables)
+
+
+def _find_ends(tables: Iterable[pa.Table]) -> tuple[int, int, int]:
+    """Return the number of times, the first and the last one."""
+    n, low, high = 0, 0, 0
+    for time_r in _read_times(tables):
+        if len(time_r):
+            first, last = int(time_r.min()), int(time_r.max())
+            low, high = (min(low, first), max(high, last)) if n else (first, last)
+            n += len(time_r)
+    return n, low, high
+
+
+def _count_between(tables: Iterable[pa.Table], cuts: tuple[int, int, int]) -> Ints:
+    """Count the times before the first cut, between two cuts, and from the last one on, (4,)."""
+    total = np.zeros(4, np.int64)
+    for time_r in _read_times(tables):
+        total += np.bincount(np.searchsorted(cuts, time_r, side="right"), minlength=4)
+    return total
+
+
+def _count_buckets(tables: Iterable[pa.Table], low: int, high: int, width: int) -> Ints:
+    """Count the times from `low` to `high` in ranges of equal width, (BUCKETS,)."""
+    total = np.zeros(BUCKETS, np.int64)
+    for time_r in _read_times(tables):
+        inside = time_r[(time_r >= low) & (time_r <= high)]
+        total += np.bincount((inside - low) // width, minlength=BUCKETS)
+    return total

@@ -1,0 +1,69 @@
+"""Append what the steps of a night return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from recbench_spark.core.checks import Check
+from recbench_spark.schemas import CHECKS, Table
+from recbench_spark.storage.blocks import TaskRows
+from recbench_spark.storage.delta_files import File
+from recbench_spark.storage.file_tables import FileTables, TaskParts
+
+
+@dataclass(frozen=True)
+class Addition:
+    """Rows for one table; attributes as the arguments of `FileTables.append`."""
+
+    table: Table
+    once: str = ""
+    rows: Any = ()
+    named_by: str = ""
+
+
+def commit(store: FileTables, *additions: Addition) -> list[File]:
+    """Append what a step returns, a commit for each addition, in their order.
+
+    Returns:
+        The files that tasks wrote now, with what the tasks noted.
+    """
+    return [file for addition in additions for file in _append(store, addition)]
+
+
+def commit_together(store: FileTables, *additions: Addition) -> None:
+    """Append to several tables side by side, where no table tells that the others are complete."""
+    store.run_together([partial(_append, store, addition) for addition in additions])
+
+
+def _append(store: FileTables, addition: Addition) -> list[File]:
+    return store.append(addition.rows, addition.table, addition.once, addition.named_by)
+
+
+def add_blocks(table: Table, name: str, blocks: TaskRows) -> Addition:
+    """Return the results of tasks as an addition of the table's partition `name`."""
+    (column,) = table.partition_by
+    return Addition(table, name, TaskParts([(blocks, {column: name})]))
+
+
+def add_checks(run_id: str, checks: Sequence[Check]) -> Addition:
+    """Return the addition of a run's checks to `checks`."""
+    return Addition(CHECKS, rows=check_rows(run_id, checks))
+
+
+def check_rows(run_id: str, checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """Return rows of `checks`; a check that has passed gets the severity `info`."""
+    return [
+        {
+            "run_id": run_id,
+            "check": c.check,
+            "severity": c.severity if not c.passed else "info",
+            "observed": float(c.observed),
+            "threshold": c.threshold,
+            "passed": c.passed,
+            "detail": c.detail,
+        }
+        for c in checks
+    ]

@@ -1,0 +1,93 @@
+"""Declarations of metrics: directions, places, bounds; a new metric needs one file."""
+
+import math
+
+import numpy as np
+import pytest
+
+from recbench_spark.core.arrays import Floats
+from recbench_spark.core.definitions import Definition
+from recbench_spark.metrics.beyond_accuracy import LIST_METRICS
+from recbench_spark.metrics.kernels import about, accuracy, learning_curves, predictions
+from recbench_spark.metrics.kernels.about import ABOUT, ANY, About
+from recbench_spark.metrics.kernels.chunk import Chunk
+from recbench_spark.models.settings import PublishedModel
+from recbench_spark.ranking.kernels.rankings import Rankings
+from recbench_spark.reports.facts import ReportedMeasure
+
+OF_PREDICTIONS = {*predictions.VALUE_METRICS, *predictions.RATES, "gauc", "pauc", "calibration_error"}
+
+
+def test_every_metric_is_registered() -> None:
+    assert learning_curves.register is about.register  # it registers mandcg
+    assert set(ABOUT) == {*accuracy.METRICS, *LIST_METRICS, *OF_PREDICTIONS, "mandcg"}
+
+
+def test_directions_as_the_literature_has_them() -> None:
+    errors = {"mse", "rmse", "mae", "nmse", "logloss", "calibration_error", "fnr", "fpr"}
+    assert set(about.best_when("small")) == errors | {"percentile_rank", "gini", "mean_popularity"}
+    assert about.best_when("near 0") == ("pe",)
+    assert about.best_when("none") == ("mean_prediction", "mean_outcome")
+    everything = [name for best in ("large", "small", "near 0", "none") for name in about.best_when(best)]
+    assert sorted(everything) == sorted(ABOUT)
+
+
+def test_reports_show_what_ranks_before_what_predicts_and_no_two_in_one_place() -> None:
+    placed = [name for name in ABOUT if math.isfinite(about.place_in_reports(name))]
+    assert sorted(placed, key=about.place_in_reports) == [
+        *("ndcg", "mandcg", "recall", "precision", "map", "mrr", "hit", "auc", "coverage", "f1"),
+        *("r_precision", "rbp", "percentile_rank", "novelty", "diversity", "mean_popularity", "gini"),
+        *("rmse", "mae", "mse", "nmse", "logloss", "rig", "pe", "gauc", "pauc", "calibration_error"),
+    ]
+    assert len({ABOUT[name].place for name in placed}) == len(placed)
+
+
+def test_bounds_that_are_not_zero_to_one() -> None:
+    result = {name: known.bounds for name, known in ABOUT.items() if known.bounds != about.SHARE}
+    not_negative = ("mse", "rmse", "mae", "nmse", "logloss", "novelty", "hit")
+    assert result == {
+        **dict.fromkeys(not_negative, (0.0, math.inf)),
+        **dict.fromkeys(("mean_prediction", "mean_outcome"), ANY),
+        "diversity": (0.0, 2.0),
+        "pe": (-1.0, math.inf),
+        "rig": (-math.inf, 1.0),
+    }
+
+
+def test_bounds_follow_the_definition() -> None:
+    signed = Definition(gain="linear", negative_grades="signed")
+    moved = {name: known for name, known in ABOUT.items() if known.bounds_under(signed) != known.bounds}
+    unbounded = dict.fromkeys(("ndcg", "mandcg"), (-math.inf, 1.0))
+    assert {name: known.bounds_under(signed) for name, known in moved.items()} == unbounded
+    assert ABOUT["ndcg"].bounds_under(Definition()) == about.SHARE
+
+
+@pytest.mark.parametrize(
+    ("best", "order"),
+    [
+        ("large", [2.0, 0.5, -0.25, -3.0, math.nan]),
+        ("small", [-3.0, -0.25, 0.5, 2.0, math.nan]),
+        ("near 0", [-0.25, 0.5, 2.0, -3.0, math.nan]),
+        ("none", [2.0, 0.5, -0.25, -3.0, math.nan]),
+    ],
+)
+def test_values_sort_from_best_to_worst(best: about.Best, order: list[float]) -> None:
+    result = sorted([math.nan, 0.5, -3.0, 2.0, -0.25], key=About(best).sort_key)
+    np.testing.assert_array_equal(result, order)
+
+
+def test_a_new_metric_is_known_everywhere_from_its_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(about, "ABOUT", dict(ABOUT))
+    monkeypatch.setattr(accuracy, "METRICS", dict(accuracy.METRICS))
+
+    @accuracy.metric("miss", about=About("small", place=15, bounds=(0.0, 1.0)))
+    def miss(chunk: Chunk) -> Floats:
+        return (chunk.hits == 0).astype(np.float64)
+
+    offsets, above, none, length = (np.array(column) for column in ([0, 1], [2], [0], [9]))
+    ranks = Rankings(offsets, np.array([1.0]), above, none, none, length)
+    assert accuracy.measure(ranks, ["miss"], [2, 3], Definition())["miss"].tolist() == [[1.0, 0.0]]
+    assert ReportedMeasure("miss", 2, "", "holdout").sort_key(0.25) == 0.25
+    assert sorted(["recall", "miss", "ndcg"], key=about.place_in_reports) == ["ndcg", "miss", "recall"]
+    with pytest.raises(ValueError, match=r"miss@2: 1\.5 lies outside 0 to 1"):
+        PublishedModel(name="paper", kind="published", figures={"miss@2": 1.5})
