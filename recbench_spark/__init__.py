@@ -3,6 +3,8 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
+from recbench_spark.moved import add_old_paths
+
 __version__ = "0.2.0"
 __all__ = ["__version__", "compare", "evaluate", "evaluate_frames", "evaluate_predictions"]
 
@@ -14,6 +16,8 @@ if sys.version_info < (3, 11):  # noqa: UP036 (pip asks; who ships the zip is as
     )
     sys.exit(2)
 
+add_old_paths()
+
 if TYPE_CHECKING:
     from recbench_spark.evaluation.compare import compare
     from recbench_spark.evaluation.evaluate import evaluate, evaluate_predictions
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Import the public functions on first use: workers that import a kernel must not load all of Spark."""
-    if name in __all__ and f"{__name__}.adhoc" not in sys.modules:  # each later call comes here, too
+    if name in __all__ and f"{__name__}.evaluation" not in sys.modules:  # each later call comes here, too
         from recbench_spark.core.extras import check_core  # noqa: PLC0415
 
         check_core()

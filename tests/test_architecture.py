@@ -39,7 +39,14 @@ rooms of features, and are rooms by themselves: `tables.py` (columns) and `setti
 SPREAD = {"tables": {"tables", "run_tables", "schemas"}, "settings": {"settings", "config"}}
 """Rooms that lie in several folders, with the names of their modules or folders."""
 
-TOP = {"errors": "core", "readers": "core", "benchmark": "night", "cli": "commands", "__main__": "commands"}
+TOP = {
+    "errors": "core",
+    "moved": "core",
+    "readers": "core",
+    "benchmark": "night",
+    "cli": "commands",
+    "__main__": "commands",
+}
 """Modules beside the folders, and their rooms."""
 
 UPWARD = {("models/settings.py", "metrics.kernels.about.figure_range")}

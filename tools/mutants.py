@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Mutation test: one token is changed at a time, and a test must fail.
 
-    python tools/mutants.py --count 100 --seed 1 [--files 'kernels/splits/*'] [--folder DIR]
+    python tools/mutants.py --count 100 --seed 1 [--files 'splits/kernels/*'] [--folder DIR]
     python tools/mutants.py --count 100 --seed 1 --killed-before OLD/mutants.jsonl --seconds 500
-    python tools/mutants.py --count 40 --seed 1 --packages nightly evaluation storage training --near
+    python tools/mutants.py --count 40 --seed 1 --packages night metrics storage models --near
 
-A site is an operator or a number in the code of recbench_spark/kernels, except in annotations, imports and
+A site is an operator or a number in the kernels of recbench_spark, except in annotations, imports and
 texts. A hash of seed and site draws `--count` of them. Each is changed in a copy of the package, where the
 tests of its file, then of its folder, then of all kernels run until one fails. With `--packages` sites are
 those of these folders, and the tests are those of the file, then those that import it (or, where none does,
@@ -57,7 +57,8 @@ there."""
 DID_NOT_END = "did not end"
 NO_KERNELS = ("night/compile_kernels.py",)
 """Files that call kernels only to compile them, and check no number."""
-ALL_KERNEL_TESTS = "tests/kernels"
+KERNELS = "kernels"
+"""Folder of kernels in each room."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=words)
     flags.add_argument("--count", type=int, default=100, help="mutants drawn (default 100)")
     flags.add_argument("--seed", type=int, default=1, help="of the draw")
-    flags.add_argument("--files", default="kernels/**/*.py", help="pattern below recbench_spark")
+    flags.add_argument("--files", default="**/kernels/*.py", help="pattern below recbench_spark")
     flags.add_argument("--packages", nargs="+", help="folders of recbench_spark, in the place of --files")
     flags.add_argument("--spark", action="store_true", help="run tests with Spark, too")
     flags.add_argument("--folder", type=Path, default=Path("warehouse/mutants"), help="copy and results")
@@ -332,14 +333,13 @@ def stages(path: str, root: Path) -> Iterator[str]:
     own = here.with_name(f"test_{here.name}")
     if (root / own).exists():
         yield str(own)
-    if not path.startswith("kernels/") and (
-        users := list_nearest_tests(f"{PACKAGE}/{path}", find_uses(root))
-    ):
+    is_kernel = here.parent.name == KERNELS
+    if not is_kernel and (users := list_nearest_tests(f"{PACKAGE}/{path}", find_uses(root))):
         yield " ".join(users)
-    if here.parent != Path(ALL_KERNEL_TESTS) and (root / here.parent).exists():
+    if (root / here.parent).exists():
         yield str(here.parent)
-    if path.startswith("kernels/"):
-        yield ALL_KERNEL_TESTS
+    if is_kernel:
+        yield " ".join(sorted(str(folder.relative_to(root)) for folder in (root / "tests").rglob(KERNELS)))
 
 
 @cache

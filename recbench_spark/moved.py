@@ -1,0 +1,75 @@
+"""Old paths of modules that models and notebooks of others import; they work until version 0.4."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import InspectLoader, Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import CodeType, ModuleType
+
+PACKAGE = __name__.partition(".")[0]
+
+MOVED = {
+    "adhoc.compare": "evaluation.compare",
+    "adhoc.evaluate": "evaluation.evaluate",
+    "adhoc.in_process": "evaluation.in_process",
+    "config.models": "models.settings",
+    "config.replay": "auctions.settings",
+    "data.auction_worlds": "auctions.worlds",
+    "data.readers.auctions": "auctions.auctions",
+    "evaluation.comparison.comparison": "analyses.comparisons.comparison",
+    "evaluation.result": "metrics.result",
+    "kernels.arrays": "core.arrays",
+    "kernels.comparison.paradoxes": "analyses.comparisons.kernels.paradoxes",
+    "kernels.estimators.exposure": "analyses.exposure.kernels.exposure",
+    "kernels.metrics.predictions": "metrics.kernels.predictions",
+    "kernels.metrics.roc": "metrics.kernels.roc",
+    "kernels.simulation.mechanism": "auctions.kernels.mechanism",
+    "runtime.compile_kernels": "night.compile_kernels",
+    "simulation.auction_log": "auctions.auction_log",
+    "simulation.replay": "auctions.replay",
+    "training.behaviour": "models.adapters.behaviour",
+    "training.model_adapter": "models.adapters.model_adapter",
+    "training.split_data": "models.adapters.split_data",
+}
+"""Present path of each module, by the path that pages of version 0.2 named, below the package."""
+
+
+class MovedModules(MetaPathFinder, Loader):
+    """Finder that Python asks last: it answers an old path with the module of today."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return how to load an old path, or a folder of old paths; None for any other name."""
+        package, _, old = name.partition(".")
+        if package != PACKAGE:
+            return None
+        if old in MOVED:
+            return ModuleSpec(name, self)
+        is_folder = any(one.startswith(f"{old}.") for one in MOVED)
+        return ModuleSpec(name, None, is_package=True) if is_folder else None
+
+    def get_code(self, name: str) -> CodeType | None:
+        """Return the code of the module of today, for `python -m`."""
+        present = find_spec(f"{PACKAGE}.{MOVED[name.partition('.')[2]]}")
+        loader = present.loader if present else None
+        return loader.get_code(present.name) if isinstance(loader, InspectLoader) else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module of today in the place of the old path, and say where it is."""
+        present = f"{PACKAGE}.{MOVED[module.__name__.partition('.')[2]]}"
+        warnings.warn(
+            f"{module.__name__} is now {present}; the old path ends with 0.4", FutureWarning, stacklevel=2
+        )
+        sys.modules[module.__name__] = import_module(present)
+
+
+def add_old_paths() -> None:
+    """Let Python find modules by their old paths, after all other ways."""
+    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
+        sys.meta_path.append(MovedModules())
