@@ -3,6 +3,7 @@
 The rest (`LATERAL VIEW`, arrays) is Spark's own and runs against the demo.
 """
 
+import math
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -15,11 +16,10 @@ import pytest
 
 import recbench_spark
 from recbench_spark.boards.searches import SearchTrials, expected_best
-from recbench_spark.metrics.beyond_accuracy import LIST_METRICS
-from recbench_spark.metrics.kernels.about import ABOUT, Best, best_when
-from recbench_spark.metrics.kernels.accuracy import METRICS
+from recbench_spark.metrics.kernels.about import ABOUT
 from recbench_spark.night.report import view_until
 from recbench_spark.schemas import TABLES
+from tools.reference.sql import write_views
 
 SQL = Path(recbench_spark.__file__).parent / "sql"
 VIEWS = {path.stem: path.read_text() for path in sorted(SQL.glob("*.sql"))}
@@ -57,7 +57,7 @@ def test_every_source_is_a_table_or_a_view(name: str) -> None:
     text = re.sub(r"^--.*$", "", EVERY[name], flags=re.MULTILINE)
     sources = set(re.findall(r"\b(?:FROM|JOIN)\s+(\w+)", text))
     defined_here = set(re.findall(r"\b(\w+) AS \(\s*SELECT", text))
-    assert sources
+    assert sources or name == "metric_facts"
     assert sources <= set(TABLES) | set(VIEWS) | defined_here
 
 
@@ -72,51 +72,15 @@ def test_views_say_what_they_need_and_need_no_circle(name: str) -> None:
     assert name not in reached
 
 
-def list_metrics(name: str, then: str) -> list[str]:
-    """The metrics of the one line `WHEN metric IN (...) THEN ...` or `WHEN metric = '...' THEN ...`."""
-    when = r"WHEN\s+(?:metrics\.)?metric (?:IN \(([^)]*)\)|= ('\w+'))\s+" + then
-    ((several, one),) = re.findall(when, VIEWS[name])
-    return sorted(re.findall(r"'(\w+)'", several or one))
-
-
-@pytest.mark.parametrize("name", ["leaderboard", "best_known"])
-@pytest.mark.parametrize(
-    ("best", "then"),
-    [
-        ("small", r"THEN (?:metrics\.)?value"),
-        ("near 0", r"THEN ABS\((?:metrics\.)?value\)"),
-        ("none", "THEN NULL"),
-    ],
-)
-def test_the_views_list_metrics_by_the_direction_that_they_register(
-    name: str, best: Best, then: str
-) -> None:
-    assert list_metrics(name, then) == sorted(best_when(best))
-
-
-def test_searches_list_the_metrics_whose_smallest_value_is_best() -> None:
-    assert list_metrics("search_curves", "THEN 1") == sorted(best_when("small"))
-
-
-def test_what_depends_on_the_base_rate_is_warned_of_as_registered() -> None:
-    wanted = sorted(metric for metric, about in ABOUT.items() if about.depends_on_base_rate)
-    assert list_metrics("best_known", r"AND MIN\(base_rate\)") == wanted
-
-
-def test_metrics_wide_has_the_columns_of_the_metrics_that_ask_for_them() -> None:
-    """At four cut-offs, uncut, or both, as a metric is measured."""
-    of_lists = dict.fromkeys(LIST_METRICS, "k")
-    cuts = {**of_lists, **{name: metric.cuts for name, metric in METRICS.items()}}
-    wanted = {}
-    for name in (name for name, about in ABOUT.items() if about.wide):
-        cut = cuts.get(name, "uncut")
-        at_k = {f"{name}_{k}": (name, f"= {k}") for k in (1, 5, 10, 20) if cut != "uncut"}
-        wanted |= at_k
-        if cut != "k":
-            wanted[name if cut == "uncut" else f"{name}_full"] = (name, "IS NULL")
-    line = r"MAX\(CASE WHEN metric = '(\w+)' AND k (= \d+|IS NULL) THEN value END\) AS (\w+)"
-    columns = {column: (metric, at) for metric, at, column in re.findall(line, VIEWS["metrics_wide"])}
-    assert columns == wanted
+def test_the_views_of_metrics_are_what_metrics_declare(database: sqlite3.Connection) -> None:
+    for name, text in write_views().items():
+        assert VIEWS[Path(name).stem] == text, "write them again: python -m tools.reference"
+    rows = {row[0]: row[1:] for row in database.execute("SELECT * FROM metric_facts")}
+    bounds = {name: [None if math.isinf(x) else x for x in about.bounds] for name, about in ABOUT.items()}
+    assert rows == {
+        name: (about.best, *bounds[name], about.depends_on_base_rate) for name, about in ABOUT.items()
+    }
+    assert (rows["ndcg"], rows["rmse"][:2], rows["pe"][0]) == (("large", 0, 1, 0), ("small", 0), "near 0")
 
 
 # ------------------------------------------------------------------------------- on SQLite

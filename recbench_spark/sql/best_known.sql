@@ -1,5 +1,6 @@
 -- What is the best value ever seen of each method, who reached it, and was its search wide enough?
 -- needs: current_metrics
+-- needs: metric_facts
 -- A method is a kind of model (als, item_knn ...); for results from outside, and for a kind that is several
 -- methods (bayesian_mf: timeSVD, SVD++ and their kin by its features), the model's name.
 SELECT
@@ -21,7 +22,7 @@ SELECT
   ci_high,
   n,
   CASE
-    WHEN metric IN ('rig', 'logloss', 'nmse', 'pe')
+    WHEN depends_on_base_rate
       AND MIN(base_rate) OVER (PARTITION BY dataset, split, part, metric, k, definition, estimator)
         < MAX(base_rate) OVER (PARTITION BY dataset, split, part, metric, k, definition, estimator)
       THEN 'measured over different base rates: not comparable'
@@ -74,17 +75,15 @@ FROM (
       metrics.ci_high,
       metrics.n,
       base_rates.base_rate,
-      CASE
-        WHEN metrics.metric IN (
-          'rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity',
-          'calibration_error', 'fnr', 'fpr'
-        )
-          THEN metrics.value
-        WHEN metrics.metric = 'pe' THEN ABS(metrics.value)
-        WHEN metrics.metric IN ('mean_prediction', 'mean_outcome') THEN NULL
+      metric_facts.depends_on_base_rate,
+      CASE metric_facts.best
+        WHEN 'small' THEN metrics.value
+        WHEN 'near 0' THEN ABS(metrics.value)
+        WHEN 'none' THEN NULL
         ELSE -metrics.value
       END AS sort_key
     FROM current_metrics AS metrics
+    LEFT JOIN metric_facts ON metric_facts.metric = metrics.metric
     LEFT JOIN (
       SELECT run_id, part, value AS base_rate
       FROM metrics

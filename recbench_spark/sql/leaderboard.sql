@@ -1,5 +1,6 @@
 -- Which model is best, metric by metric? Only numbers of one split and one definition are ranked together.
 -- needs: latest_metrics
+-- needs: metric_facts
 -- A model not run on the suite's latest night stays as long as the split is the same.
 SELECT
   suite,
@@ -15,15 +16,8 @@ SELECT
   RANK() OVER (
     PARTITION BY suite, dataset, split_id, part, metric, k, definition, estimator
     ORDER BY
-      CASE
-        WHEN metric IN (
-          'rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity',
-          'calibration_error', 'fnr', 'fpr'
-        ) THEN value
-        WHEN metric = 'pe' THEN ABS(value)
-        WHEN metric IN ('mean_prediction', 'mean_outcome') THEN NULL
-        ELSE -value
-      END ASC NULLS LAST
+      CASE best WHEN 'small' THEN value WHEN 'near 0' THEN ABS(value) WHEN 'none' THEN NULL ELSE -value END
+      ASC NULLS LAST
   ) AS position,
   model,
   model_kind,
@@ -36,9 +30,11 @@ SELECT
 FROM (
   SELECT
     latest_metrics.*,
+    metric_facts.best,
     MAX(logical_date) OVER (PARTITION BY suite, dataset, split_id) AS split_date,
     MAX(logical_date) OVER (PARTITION BY suite, dataset) AS suite_date
   FROM latest_metrics
+  LEFT JOIN metric_facts ON metric_facts.metric = latest_metrics.metric
   WHERE slice_key IS NULL
 ) AS whole_population
 WHERE split_date = suite_date

@@ -52,13 +52,13 @@ SELECT
   MAX(CASE WHEN metric = 'mrr' AND k IS NULL THEN value END) AS mrr_full,
   MAX(CASE WHEN metric = 'ndcg' AND k IS NULL THEN value END) AS ndcg_full,
   MAX(CASE WHEN metric = 'auc' AND k IS NULL THEN value END) AS auc,
-  MAX(CASE WHEN metric = 'rmse' AND k IS NULL THEN value END) AS rmse,
   MAX(CASE WHEN metric = 'mse' AND k IS NULL THEN value END) AS mse,
-  MAX(CASE WHEN metric = 'nmse' AND k IS NULL THEN value END) AS nmse,
+  MAX(CASE WHEN metric = 'rmse' AND k IS NULL THEN value END) AS rmse,
   MAX(CASE WHEN metric = 'mae' AND k IS NULL THEN value END) AS mae,
+  MAX(CASE WHEN metric = 'nmse' AND k IS NULL THEN value END) AS nmse,
+  MAX(CASE WHEN metric = 'pe' AND k IS NULL THEN value END) AS pe,
   MAX(CASE WHEN metric = 'logloss' AND k IS NULL THEN value END) AS logloss,
   MAX(CASE WHEN metric = 'rig' AND k IS NULL THEN value END) AS rig,
-  MAX(CASE WHEN metric = 'pe' AND k IS NULL THEN value END) AS pe,
   MAX(CASE WHEN metric = 'gauc' AND k IS NULL THEN value END) AS gauc
 FROM (
   SELECT

@@ -1,4 +1,5 @@
 -- What would the best of n settings have been, on average and nine times out of ten, for each budget n?
+-- needs: metric_facts
 -- P(best of n is the i-th best of N or better) = 1 - ((N - i) / N)^n: Dodge et al. (EMNLP 2019), section 3.1.
 -- Of each search with all that goes on from it (`extends`): other epochs are another search.
 -- Of a ranking (ndcg@20 and its like) the best is the largest, of an error the smallest.
@@ -46,14 +47,7 @@ FROM (
         named.of_trial AS metric,
         named.value,
         named.finished_at,
-        CASE
-          WHEN metric IN (
-            'rmse', 'mse', 'mae', 'logloss', 'nmse', 'percentile_rank', 'gini', 'mean_popularity',
-            'calibration_error', 'fnr', 'fpr'
-          )
-            THEN 1
-          ELSE -1
-        END AS sign
+        CASE WHEN metric_facts.best = 'small' THEN 1 ELSE -1 END AS sign
       FROM (
         SELECT
           trial_id,
@@ -68,6 +62,7 @@ FROM (
         FROM trials
         WHERE value IS NOT NULL
       ) AS named
+      LEFT JOIN metric_facts ON metric_facts.metric = named.metric
     ) AS signed
   ) AS known
   WHERE attempt = 1
