@@ -15,7 +15,6 @@ from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.night.code_provenance import run_revisions
 from recbench_spark.night.night import describe_metric
 from recbench_spark.night.run_keys import hash_run_key, list_switched_models
-from tests.faults import config_rule
 
 FILE: dict[str, Any] = {
     "name": "curves",
@@ -113,13 +112,6 @@ BAD = [
 def test_bad_settings_are_named_before_spark(path: str, value: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check(change(path, value))
-
-
-def test_the_rule_of_the_fault_campaign_agrees() -> None:
-    assert config_rule.meaning(FILE)["evaluation"]["learning_curve"] == {"given": 5}
-    for path, value, _ in BAD:
-        with pytest.raises((config_rule.Broken, config_rule.Unjudged)):
-            config_rule.meaning(change(path, value))
 
 
 def test_a_pair_is_chosen_among_two_models_or_more() -> None:
