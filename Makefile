@@ -23,18 +23,18 @@ help: ## list the targets
 
 demo demo-night demo-spark report: export STORED_AT = $(value WAREHOUSE)
 demo: $(CORE) ## set up the core and run the main job on the generated world, without Java
-	$(PY) jobs/nightly.py --config $(CONFIG) --warehouse "$$STORED_AT" --logical-date $(DATE) $(ARGS)
+	$(PY) -m recbench_spark nightly --config $(CONFIG) --warehouse "$$STORED_AT" --logical-date $(DATE) $(ARGS)
 	@echo "next: make demo-night   # a second night, on which a model falls: see its report"
 
 # als_32 is random on this night. The job ends with 4, as it does for a regression.
 demo-night: $(CORE) ## after make demo: a second night on which a model falls
-	$(PY) jobs/nightly.py --config demo --warehouse "$$STORED_AT" --logical-date $(NIGHT) \
+	$(PY) -m recbench_spark nightly --config demo --warehouse "$$STORED_AT" --logical-date $(NIGHT) \
 		--set 'models.als_32={name: als_32, kind: random}' --set 'comparisons={baseline: popular}' \
 		--set 'regressions=[{metric: ndcg, k: 10, drop: 0.01}]' $(ARGS) || [ $$? -eq 4 ]
 
 demo-spark: $(STAMP) ## the demo's night on both runners, and whether the tables are the same; needs Java 17
-	$(PY) jobs/nightly.py --config $(CONFIG) --warehouse "$${STORED_AT%/}-local" --logical-date $(DATE) --engine local $(ARGS)
-	$(VENV)/bin/spark-submit --properties-file conf/spark/local.conf jobs/nightly.py --config $(CONFIG) \
+	$(PY) -m recbench_spark nightly --config $(CONFIG) --warehouse "$${STORED_AT%/}-local" --logical-date $(DATE) --engine local $(ARGS)
+	$(VENV)/bin/spark-submit --properties-file conf/spark/local.conf jobs/recbench.py nightly --config $(CONFIG) \
 		--warehouse "$${STORED_AT%/}-spark" --logical-date $(DATE) --engine spark $(ARGS)
 	$(PY) tools/compare_warehouses.py "$${STORED_AT%/}-local" "$${STORED_AT%/}-spark"
 
@@ -76,10 +76,10 @@ unexport Q
 sql: export ASKED = $(value Q)
 sql: export ASKED_OF = $(value WAREHOUSE)
 sql: $(CORE) ## ask in SQL: make sql Q="SELECT ..." or Q=which_model_is_best
-	@$(PY) jobs/query.py --warehouse "$$ASKED_OF" "$$ASKED"
+	@$(PY) -m recbench_spark query --warehouse "$$ASKED_OF" "$$ASKED"
 
 report: $(CORE) ## write the HTML report again
-	$(PY) jobs/report.py --config $(CONFIG) --warehouse "$$STORED_AT" --logical-date $(DATE)
+	$(PY) -m recbench_spark report --config $(CONFIG) --warehouse "$$STORED_AT" --logical-date $(DATE)
 
 setup: $(STAMP) ## only install
 

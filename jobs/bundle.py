@@ -1,7 +1,8 @@
-"""Start `recbench_spark.commands.bundle`; `python jobs/bundle.py --help` lists its flags."""
+"""Start `recbench bundle`, for schedules that name this file."""
 
-from recbench_spark import cli
-from recbench_spark.commands.bundle import main, parser
+import sys
+
+from recbench_spark.commands.dispatch import start_command
 
 if __name__ == "__main__":
-    cli.run(main, parser())
+    start_command("bundle", sys.argv[1:])

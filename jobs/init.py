@@ -1,7 +1,8 @@
-"""Start `recbench_spark.commands.init`; `python jobs/init.py --help` lists its flags."""
+"""Start `recbench init`, for schedules that name this file."""
 
-from recbench_spark import cli
-from recbench_spark.commands.init import main, parser
+import sys
+
+from recbench_spark.commands.dispatch import start_command
 
 if __name__ == "__main__":
-    cli.run(main, parser())
+    start_command("init", sys.argv[1:])

@@ -1,7 +1,8 @@
-"""Start `recbench_spark.commands.maintain`; `python jobs/maintain.py --help` lists its flags."""
+"""Start `recbench maintain`, for schedules that name this file."""
 
-from recbench_spark import cli
-from recbench_spark.commands.maintain import main, parser
+import sys
+
+from recbench_spark.commands.dispatch import start_command
 
 if __name__ == "__main__":
-    cli.run(main, parser())
+    start_command("maintain", sys.argv[1:])

@@ -1,7 +1,8 @@
-"""Start `recbench_spark.commands.nightly`; `python jobs/nightly.py --help` lists its flags."""
+"""Start `recbench nightly`, for schedules that name this file."""
 
-from recbench_spark import cli
-from recbench_spark.commands.nightly import main, parser
+import sys
+
+from recbench_spark.commands.dispatch import start_command
 
 if __name__ == "__main__":
-    cli.run(main, parser())
+    start_command("nightly", sys.argv[1:])

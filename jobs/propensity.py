@@ -1,7 +1,8 @@
-"""Start `recbench_spark.commands.propensity`; `python jobs/propensity.py --help` lists its flags."""
+"""Start `recbench propensity`, for schedules that name this file."""
 
-from recbench_spark import cli
-from recbench_spark.commands.propensity import main, parser
+import sys
+
+from recbench_spark.commands.dispatch import start_command
 
 if __name__ == "__main__":
-    cli.run(main, parser())
+    start_command("propensity", sys.argv[1:])

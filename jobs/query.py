@@ -1,7 +1,8 @@
-"""Start `recbench_spark.commands.query`; `python jobs/query.py --help` lists its flags."""
+"""Start `recbench query`, for schedules that name this file."""
 
-from recbench_spark import cli
-from recbench_spark.commands.query import main, parser
+import sys
+
+from recbench_spark.commands.dispatch import start_command
 
 if __name__ == "__main__":
-    cli.run(main, parser())
+    start_command("query", sys.argv[1:])

@@ -1,7 +1,8 @@
-"""Start `recbench_spark.commands.report`; `python jobs/report.py --help` lists its flags."""
+"""Start `recbench report`, for schedules that name this file."""
 
-from recbench_spark import cli
-from recbench_spark.commands.report import main, parser
+import sys
+
+from recbench_spark.commands.dispatch import start_command
 
 if __name__ == "__main__":
-    cli.run(main, parser())
+    start_command("report", sys.argv[1:])

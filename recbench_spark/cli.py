@@ -202,28 +202,9 @@ def _report_error(error: BaseException, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     default_hint = "the trace is above" if debug else HINTS.get(code, DEFAULT_HINT)
-    text = name_own_commands(text)
     text, _, hint = text.partition("\n  hint: ")
     print(f"error: {cut_middle(text)}\n  hint: {cut_middle(hint) or default_hint}", file=sys.stderr)
     return code
-
-
-def name_own_commands(text: str) -> str:
-    """Return a text that names commands in the form that started this job, as `recbench` or as files."""
-    return name_commands(text) if Path(sys.argv[0]).name.startswith("recbench ") else text
-
-
-def name_commands(text: str) -> str:
-    """Return a text in which `recbench NAME` stands for `python jobs/NAME.py`; spark-submit needs the file.
-
-    >>> name_commands("run jobs/nightly.py first")
-    'run recbench nightly first'
-    """
-    lines = text.split("\n")
-    return "\n".join(
-        line if "spark-submit" in line else re.sub(r"(?:python )?jobs/(\w+)\.py", r"recbench \1", line)
-        for line in lines
-    )
 
 
 def _exit(code: int, own: bool) -> NoReturn:
@@ -305,16 +286,6 @@ def parse_days(text: str) -> tuple[date, ...]:
     return tuple(first + timedelta(days=n) for n in range((last - first).days + 1))
 
 
-def add_engine(flags: argparse._ActionsContainer) -> None:
-    """Add `--engine`, which chooses the runner."""
-    flags.add_argument(
-        "--engine",
-        choices=("auto", "local", "spark"),
-        default="auto",
-        help="runner: this machine's processes, Spark, or by size and kind of the work (default)",
-    )
-
-
 def parse_day(text: str) -> date:
     """Parse a date of the command line: `YYYY-MM-DD`, or `YYYY-MM-DD-1d` for the day before it.
 
@@ -325,6 +296,40 @@ def parse_day(text: str) -> date:
         return date.fromisoformat(date_text) - timedelta(days=int(earlier or 0))
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"'{text}' is not a date like 2026-01-31") from None
+
+
+MANY: dict[str, Any] = {"action": "append", "default": []}
+"""What argparse is told of a flag that may be repeated."""
+
+JOURNAL = "JSON-lines log (default: WAREHOUSE/logs/...jsonl where that is local)"
+
+SHARED: dict[str, dict[str, Any]] = {
+    "config": {"required": True, "help": "benchmark file, or its name under conf/benchmarks"},
+    "warehouse": {"required": True, "help": "directory or catalog.schema of the tables"},
+    "set": {**MANY, "metavar": "A.B=C", "help": "replace one setting"},
+    "logical-date": {"type": parse_day, "help": "fills {logical_date} in, YYYY-MM-DD"},
+    "dry-run": {"action": "store_true", "help": "check flags and inputs, say what would be done"},
+    "engine": {
+        "choices": ("auto", "local", "spark"),
+        "default": "auto",
+        "help": "runner: this machine, Spark, or by the work (default)",
+    },
+    "log": {"metavar": "PATH", "help": "interactions: CSV, Parquet or Delta, file or folder"},
+    "columns": {"default": "", "help": "with --log: NAME=COLUMN,... e.g. user_id=userId"},
+    "journal": {"help": JOURNAL},
+    "force": {"action": "store_true", "help": "run again what has succeeded, as a new attempt"},
+    "suite": {"default": "standalone", "help": "name under which runs are compared"},
+    "floor": {"type": float, "help": "raise smaller propensities to it, lower others to 1"},
+    "edges": {"metavar": "PATH", "help": "edge list: CSV, Parquet or Delta, file or folder"},
+    "split": {"metavar": "ID", "help": "training part of a split of this warehouse"},
+}
+"""What argparse is told of flags that several commands have."""
+
+
+def add_flags(flags: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
+    """Add flags that several commands have; `changes` hold for all that are named."""
+    for name in names:
+        flags.add_argument(f"--{name}", **{**SHARED[name], **changes})
 
 
 def parse_cutoffs(text: str) -> tuple[int, ...]:

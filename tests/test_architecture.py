@@ -551,7 +551,7 @@ KIND = re.compile(
 
 KIND_IS_ASKED = {
     "commands": {
-        "actions/embed.py": 2,  # a word of a flag may be a URI
+        "embed.py": 2,  # a word of a flag may be a URI
         "warehouses.py": 3,  # before a warehouse is opened
     },
     "sources": {  # inputs of users, of which Hadoop alone reads some

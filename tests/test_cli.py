@@ -201,7 +201,16 @@ def test_a_process_ends_with_its_code_while_arrow_still_reads(tmp_path):
 
 @pytest.mark.full
 def test_a_full_device_under_the_output_is_reported():
-    command = [sys.executable, "jobs/nightly.py", "--config", "demo", "--warehouse", "w", "--dry-run"]
+    command = [
+        sys.executable,
+        "jobs/recbench.py",
+        "nightly",
+        "--config",
+        "demo",
+        "--warehouse",
+        "w",
+        "--dry-run",
+    ]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*command, "--logical-date", "2026-01-01"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE,
@@ -302,7 +311,7 @@ def test_axes():
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_evaluate_answers_without_a_jvm(tmp_path, flag):
     """With no Java to be found the two flags still answer: no session is made for them."""
-    command = [sys.executable, str(ROOT / "jobs" / "evaluate.py"), flag]
+    command = [sys.executable, str(ROOT / "jobs" / "recbench.py"), "evaluate", flag]
     bare = {"PATH": "", "JAVA_HOME": str(tmp_path / "no-java")}
     done = subprocess.run(
         command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=120, check=False

@@ -265,8 +265,8 @@ metadata.version = lambda name: versions.get(name) or installed(name)
 
 @pytest.mark.parametrize("name", ["evaluate", "nightly", "query"])
 def test_packages_of_an_older_runtime_are_named_before_work(name: str, tmp_path: Path) -> None:
-    start = f"import sys, runpy\nrunpy.run_path({str(ROOT / 'jobs' / f'{name}.py')!r}, run_name='__main__')"
-    done = run_python(OLDER + start, "--no-such-flag")
+    start = f"import runpy\nrunpy.run_path({str(ROOT / 'jobs' / 'recbench.py')!r}, run_name='__main__')"
+    done = run_python(OLDER + start, name, "--no-such-flag")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "error: recbench-spark cannot run here: numpy 1.23.5, pandas 1.4.0, pydantic 1.10.6\n"
@@ -295,7 +295,7 @@ def test_an_older_python_is_named_before_work(version: str) -> None:
         python = find_python(version)
     except MissingError as error:
         pytest.skip(str(error))
-    words = [python, ROOT / "jobs" / "nightly.py"]
+    words = [python, ROOT / "jobs" / "recbench.py", "nightly"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -12,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from recbench_spark import __version__, cli, completion, dispatch
+from recbench_spark import __version__
+from recbench_spark.commands import completion, dispatch
 from recbench_spark.core.extras import CORE, EXTRAS, install_command, list_packages
 
 ROOT = Path(__file__).resolve().parent.parent
-JOBS = {path.stem for path in (ROOT / "jobs").glob("*.py")}
 
 
 def run(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
@@ -28,8 +29,8 @@ def run(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
 
 def test_every_job_is_a_command_with_a_summary() -> None:
     commands = dispatch.list_commands()
-    assert commands.keys() >= JOBS | {"completion"}
-    assert all(commands.values()) and "dispatch" not in commands and "actions" not in commands
+    assert commands.keys() >= {"nightly", "evaluate", "completion"}
+    assert all(commands.values()) and "dispatch" not in commands
     lines = dispatch.describe_commands().splitlines()
     assert [line.split() for line in lines if line.startswith("  evaluate ")] == [
         ["evaluate", *commands["evaluate"].split()]
@@ -81,8 +82,6 @@ def test_errors_name_the_command_that_runs_and_not_a_file_of_jobs(tmp_path: Path
     (tmp_path / "beside" / "empty").mkdir(parents=True)  # no other warehouse lies beside it
     done = run("query", "--warehouse", str(tmp_path / "beside" / "empty"), "leaderboard")
     assert done.returncode == 2 and done.stderr.endswith("  hint: run recbench nightly first\n")
-    text = "spark-submit jobs/nightly.py\npython jobs/nightly.py --config demo"
-    assert cli.name_commands(text) == "spark-submit jobs/nightly.py\nrecbench nightly --config demo"
 
 
 def test_versions_of_all_parts() -> None:
@@ -124,3 +123,15 @@ def test_scripts_for_zsh_and_fish() -> None:
                 env={**os.environ},
             )  # fmt: skip
             assert done.returncode == 0
+
+
+def test_each_command_has_a_file_that_schedules_may_name(monkeypatch, capsys) -> None:
+    files = {file.stem: file for file in (ROOT / "jobs").glob("*.py")}
+    assert files.keys() == dispatch.list_commands().keys() - {"completion"} | {"recbench"}
+    for name, file in files.items():
+        words = ["split"] if name == "recbench" else []
+        monkeypatch.setattr(sys, "argv", [str(file), *words, "--help"])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(file), run_name="__main__")
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.startswith(f"usage: recbench {words[0] if words else name} [-h]")

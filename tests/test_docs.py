@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import subprocess
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from recbench_spark.commands.dispatch import list_commands
+from recbench_spark.commands.dispatch import list_commands, make_parser
 from recbench_spark.config import load_benchmark
 from recbench_spark.core.definitions import PRESETS
 from recbench_spark.models.rating.interface import Ratings
@@ -114,13 +113,11 @@ def read_page_commands(path: Path) -> list[list[str]]:
     whole = [re.sub(r"\s#.*", "", line) for line in lines if "$(" not in line and " ... " not in line]
     matches = [(COMMAND.search(line), line) for line in whole]
     return [
-        [match[1] or match[2], *shlex.split(line[match.end() :], comments=True)]
-        for match, line in matches
-        if match
+        [match[1], *shlex.split(line[match.end() :], comments=True)] for match, line in matches if match
     ]
 
 
-COMMAND = re.compile(r"(?:(?<=\s)|^)(?:(?:local:///\S*/)?jobs/(\w+)\.py|recbench ([\w.]+))(?=\s|$)")
+COMMAND = re.compile(r"(?:(?<=\s)|^)(?:(?:local:///\S*/)?jobs/recbench\.py|recbench) ([\w.]+)(?=\s|$)")
 
 
 @pytest.mark.parametrize("page", TAUGHT, ids=lambda page: page.stem)
@@ -129,7 +126,7 @@ def test_commands_have_the_flags_that_stand_there(page: Path, capsys: pytest.Cap
     for name, *flags in read_page_commands(page):
         assert name in known, name
         if "--help" not in flags:
-            parser = import_module(f"recbench_spark.commands.{name}").parser()
+            parser = make_parser(name)
             try:
                 parser.parse_args([flag for flag in flags if flag not in ("...",)])
             except SystemExit:
@@ -139,7 +136,8 @@ def test_commands_have_the_flags_that_stand_there(page: Path, capsys: pytest.Cap
 def test_commands_are_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "Run:\n\n    recbench query --lost\n\n```\n.venv/bin/python jobs/nightly.py --a \\\n  b # c\n```\n"
+        "Run:\n\n    recbench query --lost\n\n"
+        "```\nspark-submit jobs/recbench.py nightly --a \\\n  b # c\n```\n"
     )
     assert read_page_commands(page) == [["nightly", "--a", "b"], ["query", "--lost"]]
     page.write_text("```\nrecbench maintain.py --migrate\nrecbench --help\n```\n")
@@ -156,9 +154,9 @@ WHOLE: dict[str, Any] = {
 NOT_RUN = {
     "README-2": "tests/test_readme.py runs it",
     "evaluate_tables-1": "tests/test_readme.py runs it",
-    "graph_embeddings-1": "a model file of jobs/embed.py, and no benchmark file",
+    "graph_embeddings-1": "a model file of recbench embed, and no benchmark file",
     "embed_a_pyg_model-0": "tests/jobs/test_pyg_lesson.py runs it",
-    "embed_a_pyg_model-1": "a model file of jobs/embed.py; tests/jobs/test_pyg_lesson.py runs it",
+    "embed_a_pyg_model-1": "a model file of recbench embed; tests/jobs/test_pyg_lesson.py runs it",
     "bi-0": "it opens an exported file; tests/jobs/test_export.py runs the questions of the page",
     "bi-6": "a dashboard of streamlit, which is no requirement",
     "duckdb_and_bi-0": "it reads the warehouse of the demo",

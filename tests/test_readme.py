@@ -42,7 +42,6 @@ NOT_RUN = {
     "make package ": "it fetches the build's packages; tests/test_core.py compares what the wheel takes",
     "pip install ": "it installs an environment; tests/test_core.py runs without the extras",
     "recbench --": "tests/test_dispatch.py runs it",
-    "recbench nightly ": "`python jobs/nightly.py` is the same, and a slow test runs that line",
     ".venv/bin/spark-submit": "a JVM of its own; tests/cluster submits jobs with spark-submit",
 }
 """How lines of blocks begin that no test here runs, and why."""
@@ -59,10 +58,9 @@ def run(line: str, *more: str) -> int | str | None:
     """Run a line of the README in this process, with its job's own parser; further flags make it small."""
     words = shlex.split(line, comments=True)
     if words[:2] == ["make", "sql"]:  # the target hands Q and WAREHOUSE over: tests/test_cli.py
-        words = ["python", "jobs/query.py", words[2].removeprefix("Q=")]
-    if Path(words[0]).name == "recbench":  # as jobs print it
-        words = ["python", f"jobs/{words[1]}.py", *words[2:]]
-    job = JOBS[Path(words[1]).stem]
+        words = ["recbench", "query", words[2].removeprefix("Q=")]
+    assert Path(words[0]).name == "recbench"
+    job = JOBS[words[1]]
     with pytest.raises(SystemExit) as end:
         cli.run(job.main, job.parser(), [*words[2:], *more])
     return end.value.code
@@ -75,10 +73,10 @@ def line_with(*parts: str) -> str:
 
 
 RUN = (
-    "python jobs/evaluate.py", "jobs/nightly.py --config demo",
-    "python jobs/nightly.py --config movielens_1m ", "python jobs/benchmark.py",
-    "python jobs/tune.py", "python jobs/board.py", "python jobs/embed.py", "make sql Q=",
-    "python jobs/compare.py",
+    "recbench evaluate", "recbench nightly --config demo",
+    "recbench nightly --config movielens_1m ", "recbench benchmark",
+    "recbench tune", "recbench board", "recbench embed", "make sql Q=",
+    "recbench compare",
 )  # fmt: skip
 """Parts of the lines that tests of this file run."""
 
@@ -94,7 +92,7 @@ def test_every_line_is_run_or_says_why_not() -> None:
 
 
 def test_python_is_said_to_be_that_of_the_environment() -> None:
-    assert "`python` is `.venv/bin/python`" in README
+    assert "`python` is `.venv/bin/python`, and `recbench` is `.venv/bin/recbench`" in README
 
 
 # ------------------------------------------------------------------------------- no JVM
@@ -126,8 +124,8 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, pd.Data
     return frames
 
 
-# A stored model is evaluated by tests/jobs/test_pyg_lesson.py.
-EVALUATIONS = [line for line in LINES if "jobs/evaluate.py" in line and "--model-id" not in line]
+# A stored model is evaluated by tests/recbench test_pyg_lesson.
+EVALUATIONS = [line for line in LINES if "recbench evaluate" in line and "--model-id" not in line]
 
 
 @pytest.mark.parametrize("line", EVALUATIONS, ids=["lists", "scores", "embeddings", "predictions"])
@@ -149,15 +147,15 @@ def test_a_python_block_runs_with_frames_of_pandas(
 
 
 def test_the_board_of_published_results_needs_no_warehouse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(line_with("jobs/board.py", "--published")) == 0
+    assert run(line_with("recbench board", "--published")) == 0
     assert "ml10m" in capsys.readouterr().out
 
 
 def test_the_list_of_questions_needs_no_warehouse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "python jobs/query.py --list" in README
-    assert run("python jobs/query.py --list") == 0
+    assert "recbench query --list" in README
+    assert run("recbench query --list") == 0
     assert "leaderboard" in capsys.readouterr().out
-    assert run("python jobs/query.py leaderboard") == 2
+    assert run("recbench query leaderboard") == 2
     assert "--warehouse" in capsys.readouterr().err
 
 
@@ -184,9 +182,7 @@ def with_sections(folder: Path, *blocks: str) -> Path:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The README's own command on a small world, without Spark."""
     folder = tmp_path_factory.mktemp("readme") / "demo"
-    line = line_with(".venv/bin/python jobs/nightly.py --config demo").replace(
-        "warehouse/demo", str(folder)
-    )
+    line = line_with("recbench nightly --config demo").replace("warehouse/demo", str(folder))
     assert run(line, *QUICK) == 0
     return folder
 
@@ -218,7 +214,7 @@ def check_answer(line: str, demo: Path, capsys: Printed) -> None:
 @pytest.mark.full
 def test_a_question_without_an_answer_names_the_missing_lines(demo: Path, capsys: Printed) -> None:
     assert "`make sql Q=which_differences_hold`" in README
-    assert run(f"python jobs/query.py which_differences_hold --warehouse {demo}") == 0
+    assert run(f"recbench query which_differences_hold --warehouse {demo}") == 0
     errors = capsys.readouterr().err
     assert "the table comparisons is empty" in errors and "comparisons: {baseline: popular}" in errors
     assert f"recbench compare --warehouse {demo} --suite demo" in errors
@@ -229,7 +225,7 @@ def test_two_models_of_the_demo_are_compared(
     demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(line_with("jobs/compare.py").replace("DIR", str(demo)), "--bootstrap=20") == 0
+    assert run(line_with("recbench compare").replace("DIR", str(demo)), "--bootstrap=20") == 0
     assert "als_32 with popular on ndcg@10" in capsys.readouterr().out
     assert (tmp_path / "table.tex").is_file() and (tmp_path / "differences.pdf").is_file()
 
@@ -268,10 +264,10 @@ def test_sections_of_the_readme_fill_their_tables(demo: Path, tmp_path: Path, ca
     few = "models=[{name: random, kind: random}, {name: popular, kind: popular}]"
     file = with_sections(tmp_path, *blocks)
     flags = ["--config", str(file), "--warehouse", str(demo), "--logical-date", "2026-01-02", "--set", few]
-    assert run(f"python jobs/nightly.py {shlex.join(flags)}", *QUICK) in (0, 4)
+    assert run(f"recbench nightly {shlex.join(flags)}", *QUICK) in (0, 4)
     capsys.readouterr()
     for question in ("which_differences_hold", "current_paradoxes", "why_did_the_number_move"):
-        assert run(f"python jobs/query.py {question} --warehouse {demo}") == 0
+        assert run(f"recbench query {question} --warehouse {demo}") == 0
         output = capsys.readouterr()
         assert len(output.out.splitlines()) > 1 and "no rows" not in output.err, question
 
@@ -279,7 +275,7 @@ def test_sections_of_the_readme_fill_their_tables(demo: Path, tmp_path: Path, ca
 def test_the_line_about_a_graph_runs(spark: Any, tmp_path: Path, capsys: Printed) -> None:
     pairs = [f"{n},{(n * 7 + step) % 30}" for n in range(30) for step in (1, 2, 5)]
     (tmp_path / "edges.csv").write_text("\n".join(["src,dst", *pairs]) + "\n")
-    line = line_with("jobs/embed.py").replace("edges.csv", str(tmp_path / "edges.csv"))
+    line = line_with("recbench embed").replace("edges.csv", str(tmp_path / "edges.csv"))
     assert run(line.replace("DIR", str(tmp_path / "w")).replace("NAME", "mine")) == 0
     assert "30 nodes, 90 edges" in (output := capsys.readouterr().out) and "core-hours" in output
 
@@ -310,6 +306,6 @@ def test_lines_about_a_log_of_ones_own_run(
     job: str, more: list[str], spark: Any, tmp_path: Path, capsys: Printed
 ) -> None:
     data = tiny_movielens(tmp_path / "ml-1m")
-    line = line_with(f"jobs/{job}.py", "/data/ml-1m").replace("/data/ml-1m", str(data))
+    line = line_with(f"recbench {job}", "/data/ml-1m").replace("/data/ml-1m", str(data))
     assert run(line.replace("DIR", str(tmp_path / "w")), *more) == 0
     assert "means" in (output := capsys.readouterr().out) or "als_64" in output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import os
@@ -22,7 +23,7 @@ import pytest
 import yaml
 
 from recbench_spark.commands import maintain, nightly
-from recbench_spark.commands.actions import maintain as maintaining
+from recbench_spark.commands import maintain as maintaining
 from recbench_spark.config import load_benchmark
 from tests.environments import make_environment
 
@@ -63,6 +64,12 @@ def test_gpus_change_only_what_they_must() -> None:
     }
 
 
+def parse_night(words: list[str]) -> argparse.Namespace:
+    """The flags of words that begin with the command `nightly`."""
+    assert words[0] == "nightly"
+    return PARSERS["nightly"].parse_args(words[1:])
+
+
 def check_flags(job: str, flags: list[str]) -> None:
     """The flags exist and mean something."""
     args = PARSERS[job].parse_args(flags)
@@ -76,7 +83,7 @@ def test_the_crontab_starts_jobs_by_flags_they_have() -> None:
     for line in lines:
         # An unescaped percent sign ends cron's command.
         assert not re.search(r"(?<!\\)%", line)
-        job, flags = re.findall(r"jobs/(\w+)\.py (.*?) >>", line)[0]
+        job, flags = re.findall(r"\.venv/bin/recbench (\w+) (.*?) >>", line)[0]
         day = re.sub(r"\$\(date.*?\)", "2026-01-31", flags)
         check_flags(job, shlex.split(day))
         assert "flock -" in line and " -E 75 $LOCK " in line
@@ -89,12 +96,11 @@ def test_the_airflow_tasks_start_jobs_by_flags_they_have() -> None:
     ]
     for task in tasks:
         arguments = {keyword.arg: keyword.value for keyword in task.keywords}
-        job = re.findall(r"jobs/(\w+)\.py", ast.unparse(arguments["application"]))[0]
-        flags = [
+        assert ast.unparse(arguments["application"]).endswith("/jobs/recbench.py'")
+        job, *flags = [
             node.value if isinstance(node, ast.Constant) else "warehouse"
-            for group in ast.walk(arguments["application_args"])
-            if isinstance(group, ast.Tuple)
-            for node in group.elts
+            for group in arguments["application_args"].elts
+            for node in (group.value.elts if isinstance(group, ast.Starred) else [group])
         ]
         check_flags(job, ["2026-01-31" if "{{ data" in str(flag) else str(flag) for flag in flags])
     assert len(tasks) == 2
@@ -117,7 +123,7 @@ class Operator:
     def execute(self, context: dict[str, Any]) -> None:
         if context["code"]:
             raise AirflowError(
-                f"Cannot execute: spark-submit jobs/nightly.py. Error code is: {context['code']}."
+                f"Cannot execute: spark-submit jobs/recbench.py. Error code is: {context['code']}."
             )
 
 
@@ -175,11 +181,11 @@ def test_the_databricks_bundles_start_the_job_by_flags_it_has(name: str) -> None
     job = bundle["resources"]["jobs"]["recbench_nightly"]
     (task,) = job["tasks"]
     called = task["spark_python_task"]
-    assert (CONF / "schedulers" / called["python_file"]).resolve() == CONF.parent / "jobs" / "nightly.py"
+    assert (CONF / "schedulers" / called["python_file"]).resolve() == CONF.parent / "jobs" / "recbench.py"
     (parameter,) = job["parameters"]
     day = parameter["default"].replace("{{job.trigger.time.iso_date}}", "2026-02-01")
     flags = [flag.replace("{{job.parameters.logical_date}}", day) for flag in called["parameters"]]
-    assert str(PARSERS["nightly"].parse_args(flags).logical_date) == "2026-01-31"
+    assert str(parse_night(flags).logical_date) == "2026-01-31"
     clusters = {key["job_cluster_key"] for key in job.get("job_clusters", [])}
     environments = {key["environment_key"] for key in job.get("environments", [])}
     assert (clusters, environments) in (
@@ -192,7 +198,7 @@ def test_the_databricks_bundles_start_the_job_by_flags_it_has(name: str) -> None
 
 def test_the_serverless_bundle_asks_for_no_model_that_needs_a_classic_session() -> None:
     (task,) = read_recipe("databricks_serverless.yml")["resources"]["jobs"]["recbench_nightly"]["tasks"]
-    args = PARSERS["nightly"].parse_args(
+    args = parse_night(
         [
             flag.replace("{{job.parameters.logical_date}}", "2026-01-31")
             for flag in task["spark_python_task"]["parameters"]
@@ -220,9 +226,9 @@ def run_with_stand_in(script: str, command: str, folder: Path, **variables: str)
 
 
 def check_night(words: list[str]) -> None:
-    """The words after jobs/nightly.py are flags that it has, for the day before."""
-    script = next(place for place, word in enumerate(words) if word.endswith("/jobs/nightly.py"))
-    args = PARSERS["nightly"].parse_args(words[script + 1 :])
+    """The words after jobs/recbench.py are a command and flags that it has, for the day before."""
+    script = next(place for place, word in enumerate(words) if word.endswith("/jobs/recbench.py"))
+    args = parse_night(words[script + 1 :])
     assert abs((datetime.now(UTC).date() - args.logical_date).days - 1) <= 1  # midnight may pass
     assert args.warehouse.startswith("s3://b/r")
 
@@ -251,14 +257,14 @@ def test_the_template_of_dataproc_gives_its_date_to_the_job() -> None:
     template = read_recipe("dataproc.yaml")
     (job,) = template["jobs"]
     words = [word.replace("gs://BUCKET/", "s3://b/r/") for word in job["pysparkJob"]["args"]]
-    assert PARSERS["nightly"].parse_args(words).config == "my.yaml"
+    assert parse_night(words).config == "my.yaml"
     (parameter,) = template["parameters"]
     assert parameter["fields"] == [f"jobs['night'].pysparkJob.args[{words.index('2026-01-31')}]"]
 
 
 def test_the_application_of_kubernetes_starts_the_job_by_flags_it_has() -> None:
     spec = read_recipe("spark_application.yaml")["spec"]
-    assert PARSERS["nightly"].parse_args(spec["arguments"]).warehouse == "s3://BUCKET/recbench"
+    assert parse_night(spec["arguments"]).warehouse == "s3://BUCKET/recbench"
     # What sed puts another day into stands there once.
     text = (CONF / "schedulers" / "spark_application.yaml").read_text().split("apiVersion", 1)[1]
     assert text.count("2026-01-31") == 1

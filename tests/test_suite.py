@@ -1,4 +1,4 @@
-"""The suite itself: marks follow from fixtures, and each file of jobs/ has a contract test."""
+"""The suite itself: marks follow from fixtures, and each command has a contract test."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from recbench_spark.commands.dispatch import list_commands
+
 ROOT = Path(__file__).resolve().parent.parent
-JOBS = {path.stem for path in (ROOT / "jobs").glob("*.py")}
 
 
 def contracts(file: Path) -> Iterator[str]:
@@ -23,9 +24,9 @@ def contracts(file: Path) -> Iterator[str]:
                 yield from (ast.literal_eval(name) for name in mark.args)
 
 
-def test_each_job_has_a_contract_test() -> None:
+def test_each_command_has_a_contract_test() -> None:
     names = [name for file in (ROOT / "tests").rglob("test_*.py") for name in contracts(file)]
-    assert sorted(names) == sorted(JOBS)
+    assert sorted(names) == sorted(list_commands().keys() - {"completion"})
 
 
 def run_pytest(folder: Path, text: str, *flags: str) -> tuple[int, str]:

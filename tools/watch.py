@@ -1,6 +1,6 @@
 """Run a command and record the memory of its process tree and the disk use of some folders.
 
-    python tools/watch.py --folders DIR,DIR --output usage.jsonl -- python jobs/embed.py ...
+    python tools/watch.py --folders DIR,DIR --output usage.jsonl -- recbench embed ...
 
 Each sample is a line: seconds, number of processes, bytes of their own memory (RssAnon + RssShmem of /proc,
 without mapped files), bytes of resident files, bytes of allocated blocks under the folders. The last line

@@ -80,8 +80,9 @@ COMMON = {
 with DAG("recbench_nightly", schedule="15 2 * * *", catchup=True, **COMMON) as nightly:
     JobOperator(
         task_id="night",
-        application=f"{HOME}/jobs/nightly.py",
+        application=f"{HOME}/jobs/recbench.py",
         application_args=[
+            "nightly",
             *("--config", f"{HOME}/conf/benchmarks/demo.yaml"),
             *("--warehouse", WAREHOUSE),
             # The start of the interval, the day that has just ended: never the day of the computation.
@@ -95,8 +96,9 @@ with DAG("recbench_nightly", schedule="15 2 * * *", catchup=True, **COMMON) as n
 with DAG("recbench_maintain", schedule="15 6 * * 0", catchup=False, **COMMON) as maintain:
     JobOperator(
         task_id="maintain",
-        application=f"{HOME}/jobs/maintain.py",
+        application=f"{HOME}/jobs/recbench.py",
         application_args=[
+            "maintain",
             *("--warehouse", WAREHOUSE, "--logical-date", "{{ data_interval_end | ds }}"),
             *("--keep-days", "90", "--optimize", "--vacuum-hours", "168"),
         ],

@@ -19,7 +19,7 @@ configurations='[
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096"}}]'
 steps='[{"Name": "night", "Type": "CUSTOM_JAR", "Jar": "command-runner.jar", "ActionOnFailure": "TERMINATE_CLUSTER",
   "Args": ["spark-submit", "--deploy-mode", "cluster", "--conf", "spark.yarn.maxAppAttempts=1",
-    "--files", "'$BUCKET'/my.yaml", "'$BUCKET'/jobs/nightly.py",
+    "--files", "'$BUCKET'/my.yaml", "'$BUCKET'/jobs/recbench.py", "nightly",
     "--config", "my.yaml", "--warehouse", "'$BUCKET'/warehouse", "--logical-date", "'$day'"]}]'
 
 aws emr create-cluster --name "recbench-$day" --release-label "${RELEASE:-emr-7.13.0}" --applications Name=Spark \

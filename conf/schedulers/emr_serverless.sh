@@ -24,6 +24,7 @@ parameters+=" --conf spark.emr-serverless.driver.disk=50g --conf spark.emr-serve
 
 aws emr-serverless start-job-run --application-id "$APPLICATION" --execution-role-arn "$ROLE" \
   --name "recbench-$day" --execution-timeout-minutes 720 --job-driver '{"sparkSubmit": {
-    "entryPoint": "'"$BUCKET"'/jobs/nightly.py",
-    "entryPointArguments": ["--config", "my.yaml", "--warehouse", "'"$BUCKET"'/warehouse", "--logical-date", "'"$day"'"],
+    "entryPoint": "'"$BUCKET"'/jobs/recbench.py",
+    "entryPointArguments": ["nightly", "--config", "my.yaml", "--warehouse", "'"$BUCKET"'/warehouse",
+      "--logical-date", "'"$day"'"],
     "sparkSubmitParameters": "'"$parameters"'"}}'

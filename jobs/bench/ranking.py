@@ -394,7 +394,7 @@ def main(args: argparse.Namespace) -> int:
     """Warm up, check values, run systems in turns and print ratios; or record earlier measurements."""
     if args.record:
         rows, place = record_rows(args.record, args.warehouse), args.warehouse
-        print(f"{rows} measurements in {place}: jobs/query.py --warehouse {place} 'FROM speed'")
+        print(f"{rows} measurements in {place}: recbench query --warehouse {place} 'FROM speed'")
         return OK
     torch.set_num_threads(1)
     world = load_task(args.factors) if args.factors else generate(args)

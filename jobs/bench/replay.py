@@ -10,7 +10,7 @@ and with them. `kernel` is the sum of counts, curve and one point. Kernels are c
 measured. Here each piece has queries of its own, and 65,536 auctions have as many rows as a part of a
 layout.
 
-With --spark the log and two models are written to FOLDER as Parquet, and `jobs/replay.py --engine spark`
+With --spark the log and two models are written to FOLDER as Parquet, and `recbench replay --engine spark`
 replays them in a warehouse of its own, which is removed afterwards: the first run lays the log out, the
 second one takes another model, the third one has four points. Tables of the same size stay for the next
 bench. All pieces share their queries, whose click rates differ from piece to piece; this changes no cost.

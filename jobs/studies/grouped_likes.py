@@ -2,7 +2,7 @@
 
     python jobs/studies/grouped_likes.py --items 10000 --folder world
     python jobs/studies/grouped_likes.py --items 350000 --test-users 10000 --folder world
-    python jobs/nightly.py --config grouped_likes_graph --warehouse DIR --logical-date 2026-11-24
+    recbench nightly --config grouped_likes_graph --warehouse DIR --logical-date 2026-11-24
 
 Writes FOLDER/log.parquet (user_id, item_id, part: train or test) and FOLDER/items.parquet (id, vector).
 There are twice as many users as items. `jobs/studies/planted_communities.py` describes the world.

@@ -72,7 +72,7 @@ def read_rows(dataset: Dataset) -> pa.Table:
     if dataset.reader not in LOOP_FILES:
         raise ConfigError(
             f"reader '{dataset.reader}' needs Spark",
-            f"jobs/nightly.py runs the same file; here: movielens_1m, {', '.join(LOOP_FILES)}",
+            f"recbench nightly runs the same file; here: movielens_1m, {', '.join(LOOP_FILES)}",
         )
     undivided = TRAIN if dataset.closed_loop == "split" else None
     tables = []

@@ -1,7 +1,7 @@
 """Write the features of the movies of a MovieLens folder as a table for graph models.
 
     python jobs/studies/movie_features.py --data /path/to/ml-1m --out movies.parquet
-    python jobs/nightly.py --config movielens_1m_graph ... \\
+    recbench nightly --config movielens_1m_graph ... \\
         --set "models.pinsage.features={kind: table, path: movies.parquet}"
 
 A movie is a row with its genres (0 or 1) and its title words, hashed to 32 signed numbers. Degrees of the

@@ -23,7 +23,7 @@ import pandas as pd
 
 from recbench_spark import cli
 from recbench_spark.boards.search_spaces import Setting, replace_settings
-from recbench_spark.commands.actions.benchmark import select_models
+from recbench_spark.commands.benchmark import select_models
 from recbench_spark.config import ModelConfig, load_benchmark
 from recbench_spark.errors import FAILED, OK, ConfigError
 from recbench_spark.models.fits.tasks import FitTask

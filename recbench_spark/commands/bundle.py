@@ -1,11 +1,11 @@
 """Submit a run as predictions or rankings with its provenance; score one again, without training.
 
-    python jobs/bundle.py pack --config FILE --warehouse DIR --model sgd_mf --output BUNDLE
-    python jobs/bundle.py pack --config FILE --warehouse DIR --predictions p.parquet --name mine \\
+    recbench bundle pack --config FILE --warehouse DIR --model sgd_mf --output BUNDLE
+    recbench bundle pack --config FILE --warehouse DIR --predictions p.parquet --name mine \\
         --method "my method" --output BUNDLE
-    python jobs/bundle.py score --config FILE --warehouse DIR --bundle BUNDLE
-    python jobs/bundle.py accept --warehouse DIR --entry ID --why "ran it again from its code"
-    python jobs/bundle.py retract --warehouse DIR --entry ID --why "trained on the test rows"
+    recbench bundle score --config FILE --warehouse DIR --bundle BUNDLE
+    recbench bundle accept --warehouse DIR --entry ID --why "ran it again from its code"
+    recbench bundle retract --warehouse DIR --entry ID --why "trained on the test rows"
 
 A bundle is a folder: `bundle.json` and one Parquet file, (user_id, item_id, prediction, fold) or lists
 (user_id, item_id, rank). A digest covers all of it. Scoring compares it with the benchmark's own split,
@@ -19,37 +19,71 @@ from __future__ import annotations
 import argparse
 import getpass
 import math
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from recbench_spark import cli
+from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.core.inputs import pin_inputs
+from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark
+
+if __name__ != "flags":
+    import pyarrow as pa
+
+    from recbench_spark.benchmark import run_night
+    from recbench_spark.commands.runners import run_job
+    from recbench_spark.commands.table_descriptions import describe_table
+    from recbench_spark.commands.warehouses import require_warehouse
+    from recbench_spark.config.placeholders import fill_placeholders
+    from recbench_spark.night.benchmark_checks import check_benchmark
+    from recbench_spark.night.runners import NIGHT_TABLES, choose_job_runner, count_log, count_no_log
+    from recbench_spark.runtime.journal import Journal
+    from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, SUBMISSIONS
+    from recbench_spark.sources import arrow_files
+    from recbench_spark.sources.paths import check_path
+    from recbench_spark.sources.text_lines import StoredTable
+    from recbench_spark.storage.arrow_store import require_session
+    from recbench_spark.storage.file_tables import FileTables
+    from recbench_spark.tuning.credit import credit_searches
+    from recbench_spark.tuning.decisions import ACCEPTED, RETRACTED, decide_on_entry
+    from recbench_spark.tuning.folds import FoldedLog, open_folded_log
+    from recbench_spark.tuning.submissions import (
+        COLUMNS,
+        make_facts,
+        pack_bundle,
+        read_predictions,
+        score_bundle,
+    )
 
 
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("action", choices=["pack", "score", "accept", "retract"], help="what to do")
-    flags.add_argument("--config", help="pack, score: benchmark file, or its name under conf/benchmarks")
-    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    flags.add_argument("--model", help="pack: a model whose fits cover all folds")
-    flags.add_argument("--predictions", metavar="PATH", help="pack: predictions made elsewhere")
-    flags.add_argument("--lists", metavar="PATH", help="pack: lists made elsewhere")
-    flags.add_argument("--name", help="pack: what the run is called")
-    flags.add_argument("--method", help="pack: the one name of its method (default: --name)")
-    flags.add_argument("--ran-by", choices=["inventor", "rival", "rerun"], default="rerun",
-                       help="pack: role of whoever ran it")  # fmt: skip
-    flags.add_argument("--who", default=getpass.getuser(), help="who submits or decides (default: you)")
-    flags.add_argument("--year", type=year, help="pack: year of the run (default: this one)")
-    flags.add_argument("--dims", type=dims, help="pack: factors of the model")
-    flags.add_argument("--search-space", action="append", default=[], type=space, metavar="NAME=A,B",
-                       help="pack: a setting that was searched, and its values")  # fmt: skip
-    flags.add_argument("--output", type=Path, help="pack: folder of the bundle")
-    flags.add_argument("--bundle", type=Path, help="score: folder of the bundle")
-    flags.add_argument("--accept", action="store_true", help="score: an implausible result counts; --why")
-    flags.add_argument("--entry", metavar="ID", help="accept, retract: row of a board (entry_id)")
-    flags.add_argument("--why", help="accept, retract, score --accept: the reason, kept in the table")
-    flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
-    flags.add_argument("--logical-date", type=cli.parse_day, help="the night of a bundle of rankings")
-    cli.add_engine(flags)
+    add = flags.add_argument
+    add("action", choices=["pack", "score", "accept", "retract"], help="what to do")
+    cli.add_flags(flags, "config", required=False, help="pack, score: benchmark file, or its name")
+    cli.add_flags(flags, "warehouse")
+    add("--model", help="pack: a model whose fits cover all folds")
+    add("--predictions", metavar="PATH", help="pack: predictions made elsewhere")
+    add("--lists", metavar="PATH", help="pack: lists made elsewhere")
+    add("--name", help="pack: what the run is called")
+    add("--method", help="pack: the one name of its method (default: --name)")
+    add("--ran-by", choices=["inventor", "rival", "rerun"], default="rerun", help="pack: who ran it")
+    add("--who", default=getpass.getuser(), help="who submits or decides (default: you)")
+    add("--year", type=year, help="pack: year of the run (default: this one)")
+    add("--dims", type=dims, help="pack: factors of the model")
+    add("--search-space", **cli.MANY, type=space, metavar="NAME=A,B", help="pack: a setting and its values")
+    add("--output", type=Path, help="pack: folder of the bundle")
+    add("--bundle", type=Path, help="score: folder of the bundle")
+    add("--accept", action="store_true", help="score: an implausible result counts; --why")
+    add("--entry", metavar="ID", help="accept, retract: row of a board (entry_id)")
+    add("--why", help="accept, retract, score --accept: the reason, kept in the table")
+    cli.add_flags(flags, "set")
+    cli.add_flags(flags, "logical-date", help="the night of a bundle of rankings")
+    cli.add_flags(flags, "engine")
     return flags
 
 
@@ -85,9 +119,134 @@ def space(text: str) -> tuple[str, tuple[float, ...]]:
     return name, numbers
 
 
+DECISIONS = ("accept", "retract")
+"""Actions on a row of a board that need no benchmark."""
+
+
+@pin_inputs()
 def main(args: argparse.Namespace) -> int:
     """Run the action of the flags: pack, score, accept or retract."""
-    # Imported here, so that --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands.actions import bundle  # noqa: PLC0415
+    check_flags(args)
+    check_files(args)
+    if args.action in DECISIONS:
+        chosen = choose_job_runner(args.engine, args.warehouse, count_no_log, (BOARD_DECISIONS,))
+        return run_job(args.action, args, chosen, partial(decide, args))
+    benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
+    check_benchmark(benchmark)
+    tables = (BOARDS, BOARD_DECISIONS, SUBMISSIONS, *NIGHT_TABLES)
+    chosen = choose_job_runner(args.engine, args.warehouse, partial(count_log, benchmark), tables)
+    return run_job(f"bundle {benchmark.name}", args, chosen, partial(pack_or_score, args, benchmark))
 
-    return bundle.run(args)
+
+def decide(args: argparse.Namespace, store: FileTables) -> int:
+    """Accept or retract a row of a board."""
+    decision = ACCEPTED if args.action == "accept" else RETRACTED
+    print(f"{decision}: {decide_on_entry(store, args.entry, decision, args.why, args.who)}")
+    return OK
+
+
+def pack_or_score(args: argparse.Namespace, benchmark: Benchmark, store: FileTables) -> int:
+    """Pack a bundle, or score one."""
+    journal = Journal()
+    log = open_folded_log(store, benchmark, journal)
+    if args.action == "score":
+        rank = partial(run_ranking_model, store, args.logical_date or datetime.now(UTC).date(), journal)
+        accepted = (args.who, args.why) if args.accept else None
+        try:
+            entry = score_bundle(store, benchmark, log, args.bundle, rank, accepted=accepted)
+        finally:
+            store.drop_scratch()
+        print(f"{entry.name} by {entry.who}: {entry.metric} {entry.value:.4f} on board {entry.board},"
+              f" entry {entry.entry_id}, {entry.evidence}")  # fmt: skip
+        return OK
+    bundle = run_pack(store, credit_searches(store, benchmark), log, args)
+    print(f"bundle {bundle.name}: {bundle.rows:,} rows in {args.output}, digest {bundle.digest}")
+    return OK
+
+
+def run_ranking_model(store: FileTables, day: date, journal: Journal, night: Benchmark) -> str:
+    """Run a night with one model and return its run_id. Raises DataError if the model fails."""
+    outcome = run_night(store, night, day, journal, force=True)
+    for name, message in outcome.failed.items():
+        raise DataError(f"bundle {name}: {message}")
+    return next(iter(outcome.run_ids.values()))
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """Check that the flags go together. Raises ConfigError."""
+    if args.action in DECISIONS and not (args.entry and (args.why or "").strip()):
+        raise ConfigError(f"{args.action} needs --entry and --why", "entry_id is in the view board_best")
+    if args.action not in DECISIONS and args.config is None:
+        raise ConfigError(f"{args.action} needs --config", "give a benchmark file, or its name")
+    if args.accept and not (args.why or "").strip():
+        raise ConfigError("--accept needs --why", "the reason is kept in the table board_decisions")
+    sources = [args.model, args.predictions, args.lists]
+    if args.action == "score" and args.bundle is None:
+        raise ConfigError("score needs --bundle", "give the folder that pack wrote")
+    if args.action == "pack" and (sum(map(bool, sources)) != 1 or args.output is None):
+        raise ConfigError("pack needs --output and one of --model, --predictions, --lists", "see --help")
+    if args.action == "pack" and not args.model and not args.name:
+        raise ConfigError(
+            "pack needs --name for predictions or lists that were made elsewhere",
+            "give the name of the run",
+        )
+
+
+def check_files(args: argparse.Namespace) -> None:
+    """Check, before Spark starts, that the files to pack, score or decide on exist.
+
+    Raises:
+        ConfigError: no warehouse, or an --output that is a file. MissingError: no such file or folder.
+    """
+    if args.action in DECISIONS or args.model:
+        require_warehouse(args.warehouse)
+    tables = {"predictions": args.predictions, "lists": args.lists} if args.action == "pack" else {}
+    for task, path in tables.items():
+        if path:
+            describe_table(task, path, COLUMNS["rankings" if task == "lists" else task])
+    if args.action == "pack" and args.output.is_file():
+        raise ConfigError(f"--output {args.output} is a file", "give the folder of the bundle")
+    if args.action == "score":
+        check_path(str(args.bundle))
+
+
+def run_pack(store: FileTables, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:
+    """Pack a bundle of a model of this warehouse, or of a table made elsewhere."""
+    if args.model:
+        rows, fit = read_predictions(store, benchmark, log, args.model)
+        facts = make_facts(benchmark, log, fit, args.who)
+        return pack_bundle(rows, args.output, add_flag_facts(facts, args))
+    task = "predictions" if args.predictions else "rankings"
+    rows = read_rows(store, args.predictions or args.lists, COLUMNS[task], f"{task} {args.name}")
+    columns = [*COLUMNS[task], *(["fold"] if "fold" in rows.column_names else [])]
+    facts = {
+        "name": args.name, "task": task, "who": args.who, "ran_by": args.ran_by,
+        "method": args.method or args.name, "benchmark": benchmark.name, "log_id": log.log_id,
+        "split": log.split,
+    }  # fmt: skip
+    return pack_bundle(rows.select(columns), args.output, add_flag_facts(facts, args))
+
+
+def read_rows(store: FileTables, path: str, columns: Sequence[str], what: str) -> pa.Table:
+    """Read a table that was made elsewhere; by Spark, where it alone reads it."""
+    try:
+        return arrow_files.read_table(path, columns, what)
+    except FallbackToSpark as error:
+        spark = require_session(store, error.message).spark
+    from recbench_spark.engine.versions import collect_arrow  # noqa: PLC0415
+    from recbench_spark.sources.readers.tables import open_table  # noqa: PLC0415
+
+    rows = StoredTable(collect_arrow(open_table(spark, path)))
+    return arrow_files.check_table(rows, columns, what, path)
+
+
+def add_flag_facts(facts: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """Return the facts of a bundle with the year, factors and search of the flags."""
+    provenance: dict[str, Any] = {"year": datetime.now(UTC).year}
+    provenance |= {key: value for key, value in facts.get("provenance", {}).items() if value is not None}
+    if args.year is not None:
+        provenance["year"] = args.year
+    if args.search_space:
+        provenance["search_space"] = dict(args.search_space)
+    dims = facts.get("dims") if args.dims is None else args.dims
+    return {**facts, "dims": dims, "provenance": provenance}

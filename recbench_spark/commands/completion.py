@@ -10,10 +10,9 @@ Names of commands and of flags are completed, and paths after them.
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
 
 from recbench_spark import cli
-from recbench_spark.commands.dispatch import PROGRAM, list_commands
+from recbench_spark.commands.dispatch import PROGRAM, list_commands, make_parser
 from recbench_spark.errors import OK
 
 BASH = """\
@@ -55,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
 
 def list_flags(command: str) -> list[str]:
     """Return the long flags of a command."""
-    made = import_module(f"{__package__}.{command}").parser()
+    made = make_parser(command)
     return [flag for action in made._actions for flag in action.option_strings if flag.startswith("--")]
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata, resources
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from recbench_spark import __version__
 from recbench_spark.core.extras import CORE, EXTRAS, install_command, list_packages
 from recbench_spark.errors import FAILED, OK, USAGE, cut_middle, nearest
+
+if TYPE_CHECKING:
+    from recbench_spark.cli import Parser
 
 PROGRAM = "recbench"
 PARSER = re.compile(r"^def parser\(", re.MULTILINE)
@@ -50,14 +54,20 @@ def _answer(words: Sequence[str]) -> int:
 
 
 def start_command(name: str, words: Sequence[str]) -> NoReturn:
-    """Run a command as `python jobs/NAME.py` does."""
+    """Run a command; what its work needs is imported after its flags are read."""
     from recbench_spark import cli  # noqa: PLC0415
 
-    command = import_module(f"{__package__}.{name}")
     sys.argv = [f"{PROGRAM} {name}", *words]
-    parser = command.parser()
-    parser.description = cli.name_commands(parser.description)
-    cli.run(command.main, parser)
+    cli.run(lambda args: int(import_module(f"{__package__}.{name}").main(args)), make_parser(name))
+
+
+def make_parser(name: str) -> Parser:
+    """Make the parser of a command, without what its work imports.
+
+    Its module runs under the name `flags`, and leaves out the block `if __name__ != "flags"`.
+    """
+    parser: Parser = runpy.run_module(f"{__package__}.{name}", run_name="flags")["parser"]()
+    return parser
 
 
 def list_commands() -> dict[str, str]:

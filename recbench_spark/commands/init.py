@@ -1,8 +1,8 @@
 """Look at a log and write a benchmark file for it, which runs as it is.
 
-    python jobs/init.py --log ratings.csv
-    python jobs/init.py --log events.csv --dry-run
-    python jobs/init.py --log reviews.jsonl --item-column parent_asin --time-unit ms --output books.yaml
+    recbench init --log ratings.csv
+    recbench init --log events.csv --dry-run
+    recbench init --log reviews.jsonl --item-column parent_asin --time-unit ms --output books.yaml
 
 CSV, TSV and other separators (compressed or not), blanks, `::`, RecBole's .inter, an object of JSON in each
 line, Parquet, Delta, formats of packages; folders of these, of MovieLens, Coat, Yahoo R3, LightGCN and NCF.
@@ -14,42 +14,153 @@ time is taken, or asked for by a flag. It needs no Spark.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from recbench_spark import cli
+from recbench_spark.config import make_benchmark
+from recbench_spark.errors import OK, ConfigError, DataError
+
+if __name__ != "flags":
+    from recbench_spark.commands.benchmark_files import (
+        LogDescription,
+        describe_no_rating,
+        night_command,
+        write_benchmark,
+    )
+    from recbench_spark.commands.logs import name_log
+    from recbench_spark.core.documents import load_yaml
+    from recbench_spark.core.strict_settings import NAME
+    from recbench_spark.sources.log_columns import FLAGS, ChosenColumns, choose_columns, may_be_rating
+    from recbench_spark.sources.log_files import open_log_file
+    from recbench_spark.sources.log_values import (
+        ColumnFacts,
+        find_no_ratings,
+        profile_columns,
+        share_known_users,
+    )
 
 
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--log", required=True, metavar="PATH", help="interactions: a file, or a folder")
-    flags.add_argument("--user-column", metavar="NAME", help="column of user_id")
-    flags.add_argument("--item-column", metavar="NAME", help="column of item_id")
-    flags.add_argument("--rating-column", metavar="NAME", help="column of rating, or none")
-    flags.add_argument("--time-column", metavar="NAME", help="column of event_time, or none")
-    flags.add_argument("--time-unit", choices=["s", "ms", "us", "timestamp"], help="unit of the times")
-    flags.add_argument("--time-zone", help="zone of times without an offset, such as Europe/Rome (UTC)")
-    flags.add_argument(
-        "--time-format",
-        metavar="PATTERN",
-        help="pattern of times that are text, such as 'MM/dd/yyyy HH:mm'",
-    )
-    flags.add_argument(
-        "--separator",
-        metavar="TEXT",
-        help="separator of fields, such as ';', '\\t' or blanks (one or several)",
-    )
-    flags.add_argument("--encoding", help="encoding of text that is not UTF-8, such as cp1252")
-    flags.add_argument("--header", choices=["yes", "no"], help="whether the first line has names")
-    flags.add_argument("--name", help="name of the benchmark (default: that of the file)")
-    flags.add_argument("--output", metavar="FILE", help="benchmark file (default: NAME.yaml)")
-    flags.add_argument("--force", action="store_true", help="write over an existing file")
-    flags.add_argument("--dry-run", action="store_true", help="print the benchmark file, write nothing")
+    add = flags.add_argument
+    add("--log", required=True, metavar="PATH", help="interactions: a file, or a folder")
+    add("--user-column", metavar="NAME", help="column of user_id")
+    add("--item-column", metavar="NAME", help="column of item_id")
+    add("--rating-column", metavar="NAME", help="column of rating, or none")
+    add("--time-column", metavar="NAME", help="column of event_time, or none")
+    add("--time-unit", choices=["s", "ms", "us", "timestamp"], help="unit of the times")
+    add("--time-zone", help="zone of times without an offset, such as Europe/Rome (UTC)")
+    add("--time-format", metavar="PATTERN", help="pattern of times as text, such as 'MM/dd/yyyy HH:mm'")
+    add("--separator", metavar="TEXT", help="separator of fields, such as ';', '\\t' or blanks")
+    add("--encoding", help="encoding of text that is not UTF-8, such as cp1252")
+    add("--header", choices=["yes", "no"], help="whether the first line has names")
+    add("--name", help="name of the benchmark (default: that of the file)")
+    add("--output", metavar="FILE", help="benchmark file (default: NAME.yaml)")
+    add("--force", action="store_true", help="write over an existing file")
+    cli.add_flags(flags, "dry-run", help="print the benchmark file, write nothing")
     return flags
 
 
 def main(args: argparse.Namespace) -> int:
     """Look at the log, print what was taken, write the benchmark file."""
-    # Imported here, so that --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands.actions.init import run  # noqa: PLC0415
+    name = args.name or name_log(args.log)
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"'{name}' is not a usable name", "use letters, digits, dot, dash and underscore")
+    output = Path(args.output or f"{name}.yaml")
+    if output.exists() and not args.force and not args.dry_run:
+        raise ConfigError(f"{output} exists", "--force writes over it, --output names another file")
+    text = write_benchmark(describe_log(args, name, str(output)))
+    make_benchmark(load_yaml(text, str(output)), (), str(output))
+    if args.dry_run:
+        print(text, end="")
+        return OK
+    output.write_text(text, encoding="utf-8")
+    print(f"wrote {output}; a night of it:")
+    print(f"  {night_command(name, str(output))}")
+    return OK
 
-    return run(args)
+
+def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescription:
+    """Look at the log, and print what was taken for users, items, ratings and times."""
+    separator = args.separator.replace("\\t", "\t") if args.separator else None
+    header = None if args.header is None else args.header == "yes"
+    log = open_log_file(args.log, separator, header=header, encoding=args.encoding)
+    if not log.names and log.reader != "json":
+        print(f"{log.path}: a folder of the reader {log.reader}, divided already")
+        return LogDescription(name, output, log)
+    rows, broken, columns = profile_columns(log)
+    if not rows:
+        raise DataError(f"{log.path}: no rows", "check the path")
+    flags = {role: getattr(args, flag[2:].replace("-", "_")) for role, flag in FLAGS.items()}
+    names = {role: one for role, one in flags.items() if one}
+    chosen = choose_columns(log, columns, names, args.time_unit, args.time_format)
+    print(describe_choice(log.path, rows, columns, chosen))
+    if broken:
+        print(f"{broken:,} lines are no rows of {len(columns)} fields")
+    if log.note:
+        print(log.note)
+    rating = chosen.columns.get("rating")
+    no_rating = find_no_ratings(log, rating.name) if rating else None
+    if no_rating:
+        print(f"{describe_no_rating(*no_rating)} Where it does, leave these rows out of the file.")
+    known = None
+    if "event_time" in chosen.columns:
+        user, time = (chosen.columns[role].name for role in ("user_id", "event_time"))
+        known = share_known_users(log, user, time, chosen.time_format)
+    if chosen.time_format:
+        log = replace(log, options={**log.options, "timestampFormat": chosen.time_format})
+    return LogDescription(
+        name,
+        output,
+        log,
+        rows,
+        broken,
+        tuple(columns),
+        chosen,
+        known_users=known,
+        no_rating=no_rating,
+        time_zone=args.time_zone,
+    )
+
+
+def describe_choice(path: str, rows: int, columns: Sequence[ColumnFacts], chosen: ChosenColumns) -> str:
+    """Return the evidence: a row for each column that was taken, and the columns that were not."""
+    table: list[tuple[str, ...]] = [("", "column", "values", "distinct", "from", "to", "such as")]
+    for role in FLAGS:
+        column = chosen.columns.get(role)
+        table.append((role, *_describe_column(column)) if column else (role, "none", *[""] * 5))
+    widths = [max(len(line[n]) for line in table) for n in range(len(table[0]))]
+    lines = [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)) for line in table
+    ]
+    taken = {column.name for column in chosen.columns.values()}
+    rest = [_describe_rest(column, chosen) for column in columns if column.name not in taken]
+    notes = [f"unit of times: {chosen.unit}; {chosen.unit_reason}"] if chosen.unit else []
+    notes += [f"not taken: {', '.join(rest[:20])}"] if rest else []
+    if not chosen.unit:
+        notes.append("no times: rows are split at random, by hash")
+    return "\n".join([f"{path}: {rows:,} rows", *(line.rstrip() for line in lines), *notes])
+
+
+def _describe_rest(column: ColumnFacts, chosen: ChosenColumns) -> str:
+    """Return the name of a column that was not taken; with its flag where its values may be ratings."""
+    if "rating" in chosen.columns or not may_be_rating(column):
+        return column.name
+    ends = f"{_format(column.lowest)} to {_format(column.highest)}"
+    return f"{column.name} ({ends}; as ratings: {FLAGS['rating']} {column.name})"
+
+
+def _describe_column(column: ColumnFacts) -> tuple[str, ...]:
+    is_time = column.first is not None
+    lowest = column.first if is_time else _format(column.lowest)
+    highest = column.last if is_time else _format(column.highest)
+    samples = ", ".join(text[:30] for text in column.samples)
+    counts = (f"{column.present:,}", f"{column.distinct:,}")
+    return (column.name, *counts, lowest or "", highest or "", samples)
+
+
+def _format(number: float | None) -> str:
+    return "" if number is None else f"{number:.15g}"

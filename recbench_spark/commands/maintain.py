@@ -1,8 +1,8 @@
 """Maintain a warehouse: retention, compaction, migration, removal of files of interrupted runs.
 
-    python jobs/maintain.py --warehouse DIR --logical-date 2026-06-30 --keep-days 90 --optimize
-    python jobs/maintain.py --warehouse DIR --vacuum-hours 168
-    python jobs/maintain.py --warehouse DIR --migrate
+    recbench maintain --warehouse DIR --logical-date 2026-06-30 --keep-days 90 --optimize
+    recbench maintain --warehouse DIR --vacuum-hours 168
+    recbench maintain --warehouse DIR --migrate
 
 --keep-days N keeps the rows per user (rankings, user_metrics) and the splits, blocks and models of nights
 of the last N days before --logical-date; metrics, checks, comparisons and runs are kept for ever. Files of
@@ -15,32 +15,139 @@ not run both at the same time.
 from __future__ import annotations
 
 import argparse
+from datetime import date, timedelta
+from functools import partial
 
 from recbench_spark import cli
+from recbench_spark.errors import OK, ConfigError
+
+if __name__ != "flags":
+    from recbench_spark.commands.runners import run_job
+    from recbench_spark.commands.warehouses import require_warehouse
+    from recbench_spark.maintenance.compaction import drop_old_results, find_old_results
+    from recbench_spark.maintenance.graph_retention import (
+        OldGraphs,
+        compact_table,
+        drop_old_graphs,
+        find_old_graphs,
+    )
+    from recbench_spark.maintenance.retention import (
+        MAX_NIGHT_SECONDS,
+        RetentionRule,
+        find_old_fits,
+        find_old_layouts,
+        remove_folders,
+        remove_private_files,
+    )
+    from recbench_spark.night.night import yesterday_stamp
+    from recbench_spark.night.runners import choose_job_runner, count_no_log
+    from recbench_spark.runtime.journal import Journal
+    from recbench_spark.schemas import TABLES
+    from recbench_spark.storage.file_tables import FileTables
+    from recbench_spark.storage.migration import migrate as migrate_tables
 
 
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    flags.add_argument("--migrate", action="store_true", help="bring an older warehouse to this schema")
-    flags.add_argument("--keep-days", type=int, metavar="N", help="nights whose rows per user are kept")
-    flags.add_argument(
-        "--logical-date", type=cli.parse_day, help="the day that --keep-days counts back from"
-    )
-    flags.add_argument("--keep-night", type=cli.parse_day, action="append", default=[], metavar="DAY",
-                       help="a night never removed, e.g. comparisons.baseline_night")  # fmt: skip
-    flags.add_argument("--optimize", action="store_true", help="compact small files")
-    flags.add_argument("--vacuum-hours", type=int, metavar="N",
-                       help="remove files unused for N hours; time travel ends there")  # fmt: skip
-    cli.add_engine(flags)
-    flags.add_argument("--dry-run", action="store_true", help="say what retention would remove, and stop")
+    add = flags.add_argument
+    cli.add_flags(flags, "warehouse")
+    add("--migrate", action="store_true", help="bring an older warehouse to this schema")
+    add("--keep-days", type=int, metavar="N", help="nights whose rows per user are kept")
+    cli.add_flags(flags, "logical-date", help="the day that --keep-days counts back from")
+    add("--keep-night", **cli.MANY, type=cli.parse_day, metavar="DAY", help="a night never removed")
+    add("--optimize", action="store_true", help="compact small files")
+    add("--vacuum-hours", type=int, metavar="N", help="remove files unused for N hours; ends time travel")
+    cli.add_flags(flags, "engine")
+    cli.add_flags(flags, "dry-run", help="say what retention would remove, and stop")
     return flags
+
+
+MIN_VACUUM_HOURS = 24
+"""Fewest hours for a vacuum: a night may still read or write younger files."""
 
 
 def main(args: argparse.Namespace) -> int:
     """Check the flags, then migrate, remove old files and compact tables."""
-    # Imported here, so that --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands.actions import maintain  # noqa: PLC0415
+    check_flags(args)
+    require_warehouse(args.warehouse)
+    chosen = choose_job_runner(args.engine, args.warehouse, count_no_log, tuple(TABLES.values()))
+    return run_job("maintain", args, chosen, partial(maintain, args), any_version=args.migrate)
 
-    return maintain.run(args)
+
+def maintain(args: argparse.Namespace, store: FileTables) -> int:
+    """Migrate, remove old files and compact tables."""
+    journal = Journal()
+    if args.migrate:
+        migrate(store, journal)
+    if args.keep_days is not None:
+        retain(store, args, journal)
+    if args.dry_run:
+        return OK
+    journal.say("remove what killed runs left")
+    store.delete_orphans(yesterday_stamp(store))
+    if store.is_file_storage:
+        remove_private_files(store.root, store.read_clock() - MAX_NIGHT_SECONDS)
+    for name in filter(store.exists, TABLES):
+        if args.optimize and compact_table(store, name):
+            journal.say(f"optimized {name}")
+        if args.vacuum_hours is not None:
+            journal.say(f"vacuum {name}")
+            store.vacuum(name, args.vacuum_hours)
+    return OK
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """Check the flags. Raises ConfigError for values that make no sense."""
+    if not (args.migrate or args.optimize or args.keep_days is not None or args.vacuum_hours is not None):
+        raise ConfigError("nothing to do", "--migrate, --keep-days N, --optimize, --vacuum-hours N")
+    if args.keep_days is not None and (args.keep_days < 1 or args.logical_date is None):
+        raise ConfigError("--keep-days needs at least 1 day and --logical-date, the day to count from")
+    first_retained_night(args)
+    if args.vacuum_hours is not None and args.vacuum_hours < MIN_VACUUM_HOURS:
+        raise ConfigError(
+            f"--vacuum-hours {args.vacuum_hours}: at least {MIN_VACUUM_HOURS}", "a night may be running"
+        )
+
+
+def first_retained_night(args: argparse.Namespace) -> date | None:
+    """Return the first night that is kept; None if no night is removed."""
+    if args.keep_days is None:
+        return None
+    try:
+        first: date = args.logical_date - timedelta(days=args.keep_days)
+    except OverflowError:
+        message = f"--keep-days {args.keep_days}: before the calendar begins"
+        raise ConfigError(message, "leave the flag out to keep every night") from None
+    return first
+
+
+def migrate(store: FileTables, journal: Journal) -> None:
+    """Bring the tables to the current schema and report each step."""
+    for statement in (done := migrate_tables(store)):
+        journal.say(statement)
+    print(f"migrated {store.root}: {len(done)} changes")
+
+
+def retain(store: FileTables, args: argparse.Namespace, journal: Journal) -> None:
+    """Remove the rows and files of old nights, or with --dry-run list them."""
+    first = first_retained_night(args)
+    assert first is not None
+    old = find_old_results(store, first, args.keep_night)
+    graphs, fits, layouts = OldGraphs(), tuple[str, ...](), tuple[str, ...]()
+    if store.is_file_storage:  # a catalog where Spark writes has no such files
+        rule = RetentionRule.read(store, first, args.keep_night, old.splits)
+        graphs = find_old_graphs(store.root, rule)
+        fits, layouts = find_old_fits(store.root, rule), find_old_layouts(store.root, rule)
+    megabytes, layers = graphs.size / 1e6, len(graphs.models)
+    print(f"nights before {first}: rows per user of {len(old.runs)} runs, {len(old.splits)} splits")
+    print(f"graph_files: {len(graphs.folders)} folders, {megabytes:.1f} MB; layers of {layers} models")
+    print(f"fit_files: {len(fits)} folders")
+    print(f"auction_logs: {len(layouts)} folders")
+    for folder in (*graphs.folders, *fits, *layouts) if args.dry_run else ():
+        print(f"  {folder}")
+    if not args.dry_run:
+        journal.say(f"remove nights before {first}")
+        drop_old_results(store, old)
+        drop_old_graphs(store, graphs)
+        remove_folders((*fits, *layouts), store.find_use_time(MAX_NIGHT_SECONDS))

@@ -1,6 +1,6 @@
 """Run one benchmark under every protocol, to see how much a ranking of models depends on the protocol.
 
-    python jobs/multiverse.py --config movielens_100k_temporal --set dataset.path=DIR \
+    recbench multiverse --config movielens_100k_temporal --set dataset.path=DIR \
         --warehouse warehouse/multiverse --logical-date 2026-01-01
 
 Runs a night for each split x candidates (`--protocols`, `--candidates`), each a suite of its own, with
@@ -11,8 +11,26 @@ model beats another, and writes a page with the picture. Nights that have run ar
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from recbench_spark import cli
+from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.core.inputs import pin_inputs
+from recbench_spark.errors import FAILED, OK, DataError
+
+if __name__ != "flags":
+    from recbench_spark.commands.dry_runs import check_inputs
+    from recbench_spark.commands.runners import run_job
+    from recbench_spark.commands.warehouses import check_warehouse
+    from recbench_spark.config.placeholders import fill_placeholders
+    from recbench_spark.engine.choices import EngineChoice
+    from recbench_spark.night.benchmark_checks import check_night
+    from recbench_spark.night.night_states import record_state
+    from recbench_spark.night.runners import choose_runner
+    from recbench_spark.query.command_lines import query_command
+    from recbench_spark.runtime.journal import Journal
+    from recbench_spark.storage.file_tables import FileTables
+    from recbench_spark.storage.uris import join_uri, link_place
 
 PROTOCOLS = ("RO_RS", "TO_RS", "RO_LS", "TO_LS")
 CANDIDATES = ("unseen", "uniform")
@@ -21,22 +39,83 @@ CANDIDATES = ("unseen", "uniform")
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
-    flags.add_argument("--warehouse", required=True, help="directory of the tables")
-    flags.add_argument(
-        "--logical-date", required=True, type=cli.parse_day, help="the day evaluated, YYYY-MM-DD"
-    )
-    flags.add_argument("--protocols", default=",".join(PROTOCOLS), help="splits, comma-separated")
-    flags.add_argument("--candidates", default=",".join(CANDIDATES), help="candidates, comma-separated")
-    flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
-    cli.add_engine(flags)
-    flags.add_argument("--dry-run", action="store_true", help="check the files and say what would be run")
+    add = flags.add_argument
+    cli.add_flags(flags, "config", "warehouse")
+    cli.add_flags(flags, "logical-date", required=True, help="the day evaluated, YYYY-MM-DD")
+    add("--protocols", default=",".join(PROTOCOLS), help="splits, comma-separated")
+    add("--candidates", default=",".join(CANDIDATES), help="candidates, comma-separated")
+    cli.add_flags(flags, "set", "engine", "dry-run")
     return flags
 
 
+@pin_inputs()
 def main(args: argparse.Namespace) -> int:
     """Run a night for each protocol, then print how often one model beats another."""
-    # Imported here, so that --help and wrong flags are answered before anything is loaded.
-    from recbench_spark.commands.actions import multiverse  # noqa: PLC0415
+    protocols = [
+        make_protocol(args, split, candidates)
+        for split in cli.parse_names(args.protocols, "--protocols")
+        for candidates in cli.parse_names(args.candidates, "--candidates")
+    ]
+    for benchmark in protocols:
+        check_night(benchmark)
+    if args.dry_run:
+        check_warehouse(args.warehouse)
+        input_lines = check_inputs(fill_placeholders(protocols[0], args.logical_date))
+        print("\n".join([*(f"{one.name}: {one.split.describe()}" for one in protocols), *input_lines]))
+        print(choose_engine(args, protocols)[0].describe())
+        return OK
+    return run_job(
+        "multiverse", args, choose_engine(args, protocols), partial(run_protocols, args, protocols)
+    )
 
-    return multiverse.run(args)
+
+def choose_engine(args: argparse.Namespace, protocols: list[Benchmark]) -> tuple[EngineChoice, int]:
+    """Choose one runner for all protocols: Spark, where one of them needs it."""
+    filled = (fill_placeholders(one, args.logical_date) for one in protocols)
+    chosen = [choose_runner(args.engine, one, args.warehouse, night=True) for one in filled]
+    return next((one for one in chosen if one[0].engine == "spark"), chosen[0])
+
+
+def run_protocols(args: argparse.Namespace, protocols: list[Benchmark], store: FileTables) -> int:
+    """Run a night for each protocol; nights that have run are not run again."""
+    from recbench_spark.benchmark import run_night  # noqa: PLC0415
+
+    journal, failed = Journal(), {}
+    for n, benchmark in enumerate(protocols, start=1):
+        journal.say(f"protocol {n}/{len(protocols)}: {benchmark.name}")
+        with record_state(store.root, benchmark.name, args.logical_date, cli.read_error):
+            failed.update(run_night(store, benchmark, args.logical_date, journal).failed)
+    print_shares(store, load_benchmark(args.config, args.set).name, protocols)
+    return FAILED if failed else OK
+
+
+def make_protocol(args: argparse.Namespace, split: str, candidates: str) -> Benchmark:
+    """Return the benchmark under one protocol, with the protocol in its name."""
+    name = load_benchmark(args.config, args.set).name
+    changes = [
+        f"name={name}-{split}-{candidates}",
+        f"split.protocol={split}",
+        f"evaluation.definition.candidates={candidates}",
+        "evaluation.multiverse=true",
+        "evaluation.parts=[test]",
+        "evaluation.user_metrics=false",
+    ]
+    return load_benchmark(args.config, [*args.set, *changes])
+
+
+def print_shares(store: FileTables, name: str, protocols: list[Benchmark]) -> None:
+    """Print the shares of wins and write a page with them."""
+    from recbench_spark import reports  # noqa: PLC0415
+    from recbench_spark.night.report import read_multiverse_pairs  # noqa: PLC0415
+    from recbench_spark.query.answers import make_query_runner  # noqa: PLC0415
+
+    pairs = read_multiverse_pairs(make_query_runner(store), [one.name for one in protocols])
+    if pairs.empty:
+        raise DataError("no pair of models has run", "see the errors above")
+    facts = reports.make_multiverse(pairs)
+    print("\n\n".join(reports.multiverse_text(one) for one in facts))
+    if store.is_file_storage:
+        page = reports.render_multiverse(name, facts, reports.make_pairs(pairs))
+        place = join_uri(store.root, "reports", f"{name}-multiverse.html")
+        print(f"page: {link_place(reports.write_page(page, place))}")
+    print(query_command(store.root, "how_much_is_the_protocols_doing"))

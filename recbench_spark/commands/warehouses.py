@@ -120,4 +120,4 @@ def _suggest_warehouse(folder: Path) -> str:
     beside = folder.absolute().parent
     entries = sorted(beside.iterdir())[:MAX_NEIGHBOURS] if beside.is_dir() else []
     known = [entry.name for entry in entries if entry.is_dir() and _holds_tables(entry)]
-    return f"{nearest(folder.name, known)} in {beside}" if known else "run jobs/nightly.py first"
+    return f"{nearest(folder.name, known)} in {beside}" if known else "run recbench nightly first"

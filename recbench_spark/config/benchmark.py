@@ -31,8 +31,8 @@ from recbench_spark.splits.settings import FOLD_HOLDOUTS, Split
 class Benchmark(Strict):
     """One benchmark file: one complete protocol.
 
-    `search`: spaces of settings, for `jobs/tune.py`. `board`: the board on which results over all folds are
-    entered, a published board or one of your own; without it, the board has the file's name.
+    `search`: spaces of settings, for `recbench tune`. `board`: the board on which results over all folds
+    are entered, a published board or one of your own; without it, the board has the file's name.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"search", "board", "retrieval"})

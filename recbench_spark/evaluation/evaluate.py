@@ -6,7 +6,7 @@
     result.pivot()
 
 Spark frames are evaluated by Spark's tasks, all other tables in this process (`evaluation`), with the same
-bits. For paths the size of the files decides (`engines`). `jobs/evaluate.py` adds a
+bits. For paths the size of the files decides (`engines`). `recbench evaluate` adds a
 warehouse.
 """
 

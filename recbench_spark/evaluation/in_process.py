@@ -56,7 +56,7 @@ def evaluate_frames(
     Returns:
         model (of several), metric, definition, k (missing: the whole list), value, stderr (of the mean over
         users), ci_low, ci_high, n. `attrs["checks"]` holds one dict per check (check, observed, threshold,
-        severity, detail, passed), with the checks of `jobs/evaluate.py`.
+        severity, detail, passed), with the checks of `recbench evaluate`.
 
     Raises:
         ConfigError: unknown metric or axis, a metric named twice; an option of a wrong type; a cut-off that
@@ -65,7 +65,7 @@ def evaluate_frames(
         DataError: no frame; NULL, NaN or unusable values, with their number; frames without common ids.
 
     Warns:
-        CheckWarning: for each check that did not pass, with the message of `jobs/evaluate.py`: users
+        CheckWarning: for each check that did not pass, with the message of `recbench evaluate`: users
             without a list, few common ids, heavy ties, duplicates, grades without a gain.
     """
     result = evaluate(

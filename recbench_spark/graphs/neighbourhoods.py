@@ -106,7 +106,7 @@ def _report_counts(journal: Journal, written: list[NeighbourFile], walks: Walks,
 def neighbourhood_source(store: FileTables, name: str) -> GraphSource:
     """Return neighbourhoods as a graph source.
 
-    Its edges are weighted by visits, and `jobs/embed.py` pools over them.
+    Its edges are weighted by visits, and `recbench embed` pools over them.
     """
     return GraphSource(
         edges=store.location("neighbourhoods"),

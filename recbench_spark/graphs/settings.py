@@ -212,7 +212,7 @@ class GraphLayers(Strict):
 
 
 class GraphModel(GraphLayers):
-    """Embeddings of all nodes of a graph after some layers, as `jobs/embed.py` computes them."""
+    """Embeddings of all nodes of a graph after some layers, as `recbench embed` computes them."""
 
     name: Name = "graph"
     """Name of the embeddings."""

@@ -103,7 +103,7 @@ GRAPH_RUNS = Table(
 
 NEIGHBOURHOODS = Table(
     "neighbourhoods",
-    "One row per node: the nodes that short random walks from it visit most (`jobs/neighbourhoods.py`).",
+    "One row per node: the nodes that short random walks from it visit most (`recbench neighbourhoods`).",
     (
         text_column(
             "neighbourhood_id", "Hash of graph, side and the walks' settings: same name, same rows."
@@ -122,7 +122,7 @@ NEIGHBOURHOODS = Table(
 
 NEAREST_NODES = Table(
     "nearest_nodes",
-    "One row per node: the nodes of its side whose vectors are nearest (`jobs/embed.py --nearest`).",
+    "One row per node: the nodes of its side whose vectors are nearest (`recbench embed --nearest`).",
     (
         text_column("nearest_id", "Hash of model, length, index and similarity: same name, same rows."),
         text_column("model_id", "Model of the vectors."),

@@ -167,7 +167,7 @@ def find_old_folders(root: str, top: str, dashes: int, rule: RetentionRule) -> d
 def find_old_fits(root: str, rule: RetentionRule) -> tuple[str, ...]:
     """Return the folders of fits, their logs and bundles that no kept night needs.
 
-    Files that a night fitted are removed with its split. Files of `jobs/benchmark.py`, `jobs/tune.py` and
+    Files that a night fitted are removed with its split. Files of `recbench benchmark`, `recbench tune` and
     of bundles are removed if nothing has written to them since the first night that is kept. Rows of `fits`
     and `trials` stay.
     """

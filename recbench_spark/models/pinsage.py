@@ -49,7 +49,7 @@ class PinSageModel(FittedLayers):
 
     A user is the mean of its items.
 
-    Neighbourhoods: the `top` items most visited by `walks` walks of `hops` hops (`jobs/neighbourhoods.py`).
+    Neighbourhoods (`recbench neighbourhoods`): the `top` items most visited by `walks` walks, `hops` long.
     Pairs: each of a user's items with the `pairs` next ones in an order by hash. `curriculum`: epoch n has
     n - 1 hard negatives for each pair, with `hard_ranks` by personalised PageRank. `per_pair`: negatives
     are not shared.

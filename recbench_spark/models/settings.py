@@ -326,7 +326,7 @@ class EmbeddingsModel(ModelConfig):
     """Vectors of another system: (user_id, vector[, bias]) and (item_id, vector[, bias]).
 
     `warehouse` and `model_id` in place of both are the vectors that a warehouse has of a model, such as one
-    that `jobs/embed.py` embedded with --sides user,item. With `fold_in` users get vectors from the items
+    that `recbench embed` embedded with --sides user,item. With `fold_in` users get vectors from the items
     that they are given, for learning curves. Then `users` can be left out.
     """
 

@@ -256,7 +256,7 @@ def require_split(night: BenchmarkNight) -> None:
     """Refuse to publish if the split was removed or an input was changed during the run."""
     require_unchanged()
     if current_split_id(night.store.rows, night.split_id) != night.split_id:
-        raise StoreError(f"split {night.split_id} was removed by jobs/maintain.py meanwhile", "run again")
+        raise StoreError(f"split {night.split_id} was removed by recbench maintain meanwhile", "run again")
 
 
 def check_night_gates(night: BenchmarkNight) -> list[Check]:

@@ -96,7 +96,7 @@ AnyIndexSettings = Annotated[
 
 
 class NearestNodes(Strict):
-    """The nearest nodes of every node of a graph, as `jobs/embed.py --nearest` finds them.
+    """The nearest nodes of every node of a graph, as `recbench embed --nearest` finds them.
 
     `count`: nodes of a list. `index`: the index that finds them; `flat` gives the exact lists.
     `similarity`: cosine, or the product of the vectors. `side`: the side whose nodes get lists, of nodes of

@@ -1,6 +1,6 @@
 """Spark sessions; they are built nowhere else.
 
-Under spark-submit all settings come from its flags and its properties file. A bare `python jobs/x.py` uses
+Under spark-submit all settings come from its flags and its properties file. A bare `recbench` uses
 `conf/spark/local.conf`, just as `spark-submit --properties-file` would: no master, memory or jar is set in
 code, since a value on the builder would override spark-submit's flags.
 """
@@ -121,7 +121,7 @@ def read_class_flags(settings: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def submit_arguments(properties: Path, small: bool = False) -> str:
-    """Return the arguments for Java of a bare `python jobs/x.py`; a local master uses this host only."""
+    """Return the arguments for Java of a bare `recbench`; a local master uses this host only."""
     properties_set = read_properties(properties)
     chosen = choose_delta(properties_set)
     values: dict[str, str] = {}

@@ -33,7 +33,7 @@ def check_version(root: str, properties: Mapping[str, str | None]) -> None:
     version = properties.get(VERSION_PROPERTY) or "none"
     if version == str(SCHEMA_VERSION):
         return
-    hint = f"jobs/maintain.py --warehouse {shlex.quote(root)} --migrate"
+    hint = f"recbench maintain --warehouse {shlex.quote(root)} --migrate"
     if version.isdigit() and int(version) > SCHEMA_VERSION:
         hint = "update recbench-spark, or use another --warehouse"
     elif version.isdigit() and int(version) < OLDEST_SCHEMA:

@@ -150,7 +150,7 @@ def collect_nightly_entries(
     rows = list({row["model"]: row for row in measured}.values())  # the last one of two splits of a night
     if not rows:
         message = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
-        raise MissingError(message, "run jobs/nightly.py with the same file first")
+        raise MissingError(message, "run recbench nightly with the same file first")
     # Older code scored bundles of lists in the benchmark's own suite: these are no models of the file.
     names = {model.name for model in benchmark.models}
     rows = [row for row in rows if row["model"] in names or row["model_kind"] != "lists"]

@@ -246,7 +246,7 @@ def find_ranking_doubts(store: FileTables, benchmark: Benchmark, entry: Entry, e
 
 
 def _list_entries(store: FileTables, benchmark: Benchmark, log: FoldedLog) -> list[Entry]:
-    """Return the rows of the board, and the own rows that the next `jobs/board.py` will add."""
+    """Return the rows of the board, and the own rows that the next `recbench board` will add."""
     own_entries = [entry for entry, _ in collect_own_entries(store.rows, benchmark, log, ())]
     return [*own_entries, *_read_board_entries(store, benchmark)]
 

@@ -72,7 +72,7 @@ def read_predictions(
 ) -> tuple[pa.Table, Row]:
     """Return a model's predictions of every fold from its lowest seed, and one of its rows of `fits`.
 
-    The model was fitted by `jobs/benchmark.py`.
+    The model was fitted by `recbench benchmark`.
 
     Raises:
         ConfigError: no seed has fits of all folds.
@@ -83,7 +83,7 @@ def read_predictions(
     complete = select_complete_seeds([row for row in rows if row["settings_json"] == last], log.folds)
     if not complete:
         raise ConfigError(
-            f"no seed of model {model} has stored fits of all folds", "run jobs/benchmark.py first"
+            f"no seed of model {model} has stored fits of all folds", "run recbench benchmark first"
         )
     seed = min(row["seed"] for row in complete)
     first = {row["fold"]: row for row in rows if (row["settings_json"], row["seed"]) == (last, seed)}
@@ -105,7 +105,7 @@ def _require_files(store: FileTables, model: str, folders: Sequence[str]) -> Non
     if missing:
         raise DataError(
             f"model {model}: files of {len(missing)} fits were removed, for example {missing[0]}",
-            "jobs/maintain.py --keep-days removes them with age; fit again from another seed: --seeds",
+            "recbench maintain --keep-days removes them with age; fit again from another seed: --seeds",
         )
 
 
@@ -186,7 +186,7 @@ def open_bundle(folder: Path) -> tuple[Bundle, Path]:
         document = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{folder} holds no {FACTS_FILE}: {error}", "jobs/bundle.py pack makes one"
+            f"{folder} holds no {FACTS_FILE}: {error}", "recbench bundle pack makes one"
         ) from None
     bundle = parse(Bundle, document, str(folder / FACTS_FILE))
     if bundle.digest is not None and bundle.digest != digest_document(document):
@@ -305,7 +305,7 @@ def find_earlier_entry(store: FileTables, board: str, bundle: Bundle) -> Entry |
             if retracted:
                 raise DataError(
                     f"bundle {bundle.name} was retracted by {decision['who']}: {decision['reason']}",
-                    f"jobs/bundle.py accept --entry {entry.entry_id} brings it back",
+                    f"recbench bundle accept --entry {entry.entry_id} brings it back",
                 )
             earlier = entry
         elif not retracted and (
@@ -313,7 +313,7 @@ def find_earlier_entry(store: FileTables, board: str, bundle: Bundle) -> Entry |
         ):
             raise DataError(
                 f"the board has the rows of bundle {bundle.name} already, as {entry.name} by {entry.who}",
-                f"where its facts were wrong: jobs/bundle.py retract --entry {entry.entry_id} first",
+                f"where its facts were wrong: recbench bundle retract --entry {entry.entry_id} first",
             )
     return earlier
 
@@ -339,7 +339,7 @@ def _record_decision(
     if accepted is None and (decision is None or decision["decision"] == HELD):
         report(
             f"held back as implausible: {'; '.join(doubts)}. It neither leads nor counts against others;"
-            f" jobs/bundle.py accept --entry {entry.entry_id} --why REASON lets it count"
+            f" recbench bundle accept --entry {entry.entry_id} --why REASON lets it count"
         )
 
 

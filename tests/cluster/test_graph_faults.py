@@ -103,7 +103,7 @@ def plain_run(flags, tmp_path_factory):
         if (plan == "S") not in done:
             folder = tmp_path_factory.mktemp("untroubled")
             more = ["--warehouse", str(folder / "w"), "--plan", "S" if plan == "S" else "R"]
-            command, env = job(folder, [str(ROOT / "jobs" / "embed.py"), *flags, *more])
+            command, env = job(folder, [str(ROOT / "jobs" / "recbench.py"), "embed", *flags, *more])
             with start_process(command, folder / "job.log", folder, **env) as process:
                 assert process.popen.wait(300) == 0, process.remarks[-4000:]
             done[plan == "S"] = vectors(folder / "w")
@@ -142,7 +142,7 @@ def test_every_task_dies_once(plan, flags, plain_run, tmp_path) -> None:
 def test_a_job_killed_between_and_within_layers_goes_on(plan, flags, plain_run, tmp_path) -> None:
     warehouse = tmp_path / "w"
     more = ["--warehouse", str(warehouse), "--plan", plan]
-    command, env = job(tmp_path, [str(ROOT / "jobs" / "embed.py"), *flags, *more])
+    command, env = job(tmp_path, [str(ROOT / "jobs" / "recbench.py"), "embed", *flags, *more])
 
     def commits(name: str) -> int:
         return len(list((warehouse / name / "_delta_log").glob("*.json")))

@@ -60,7 +60,14 @@ def night(folder: Path, warehouse: Path, name: str = "night", day: str = "2026-0
     if not config.exists():
         config.write_text(yaml.safe_dump(TINY))
         properties(conf, spark_driver_memory="1g")
-    command = [sys.executable, str(ROOT / "jobs" / "nightly.py"), "--engine=spark", "--config", str(config)]
+    command = [
+        sys.executable,
+        str(ROOT / "jobs" / "recbench.py"),
+        "nightly",
+        "--engine=spark",
+        "--config",
+        str(config),
+    ]
     command += ["--warehouse", str(warehouse), "--logical-date", day]
     with start_process(
         command, folder / f"{name}.log", folder, RECBENCH_SPARK_PROPERTIES=str(conf), PYTHONPATH=str(ROOT)

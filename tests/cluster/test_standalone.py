@@ -110,7 +110,7 @@ def submit(
         *settings,
         *("--py-files", str(package_zip(folder))),
         *("--archives", f"{environment_archive(folder, python)}#env"),
-        *(str(ROOT / "jobs" / "nightly.py"), "--config", str(config)),
+        *(str(ROOT / "jobs" / "recbench.py"), "nightly", "--config", str(config)),
         *("--warehouse", str(folder / "warehouse"), "--logical-date", "2026-01-01"),
     ]
 

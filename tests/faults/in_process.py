@@ -23,7 +23,7 @@ minutes."""
 
 
 def job(name: str, argv: list[str]) -> tuple[Any, str]:
-    """Return exit code and stderr of `jobs/NAME.py`."""
+    """Return exit code and stderr of `recbench NAME`."""
     code, _, err = job_and_output(name, argv)
     return code, err
 

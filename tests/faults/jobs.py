@@ -27,7 +27,7 @@ class Job:
     """A job of the campaign.
 
     Attributes:
-        name: the script in `jobs/`.
+        name: the command.
         argv: its flags, for a folder of inputs and a warehouse.
         before: a function that prepares the warehouse.
         again: whether a second run adds rows, the same ones each time.

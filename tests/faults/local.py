@@ -1,4 +1,4 @@
-"""Evaluate mutated tables as files by `jobs/evaluate.py --engine local`: no JVM, and the same answers."""
+"""Evaluate mutated tables as files by `recbench evaluate --engine local`: no JVM, and the same answers."""
 
 from __future__ import annotations
 

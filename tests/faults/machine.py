@@ -147,7 +147,7 @@ def unreadable(case: Case, chance: random.Random, folder: Path) -> Verdict:
     kind = chance.choice(["config", "folder of the config"])
     (config if kind == "config" else home).chmod(0o000)
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable]
-    command += [str(ROOT / "jobs" / "nightly.py"), "--config", str(config), "--dry-run"]
+    command += [str(ROOT / "jobs" / "recbench.py"), "nightly", "--config", str(config), "--dry-run"]
     command += ["--warehouse", str(home / "w"), "--logical-date", "2026-01-01"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(folder), "HOME": "/nonexistent"}
     ran = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
@@ -568,7 +568,7 @@ cli.run(nightly.main, nightly.parser(), sys.argv[1:])
 
 def query(warehouse: Path, sql: str) -> tuple[Any, str]:
     ran = subprocess.run(
-        [sys.executable, str(ROOT / "jobs" / "query.py"), "--warehouse", str(warehouse), sql],
+        [sys.executable, str(ROOT / "jobs" / "recbench.py"), "query", "--warehouse", str(warehouse), sql],
         capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     return ran.returncode, ran.stdout

@@ -1,4 +1,4 @@
-"""Evaluate mutated tables as files by `jobs/evaluate.py` on Spark, against the slow answer."""
+"""Evaluate mutated tables as files by `recbench evaluate` on Spark, against the slow answer."""
 
 from __future__ import annotations
 

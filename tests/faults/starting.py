@@ -20,7 +20,7 @@ def start_job(
     name: str, argv: list[str], inputs: Path, log: str = "job", conf: str = "spark.conf", **more: str
 ) -> Iterator[Process]:
     """Start a job in its own session of processes; `more` adds to its environment."""
-    command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *argv]
+    command = [sys.executable, str(ROOT / "jobs" / "recbench.py"), name, *argv]
     env = {"RECBENCH_SPARK_PROPERTIES": str(inputs / conf), "PYTHONPATH": str(ROOT)}
     env |= {"PYSPARK_PYTHON": sys.executable, **more}
     with start_process(command, inputs / f"{log}.log", inputs, **env) as process:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recbench_spark.commands.actions import nightly
+from recbench_spark.commands import nightly
 from recbench_spark.config import Benchmark, Dataset, Evaluation, Split, load_yaml, loading, make_benchmark
 from recbench_spark.errors import ConfigError
 from recbench_spark.metrics import accuracy

@@ -190,7 +190,7 @@ def read_and_write(case: Case, chance: random.Random, inputs: Path, home: Path, 
 def as_nobody(name: str, flags: list[str], home: Path) -> subprocess.CompletedProcess[str]:
     """Run a job as a user who owns nothing here and has no home."""
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable]
-    command += [str(ROOT / "jobs" / f"{name}.py"), *flags]
+    command += [str(ROOT / "jobs" / "recbench.py"), name, *flags]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False, cwd="/",
                           timeout=PATIENCE)  # fmt: skip

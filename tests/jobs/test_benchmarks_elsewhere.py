@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 LONGEST = 2400
 """Seconds after which a job is given up."""
 
-NIGHT = ("nightly.py", "--logical-date", "2026-01-01")
+NIGHT = ("nightly", "--logical-date", "2026-01-01")
 LITTLE: dict[str, object] = {
     "als_64.iterations": 2,
     "mf_bpr.epochs": 1,
@@ -46,7 +46,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "demo": NIGHT,
     "graph": NIGHT,
     "movielens_1m_graph": (*NIGHT, *FEWER),
-    "movielens_100k_rating": ("benchmark.py", "--seeds", "1", "--folds", "0"),
+    "movielens_100k_rating": ("benchmark", "--seeds", "1", "--folds", "0"),
 }
 """The job of each file, and its flags."""
 
@@ -92,7 +92,7 @@ def run_job(folder: Path, place: Place, flags: tuple[str, ...]) -> None:
     for key, value in {**SETTINGS, **place.settings}.items():
         command += ["--conf", f"{key}={value}"]
     job, *rest = flags
-    command += [str(ROOT / "jobs" / job), *rest, "--warehouse", place.warehouse]
+    command += [str(ROOT / "jobs" / "recbench.py"), job, *rest, "--warehouse", place.warehouse]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     disk = str(folder / "disk")
     own = {"PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": disk}

@@ -1,4 +1,4 @@
-"""`jobs/embed.py` as a new user meets it: a list of edges in, embeddings out; mistakes told in words."""
+"""`recbench embed` as a new user meets it: a list of edges in, embeddings out; mistakes told in words."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from recbench_spark.analyses.exposure.kernels import rating_matrix
 from recbench_spark.analyses.exposure.kernels.bandit_feedback import Rounds, contributions
 from recbench_spark.analyses.exposure.kernels.exposure import EstimatorSettings
 from recbench_spark.analyses.exposure.rating_matrix import LOSSES, cell_parts, cell_sums, estimable_totals
+from recbench_spark.commands import estimate as action
 from recbench_spark.commands import estimate as job
-from recbench_spark.commands.actions import estimate as action
 from recbench_spark.config import Bootstrap
 from recbench_spark.core.resampling import percentile_interval, poisson_weights
 from recbench_spark.engine.local import LocalEngine

@@ -947,8 +947,8 @@ def test_misuse_from_python():
 def test_bare_python_from_another_folder(files):
     """No spark-submit, no PYTHONPATH, no working directory to rely on."""
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "JAVA_HOME")}
-    script = str(Path(recbench_spark.__file__).resolve().parents[1] / "jobs" / "evaluate.py")
-    command = [sys.executable, script, "--warehouse", "w", "--model", "m", *BY["lists"]]
+    script = str(Path(recbench_spark.__file__).resolve().parents[1] / "jobs" / "recbench.py")
+    command = [sys.executable, script, "evaluate", "--warehouse", "w", "--model", "m", *BY["lists"]]
     done = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert any(line.split()[:3] == ["ndcg", "1", "1.000000"] for line in done.stdout.splitlines()), (

@@ -39,7 +39,7 @@ def start_job(folder: Path, name: str, job: str, *flags: str) -> AbstractContext
     own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(folder / f"disk-{name}")}
     own["PYTHONPATH"] = ":".join([str(ROOT), *(path for path in sys.path if "hdfs" in path)])
     return start_process(
-        [*command, str(ROOT / "jobs" / job), *flags], folder / f"{name}.log", folder, **own
+        [*command, str(ROOT / "jobs" / "recbench.py"), job, *flags], folder / f"{name}.log", folder, **own
     )
 
 
@@ -48,7 +48,7 @@ def start_night(folder: Path, warehouse: str, suite: str, name: str) -> Abstract
     config = folder / f"{suite}.yaml"
     config.write_text(yaml.safe_dump({**SUITES, **GRAPH_SUITES}[suite]))
     flags = ("--config", str(config), "--warehouse", warehouse, "--logical-date", DAY)
-    return start_job(folder, f"{name}-{suite}", "nightly.py", *flags)
+    return start_job(folder, f"{name}-{suite}", "nightly", *flags)
 
 
 def run_night(folder: Path, warehouse: str, suite: str, name: str) -> str:
@@ -73,7 +73,7 @@ def test_a_night_on_hdfs_after_a_kill_gives_the_bits_of_a_folder(hdfs_place: str
     benchmark = parse(Benchmark, SUITES["tiny"], "tiny")
     assert find_finished_night(warehouse, benchmark, date.fromisoformat(DAY)) is not None
     flags = ("--warehouse", warehouse, "--migrate", "--optimize", "--vacuum-hours", "24")
-    with start_job(tmp_path, "maintain", "maintain.py", *flags) as maintain:
+    with start_job(tmp_path, "maintain", "maintain", *flags) as maintain:
         assert maintain.popen.wait(300) == 0, maintain.remarks[-4000:]
     assert compare_warehouses.main([folder, warehouse]) == 0
 

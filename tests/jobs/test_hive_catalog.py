@@ -45,8 +45,8 @@ def name_metastore(folder: Path, tables: str | None = None) -> dict[str, str]:
     }
 
 
-def submit(folder: Path, name: str, script: Path, *flags: str, tables: str | None = None) -> str:
-    """Run a script by spark-submit with a metastore in a folder; return what it printed."""
+def submit(folder: Path, name: str, script: str, *flags: str, tables: str | None = None) -> str:
+    """Run a script, or a command, by spark-submit with a metastore in a folder; return what it printed."""
     settings, file = {**name_metastore(folder, tables), **SMALL}, "local.conf"
     if tables and tables.startswith("s3"):
         file = "s3.conf"
@@ -58,7 +58,8 @@ def submit(folder: Path, name: str, script: Path, *flags: str, tables: str | Non
         command += ["--conf", f"{key}={value}"]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     own = {"PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable}
-    with start_process([*command, str(script), *flags], folder / f"{name}.log", folder, **own) as process:
+    words = [script] if script.endswith(".py") else [str(ROOT / "jobs" / "recbench.py"), script]
+    with start_process([*command, *words, *flags], folder / f"{name}.log", folder, **own) as process:
         assert process.popen.wait(PATIENCE) == 0, process.remarks[-4000:]
         return (folder / f"{name}.log").read_text()
 
@@ -76,14 +77,14 @@ def test_a_night_in_a_metastore_has_the_bits_of_a_folder(tables: str, tmp_path: 
     config = tmp_path / "tiny.yaml"
     config.write_text(yaml.safe_dump(TINY))
     flags = ("--config", str(config), "--logical-date", "2026-01-01", "--warehouse")
-    night = ROOT / "jobs" / "nightly.py"
+    night = "nightly"
     submit(tmp_path, "catalog", night, *flags, SCHEMA, tables=tables)
     submit(tmp_path, "folder", night, *flags, str(tmp_path / "folder"))
     assert compare_warehouses.main([str(tmp_path / "folder"), tables]) == 0
     assert holds_files(f"{tables}/reports")
     reader = tmp_path / "reader.py"
     reader.write_text(READER)
-    printed = submit(tmp_path, "reader", reader, tables=tables)
+    printed = submit(tmp_path, "reader", str(reader), tables=tables)
     assert "rows [Row(model='item_knn'), Row(model='popular')]" in printed
     (run_id,) = [column for column in RUNS.columns if column.name == "run_id"]
     assert run_id.comment in printed.partition("comment")[2]
@@ -93,7 +94,7 @@ def test_graphs_in_a_metastore_have_the_bits_of_a_folder(tmp_path: Path, inputs:
     """Embeddings under each plan, the next night, walks, trained graph models and indexes."""
     config = tmp_path / "fitted.yaml"
     config.write_text(yaml.safe_dump(GRAPH_SUITES["fitted"]))
-    embed = ROOT / "jobs" / "embed.py"
+    embed = "embed"
     first, again = (str(inputs / f"{name}.parquet") for name in ("first", "again"))
     for warehouse, tables in ((SCHEMA, tmp_path / "tables"), (str(tmp_path / "w"), tmp_path / "w")):
         place, name = ("--warehouse", warehouse), tables.name
@@ -104,8 +105,8 @@ def test_graphs_in_a_metastore_have_the_bits_of_a_folder(tmp_path: Path, inputs:
         night = ("--edges", again, *LAYERS, "--plan", "R", "--previous", model_id)
         submit(tmp_path, f"{name}-R", embed, *place, *night)
         walks = ("--edges", first, "--undirected", "--walks", "20", "--top", "3")
-        submit(tmp_path, f"{name}-walks", ROOT / "jobs" / "neighbourhoods.py", *place, *walks)
+        submit(tmp_path, f"{name}-walks", "neighbourhoods", *place, *walks)
         fitted = ("--config", str(config), "--logical-date", "2026-01-01")
-        submit(tmp_path, f"{name}-fitted", ROOT / "jobs" / "nightly.py", *place, *fitted)
+        submit(tmp_path, f"{name}-fitted", "nightly", *place, *fitted)
         assert len(read_vectors(str(tables))) >= 3
     assert compare_warehouses.main([str(tmp_path / "w"), str(tmp_path / "tables")]) == 0

@@ -1,4 +1,4 @@
-"""jobs/init.py: logs in the shapes of public data sets, what is refused, a night of a file it writes."""
+"""recbench init: logs in the shapes of public data sets, what is refused, a night of a file it writes."""
 
 from __future__ import annotations
 

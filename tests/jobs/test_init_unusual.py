@@ -1,4 +1,4 @@
-"""jobs/init.py: encodings, blanks, ratings and times of unusual names and forms, values for no rating."""
+"""recbench init: encodings, blanks, ratings and times of unusual names and forms, values for no rating."""
 
 from __future__ import annotations
 

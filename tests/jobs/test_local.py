@@ -18,8 +18,7 @@ import pytest
 import recbench_spark
 from recbench_spark import cli
 from recbench_spark.commands import evaluate as job
-from recbench_spark.commands import query
-from recbench_spark.commands.actions import embed
+from recbench_spark.commands import node_lists, query
 from recbench_spark.core.compiling import announce_compiling
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, StoreError
 from recbench_spark.evaluation import engines
@@ -156,7 +155,7 @@ def test_at_the_limit_of_auto_memory_is_what_the_documentation_says(tmp_path: Pa
     pq.write_table(pa.table(truth), tmp_path / "truth.parquet")
     words = [f"--{name}={tmp_path / name}.parquet" for name in ("lists", "truth")]
     words += ["--warehouse", str(tmp_path / "w"), "--model", "m"]
-    code, said, peak = run_measured(str(ROOT / "jobs" / "evaluate.py"), *words)
+    code, said, peak = run_measured(str(ROOT / "jobs" / "recbench.py"), "evaluate", *words)
     assert code == 0, said
     assert "engine local: 2,000,000 rows" in said and peak < 1 << 20, peak
 
@@ -287,7 +286,7 @@ def test_tasks_that_compile_side_by_side_say_it_once(
 def test_a_job_announces_a_cold_cache_as_a_user_sees_it(files: Path, tmp_path: Path) -> None:
     """An empty folder is announced, filled, and not announced again."""
     words = argv(files, tmp_path / "w", "--metrics", "hit")
-    command = [sys.executable, str(ROOT / "jobs" / "evaluate.py"), *words]
+    command = [sys.executable, str(ROOT / "jobs" / "recbench.py"), "evaluate", *words]
     for messages in ("compiling kernels, once", ""):
         env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
         env["TMPDIR"] = tempfile.mkdtemp(dir=tmp_path)
@@ -335,7 +334,7 @@ def test_one_warehouse_written_by_both_engines_at_once(spark, files: Path, tmp_p
         if engine == "spark":
             ends.append((run(job, *words), b""))
             return
-        command = [sys.executable, str(ROOT / "jobs" / "evaluate.py"), *words]
+        command = [sys.executable, str(ROOT / "jobs" / "recbench.py"), "evaluate", *words]
         done = subprocess.run(command, check=False, capture_output=True)
         ends.append((done.returncode, done.stderr))
 
@@ -514,15 +513,15 @@ def test_a_large_question_is_sparks(warehouse: str, monkeypatch) -> None:
 def test_a_file_of_nodes_is_text_with_an_id_a_line(tmp_path: Path) -> None:
     ids = tmp_path / "ids"
     ids.write_bytes("\ufeff17\r\n42\n".encode())
-    assert embed.read_lines(str(ids)) == ["17", "42"]
+    assert node_lists.read_lines(str(ids)) == ["17", "42"]
     for content in (b"PAR1\x15\x04\xff\xfe", b"17\x00\x0042", gzip.compress(b"17\n42\n")):
         ids.write_bytes(content)
         with pytest.raises(ConfigError, match=f"--nodes @{ids}: the file is not UTF-8 text"):
-            embed.read_lines(str(ids))
+            node_lists.read_lines(str(ids))
     with pytest.raises(ConfigError, match="Is a directory"):
-        embed.read_lines(str(tmp_path))
+        node_lists.read_lines(str(tmp_path))
     with pytest.raises(MissingError, match="no such file"):
-        embed.read_lines(str(tmp_path / "none"))
+        node_lists.read_lines(str(tmp_path / "none"))
 
 
 def test_auto_counts_the_users_of_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`jobs/embed.py --nearest`: lists of nearest nodes against a sort of all pairs, under any cut."""
+"""`recbench embed --nearest`: lists of nearest nodes against a sort of all pairs, under any cut."""
 
 from __future__ import annotations
 

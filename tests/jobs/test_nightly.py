@@ -1,4 +1,4 @@
-"""jobs/nightly.py: flags, exit codes, and what it prints."""
+"""recbench nightly: flags, exit codes, and what it prints."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from recbench_spark import __version__, cli, estimate, evaluate, maintain, nightly, propensity, split
+from recbench_spark import __version__, cli
 from recbench_spark.benchmark import run_night
-from recbench_spark.commands.actions import backfill
-from recbench_spark.commands.actions.nightly import check_item_features
+from recbench_spark.commands import estimate, evaluate, maintain, nightly, propensity, split
+from recbench_spark.commands import nightly as backfill
+from recbench_spark.commands.nightly import check_item_features
 from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError, Interrupted
 from recbench_spark.runtime.journal import Journal
@@ -54,7 +55,8 @@ def test_a_dry_run_needs_no_java_and_writes_nothing(tmp_path: Path) -> None:
     """A bare python process from another folder, with nothing but Python on its path."""
     command = [
         sys.executable,
-        str(ROOT / "jobs" / "nightly.py"),
+        str(ROOT / "jobs" / "recbench.py"),
+        "nightly",
         *flags("demo", tmp_path / "w", "--dry-run"),
     ]
     env = {"PATH": "/nonexistent", "HOME": str(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}

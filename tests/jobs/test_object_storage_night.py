@@ -90,7 +90,7 @@ def start_job(folder: Path, name: str, job: str, *flags: str, **variables: str) 
     command += ["--properties-file", str(ROOT / "conf" / "spark" / "s3.conf")]
     for key, value in {**ON_THIS_MACHINE, "spark.eventLog.dir": events.as_uri()}.items():
         command += ["--conf", f"{key}={value}"]
-    command += [str(ROOT / "jobs" / job), *flags]
+    command += [str(ROOT / "jobs" / "recbench.py"), job, *flags]
     own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, **variables}
     with start_process(command, folder / f"{name}.log", folder, **own) as process:
         yield process
@@ -101,7 +101,7 @@ def start_night(folder: Path, warehouse: str, suite: str, name: str, **variables
     config = folder / f"{suite}.yaml"
     config.write_text(yaml.safe_dump({**SUITES, **GRAPH_SUITES}[suite]))
     flags = ("--config", str(config), "--warehouse", warehouse, "--logical-date", DAY)
-    return start_job(folder, f"{name}-{suite}", "nightly.py", *flags, **variables)
+    return start_job(folder, f"{name}-{suite}", "nightly", *flags, **variables)
 
 
 def run_at_once(folder: Path, warehouse: str, name: str, profile: Path) -> None:
@@ -162,7 +162,7 @@ def test_nights_on_s3_at_once_and_after_a_kill_give_the_bits_of_a_folder(
         benchmark = parse(Benchmark, settings, suite)
         assert find_finished_night(warehouse, benchmark, date.fromisoformat(DAY)) is not None
     flags = ("--warehouse", warehouse, "--migrate", "--optimize", "--vacuum-hours", "24")
-    with start_job(tmp_path, "maintain", "maintain.py", *flags) as maintain:
+    with start_job(tmp_path, "maintain", "maintain", *flags) as maintain:
         assert maintain.popen.wait(300) == 0, maintain.remarks[-4000:]
     assert compare_warehouses.main([folder, warehouse]) == 0
     assert list_holders(s3_server.endpoint, tmp_path), "the jobs name the address nowhere"

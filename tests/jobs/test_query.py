@@ -1,4 +1,4 @@
-"""jobs/query.py: names, statements, and mistakes."""
+"""recbench query: names, statements, and mistakes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from recbench_spark import cli
 from recbench_spark.commands import compare, query
-from recbench_spark.commands.actions import query as asking
+from recbench_spark.commands import query as asking
 from recbench_spark.errors import ConfigError
 from recbench_spark.query import local_engine
 from recbench_spark.query.sql_guard import check_query

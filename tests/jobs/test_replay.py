@@ -1,4 +1,4 @@
-"""`jobs/replay.py` without a JVM: the generated log, a log from files, refusals, and a killed run."""
+"""`recbench replay` without a JVM: the generated log, a log from files, refusals, and a killed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jobs/replay.py` with Spark and in one process: the same rows and the same sentences."""
+"""`recbench replay` with Spark and in one process: the same rows and the same sentences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from recbench_spark.auctions.settings import AuctionWorld, load_replay
 from recbench_spark.auctions.worlds import make_auctions
-from recbench_spark.commands.actions import replay
+from recbench_spark.commands import replay
 from recbench_spark.commands.replay import main, parser
 from recbench_spark.errors import DataError, RecbenchError
 from recbench_spark.schemas import REJECTS, REPLAYS

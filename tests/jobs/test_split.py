@@ -1,4 +1,4 @@
-"""jobs/split.py: flags, tables, audit, gates, exit codes."""
+"""recbench split: flags, tables, audit, gates, exit codes."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def submit(project: Path, hadoop: Hadoop, night: dict[str, Any]) -> tuple[int, s
     """Type the command for a night; return its exit code and what it printed."""
     (project / "my.yaml").write_text(yaml.safe_dump(night))
     words = read_command(ROOT / "docs" / "how_to" / "cluster.md", "YARN")
-    at = words.index("jobs/nightly.py")
+    at = words.index("jobs/recbench.py")
     numbers = [word for key, value in SMALL.items() for word in ("--conf", f"{key}={value}")]
     words[at:at] = ["--num-executors", "1", *numbers]
     # The two interpreters are those of a shell in which the command for a standalone cluster was typed.
@@ -94,7 +94,7 @@ def run_in_folder(tmp_path: Path, night: dict[str, Any]) -> str:
     """Run a night in a folder of this machine; return the folder."""
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(night))
     flags = ("--config", "my.yaml", "--warehouse", str(tmp_path / "w"), "--logical-date", DAY)
-    with start_job(tmp_path, "folder", "nightly.py", *flags) as job:
+    with start_job(tmp_path, "folder", "nightly", *flags) as job:
         assert job.popen.wait(500) == 0, job.remarks[-4000:]
     return str(tmp_path / "w")
 

@@ -174,7 +174,7 @@ def test_an_older_warehouse_is_migrated(spark, tmp_path: Path, capsys: pytest.Ca
     root = older_runs(spark, tmp_path / "w").root
     with pytest.raises(StoreError) as error:
         Store(spark, root)
-    assert f"jobs/maintain.py --warehouse {root} --migrate" in str(error.value)
+    assert f"recbench maintain --warehouse {root} --migrate" in str(error.value)
     assert job("--warehouse", root, "--migrate") == 0
     assert "ADD COLUMNS" in capsys.readouterr().err
 

@@ -260,7 +260,7 @@ def job_line(place: Path, *flags: str) -> list[str]:
 
 
 def test_the_job_starts_no_java(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("recbench_spark.commands.actions.nightly.open_store", pytest.fail)
+    monkeypatch.setattr("recbench_spark.commands.nightly.open_store", pytest.fail)
     flags = job_line(tmp_path / "w", "--set=evaluation.bootstrap.replicates=10")
     assert job.main(job.parser().parse_args(flags)) == 0
     said = capsys.readouterr()
@@ -286,7 +286,7 @@ def test_a_night_that_ended_half_way_is_completed(
     whole_night: Path, tmp_path: Path, sent: signal.Signals
 ) -> None:
     """It ends while models are ranked: nothing is visible; the next run has the tables of a whole one."""
-    words = [sys.executable, "jobs/nightly.py", *job_line(tmp_path / "w", *HALF)]
+    words = [sys.executable, "jobs/recbench.py", "nightly", *job_line(tmp_path / "w", *HALF)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as started:
         assert started.stdout is not None
         for line in started.stdout:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from recbench_spark.commands import evaluate as evaluate_action
 from recbench_spark.commands import evaluate as evaluate_command
-from recbench_spark.commands.actions import evaluate as evaluate_action
 from recbench_spark.config import Benchmark, Dataset, Evaluation, Split
 from recbench_spark.config.evaluation import Bootstrap, CandidateDraw, Exposure, Propensities, Strata
 from recbench_spark.evaluation.options import KINDS

@@ -17,7 +17,7 @@ from recbench_spark import benchmark as benchmark_night
 from recbench_spark import cli
 from recbench_spark.cli import read_error
 from recbench_spark.commands import multiverse, nightly
-from recbench_spark.commands.actions import multiverse as multiverse_work
+from recbench_spark.commands import multiverse as multiverse_work
 from recbench_spark.errors import ConfigError, Interrupted
 from recbench_spark.night.night_states import record_state
 from recbench_spark.night.night_status import night_file
@@ -111,7 +111,7 @@ def test_a_night_of_a_multiverse_records_how_it_ended(
     flags = ["--config", tmp_path / "shop.yaml", "--warehouse", tmp_path, "--logical-date", DAY]
     words = [*map(str, flags), "--protocols=RO_RS", "--candidates=unseen"]
     with pytest.raises(ConfigError):
-        multiverse_work.run(multiverse.parser().parse_args(words))
+        multiverse_work.main(multiverse.parser().parse_args(words))
     ended = read_state(tmp_path, "shop-RO_RS-unseen")
     assert (ended["state"], ended["exit_code"]) == ("failed", 2)
 

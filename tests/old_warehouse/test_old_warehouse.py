@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from recbench_spark import __version__, cli, maintain, nightly, query
+from recbench_spark import __version__, cli
+from recbench_spark.commands import maintain, nightly, query
 from recbench_spark.query.local_engine import find_names
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.store import Store

@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from recbench_spark.commands.actions.backfill import list_conclusions
-from recbench_spark.commands.actions.nightly import print_board
+from recbench_spark.commands.nightly import list_conclusions, print_board
 from recbench_spark.metrics.kernels.about import ABOUT
 from recbench_spark.query.command_lines import command_anywhere, query_command
 from recbench_spark.reports import (

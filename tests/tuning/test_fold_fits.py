@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.commands.actions.benchmark import format_table, select_models
+from recbench_spark.commands.benchmark import format_table, select_models
 from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
 from recbench_spark.models.fits import running

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recbench_spark.boards.search_spaces import replace_settings
-from recbench_spark.commands.actions.tune import describe_result, dry_run, resolve_search
+from recbench_spark.commands.tune import describe_result, dry_run, resolve_search
 from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.fits import running

@@ -14,8 +14,8 @@ import pytest
 
 from recbench_spark import reports
 from recbench_spark.commands import bundle as job
-from recbench_spark.commands.actions.board import board_facts
-from recbench_spark.commands.actions.bundle import add_flag_facts, run_ranking_model
+from recbench_spark.commands.board import board_facts
+from recbench_spark.commands.bundle import add_flag_facts, run_ranking_model
 from recbench_spark.config import parse
 from recbench_spark.config.benchmark import Benchmark
 from recbench_spark.errors import ConfigError, DataError

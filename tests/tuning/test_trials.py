@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.commands.actions.tune import describe_result, dry_run
+from recbench_spark.commands.tune import describe_result, dry_run
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.errors import ConfigError
 from recbench_spark.night.night import open_night

@@ -8,7 +8,6 @@ import inspect
 import os
 from collections.abc import Callable, Iterable
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -17,7 +16,7 @@ import recbench_spark
 from recbench_spark import errors
 from recbench_spark.analyses.comparisons.comparison import Comparison
 from recbench_spark.auctions.settings import ReplayFile
-from recbench_spark.commands.dispatch import list_commands
+from recbench_spark.commands.dispatch import list_commands, make_parser
 from recbench_spark.config import Benchmark
 from recbench_spark.config.bundle import Bundle
 from recbench_spark.core.definitions import PRESET_VERSIONS, PRESETS, Definition
@@ -278,7 +277,7 @@ def _write_columns(name: str) -> str:
 
 def list_parsers() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each command."""
-    return {name: import_module(f"recbench_spark.commands.{name}").parser() for name in list_commands()}
+    return {name: make_parser(name) for name in list_commands()}
 
 
 def list_flags(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -295,8 +294,9 @@ def make_commands() -> str:
     """Return the page of commands and flags."""
     parts = [
         "# Commands\n",
-        "`recbench NAME`, `python -m recbench_spark NAME` and `python jobs/NAME.py` are the same. All have"
-        " `--help`, `--version` and `--debug`, which shows the whole trace of an error.\n",
+        "`recbench NAME` and `python -m recbench_spark NAME` are the same; spark-submit takes"
+        " `jobs/recbench.py NAME`. All have `--help`, `--version` and `--debug`, which shows the whole"
+        " trace of an error.\n",
         write_table(
             ("command", "what it does"),
             [(f"[`{name}`](#{name})", text) for name, text in list_commands().items()],

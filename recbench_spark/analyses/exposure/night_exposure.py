@@ -121,7 +121,7 @@ def read_propensities(store: FileTables, split_id: str, exposure: Exposure) -> p
         write_propensities(ExposureLog(store, split_id, rows, HISTORY, items), settings)
         propensities = _read_stored(store, split_id, name)
     if not len(propensities):
-        raise DataError(f"no propensities '{settings.name}' of split {split_id}", "jobs/propensity.py")
+        raise DataError(f"no propensities '{settings.name}' of split {split_id}", "recbench propensity")
     return propensities
 
 

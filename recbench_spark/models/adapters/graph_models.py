@@ -1,6 +1,6 @@
 """`kind: graph`: a night's model that is embedded over the graph of its split's training part.
 
-`graphs.pipeline` builds graphs and applies layers; `jobs/embed.py` uses it as well.
+`graphs.pipeline` builds graphs and applies layers; `recbench embed` uses it as well.
 """
 
 from __future__ import annotations

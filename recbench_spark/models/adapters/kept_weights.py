@@ -15,7 +15,7 @@ from recbench_spark.storage.seals import find_damage, read_seal, write_seal
 from recbench_spark.storage.uris import join_uri
 
 WEIGHTS_FILE = "weights.safetensors"
-"""File of a fit's folder with the final weights; `jobs/embed.py --weights` reads those of graph models."""
+"""File of a fit's folder with the final weights; `recbench embed --weights` reads those of graph models."""
 
 
 def find_weights(data: SplitData, key: str) -> str:

@@ -1,6 +1,6 @@
 """Define the layers of PinSage and GraphSAGE in torch.
 
-Equations and names are those of `graphs.kernels.layers`. Trained weights go into `jobs/embed.py` unchanged:
+Equations and names are those of `graphs.kernels.layers`. `recbench embed` takes trained weights unchanged:
 `state_dict` has the names of `model_weight_shapes`. Sources: Ying et al. 2018, algorithm 1; Hamilton et al.
 2017, algorithm 1 and section 3.3.
 """
@@ -153,7 +153,7 @@ class GraphNetwork(nn.Module):
         return {name: w.detach().to(torch.float32).numpy() for name, w in self.state_dict().items()}
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file for `jobs/embed.py --weights`, completely or not at all."""
+        """Write a safetensors file for `recbench embed --weights`, completely or not at all."""
         from safetensors.numpy import save  # noqa: PLC0415
 
         content = save({name: np.ascontiguousarray(w) for name, w in self.export_weights().items()})
