@@ -152,14 +152,17 @@ WHOLE: dict[str, Any] = {
     "models": [{"name": "popular", "kind": "popular"}, {"name": "als", "kind": "als"}],
 }
 NOT_RUN = {
+    "contributor-2": "tests/test_start.py runs it",
+    "graph_platform-6": "tests/test_start.py runs it",
+    "nightly_team-6": "tests/test_start.py runs it",
+    "researcher-0": "tests/test_start.py runs it",
     "README-2": "tests/test_readme.py runs it",
-    "evaluate_tables-1": "tests/test_readme.py runs it",
-    "graph_embeddings-1": "a model file of recbench embed, and no benchmark file",
-    "embed_a_pyg_model-0": "tests/jobs/test_pyg_lesson.py runs it",
-    "embed_a_pyg_model-1": "a model file of recbench embed; tests/jobs/test_pyg_lesson.py runs it",
-    "bi-0": "it opens an exported file; tests/jobs/test_export.py runs the questions of the page",
-    "bi-6": "a dashboard of streamlit, which is no requirement",
-    "duckdb_and_bi-0": "it reads the warehouse of the demo",
+    "evaluate_tables-3": "tests/test_readme.py runs it",
+    "graph_embeddings-2": "a model file of recbench embed, and no benchmark file",
+    "embed_a_pyg_model-2": "tests/jobs/test_pyg_lesson.py runs it",
+    "embed_a_pyg_model-3": "a model file of recbench embed; tests/jobs/test_pyg_lesson.py runs it",
+    "bi-2": "it opens an exported file; tests/jobs/test_export.py runs the questions of the page",
+    "duckdb_and_bi-2": "it reads the warehouse of the demo",
     "results-0": "a test below runs it on a file of its own",
 }
 """Blocks of YAML and Python that the tests of all pages leave out, and why."""

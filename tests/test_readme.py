@@ -23,7 +23,7 @@ from tools.notebooks import NOTEBOOKS, needs_warehouse
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
-    *(f"docs/{page}.md" for page in ("start/install", "how_to/evaluate_tables", "how_to/night_options")),
+    *(f"docs/{page}.md" for page in ("how_to/install", "how_to/evaluate_tables", "how_to/night_options")),
 )
 README = "\n\n".join((ROOT / page).read_text() for page in PAGES)
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
@@ -86,7 +86,8 @@ def test_every_line_is_run_or_says_why_not() -> None:
     for line in LINES:
         skipped = [start for start in NOT_RUN if line.startswith(start)]
         assert len(skipped) == 1 or any(part in line for part in RUN), line
-    assert {kind for kind, _ in FENCED} == {"", "python", "yaml"}
+    # Blocks of bash run in tests/test_start.py.
+    assert {kind for kind, _ in FENCED} == {"", "python", "yaml", "bash", "text"}
     for start in NOT_RUN:
         assert any(line.startswith(start) for line in LINES), start
 

@@ -64,7 +64,7 @@ class MissingPackageError(RecbenchError, ModuleNotFoundError):
 def install_command(extra: str) -> str:
     """Return the command that installs what an extra brings.
 
-    It names packages, since recbench-spark itself is in no registry (docs/start/install.md).
+    It names packages, since recbench-spark itself is in no registry (docs/how_to/install.md).
 
     >>> install_command("torch")
     "pip install 'torch>=2.6' 'safetensors>=0.5'"
