@@ -16,7 +16,8 @@ import yaml
 from nbclient import NotebookClient
 from nbformat import read as read_notebook
 
-from recbench_spark.commands import benchmark, board, cli, compare, embed, evaluate, nightly, query, tune
+from recbench_spark import cli
+from recbench_spark.commands import benchmark, board, compare, embed, evaluate, nightly, query, tune
 from recbench_spark.config import load_benchmark
 from tools.notebooks import NOTEBOOKS, needs_warehouse
 

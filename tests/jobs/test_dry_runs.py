@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recbench_spark import cli
 from recbench_spark.commands import (
     benchmark,
     board,
     bundle,
-    cli,
     embed,
     estimate,
     evaluate,

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from recbench_spark.commands import benchmark, board, bundle, cli, maintain, multiverse, tune
+from recbench_spark import cli
+from recbench_spark.commands import benchmark, board, bundle, maintain, multiverse, tune
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.night.runners import choose_job_runner, count_no_log

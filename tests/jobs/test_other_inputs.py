@@ -15,7 +15,8 @@ import pyarrow.csv as pacsv
 import pytest
 from deltalake import write_deltalake
 
-from recbench_spark.commands import benchmark, bundle, cli, embed, nightly, tune
+from recbench_spark import cli
+from recbench_spark.commands import benchmark, bundle, embed, nightly, tune
 from recbench_spark.config import load_benchmark
 from recbench_spark.config.placeholders import fill_placeholders
 from recbench_spark.night.night_status import find_finished_night

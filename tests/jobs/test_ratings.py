@@ -10,7 +10,8 @@ import pytest
 
 from jobs.bench import ratings as bench
 from jobs.studies import ratings as study
-from recbench_spark.commands import benchmark, board, bundle, cli, tune
+from recbench_spark import cli
+from recbench_spark.commands import benchmark, board, bundle, tune
 from recbench_spark.config import find_benchmark, load_benchmark
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating.registry import FAMILIES
