@@ -17,14 +17,14 @@ from contextlib import suppress
 from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from recbench_spark import __version__
 from recbench_spark.core.extras import explain, stop_without_core
 
 stop_without_core()  # before the imports below, which old packages fail in words of their own
 
-from recbench_spark.config import INT, MAX_CURVE, refuse_secrets  # noqa: E402
+from recbench_spark.config import INT, MAX_CURVE, NAME, refuse_secrets  # noqa: E402
 from recbench_spark.errors import (  # noqa: E402
     FAILED,
     USAGE,
@@ -36,6 +36,8 @@ from recbench_spark.errors import (  # noqa: E402
     nearest,
 )
 from recbench_spark.runtime.failures import describe_error, spark_errors  # noqa: E402
+
+Number = TypeVar("Number", int, float)
 
 HINTS = {USAGE: "--help lists every flag; --config demo is a benchmark file of this package"}
 MAX_DAYS = 3660
@@ -99,6 +101,12 @@ def check_text(flag: str, text: str) -> None:
     if "\0" in text or _is_garbled(text):
         raise ConfigError(f"{flag}: text that is not UTF-8", "check the terminal's encoding")
     refuse_secrets(text, flag)
+
+
+def check_name(name: str) -> None:
+    """Check the name of a model, a suite or a benchmark. Raises ConfigError."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"'{name}' is not a usable name", "use letters, digits, dot, dash and underscore")
 
 
 def _is_garbled(text: str) -> bool:
@@ -332,12 +340,16 @@ def add_flags(flags: argparse._ActionsContainer, *names: str, **changes: Any) ->
         flags.add_argument(f"--{name}", **{**SHARED[name], **changes})
 
 
+def _split_numbers(text: str, kind: type[Number], example: str) -> tuple[Number, ...]:
+    try:
+        return tuple(map(kind, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list like {example}") from None
+
+
 def parse_cutoffs(text: str) -> tuple[int, ...]:
     """Parse cut-offs of the command line: `1,3,10`."""
-    try:
-        cuts = tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 1,3,10") from None
+    cuts = tuple(sorted(set(_split_numbers(text, int, "1,3,10"))))
     if cuts[0] < 1:
         raise argparse.ArgumentTypeError(f"cut-offs start at 1, and {cuts[0]} was given")
     if cuts[-1] > INT:
@@ -370,10 +382,7 @@ def parse_counts(text: str) -> tuple[int, ...]:
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Parse different whole numbers from 0 such as 0,1,2."""
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0,1,2") from None
+    numbers = _split_numbers(text, int, "0,1,2")
     if len(set(numbers)) < len(numbers) or min(numbers) < 0:
         raise argparse.ArgumentTypeError(f"'{text}': whole numbers from 0, each once")
     return numbers
@@ -423,10 +432,7 @@ def parse_columns(text: str, example: str, flag: str = "--columns") -> dict[str,
 
 def parse_numbers(text: str) -> tuple[float, ...]:
     """Parse finite numbers of the command line, each of them once: `0.1,0.5`."""
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0.1,0.5") from None
+    values = _split_numbers(text, float, "0.1,0.5")
     if not all(map(math.isfinite, values)) or len(set(values)) < len(values):
         raise argparse.ArgumentTypeError(f"'{text}': finite numbers, each once")
     return values

@@ -401,7 +401,7 @@ def test_make_sql_hands_the_question_on_as_it_is(tmp_path):
     command = ["make", "-s", "sql", f"PY={python}", "CORE=", f"Q={query} $(shell touch {tmp_path}/three)"]
     done = subprocess.run([*command, "WAREHOUSE="], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == f"{query} $(shell touch {tmp_path}/three)", done.stderr
-    assert done.stdout.splitlines()[1:3] == ["--warehouse", ""]
+    assert done.stdout.splitlines()[2:5] == ["query", "--warehouse", ""]
     assert [path.name for path in tmp_path.iterdir()] == ["python"]
 
 

@@ -20,10 +20,15 @@ from recbench_spark.core.extras import CORE, EXTRAS, install_command, list_packa
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
+def run(*words: str, code: str = "", cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     start = ["-c", code] if code else ["-m", "recbench_spark"]
     return subprocess.run(
-        [sys.executable, *start, *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, *start, *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(cwd)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -60,10 +65,12 @@ def test_help_of_all_and_of_one_and_wrong_names() -> None:
 
 
 LOADED = """
-import atexit, sys
+import sys
 from recbench_spark.commands import dispatch
 heavy = {"numpy", "pandas", "pyarrow", "pyspark", "torch", "numba", "duckdb", "matplotlib"}
 try:
+    for name in dispatch.list_commands():
+        dispatch.make_parser(name)
     dispatch.main()
 except SystemExit:
     loaded = sorted(heavy & set(sys.modules))
@@ -76,6 +83,22 @@ def test_help_loads_nothing_that_takes_long(words: tuple[str, ...]) -> None:
     done = run(*words, code=LOADED)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: recbench")
+
+
+WORK = '"""List the queries, run one and print its rows, or export the warehouse."""\n'
+
+
+def test_a_flag_is_added_in_one_file(tmp_path: Path) -> None:
+    """Help, completion and the work have a flag that the module of its command adds."""
+    shutil.copytree(ROOT / "recbench_spark", tmp_path / "recbench_spark")
+    module = tmp_path / "recbench_spark" / "commands" / "query.py"
+    text = module.read_text()
+    assert text.count("    return flags\n") == text.count(WORK) == 1
+    text = text.replace("    return flags\n", '    add("--aloud", help="say so")\n    return flags\n')
+    module.write_text(text.replace(WORK, f"{WORK}    print(args.aloud)\n"))
+    assert "say so" in run("query", "--help", cwd=tmp_path).stdout
+    assert "--aloud" in run("completion", "bash", cwd=tmp_path).stdout
+    assert run("query", "--aloud", "here", "--list", cwd=tmp_path).stdout.startswith("here\ntables:")
 
 
 def test_errors_name_the_command_that_runs_and_not_a_file_of_jobs(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def run(line: str, *more: str) -> int | str | None:
 
 def line_with(*parts: str) -> str:
     """The one line of the README's blocks that has all of these parts."""
-    (match,) = [line for line in LINES if all(part in line for part in parts)]
+    (match,) = {line for line in LINES if all(part in line for part in parts)}
     return match
 
 

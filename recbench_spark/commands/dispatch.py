@@ -66,7 +66,10 @@ def make_parser(name: str) -> Parser:
 
     Its module runs under the name `flags`, and leaves out the block `if __name__ != "flags"`.
     """
-    parser: Parser = runpy.run_module(f"{__package__}.{name}", run_name="flags")["parser"]()
+    path = f"{__package__}.{name}"
+    loaded = sys.modules.get(path)
+    module = vars(loaded) if loaded else runpy.run_module(path, run_name="flags")
+    parser: Parser = module["parser"]()
     return parser
 
 

@@ -13,14 +13,7 @@ import pyarrow as pa
 from recbench_spark import __version__
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_models, check_warehouse
-from recbench_spark.config import (
-    Benchmark,
-    Dataset,
-    EmbeddingsModel,
-    ListsModel,
-    ModelConfig,
-    ScoresModel,
-)
+from recbench_spark.config import Benchmark, Dataset, EmbeddingsModel, ListsModel, ModelConfig, ScoresModel
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
 from recbench_spark.night.night_status import NightOutcome
 from recbench_spark.night.run_keys import evaluation_paths

@@ -27,7 +27,7 @@ from operator import itemgetter
 from typing import Any
 
 from recbench_spark import cli
-from recbench_spark.config import NAME, Bootstrap, parse
+from recbench_spark.config import Bootstrap, parse
 from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 
@@ -157,10 +157,7 @@ def fill_defaults(args: argparse.Namespace) -> argparse.Namespace:
 def check_flags(args: argparse.Namespace) -> None:
     """Check that the flags agree and that their values make sense. Raises ConfigError."""
     for name in (args.model, args.suite):
-        if not NAME.fullmatch(name):
-            raise ConfigError(
-                f"'{name}' is not a usable name", "use letters, digits, dot, dash and underscore"
-            )
+        cli.check_name(name)
     if args.matrix and not args.propensities:
         raise ConfigError("--propensities is missing", "give a table of item_id, propensity, for example")
     if args.rounds and args.reader == "open_bandit" and policy_name(args) == "given":

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark import cli
-from recbench_spark.config import DEFAULT_METRICS, NAME, Bootstrap, Views
+from recbench_spark.config import DEFAULT_METRICS, Bootstrap, Views
 from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.evaluation.options import (
@@ -196,10 +196,7 @@ def _publish(store: FileTables, result: Any, run: dict[str, Any]) -> None:
 def check_flags(args: argparse.Namespace, kind: str) -> Definition:
     """Check the flags against each other and return the definition of the metrics."""
     for name in (args.model, args.suite):
-        if not NAME.fullmatch(name):
-            raise ConfigError(
-                f"'{name}' is not a usable name", "use letters, digits, dot, dash and underscore"
-            )
+        cli.check_name(name)
     _refuse_unused(args, kind)
     _check_sides(args)
     if not args.predictions and not args.truth and not args.pairs:

@@ -31,7 +31,6 @@ if __name__ != "flags":
     )
     from recbench_spark.commands.logs import name_log
     from recbench_spark.core.documents import load_yaml
-    from recbench_spark.core.strict_settings import NAME
     from recbench_spark.sources.log_columns import FLAGS, ChosenColumns, choose_columns, may_be_rating
     from recbench_spark.sources.log_files import open_log_file
     from recbench_spark.sources.log_values import (
@@ -40,6 +39,7 @@ if __name__ != "flags":
         profile_columns,
         share_known_users,
     )
+    from recbench_spark.core.text_tables import align_cells
 
 
 def parser() -> cli.Parser:
@@ -67,8 +67,7 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Look at the log, print what was taken, write the benchmark file."""
     name = args.name or name_log(args.log)
-    if not NAME.fullmatch(name):
-        raise ConfigError(f"'{name}' is not a usable name", "use letters, digits, dot, dash and underscore")
+    cli.check_name(name)
     output = Path(args.output or f"{name}.yaml")
     if output.exists() and not args.force and not args.dry_run:
         raise ConfigError(f"{output} exists", "--force writes over it, --output names another file")
@@ -132,17 +131,13 @@ def describe_choice(path: str, rows: int, columns: Sequence[ColumnFacts], chosen
     for role in FLAGS:
         column = chosen.columns.get(role)
         table.append((role, *_describe_column(column)) if column else (role, "none", *[""] * 5))
-    widths = [max(len(line[n]) for line in table) for n in range(len(table[0]))]
-    lines = [
-        "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)) for line in table
-    ]
     taken = {column.name for column in chosen.columns.values()}
     rest = [_describe_rest(column, chosen) for column in columns if column.name not in taken]
     notes = [f"unit of times: {chosen.unit}; {chosen.unit_reason}"] if chosen.unit else []
     notes += [f"not taken: {', '.join(rest[:20])}"] if rest else []
     if not chosen.unit:
         notes.append("no times: rows are split at random, by hash")
-    return "\n".join([f"{path}: {rows:,} rows", *(line.rstrip() for line in lines), *notes])
+    return "\n".join([f"{path}: {rows:,} rows", *align_cells(table, right=()), *notes])
 
 
 def _describe_rest(column: ColumnFacts, chosen: ChosenColumns) -> str:

@@ -11,6 +11,7 @@ from recbench_spark.errors import FallbackToSpark
 from recbench_spark.query.local_engine import MAX_LOCAL_ROWS, find_names, run_query
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java, require_session
 from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.sql_quotes import quote_sql
 
 Ask = Callable[[str], pd.DataFrame]
 """Returns the rows of a query."""
@@ -51,4 +52,4 @@ def list_texts(texts: Iterable[str]) -> str:
     >>> list_texts(["a", "b's"])
     "'a', 'b''s'"
     """
-    return ", ".join("'" + text.replace("'", "''") + "'" for text in texts) or "NULL"
+    return ", ".join(map(quote_sql, texts)) or "NULL"

@@ -19,6 +19,7 @@ from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, Store
 from recbench_spark.schemas import METRICS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.sql_quotes import quote_sql
 from recbench_spark.storage.table_sql import view_files
 from recbench_spark.storage.table_upkeep import HINT as LOST_HINT
 from recbench_spark.storage.table_upkeep import lost_error
@@ -155,7 +156,7 @@ def replace_backticks(sql: str) -> str:
 
     def replace(match: re.Match[str]) -> str:
         name = match[2]
-        return match[0] if name is None else '"' + name.replace("``", "`").replace('"', '""') + '"'
+        return match[0] if name is None else quote_sql(name.replace("``", "`"), '"')
 
     return QUOTED_TEXT.sub(replace, sql)
 

@@ -25,6 +25,7 @@ from recbench_spark.reports.phrases import (
     level_in_words,
 )
 from recbench_spark.reports.scales import Axis, axis_for
+from recbench_spark.core.text_tables import align_cells
 
 BAR_WIDTH = 24
 MAX_COLUMNS = 3
@@ -100,15 +101,7 @@ def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -
         name_counted(board.measure),
     ]
     table = [header, *(_row_text(row, axis, len(others)) for row in board.rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    right = {1, *range(5, len(header))}
-    lines = [
-        "  ".join(
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
+    lines = align_cells(table, {1, *range(5, len(header))})
     title = f"{board.part}: {board.measure.label}, definition {board.measure.definition}"
     if board.measure.estimator != "holdout":
         title += f", estimator {board.measure.estimator}"
@@ -153,14 +146,7 @@ def _corrections_text(facts: CorrectionFacts) -> list[str]:
         table.append(["tau-b", *("" if tau is None else f"{tau:.2f}" for tau in agreement)])
     if any(column.p is not None for column in facts.columns):
         table.append(["p", *("" if c.p is None else f"{c.p:.2f}" for c in facts.columns)])
-    widths = [max(map(len, cells)) for cells in zip(header, *table, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if n else cell.ljust(width)
-            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (header, *table)
-    ]
+    lines = align_cells([header, *table])
     suffix = "; tau-b: agreement of the order with that of the open loop" if has_agreement else ""
     suffix += ", p: of one better than the holdout's" if "p" in [row[0] for row in table] else ""
     title = f"{facts.part}: {facts.measure.label} under exposure bias, by estimator{suffix}"

@@ -18,6 +18,7 @@ from recbench_spark.sources.log_files import DATE, LogFile, LogStream, open_rows
 from recbench_spark.sources.table_pieces import list_files
 from recbench_spark.sources.times import TIME_FORMATS
 from recbench_spark.storage.objects import measure_files
+from recbench_spark.storage.sql_quotes import quote_sql
 
 if TYPE_CHECKING:
     import duckdb
@@ -118,7 +119,7 @@ def find_no_ratings(log: LogFile, name: str) -> tuple[float, int] | None:
     It is 0, -1, 99 or the like, the lowest or highest value, with a gap to all others.
     """
     query = f"""
-        WITH rows AS (SELECT try_cast({_quote(name)} AS DOUBLE) AS r FROM log),
+        WITH rows AS (SELECT try_cast({quote_sql(name, '"')} AS DOUBLE) AS r FROM log),
         ends AS (SELECT min(r) AS low, max(r) AS high FROM rows)
         SELECT low, min(r) FILTER (r > low), count(*) FILTER (r = low), high, max(r) FILTER (r < high),
         count(*) FILTER (r = high) FROM rows, ends WHERE isfinite(r) GROUP BY low, high"""
@@ -134,8 +135,8 @@ def find_no_ratings(log: LogFile, name: str) -> tuple[float, int] | None:
 
 def _find_formats(connection: duckdb.DuckDBPyConnection, name: str) -> tuple[str, ...]:
     """Return the patterns of Spark by which all dates of a column are read; no year has two digits."""
-    text = f"nullif({_quote(name)}, '')"
-    times = (f"try_strptime({text}, {_quote_text(one)})" for one in TIME_FORMATS.values())
+    text = f"""nullif({quote_sql(name, '"')}, '')"""
+    times = (f"try_strptime({text}, {quote_sql(one)})" for one in TIME_FORMATS.values())
     counts = ", ".join(f"count(*) FILTER (year({time}) > 99)" for time in times)
     present, *read = connection.sql(f"SELECT count({text}), {counts} FROM log").fetchall()[0]
     return tuple(java for java, n in zip(TIME_FORMATS, read, strict=True) if n == present)
@@ -155,7 +156,7 @@ def _count_bytes(path: str) -> int:
 
 def _write_aggregates(name: str, distinct: str) -> str:
     """Return the SQL of the facts of a column, in the order of `ColumnFacts`."""
-    text = f"nullif(CAST({_quote(name)} AS VARCHAR), '')"
+    text = f"""nullif(CAST({quote_sql(name, '"')} AS VARCHAR), '')"""
     number = f"try_cast({text} AS DOUBLE)"
     is_time = f"regexp_matches({text}, '{DATE}')"
     time = f"CASE WHEN {is_time} THEN try_cast({text} AS TIMESTAMP) END"
@@ -185,12 +186,12 @@ def share_known_users(log: LogFile, user: str, time: str, pattern: str = "") -> 
     Raises:
         DataError: the file cannot be read.
     """
-    text = f"CAST({_quote(time)} AS VARCHAR)"
+    text = f"""CAST({quote_sql(time, '"')} AS VARCHAR)"""
     moment = f"coalesce(try_cast({text} AS DOUBLE), epoch(try_cast({text} AS TIMESTAMP)))"
     if pattern:
-        moment = f"epoch(try_strptime({text}, {_quote_text(TIME_FORMATS[pattern])}))"
+        moment = f"epoch(try_strptime({text}, {quote_sql(TIME_FORMATS[pattern])}))"
     query = f"""
-        WITH rows AS (SELECT {_quote(user)} AS u, {moment} AS t FROM log),
+        WITH rows AS (SELECT {quote_sql(user, '"')} AS u, {moment} AS t FROM log),
         users AS (SELECT min(t) AS first, max(t) AS last FROM rows GROUP BY u),
         cut AS (SELECT quantile_disc(t, 0.8) AS t FROM rows)
         SELECT count(*) FILTER (first <= cut.t) / nullif(count(*), 0) FROM users, cut WHERE last > cut.t"""
@@ -224,11 +225,3 @@ def _connect(
                 raise rows.error from None
             message = f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}"
             raise DataError(message, "write it as Parquet, or as CSV in UTF-8") from None
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _quote_text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -18,6 +18,7 @@ from recbench_spark.splits import audit
 from recbench_spark.splits.audit import NOT_HELD_OUT, AuditRequest, PartSummary
 from recbench_spark.splits.labels import GIVEN, LATER, TRAIN
 from recbench_spark.splits.pairs import OPEN_LOOP
+from recbench_spark.core.text_tables import align_cells
 
 
 class Fact(NamedTuple):
@@ -319,15 +320,8 @@ def format_manifest(facts: Sequence[dict[str, Any]]) -> str:
     cells = {(row["fact"], row["part"]): row["value"] for row in facts}
     lines = [["", *parts]]
     lines += [[name, *(_format_value(cells.get((name, part))) for part in parts)] for name in names]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(parts) + 1)]
-    text = [
-        "  ".join(
-            [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
-        ).rstrip()
-        for line in lines
-    ]
     texts = [f"{row['part']} {row['fact']} {row['detail']}" for row in facts if row["fact"] in TEXT_FACTS]
-    return "\n".join([*text, *sorted(texts)])
+    return "\n".join([*align_cells(lines), *sorted(texts)])
 
 
 TEXT_FACTS = ("content_hash", *TIME_FACTS)

@@ -37,6 +37,7 @@ from recbench_spark.storage.drivers import is_cut_answer
 from recbench_spark.storage.object_access import storage_error
 from recbench_spark.storage.objects import measure_files, open_output
 from recbench_spark.storage.packed_blocks import name_whole
+from recbench_spark.storage.sql_quotes import quote_sql
 from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri
 
 if TYPE_CHECKING:
@@ -338,12 +339,6 @@ def explain_delta_errors(action: str, place: str, hint: str = "run again") -> It
         raise storage_error(place, str(error)) from None
 
 
-def _quote_value(value: str) -> str:
-    """Return a text as a literal in the SQL of `deltalake`."""
-    doubled = value.replace("'", "''")
-    return f"'{doubled}'"
-
-
 class Presence(str):
     """Name of a column in a key that counts only as NULL or not NULL."""
 
@@ -405,7 +400,7 @@ def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
     """Replace all rows that have a value in a column, in one version; errors as `append_missing`."""
     with _hold_version(folder) as table:
         properties = _next_commit(table, folder, f"{column}={value}")
-        _write_rows(table, folder, rows, properties, f"{column} = {_quote_value(value)}")
+        _write_rows(table, folder, rows, properties, f"{column} = {quote_sql(value)}")
 
 
 def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
@@ -413,7 +408,7 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
 
     Files of which all rows go are only named in the log; others are written again here, in streams.
     """
-    predicate = f"{column} IN ({', '.join(map(_quote_value, values))})"
+    predicate = f"{column} IN ({', '.join(map(quote_sql, values))})"
     with _hold_version(folder) as table, explain_delta_errors("delete from", folder):
         properties, schema = (
             _next_commit(table, folder, f"delete {column}"),

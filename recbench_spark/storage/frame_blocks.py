@@ -52,6 +52,7 @@ from recbench_spark.storage.packed_blocks import (
 )
 from recbench_spark.storage.scratch import SCRATCH
 from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.sql_quotes import quote_sql
 from recbench_spark.storage.uris import is_object_storage, join_uri
 
 RESULT_SCHEMA = "found BINARY"
@@ -186,7 +187,7 @@ class FrameRows:
 
 def _select(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Select columns of exactly these names, with any characters."""
-    return frame.select(*(F.col("`" + name.replace("`", "``") + "`") for name in columns))
+    return frame.select(*(F.col(quote_sql(name, "`")) for name in columns))
 
 
 def open_frame(spark: SparkSession, rows: Rows, schema: T.StructType) -> DataFrame:

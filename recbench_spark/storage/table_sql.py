@@ -17,6 +17,7 @@ import pyarrow as pa
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import OLDEST_SCHEMA, SCHEMA_VERSION, Table
 from recbench_spark.storage import delta_files
+from recbench_spark.storage.sql_quotes import quote_sql
 
 VERSION_PROPERTY = "recbench.schema_version"
 
@@ -61,14 +62,14 @@ def statistics_property(table: Table) -> dict[str, str]:
 
 
 def quote_text(text: str) -> str:
-    """Return a string literal of Spark SQL."""
+    """Return a string literal of Spark SQL, which reads backslashes."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def quote_folder(folder: str) -> str:
     """Return a table's folder as the name of a table in Spark SQL."""
-    return "delta.`" + folder.replace("`", "``") + "`"
+    return f"delta.{quote_sql(folder, '`')}"
 
 
 def timestamp_literal(value: datetime) -> str:

@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from recbench_spark import cli
+from recbench_spark import cli, readers
 from recbench_spark.auctions.worlds import AuctionWorld, make_auctions
-from recbench_spark.commands import readers
 from recbench_spark.config import Dataset
 from recbench_spark.core.strict_settings import parse
 from recbench_spark.errors import ConfigError, DataError, SchemaError

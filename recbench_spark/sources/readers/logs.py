@@ -36,6 +36,7 @@ from recbench_spark.sources.times import CHECKED
 from recbench_spark.storage.blocks import ChangedRows, Engine, Rows
 from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.shared_arrays import escape_path
+from recbench_spark.storage.sql_quotes import quote_sql
 
 
 def open_log(spark: SparkSession, dataset: Dataset, *, placed: bool = False) -> OpenedLog:
@@ -108,7 +109,7 @@ def _make_raw(frame: DataFrame, dataset: Dataset) -> RawLog:
     """Return a frame as a log; attributes are text."""
     names = tuple(name for name in frame.columns if name not in HIDDEN)
     kept = (name for name in dataset.attributes if name in names)
-    texts = {name: F.col("`" + name.replace("`", "``") + "`").cast("string") for name in kept}
+    texts = {name: F.col(quote_sql(name, "`")).cast("string") for name in kept}
     if FILE not in frame.columns:
         texts[FILE] = F.lit(None).cast("string")
     rows = _open_columns(add_columns(frame, texts))
