@@ -31,6 +31,7 @@ if __name__ != "flags":
     )
     from recbench_spark.commands.logs import name_log
     from recbench_spark.core.documents import load_yaml
+    from recbench_spark.core.text_tables import align_cells
     from recbench_spark.sources.log_columns import FLAGS, ChosenColumns, choose_columns, may_be_rating
     from recbench_spark.sources.log_files import open_log_file
     from recbench_spark.sources.log_values import (
@@ -39,7 +40,6 @@ if __name__ != "flags":
         profile_columns,
         share_known_users,
     )
-    from recbench_spark.core.text_tables import align_cells
 
 
 def parser() -> cli.Parser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from recbench_spark.core.text_tables import align_cells
 from recbench_spark.reports.advice import split_notes
 from recbench_spark.reports.facts import (
     CheckRow,
@@ -25,7 +26,6 @@ from recbench_spark.reports.phrases import (
     level_in_words,
 )
 from recbench_spark.reports.scales import Axis, axis_for
-from recbench_spark.core.text_tables import align_cells
 
 BAR_WIDTH = 24
 MAX_COLUMNS = 3

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from recbench_spark.config import Split
 from recbench_spark.core.checks import Check
 from recbench_spark.core.ids import MANY
+from recbench_spark.core.text_tables import align_cells
 from recbench_spark.errors import EmptyPartError, ProtocolError
 from recbench_spark.schemas import TIME_FACTS
 from recbench_spark.splits import audit
 from recbench_spark.splits.audit import NOT_HELD_OUT, AuditRequest, PartSummary
 from recbench_spark.splits.labels import GIVEN, LATER, TRAIN
 from recbench_spark.splits.pairs import OPEN_LOOP
-from recbench_spark.core.text_tables import align_cells
 
 
 class Fact(NamedTuple):
