@@ -126,7 +126,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, pd.Data
     return frames
 
 
-# A stored model is evaluated by tests/recbench test_pyg_lesson.
+# A stored model is evaluated by tests/jobs/test_pyg_lesson.py.
 EVALUATIONS = [line for line in LINES if "recbench evaluate" in line and "--model-id" not in line]
 
 
