@@ -35,9 +35,10 @@ class FlatIndexSettings(IndexSettings):
 class InvertedIndexSettings(IndexSettings):
     """Cells around centroids; a query searches the nearest ones.
 
-    It is faiss's IndexIVFFlat. `cells`: number of centroids, or `auto`: 4 sqrt(items in a partition), at
-    least one. `probes`: cells searched by a query. `sample`: items for training centroids, chosen by a hash
-    of the item's place.
+    It is faiss's IndexIVFFlat.
+
+    `cells`: number of centroids, or `auto`: 4 sqrt(items in a partition), at least one. `probes`: cells
+    searched by a query. `sample`: items for training centroids, chosen by a hash of the item's place.
     """
 
     kind: Literal["ivf"]
@@ -50,8 +51,10 @@ class InvertedIndexSettings(IndexSettings):
 class GraphIndexSettings(IndexSettings):
     """A near-neighbour graph in layers (Malkov and Yashunin 2018).
 
-    It is faiss's IndexHNSWFlat. `links`: neighbours per item and layer. `built_with`: candidates while an
-    item is added. `candidates`: candidates in a search, at least the length of the list.
+    It is faiss's IndexHNSWFlat.
+
+    `links`: neighbours per item and layer. `built_with`: candidates while an item is added. `candidates`:
+    candidates in a search, at least the length of the list.
     """
 
     kind: Literal["hnsw"]
@@ -64,11 +67,10 @@ class GraphIndexSettings(IndexSettings):
 class HashIndexSettings(IndexSettings):
     """Random-projection bands with a threshold on equal bands (Weak-AND).
 
-    There are `bands` with `bits` bits each. `theta`: an item is a candidate if so many bands agree.
-    `always`: share of items, the longest vectors, which are candidates for every query, because a sign does
-    not see a length. Set it to 0 for cosines. `largest_bucket`: most items per band and token; others are
-    left out and counted. `first_level`: two ways to the same candidates; `auto` takes the faster one on a
-    sample.
+    `bands` have `bits` bits each. `theta`: an item is a candidate if so many bands agree. `always`: share
+    of items, the longest vectors, which are candidates for every query, because a sign does not see a
+    length. Set it to 0 for cosines. `largest_bucket`: most items per band and token; others are left out
+    and counted. `first_level`: two ways to the same candidates, or `auto`, the faster way on a sample.
     """
 
     kind: Literal["lsh"]
