@@ -144,11 +144,11 @@ class SequenceModelConfig(GradientModel, LearntItems):
 
     Each user's last training item is set aside, and the epoch with the best NDCG@10 on these items is kept.
 
-    `validation_users`: users whose last items are ranked, drawn by hash. `memory`: newest items read from a history.
-    `history`: rows behind a user's vector when it is ranked, the part train, or also the part valid, which
-    published protocols show at the test. `loss`: softmax over all items, softmax over the item and
-    `negatives` shared by a minibatch, or binary cross-entropy with one negative per item. `dropout`: share
-    of numbers set to 0 in training.
+    `validation_users`: users whose last items are ranked, drawn by hash. `memory`: newest items read from a
+    history. `history`: rows behind a user's vector when it is ranked, the part train, or also the part
+    valid, which published protocols show at the test. `loss`: softmax over all items, softmax over the item
+    and `negatives` shared by a minibatch, or binary cross-entropy with one negative per item. `dropout`:
+    share of numbers set to 0 in training.
     """
 
     added_later: ClassVar[frozenset[str]] = GradientModel.added_later | {"items"}
