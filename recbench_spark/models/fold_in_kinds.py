@@ -20,8 +20,8 @@ class FoldInRidge(Strict):
     It serves models fitted otherwise. `targets: likes`: x = (w Y'Y + Y_u'Y_u + r (n + w I)^f 1)^-1 Y_u' 1
     over a user's n liked rows and all I items; w is `unobserved_weight`, r is `regulariser`, f is
     `frequency`. `targets: ratings`: x = (Y_u'Y_u + r n 1)^-1 Y_u' (ratings - item biases); with
-    `bias_regulariser` a user bias is solved too. No setting has a default for every model: search them on
-    the part `valid`.
+    `bias_regulariser` a user bias is solved too. No default suits every model: search the settings on the
+    part `valid`.
     """
 
     targets: Literal["likes", "ratings"] = "likes"

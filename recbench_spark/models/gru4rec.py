@@ -1,4 +1,4 @@
-"""Settings of `kind: gru4rec`: a recurrent network over timed histories."""
+"""Settings of `kind: gru4rec`: a recurrent network over ordered items."""
 
 from __future__ import annotations
 

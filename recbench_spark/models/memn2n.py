@@ -1,4 +1,4 @@
-"""Settings of `kind: memn2n`: a memory network over timed histories."""
+"""Settings of `kind: memn2n`: a memory network over ordered items."""
 
 from __future__ import annotations
 

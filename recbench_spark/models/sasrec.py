@@ -1,4 +1,4 @@
-"""Settings of `kind: sasrec`: self-attention over timed histories."""
+"""Settings of `kind: sasrec`: self-attention over ordered items."""
 
 from __future__ import annotations
 

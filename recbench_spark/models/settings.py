@@ -205,7 +205,7 @@ def _kinds(model: type[ModelConfig]) -> tuple[str, ...]:
 
 
 def make_model(document: Any, where: str) -> ModelConfig:
-    """Make a model from keys and values; `where` names them in errors.
+    """Make a model from a mapping, named `where` in errors.
 
     Raises:
         ConfigError: the kind is missing or unknown, or a setting is wrong.
@@ -350,7 +350,7 @@ class EmbeddingsModel(ModelConfig):
     @model_validator(mode="before")
     @classmethod
     def _place_stored_vectors(cls, document: Any) -> Any:
-        """Put tables of users and items in place of a stored model."""
+        """Replace a stored model by its user and item tables."""
         if not isinstance(document, Mapping) or not {"warehouse", "model_id"} & document.keys():
             return document
         rest = {name: value for name, value in document.items() if name not in ("warehouse", "model_id")}

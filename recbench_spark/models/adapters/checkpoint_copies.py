@@ -72,7 +72,7 @@ def fetch_checkpoints(place: str, folder: Path, report: Callable[[str], object] 
 
 
 def _read_own(folder: Path) -> bytes | None:
-    """Return the name of the copy made from or fetched to a folder."""
+    """Return the name of a folder's copy, made or fetched."""
     try:
         return (folder / CURRENT).read_bytes()
     except FileNotFoundError:
@@ -146,7 +146,7 @@ def _copy_until(lease: Lease, folder: Path, report: Callable[[str], object], sto
 
 
 def _read_state(folder: Path) -> tuple[int, int] | None:
-    """Return a mark which changes with each checkpoint, None without any."""
+    """Return a mark which changes with each checkpoint, else None."""
     try:
         status = (folder / FILES[0]).stat()
     except FileNotFoundError:

@@ -82,14 +82,14 @@ def check_known_ids(
 
 
 class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
-    """Ranks by another system's vectors, for both sides or items alone."""
+    """Ranks by another system's vectors; users may have none."""
 
     runs_local: ClassVar[bool] = True
     learns: ClassVar[bool] = False
     folds_prefixes: ClassVar[bool] = True
 
     def load(self, data: SplitData) -> Trained:
-        """Read and check the tables; tasks write item vectors to scratch."""
+        """Read, check, and let tasks write item vectors to scratch."""
         return _keep_vectors(data, *self._open_sides(data))
 
     def _open_sides(self, data: SplitData) -> tuple[CheckedInput | None, CheckedInput]:
@@ -103,7 +103,7 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
         return users, items
 
     def check_prefixes(self) -> None:
-        """Raise ConfigError if the file does not say how to fold in."""
+        """Raise ConfigError if the file describes no fold-in."""
         require_fold_in(self.settings.name, self.settings.fold_in)
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
@@ -262,7 +262,7 @@ def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Count
 
 
 def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
-    """Count a task's rows; it has all rows of its users."""
+    """Count a task's rows, which are whole by user."""
     truth, rows, blocks = (unpack_blocks(sides.get(number, [])) for number in range(3))
     if rows is None:
         return Counter()

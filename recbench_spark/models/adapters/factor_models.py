@@ -76,7 +76,7 @@ class FactorAdapter(ModelAdapter[Any]):
         return Trained(share_vectors(data, "user", users, final[: pairs.users]), items)
 
     def check_prefixes(self) -> None:
-        """Raise ConfigError if the file does not say how to fold in."""
+        """Raise ConfigError if the file describes no fold-in."""
         require_fold_in(self.settings.name, self.settings.fold_in)
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
@@ -172,7 +172,7 @@ def fit_factors(
 
 
 def factor_task(pairs: UserItemPairs, settings: Settings, test: UserItemPairs | None = None) -> Task:
-    """Return the task to fit; some pairs are split off for validation."""
+    """Return the task to fit, with some pairs for validation."""
     train, held = split_pairs(pairs, settings.validation, settings.seed)
     sparse = not settings.weight_decay
     module = FactorNetwork(

@@ -92,7 +92,7 @@ def read_histories(data: SplitData, rule: HistoryRule) -> pa.Table:
 
 
 def require_times(data: SplitData, model: str, kind: str) -> Counter[str]:
-    """Check for a time on each relevant row; count rows by part.
+    """Check that relevant rows have times; count rows by part.
 
     Raises:
         DataError: a row has none.

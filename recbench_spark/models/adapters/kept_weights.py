@@ -1,4 +1,4 @@
-"""Keep a fit's weights in the warehouse, beside trained models' tables."""
+"""Keep a fit's weights beside the tables of trained models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WEIGHTS_FILE = "weights.safetensors"
 
 
 def find_weights(data: SplitData, key: str) -> str:
-    """Return the path or URI of a model's weights, by its key."""
+    """Return the path or URI of a model's weights."""
     return join_uri(data.store.files_root, f"{FIT_FILES}/{key}/{WEIGHTS_FILE}")
 
 

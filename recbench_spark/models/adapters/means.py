@@ -45,7 +45,7 @@ class MeansAdapter(ModelAdapter[MeansModel]):
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
-        """Compute one side's deviations after the other's.
+        """Compute one side's deviations, then the other side's.
 
         Sums by item are shuffled, no rows. Item biases include the overall mean, so ranking and prediction
         use one number.
@@ -73,9 +73,9 @@ class MeansAdapter(ModelAdapter[MeansModel]):
         return Trained(data.open_by_user(COLUMNS, find, ("user_id", "vector", "bias")), items)
 
     def _sum_items(self, data: SplitData, mean: float, by_users: float | None) -> TaskRows:
-        """Return item deviations.
+        """Return the item deviations, after the users' ones if asked.
 
-        They are taken after the users' ones if `by_users` has their shrinkage.
+        `by_users` is the users' shrinkage; None: without them.
         """
         add = partial(_sum_by_item, mean=mean, shrinkage=by_users)
         tasks = data.store.engine.count_tasks(data.n_items)

@@ -43,7 +43,7 @@ class MllibAlsAdapter(ModelAdapter[MllibAlsModel]):
         return train_als(data.train_rows, items, self.settings, data.threshold, data.scratch_folder())
 
     def predict(self, users: DataFrame, data: SplitData) -> TaskRows:
-        """Predict vector products; pairs unknown to training get the mean rating."""
+        """Predict vector products; unknown pairs get the mean rating."""
         if self.settings.implicit:
             raise ConfigError(
                 f"model {self.settings.name}: implicit ALS does not predict ratings", "implicit: false"

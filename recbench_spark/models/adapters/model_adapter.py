@@ -102,7 +102,7 @@ class ModelAdapter(Generic[Settings]):
     # -------------------------------------------------------------------------- fit, save, load
 
     def fit(self, data: SplitData) -> Trained | None:
-        """Learn from the training rows; return None without learning."""
+        """Learn from the training rows; None if nothing is learnt."""
         return None
 
     def fold_in(self, trained: Trained, data: SplitData) -> Frame | None:

@@ -144,9 +144,10 @@ def fit_multiprocess(
 
 @contextmanager
 def open_rendezvous(folder: Path) -> Iterator[Path]:
-    """Make an attempt's own folder in the fit's folder; remove it afterwards.
+    """Make an attempt's own folder, and remove it afterwards.
 
-    Folders left by killed attempts are removed with the fit's folder, or here when they are a day old.
+    It lies in the fit's folder. Folders left by killed attempts are removed with the fit's folder, or here
+    when they are a day old.
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
@@ -156,7 +157,7 @@ def open_rendezvous(folder: Path) -> Iterator[Path]:
 
 
 def run_here(job: Job) -> list[ProcessEnd]:
-    """Run all a fit's processes on this host; they share its processors."""
+    """Run all processes here; they share the host's processors."""
     ranks = range(len(job.shards))
     threads = max(1, (os.cpu_count() or 1) // len(ranks)) if len(ranks) > 1 else 0
     return run_processes([replace(job, rank=rank, threads=threads) for rank in ranks])
@@ -233,7 +234,7 @@ def probe_folder_task(_numbers: Iterable[int], rendezvous: str) -> Iterator[str]
 
 
 def run_task(_numbers: Iterable[int], packed: bytes) -> Iterator[str]:
-    """Run one process of a fit under this task; yield its outcome.
+    """Run one process under this task; yield its outcome.
 
     If hosts do not see the folder, it yields these.
 
@@ -308,7 +309,7 @@ def raise_first(notes: Sequence[FailureNote]) -> None:
 
 @contextmanager
 def follow_lines(path: Path, report: Report) -> Iterator[None]:
-    """Report new lines in a file, in a thread, during the context."""
+    """Report a file's new lines in a thread, during the context."""
     over = threading.Event()
     thread = threading.Thread(target=_follow, args=(path, report, over), daemon=True)
     thread.start()

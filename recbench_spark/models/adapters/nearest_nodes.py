@@ -75,7 +75,7 @@ def check_nearest(settings: NearestNodes, sides: tuple[str, ...] | None) -> None
 
 
 class NearestFile(NamedTuple):
-    """A written file, with counts of nodes, neighbours and short lists.
+    """A written file and its counts: nodes, neighbours, short lists.
 
     A short list has fewer neighbours than configured.
     """
@@ -187,7 +187,7 @@ class SideVectors:
         return make_products(map_whole(self.vectors)[self.first : self.end], kind=self.similarity)
 
     def open_part(self, part: int, products: Products | None = None) -> IndexReader:
-        """Return a partition's index; the first task in need builds it."""
+        """Return a partition's index; the first caller builds it."""
         builder, folder = make_builder(self.index), Path(self.indexes) if self.indexes else host_folder()
         target = folder / f"index-{digest(self.vectors, self.first, part)}"
 
@@ -229,7 +229,7 @@ class NearestTask:
 
 
 def search_side(engine: Engine, task: NearestTask, side: int) -> list[NearestFile]:
-    """Search for all nodes of a side; each block becomes a file."""
+    """Search for a side's nodes; each block becomes a file."""
     blocks = [block for block in task.graph.side_blocks(side) if block.rows]
     if not blocks:
         return []

@@ -84,7 +84,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         """Do nothing: the task has written its files."""
 
     def saved(self, data: SplitData) -> bool:
-        """Return true if a task has written its row, always last."""
+        """Return true if a task has written a successful row."""
         row = read_bytes(self._place(data, ROW))
         return row is not None and b'"status": "succeeded"' in row
 

@@ -185,7 +185,7 @@ def _open_scorer(source: RetrievedSource) -> RetrievedScorer:
 
 
 class RetrievedScorer:
-    """Scores only an index's candidates: a user's list is all that is ranked.
+    """Scores and ranks only the candidates in a user's list.
 
     `products` is None for callers which would rank the whole catalogue by tiles.
     """

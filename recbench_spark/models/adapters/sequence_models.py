@@ -58,7 +58,7 @@ VECTORS = ("user_id", "vector", "bias")
 
 
 class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
-    """Fits and ranks models which read users' items in time order."""
+    """Fits and ranks models which read items in time order."""
 
     runs_local: ClassVar[bool] = True
     needs_files: ClassVar[bool] = True
@@ -237,10 +237,10 @@ EXPLAINED = pa.schema([field for field in EXPLANATIONS.arrow_schema if field.nam
 def explain_listed(
     rows: pa.Table, rule: HistoryRule, network: FittedNetwork, listed: Sequence[str]
 ) -> tuple[int, pa.Table]:
-    """Explain a task's listed users; return their number and `EXPLAINED` rows.
+    """Explain a task's listed users; return count and rows.
 
-    The number counts users with a memory. The explained item is the best one the user does not have and a
-    list may have. A user with all of them has no rows.
+    It counts users with a memory; rows are `EXPLAINED`. The explained item is the best one the user does
+    not have and a list may have. A user with all of them has no rows.
     """
     texts = rows.column("user_id").combine_chunks().cast(pa.string())
     rows = rows.filter(pc.is_in(texts, pa.array(listed, pa.string())))

@@ -46,7 +46,7 @@ MAX_EARLIER_SPLITS = 30
 
 @dataclass(frozen=True)
 class SplitData:
-    """Everything a model may read in a night: split tables and settings.
+    """Everything a model may read in a night.
 
     Members which return a frame raise `FallbackToSpark` on a runner without Spark.
 
@@ -113,7 +113,7 @@ class SplitData:
 
     @cached_property
     def _training_counts(self) -> tuple[int, bool]:
-        """Number of trained items; true if all their ids are integers."""
+        """Number of trained items; true if all ids are integers."""
         facts = self.open_items().each(("item_id", "n_train"), _find_trained)
         return sum(n for n, _ in facts), all(whole for _, whole in facts)
 
@@ -156,7 +156,7 @@ class SplitData:
 
     @cached_property
     def sources(self) -> dict[str, Source]:
-        """Open sources by model key: rankings and learning curves share one."""
+        """Open sources by model key, shared with learning curves."""
         return {}
 
     def earlier_splits(self, model: str) -> list[str]:
@@ -238,7 +238,7 @@ class SplitData:
 
 
 def _find_trained(tables: Iterable[pa.Table]) -> tuple[int, bool]:
-    """Count trained items; return true if all their ids are integers."""
+    """Count trained items; true if all their ids are integers."""
     n, whole = 0, True
     for table in tables:
         ids = table.filter(pc.greater(table.column("n_train"), 0)).column("item_id")

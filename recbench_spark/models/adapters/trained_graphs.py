@@ -286,7 +286,7 @@ class TrainedGraphModels(GraphVectors):
 
 
 class GraphSageAdapter(TrainedGraphModels):
-    """Fits GraphSAGE on one graph with users and items as nodes.
+    """Fits GraphSAGE on one graph over users and items.
 
     Its edges are the pairs.
     """
@@ -341,7 +341,7 @@ def read_test_edges(data: SplitData, graph: Graph) -> tuple[NodeIds, NodeIds]:
 
 
 def draw_held_out(key_e: NodeIds, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Return (e,) true for keys whose hash is in the lowest share."""
+    """Return (e,) true for keys with hashes below `share`."""
     hashes = hash_numbers(key_e, seed)
     return np.asarray((hashes >> np.uint64(11)).astype(np.float64) < share * 2.0**53)
 
@@ -353,7 +353,7 @@ class PinSageAdapter(TrainedGraphModels):
     """
 
     def fit(self, data: SplitData) -> Trained:
-        """Fit on items with a common user; embed items; average per user."""
+        """Fit on item pairs, embed items, and average per user."""
         settings: PinSageModel = self.settings
         folder = fit_folder(data, settings.processes)  # an unusable folder ends the fit before any work
         journal, over_split = find_journal(data), self.graph_source(data)

@@ -1,4 +1,4 @@
-"""A rating log as arrays, mapped by all fits on a host.
+"""A rating log as arrays, mapped by a host's fits.
 
 It is written once and never sent through the driver. Rows are sorted by (user, item, part), and ids as
 rankings sort them (as numbers if all are whole numbers, else by UTF-8 bytes). So the arrays depend on the
@@ -315,9 +315,9 @@ def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[
 
 
 def _sort_ids(ids: npt.NDArray[Any], chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Sort some ids, (k,): numerically if possible, else by UTF-8 bytes.
+    """Sort some ids, (k,), as numbers or as UTF-8 bytes.
 
-    It is possible if all of these are whole numbers.
+    They are numbers if all of them are whole.
     """
     texts = as_text(ids[chosen])
     whole = bool(pc.all(pc.match_substring_regex(texts, CANONICAL_INTEGER)).as_py())

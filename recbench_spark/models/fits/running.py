@@ -1,4 +1,4 @@
-"""Many tasks at once; a dying task takes no other with it.
+"""Many tasks at once; none dies with another one.
 
 This module knows nothing about models: a task is any input to `work`, and its result is a row.
 """

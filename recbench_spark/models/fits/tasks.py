@@ -54,7 +54,7 @@ MODEL, PREDICTIONS, USERS, ITEMS, ROW = (
 
 @dataclass(frozen=True)
 class FitTask:
-    """One fit of a model: a setting, a fold and a seed.
+    """A model's fit with one setting, fold and seed.
 
     Attributes:
         fit_id: hash over everything the numbers depend on.
@@ -107,7 +107,7 @@ class FitTask:
         return None if dims is None else int(dims)
 
     def place(self, name: str) -> str:
-        """Return the path or URI of one of the fit's files."""
+        """Return the path or URI of a fit's file."""
         return f"{self.folder}/{self.fit_id}/{name}"
 
     @property
@@ -188,7 +188,7 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
 
 
 def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
-    """Return row numbers to learn from, and row numbers to predict.
+    """Return the row numbers to learn from, and to predict.
 
     No row is in both.
     """

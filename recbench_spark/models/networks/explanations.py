@@ -72,7 +72,7 @@ def _score_without(module: HistoryMemory, token: torch.Tensor, place: int, item:
 
 
 def compare_drops(explanations: list[Explanation], hop: int = 0) -> tuple[float, float]:
-    """Return the mean score changes without top item, and without another.
+    """Return mean score changes without the top item, or another.
 
     The top item has the largest weight in a hop. The second mean is over all other memory items: the
     expectation for a random one. Histories with fewer than two memory items are left out.

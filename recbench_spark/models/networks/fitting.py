@@ -35,7 +35,7 @@ Rows = npt.NDArray[np.int64]
 
 
 class Step(NamedTuple):
-    """A place in a fit: epoch from 1, step within it from 0.
+    """A place in a fit: epoch (from 1), step (from 0).
 
     `size` is the minibatch's number of examples over all processes; 0: as many as this process has.
     """
@@ -390,7 +390,10 @@ def sum_gradients(module: nn.Module, loss: float, shard: Shard) -> float:
 
 
 def broadcast_score(task: Task, shard: Shard) -> float:
-    """Return the first process's validation score in all processes."""
+    """Return the first process's validation score in all processes.
+
+    So all of them decide alike.
+    """
     worth = task.worth() if shard.rank == 0 else math.nan
     if shard.processes == 1:
         return worth
@@ -468,7 +471,7 @@ def write_checkpoint(
 def read_checkpoint(
     path: Path, module: nn.Module, optimiser: torch.optim.Optimizer | None
 ) -> dict[str, Any]:
-    """Load weights and optimiser state; return the note.
+    """Load weights and optimiser state from `write_checkpoint`; return the note.
 
     Raises:
         DataError: the checkpoint belongs to another model.

@@ -68,7 +68,7 @@ def _draw_unseen(
 def find_owned_items(
     indptr: Nodes, item_e: Any, user_b: Any, group_b: Nodes, item_gn: Nodes
 ) -> npt.NDArray[np.bool_]:
-    """Return (b, n) true for group items a user has in training.
+    """Return (b, n) true for group items among training items.
 
     Args:
         indptr: (users + 1,) place where each user's items begin.

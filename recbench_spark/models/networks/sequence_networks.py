@@ -47,7 +47,7 @@ class SequenceNetwork(Protocol):
 
 
 def take_last(state: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
-    """Return the (b, d) states after the newest item, from (b, l, d)."""
+    """Return the newest items' states, (b, d) from (b, l, d)."""
     return state[torch.arange(len(state), device=state.device), length - 1]
 
 
@@ -60,7 +60,7 @@ def score_items(state: torch.Tensor, vectors: torch.Tensor, biases: torch.Tensor
 
 
 class AttentionBlock(nn.Module):
-    """Attends to all items up to one's own, then two dense layers.
+    """Attends to all items so far, then two dense layers.
 
     x + dropout(attention(norm(x))), and then x + dropout(dense(norm(x))): Kang and McAuley 2018, section
     III B.
@@ -74,7 +74,7 @@ class AttentionBlock(nn.Module):
         self.inner, self.outer = nn.Linear(dims, dims), nn.Linear(dims, dims)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return (b, l, d) from (b, l, d); no place sees later ones."""
+        """Return new (b, l, d) states; none sees later places."""
         normed = self.norm(x)
         q, k, v = (self._split(part(normed)) for part in (self.query, self.key, self.value))
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -121,7 +121,7 @@ class FactorModelConfig(FittedModel, LearntItems):
 
     @property
     def folds_given_rows(self) -> bool:
-        """True if the file says how to fold users in; see `ModelConfig`."""
+        """True if the file describes a fold-in; see `ModelConfig`."""
         return self.fold_in is not None
 
     @model_validator(mode="after")

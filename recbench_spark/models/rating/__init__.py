@@ -1,1 +1,1 @@
-"""Models for ratings and pairs, on arrays; `registry` lists them."""
+"""Models for ratings and pairs; `interface` defines, `registry` lists them."""

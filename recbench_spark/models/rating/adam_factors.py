@@ -124,11 +124,11 @@ def group_pairs(key_r: Indices, other_r: Indices, target_r: Floats, size: int) -
 def fit_wmf(
     train: Ratings, settings: WmfSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Fit WMF, with all users and a batch of items in each step.
+    """Fit WMF, with a batch of items in each step.
 
-    It minimises a sum_rated (t - p q)^2 + b sum_others (p q)^2 + regularisers. The sum over all pairs comes
-    from the Gram matrix P'P, so a step costs (users + batch) d^2 + rated d and not users x batch x d. A fit
-    takes one thread, whatever `threads` says.
+    All users take part in each step. It minimises a sum_rated (t - p q)^2 + b sum_others (p q)^2 +
+    regularisers. The sum over all pairs comes from the Gram matrix P'P, so a step costs (users + batch) d^2
+    + rated d and not users x batch x d. A fit takes one thread, whatever `threads` says.
 
     Source: Hu, Koren and Volinsky, "Collaborative filtering for implicit feedback datasets" (ICDM 2008),
     equation 3, with the weights a and b by Pan et al., "One-class collaborative filtering" (ICDM 2008).

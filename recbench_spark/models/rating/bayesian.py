@@ -356,7 +356,7 @@ def fit_bayesian(
 
 
 def check_ranking(settings: BayesianSettings, model: str) -> None:
-    """Raise ConfigError if a model cannot rank: no samples, or days."""
+    """Raise ConfigError for models with days or without samples."""
     if "t" in settings.features.split(","):
         raise ConfigError(
             f"model {model}: features '{settings.features}' need a day, and a ranking has none",
@@ -388,7 +388,7 @@ def to_days(times_p: Indices | None) -> Indices:
 
 
 def day_rows(days_t: Indices, times_p: Indices | None, pairs: int) -> Indices:
-    """Return each pair's row in `days_t`; the row after the last if unknown."""
+    """Return each pair's row in `days_t`, unknown days last."""
     if not len(days_t):
         return np.zeros(pairs, np.int64)
     if times_p is None:
@@ -450,7 +450,7 @@ def _scores(sides: list[FactorSide], keys: tuple[Keys, ...], start: int, out: Fl
 def _fill_scores(
     sides: tuple[FactorSide, FactorSide, FactorSide], keys: tuple[Keys, Keys, Keys], start: int, out: Floats
 ) -> None:
-    """Sum biases and products of each two sides, from `start`."""
+    """Sum biases and products of each two sides, for CHUNK pairs."""
     x, y, z = sides
     for p in range(start, min(start + CHUNK, len(out))):
         a, b, c = keys[0][p], keys[1][p], keys[2][p]

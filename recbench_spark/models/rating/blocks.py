@@ -43,7 +43,7 @@ BLOCK = 128
 
 
 class FactorSide(NamedTuple):
-    """Factors and biases for users, items or days, or their bag sums.
+    """Factors and biases of one side, or its bag sums.
 
     Attributes:
         factors: (a + 1, d) float32; the last row is for unseen users, items or days.
@@ -271,7 +271,7 @@ def _fill_fixed_part(
 
 @compile_kernel
 def _factor(matrix: Table, dims: int, pivot: np.float32, y0: np.float32) -> None:
-    """Compute U in place, bias row first, then eight at a time.
+    """Compute U in place: bias row, then eight at once.
 
     U'^-1 rhs goes behind the right side.
     """
@@ -315,7 +315,7 @@ def _solve_back(matrix: Table, z: Table, prior: Prior, pivot: np.float32, y0: np
 
 @compile_kernel
 def _add_ridge(matrix: Table, prior: Prior, a: int) -> float:
-    """Add a row's ridge to the factors' diagonal; return the bias's part."""
+    """Add a row's ridge to the diagonal; return the bias's part."""
     if len(prior.ridge_a) == 0:
         return 0.0
     for d in range(prior.dims):

@@ -80,7 +80,7 @@ class ItemNeighboursModel(ItemNeighboursSettings, RatingModelConfig):
 
 
 class Nsvd1Model(NsvdSettings, RatingModelConfig):
-    """NSVD1: a user is the sum of rated items."""
+    """NSVD1: users as sums over their rated items' factors."""
 
     revised: ClassVar[tuple[str, ...]] = VECTORS
     kind: Literal["nsvd1"]
@@ -176,7 +176,7 @@ class VectorModel(RatingModelConfig):
         raise NotImplementedError
 
     def learner(self) -> VectorLearner:
-        """Return settings for a task: the class by name, its fields."""
+        """Return settings for a task: class name and fields."""
         mine = self.model_dump(exclude=set(RatingModelConfig.model_fields))
         kind = f"{type(self).__module__}:{type(self).__qualname__}"
         return VectorLearner(kind=kind, positives=self.positives, version=self.version, settings=mine)

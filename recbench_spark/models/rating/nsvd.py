@@ -1,4 +1,4 @@
-"""NSVD1: a user's factors are the sum over rated items.
+"""NSVD1: a user's factors sum those of rated items.
 
 So a user has no parameter but a bias.
 r_ui = mean + b_u + b_i + q_i . x_u with x_u = n_u^(-1/2) sum_{j of u} y_j. Descent goes user after user. It

@@ -20,7 +20,7 @@ from recbench_spark.ranking.kernels.scorers import check_block
 
 
 class Vectors(NamedTuple):
-    """User and item vectors for ranking, as a model's `fit` returns them.
+    """User and item vectors, as a ranking model's `fit` returns.
 
     User u scores item i by users_ud[u] . items_id[i] + bias_i[i].
 

@@ -94,7 +94,7 @@ ALL_FAMILIES = FAMILIES | IMPLICIT
 
 
 def gives_scores(settings: Mapping[str, Any]) -> bool:
-    """Return true for a learner whose scores rank but predict nothing.
+    """Return true for a learner whose scores are no ratings.
 
     Such are IMPLICIT and every `module:Class`.
     """

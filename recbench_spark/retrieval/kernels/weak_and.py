@@ -270,7 +270,7 @@ def _match_query(
 
 @compile_kernel
 def match_by_pivots(tokens_ub: Ints, postings: Postings, threshold: Threshold, n_items: int) -> Matches:
-    """Return the candidates by pivots, which skip hopeless postings.
+    """Return the candidates by pivots, which skip postings below theta.
 
     Lists advance together in ascending item order. The pivot is the first item where the lists at it or
     before it have weights of theta or more in sum: no item before it can reach theta. `visited` counts the
