@@ -1,1 +1,1 @@
-"""Models: settings, what they compute on arrays, and adapters that fit and rank with them."""
+"""Models: settings, computations on arrays, adapters for a night."""

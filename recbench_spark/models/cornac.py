@@ -1,8 +1,8 @@
-"""Models of the library cornac as models of a benchmark file: `{name: bpr, kind: cornac, model: BPR}`.
+"""Models from the library cornac: `{name: bpr, kind: cornac, model: BPR}`.
 
-Any model of cornac that scores items can be named. Those with vectors of users and items (MF, SVD, PMF,
-MMMF, BPR, WBPR, NMF and others), or with biases of items (BaselineOnly), are stored as such. Of others all
-scores are stored, which small logs allow. Cornac is no requirement of this package: install the extra `zoo`
+A benchmark file can name any cornac model which scores items. Models with user and item vectors (MF, SVD,
+PMF, MMMF, BPR, WBPR, NMF and others), or with item biases (BaselineOnly), are stored as such. For others
+all scores are stored, which small logs allow. This package does not require cornac: install the extra `zoo`
 on the driver and on the workers.
 """
 
@@ -25,18 +25,20 @@ from recbench_spark.models.rating.own import Vectors
 INSTALL = f"{install_command('zoo')}, on the driver and on the workers"
 
 MAX_CELLS = 1 << 25
-"""Most scores that are stored of a model without vectors: 256 MB."""
+"""Most stored scores for a model without vectors: 256 MB."""
 
 OURS = ("self", "name", "seed", "verbose", "trainable", "init_params", "user_text", "item_text")
-"""Parameters of cornac's classes that a benchmark file does not set."""
+"""Parameters of cornac's classes which no benchmark file sets."""
 
 
 class CornacModel(VectorModel):
-    """A model of the library cornac, fitted in one task with one thread unless `num_threads` is set.
+    """A cornac model, fitted in one task.
+
+    It takes one thread unless `num_threads` is set.
 
     Attributes:
         model: name of the class in `cornac.models`.
-        settings: parameters of the class; those that are missing have cornac's defaults.
+        settings: parameters of the class; missing ones have cornac's defaults.
     """
 
     kind: Literal["cornac"]
@@ -48,7 +50,7 @@ class CornacModel(VectorModel):
 
         Raises:
             MissingError: cornac is not installed.
-            ConfigError: an unknown class or setting, or a size that the model does not take.
+            ConfigError: an unknown class or setting, or a size the model does not take.
         """
         parameters = inspect.signature(find_class(self.model)).parameters
         known = [name for name in parameters if name not in OURS]
@@ -68,7 +70,9 @@ class CornacModel(VectorModel):
             )
 
     def fit(self, ratings: Ratings, seed: int) -> Vectors | ScoreTable:
-        """Fit cornac's model to the ratings in the order of their indices; return its vectors or scores.
+        """Fit cornac's model to the ratings; return its vectors or scores.
+
+        Ratings are in the order of their indices.
 
         Raises:
             MissingError: cornac is not installed here.
@@ -81,14 +85,14 @@ class CornacModel(VectorModel):
         data = make_dataset(ratings, seed)
         try:
             model = chosen(**given).fit(data)
-        except Exception as error:  # code of another library, which may be older than its requirements
+        except Exception as error:  # another library's code, which may be older than its requirements
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"cornac's {self.model}: {reason}", "see cornac's documentation") from error
         return read_vectors(model, data, ratings) or read_scores(model, data, ratings)
 
 
 def find_class(name: str) -> Any:
-    """Return a class of `cornac.models`.
+    """Return a class from `cornac.models`.
 
     Raises:
         MissingError: cornac is not installed.
@@ -107,16 +111,19 @@ def find_class(name: str) -> Any:
 
 
 def make_dataset(ratings: Ratings, seed: int) -> Any:
-    """Return cornac's dataset; its rows are in the order of user and item, whatever theirs was."""
+    """Return cornac's dataset, sorted by user and item.
+
+    The given row order does not matter.
+    """
     order = np.lexsort((ratings.ratings_r, ratings.items_r, ratings.users_r))
     columns = (column[order].tolist() for column in (ratings.users_r, ratings.items_r, ratings.ratings_r))
     return import_module("cornac.data").Dataset.build(list(zip(*columns, strict=True)), seed=seed)
 
 
 def read_vectors(model: Any, data: Any, ratings: Ratings) -> Vectors | None:
-    """Return the vectors by which cornac searches a fitted model, or the biases of its items.
+    """Return cornac's search vectors for a model, or its item biases.
 
-    Returns None for a model with neither, and for vectors that are sparse or compared by a distance.
+    Returns None for a model with neither, and for vectors which are sparse or compared by a distance.
     """
     users, items = (np.fromiter(ids.keys(), np.int64) for ids in (data.uid_map, data.iid_map))
     if hasattr(model, "get_user_vectors"):
@@ -134,7 +141,7 @@ def read_vectors(model: Any, data: Any, ratings: Ratings) -> Vectors | None:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """Scores of all pairs, (users, items): the fit of a model that has no vectors."""
+    """Scores for all pairs, (users, items), from models without vectors."""
 
     scores_ui: Floats
 
@@ -144,7 +151,9 @@ class ScoreTable:
 
 
 def read_scores(model: Any, data: Any, ratings: Ratings) -> ScoreTable:
-    """Return the scores that cornac gives, user by user; pairs that cornac does not know have 0.
+    """Return cornac's scores, user by user.
+
+    Pairs unknown to cornac have 0.
 
     Raises:
         ConfigError: there are more than MAX_CELLS pairs, or the model does not score all items.

@@ -1,4 +1,7 @@
-"""Settings of the section `fold_in` of a model: how new users get vectors from fixed item vectors."""
+"""Settings of a model's section `fold_in`.
+
+They say how new users get vectors from fixed item vectors.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,25 @@ AboveZero = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class FoldInRidge(Strict):
-    """One ridge regression of each user on fixed item vectors Y, for models that are fitted otherwise.
+    """One ridge regression per user on fixed item vectors Y.
 
-    `targets: likes`: x = (w Y'Y + Y_u'Y_u + r (n + w I)^f 1)^-1 Y_u' 1 over the n liked rows of a user and
-    all I items; w is `unobserved_weight`, r is `regulariser`, f is `frequency`. `targets: ratings`:
-    x = (Y_u'Y_u + r n 1)^-1 Y_u' (ratings - biases of the items); with `bias_regulariser` a bias of the
-    user is solved too. No setting has a default that suits every model: search them on the part `valid`.
+    It serves models fitted otherwise. `targets: likes`: x = (w Y'Y + Y_u'Y_u + r (n + w I)^f 1)^-1 Y_u' 1
+    over a user's n liked rows and all I items; w is `unobserved_weight`, r is `regulariser`, f is
+    `frequency`. `targets: ratings`: x = (Y_u'Y_u + r n 1)^-1 Y_u' (ratings - item biases); with
+    `bias_regulariser` a user bias is solved too. No default suits every model: search the settings on the
+    part `valid`.
     """
 
     targets: Literal["likes", "ratings"] = "likes"
-    """Target of the ridge regression of a user: 1 for liked items, or the ratings."""
+    """Target of a user's ridge regression: 1 for liked items, or the ratings."""
     regulariser: AboveZero
-    """Weight r of the squared length of the vector."""
+    """Weight r of the vector's squared length."""
     unobserved_weight: AboveZero | None = None
     """Weight w of all items beside the liked ones; for likes alone."""
     frequency: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Exponent f of the regulariser's growth with the number of liked rows; for likes alone."""
     bias_regulariser: AboveZero | None = None
-    """Weight of the squared bias of the user; None: no bias; for ratings alone."""
+    """Weight of the user's squared bias; None: no bias; for ratings alone."""
 
     @model_validator(mode="after")
     def _check_targets(self) -> Self:

@@ -1,7 +1,7 @@
-"""Settings of a fold-in: small frozen objects that travel to tasks and make the folder of a model there.
+"""Fold-in settings: small frozen objects, sent to tasks.
 
-They hold what training has fixed beside the item vectors. The vectors stay in files that all workers of a
-host map. Axes: i items, d dimensions.
+There they make a model's folder. They hold what training has fixed beside the item vectors. The vectors
+stay in files, mapped by all workers on a host. Axes: i items, d dimensions.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from recbench_spark.models.prefix_vectors import (
 
 
 class FoldInSettings(Protocol):
-    """Interface of all settings of a fold-in.
+    """Interface of all fold-in settings.
 
-    A class is frozen, and equal objects make equal folders: a worker keeps the folders that it has made.
+    A class is frozen, and equal objects make equal folders: a worker keeps the folders it has made.
     """
 
     def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> PrefixFolder:
-        """Make the folder of a model.
+        """Make a model's folder.
 
         Args:
             vectors_id: (i, d) item vectors by item_index, mapped; zeros where there is none.
-            biases_i: (i,) biases of the items, as they enter scores.
-            known_i: (i,) true for items that the model scores.
+            biases_i: (i,) item biases, as they enter scores.
+            known_i: (i,) true for items the model scores.
         """
 
 
 @dataclass(frozen=True)
 class RidgeFoldIn:
-    """Fold-in of models of ratings: one ridge regression on ratings minus the biases of the items.
+    """Folds users into rating models by one ridge regression.
 
-    It covers explicit ALS (biases of 0), ALS-WR and SGD (biases with the overall mean).
+    Its targets are ratings minus item biases. It covers explicit ALS (biases of 0), ALS-WR and SGD (biases
+    with the overall mean).
 
     Attributes:
         regulariser: lambda, times the number of ratings; above 0.
@@ -67,7 +68,7 @@ class RidgeFoldIn:
 
 @dataclass(frozen=True)
 class ConfidenceFoldIn:
-    """Fold-in of implicit ALS (see `ConfidenceFolder`).
+    """Folds users into implicit ALS (see `ConfidenceFolder`).
 
     Attributes:
         regulariser: lambda, times the number of liked rows; above 0.
@@ -82,7 +83,10 @@ class ConfidenceFoldIn:
     frequency: float = 1.0
 
     def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> ConfidenceFolder:
-        """Make the folder, as in `FoldInSettings`; one pass over the items finds their eigenbasis."""
+        """Make the folder, as in `FoldInSettings`.
+
+        One pass over the items gives their eigenbasis.
+        """
         return ConfidenceFolder(
             vectors_id, known_i, decompose_items(vectors_id), self.regulariser, self.alpha, self.threshold,
             self.frequency,
@@ -91,13 +95,15 @@ class ConfidenceFoldIn:
 
 @dataclass(frozen=True)
 class PairFoldIn:
-    """Fold-in of models of pairs: iALS as it was fitted, or final item vectors (see `PairFolder`).
+    """Folds users into pair models (see `PairFolder`).
+
+    It serves iALS as fitted, or any final item vectors.
 
     Attributes:
         unobserved_weight: alpha_0, the weight of all pairs; above 0.
         regulariser: lambda; above 0.
         frequency: nu; the ridge is lambda (n + alpha_0 items)^nu.
-        items: number of items in the ridge; None: those that training knows.
+        items: number of items in the ridge; None: only items known in training.
         threshold: lowest rating of a liked row; None: above 0.
     """
 
@@ -108,14 +114,19 @@ class PairFoldIn:
     threshold: float | None = None
 
     def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> PairFolder:
-        """Make the folder, as in `FoldInSettings`; one pass over the items finds their eigenbasis."""
+        """Make the folder, as in `FoldInSettings`.
+
+        One pass over the items gives their eigenbasis.
+        """
         spectrum = decompose_items(vectors_id, self.unobserved_weight)
         strengths = (self.unobserved_weight, self.regulariser, self.frequency)
         return PairFolder(vectors_id, known_i, spectrum, *strengths, self.threshold, self.items)
 
 
 def require_fold_in(model: str, ridge: FoldInRidge | None) -> FoldInRidge:
-    """Return the section `fold_in` of a model whose fit does not say how to fold users in.
+    """Return a model's section `fold_in`, which must exist.
+
+    The fit of such a model does not say how to fold users in.
 
     Raises:
         ConfigError: it is missing.
@@ -129,7 +140,7 @@ def require_fold_in(model: str, ridge: FoldInRidge | None) -> FoldInRidge:
 
 
 def make_ridge_fold_in(ridge: FoldInRidge, threshold: float | None) -> FoldInSettings:
-    """Return the fold-in that a section `fold_in` describes.
+    """Return the fold-in from a section `fold_in`.
 
     Args:
         ridge: the section.
@@ -143,7 +154,7 @@ def make_ridge_fold_in(ridge: FoldInRidge, threshold: float | None) -> FoldInSet
 
 
 def require_ridge(model: str, regulariser: float, setting: str) -> float:
-    """Return the regulariser of a fold-in.
+    """Return a fold-in's regulariser.
 
     Raises:
         ConfigError: it is 0.

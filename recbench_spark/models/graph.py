@@ -1,4 +1,4 @@
-"""Define the settings of `kind: graph`: embeddings over the graph of a split's training part."""
+"""Settings of `kind: graph`: embeddings over a split's training graph."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ DRIFT = (
 
 
 class GraphNet(GraphLayers, ModelConfig):
-    """GraphNet embeds users and items of the training part by layers of PinSage or GraphSAGE.
+    """Embeds users and items by PinSage or GraphSAGE layers.
 
-    Edges are the rows of part `train`, each once for messages either way. No held-out row is read.
+    Edges are the rows in part `train`, each once for messages either way. No held-out row is read.
+
     `weighted`: the ratings are the weights. `features`: the default is hashed ids
-    (docs/how_to/graph_embeddings.md). An item (or user) that is in a table of features and has no training
-    row is a node without edges and has an embedding. With all other features it has none and is not
-    ranked. `similarity`: function of both vectors that gives the score.
+    (docs/how_to/graph_embeddings.md). An item (or user) in a feature table without a training row is a node
+    without edges and has an embedding. With all other features it has none and is not ranked. `similarity`:
+    function of both vectors which gives the score.
     """
 
     paths: ClassVar[tuple[str, ...]] = ("features.path", "weights")

@@ -1,4 +1,4 @@
-"""Define the settings of `kind: graphsage`: GraphSAGE trained on the graph of users and items."""
+"""Settings of `kind: graphsage`: GraphSAGE on the user-item graph."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from recbench_spark.models.pinsage import FittedLayers
 
 
 class GraphSageModel(FittedLayers):
-    """GraphSageModel is GraphSAGE without labels (Hamilton et al. 2017).
+    """GraphSAGE without labels (Hamilton et al. 2017).
 
-    Users are near their items and far from random ones. `samples`: neighbours drawn in each layer, the
-    first one first, anew for each minibatch. The final vectors use all neighbours. `weight`: Q, the weight
-    of the negative items in the loss. `final`: dense layers at the end. Without one the vectors end in a
-    ReLU, and most products of two are 0. `neighbour_dropout` is off by default, because it costs items with
-    edges more than 1 % of their hit rate (docs/how_to/graph_models.md).
+    Users are near their items and far from random ones.
+
+    `samples`: neighbours drawn in each layer, the first layer first, anew for each minibatch. The final
+    vectors use all neighbours. `weight`: Q, the negative items' weight in the loss. `final`: dense layers
+    at the end. Without one the vectors end in a ReLU, and most products of two are 0. `neighbour_dropout`
+    is off by default, because it costs items with edges more than 1 % of their hit rate
+    (docs/how_to/graph_models.md).
     """
 
     paths: ClassVar[tuple[str, ...]] = ("features.path",)
     kind: Literal["graphsage"]
     aggregator: Literal["mean", "max", "gcn", "lstm"] = "mean"
-    """Function that pools the vectors of the neighbours."""
+    """Function which pools the neighbours' vectors."""
     samples: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = ()
     final: tuple[Width, ...] = (64,)
     weight: Annotated[float, Field(ge=0)] = 1.0
@@ -44,7 +46,7 @@ class GraphSageModel(FittedLayers):
         return self
 
     def over(self, weights: str | None) -> GraphLayers:
-        """Return the layers that are computed over the split's graph."""
+        """Return the layers over the split's graph."""
         layers = self.make_layers("sage", self.aggregator)
         return GraphLayers(
             features=self.features, layers=layers, final=self.final, seed=self.seed, weights=weights

@@ -1,4 +1,4 @@
-"""Define the settings of `kind: gru4rec`: a recurrent network over a user's items in the order of time."""
+"""Settings of `kind: gru4rec`: a recurrent network over ordered items."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from recbench_spark.models.networks.settings import SequenceModelConfig
 
 
 class Gru4RecModel(SequenceModelConfig):
-    """Gru4RecModel is GRU4Rec (Hidasi et al. 2016): gated recurrent units, with an output layer.
+    """GRU4Rec (Hidasi et al. 2016): gated recurrent units, output layer.
 
-    `layers`: recurrent layers. An item has one vector that is read, and one with a bias that answers.
+    `layers`: recurrent layers. An item has one vector for reading, and another one with a bias for scoring.
     """
 
     kind: Literal["gru4rec"]

@@ -1,6 +1,7 @@
-"""Find item-based nearest neighbours (Deshpande and Karypis, TOIS 2004) on a user x item matrix.
+"""Item-based nearest neighbours on a user x item matrix.
 
-Histories are cut from labelled rows that are whole by user; neighbours are found by blocks of items.
+Source: Deshpande and Karypis, TOIS 2004. Histories are cut from labelled rows, whole by user; neighbours
+come from blocks of items.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.splits.kernels.positions import ascending
 from recbench_spark.storage.shared_arrays import Arrays, bound_lists, flatten_lists
 
-if TYPE_CHECKING:  # tasks that rank need no settings
+if TYPE_CHECKING:  # ranking tasks need no settings
     from recbench_spark.config import ItemKnnModel
 
 COLUMNS = ("user_id", "item_id", "rating", "part")
@@ -36,11 +37,13 @@ Find = Callable[[pa.Array], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 
 @dataclass(frozen=True)
 class SimilarItems:
-    """SimilarItems are the most similar items of a block of items: n rows, by item, then falling weight.
+    """The most similar items for a block of items.
+
+    There are n rows, by item, then falling weight.
 
     Attributes:
         items: (n,) the item whose score is raised.
-        neighbours: (n,) the item in the history that raises it.
+        neighbours: (n,) the item in the history which raises it.
         weights: (n,) cosine similarity.
     """
 
@@ -53,13 +56,15 @@ class SimilarItems:
 
 
 def cut_histories(rows: pa.Table, find: Find, threshold: float | None, longest: int) -> pa.Table:
-    """Return each user's relevant training items (items: ascending indices), cut by a hash of the pairs.
+    """Return each user's relevant training items, ascending indices.
+
+    A hash of the pairs shortens long histories.
 
     Args:
         rows: all labelled rows of some users (COLUMNS).
         find: finds items; unknown ones are left out.
         threshold: lowest rating of a relevant row; None: every rating above 0 is relevant.
-        longest: items that a history keeps.
+        longest: most items in a history.
     """
     users, items = _select_pairs(rows, threshold)
     item_r = find(items.dictionary)[0][items.indices.to_numpy()]
@@ -76,9 +81,10 @@ def cut_histories(rows: pa.Table, find: Find, threshold: float | None, longest: 
 
 
 def count_item_users(rows: pa.Table, threshold: float | None) -> pa.Table:
-    """Count the users with a relevant training row of each item (item_id, users); NULL: of any item.
+    """Count each item's users with a relevant training row.
 
-    Arguments as in `cut_histories`. Counts of different users can be added.
+    Columns are item_id, users; the NULL row counts users of any item. Arguments as in `cut_histories`.
+    Counts over different users can be added.
     """
     users, items = _select_pairs(rows, threshold)
     user_r, item_r = users.indices.to_numpy().astype(np.int64), items.indices.to_numpy()
@@ -102,7 +108,10 @@ def _select_pairs(rows: pa.Table, threshold: float | None) -> tuple[pa.Dictionar
 
 
 def build_matrix(histories: pa.Array, n_items: int) -> Arrays:
-    """Return the user x item matrix and its transpose as CSR arrays: 4 bytes per interaction each."""
+    """Return the user x item matrix and its transpose as CSR.
+
+    Each holds 4 bytes per interaction.
+    """
     indptr, indices = flatten_lists(histories)
     transposed = binary_matrix(indptr, indices.astype(np.int32), n_items).tocsc()
     return {
@@ -114,7 +123,7 @@ def build_matrix(histories: pa.Array, n_items: int) -> Arrays:
 
 
 def find_neighbours(matrix: Arrays, n_items: int, block: range, model: ItemKnnModel) -> SimilarItems:
-    """Return the neighbours of a block of items, with weights as the model scales them."""
+    """Return a block's neighbours, with weights scaled for the model."""
     items_of_u = binary_matrix(matrix["indptr"], matrix["indices"], n_items)
     users_of_i = binary_matrix(matrix["indptr_t"], matrix["indices_t"], len(matrix["indptr"]) - 1)
     n_i = np.diff(matrix["indptr_t"])
@@ -123,7 +132,7 @@ def find_neighbours(matrix: Arrays, n_items: int, block: range, model: ItemKnnMo
 
 
 def name_neighbours(similar: SimilarItems, ids: npt.NDArray[np.bytes_]) -> pa.RecordBatch:
-    """Return item_id, neighbour_id, weight from the ids of items by index, (i,)."""
+    """Return item_id, neighbour_id, weight; `ids` are (i,), by index."""
     named = [
         pa.array(ids[index], pa.binary()).cast(pa.string()) for index in (similar.items, similar.neighbours)
     ]
@@ -134,11 +143,12 @@ def name_neighbours(similar: SimilarItems, ids: npt.NDArray[np.bytes_]) -> pa.Re
 def cosine_neighbours(
     items_by_users: Any, users_by_items: Any, n_i: npt.NDArray[np.int64], block: range, k: int
 ) -> SimilarItems:
-    """Return the k items j != i of largest s_ij = |U_i and U_j| / sqrt(n_i n_j) for each item i of a block.
+    """Return the k nearest items j != i for each item i.
 
-    Equal similarities go to the smaller item index. They are equal numbers where their squares are equal
-    fractions: 3 / sqrt(13 * 18) and 1 / sqrt(13 * 2), divided by roots, differ in the last bit. So the root
-    is taken of |U_i and U_j|^2 / (n_i n_j), which float64 rounds by its value alone.
+    s_ij = |U_i and U_j| / sqrt(n_i n_j), and equal similarities go to the smaller item index. They are
+    equal numbers where their squares are equal fractions: 3 / sqrt(13 * 18) and 1 / sqrt(13 * 2), divided
+    by roots, differ in the last bit. So the root is taken of |U_i and U_j|^2 / (n_i n_j), which float64
+    rounds by its value alone.
 
     Args:
         items_by_users: (items, users) binary CSR matrix.
@@ -166,7 +176,7 @@ def cosine_neighbours(
 
 
 def _select_largest(weights_n: npt.NDArray[np.float64], k: int) -> npt.NDArray[np.int64]:
-    """Return the places of the k largest numbers, and of those that equal the last of them."""
+    """Return the places of the k largest numbers, with ties."""
     if len(weights_n) <= k:
         return np.arange(len(weights_n))
     return np.flatnonzero(weights_n >= np.partition(weights_n, -k)[-k])
@@ -179,7 +189,7 @@ EXACT = 1 << 53
 def _divide_exactly(
     above_n: npt.NDArray[np.int64], below_n: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """Divide whole numbers so that equal fractions give equal float64 numbers.
+    """Divide whole numbers; equal fractions give equal float64 numbers.
 
     Large ones are reduced first.
     """
@@ -194,15 +204,16 @@ def _divide_exactly(
 
 
 def normalise_weights(similar: SimilarItems) -> SimilarItems:
-    """Divide the weights of each item by their sum: s_ij / sum_j s_ij."""
+    """Divide each item's weights by their sum: s_ij / sum_j s_ij."""
     sums = np.bincount(similar.items, similar.weights) if len(similar.items) else np.zeros(0)
     return SimilarItems(similar.items, similar.neighbours, similar.weights / sums[similar.items])
 
 
 def binary_matrix(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], n_items: int) -> Any:
-    """Return a user x item CSR matrix of ones from its row bounds and item indices.
+    """Return a user x item CSR matrix of ones.
 
-    Its type is int32, because sums of ones in float32 stop growing at 2^24 users.
+    `indptr` and `indices` are its row bounds and item indices. Its type is int32, because sums of ones in
+    float32 stop growing at 2^24 users.
     """
     from scipy import sparse  # noqa: PLC0415 (takes half a second, and few runs need it)
 

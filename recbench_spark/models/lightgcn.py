@@ -1,4 +1,4 @@
-"""Define the settings of `kind: lightgcn`: factors smoothed over the graph of users and items."""
+"""Settings of `kind: lightgcn`: factors smoothed over the user-item graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recbench_spark.models.networks.settings import FactorModelConfig
 
 
 class LightGcnModel(FactorModelConfig):
-    """LightGcnModel is LightGCN (He et al. 2020).
+    """LightGCN (He et al. 2020).
 
     It is MF-BPR over the mean of 0 to `layers` normalised sums over neighbours. The whole graph is smoothed
     in each minibatch, so fewer and larger minibatches are faster.
@@ -18,4 +18,4 @@ class LightGcnModel(FactorModelConfig):
 
     kind: Literal["lightgcn"]
     layers: Annotated[int, Field(ge=1, le=16)] = 3
-    """Sums over neighbours that are averaged."""
+    """Number of averaged sums over neighbours."""

@@ -1,4 +1,4 @@
-"""Define means of users and items as a model of a night, computed on the cluster."""
+"""Settings of `kind: means`: user and item means on the cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from recbench_spark.models.settings import ModelConfig
 
 
 class MeansModel(MeansSettings, ModelConfig):
-    """MeansModel predicts r_ui = mu + b_i + b_u, with shrunk means of items and users.
+    """Predicts r_ui = mu + b_i + b_u, with shrunk means.
 
     The settings are those of `rating.means`. A night fits the model on the cluster
     (`models.adapters.means`). Among many fits it is one task like the others. Items without training rows

@@ -1,4 +1,4 @@
-"""Define the settings of `kind: memn2n`: a memory network over a user's items in the order of time."""
+"""Settings of `kind: memn2n`: a memory network over ordered items."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from recbench_spark.models.networks.settings import SequenceModelConfig
 
 
 class MemN2NModel(SequenceModelConfig):
-    """MemN2NModel is an End-to-End Memory Network (Sukhbaatar et al. 2015) over a user's past.
+    """An End-to-End Memory Network over a user's past.
 
-    The newest item is the query, and the `memory` items before it are the memories. `hops`: times that the
-    memories are read. `tying`: an answer's vectors read the next hop's memories (adjacent), or all hops
-    share their vectors, and a linear map leads from hop to hop (layer_wise). `linear_epochs`: first epochs
-    without the softmax of the attention; none of them is the best epoch. `noise`: chance of an
-    empty memory before each item in training: .1 leaves about .09 of the memories empty. `explain`: users
-    whose attention goes to the table `explanations`.
+    Source: Sukhbaatar et al. 2015. The newest item is the query, and the `memory` items before it are the
+    memories.
+
+    `hops`: how often the memories are read. `tying`: an answer's vectors read the next hop's memories
+    (adjacent), or all hops share their vectors, and a linear map leads from hop to hop (layer_wise).
+    `linear_epochs`: first epochs without the softmax of the attention; none of them is the best epoch.
+    `noise`: chance of an empty memory before each item in training: .1 leaves about .09 of the memories
+    empty. `explain`: users whose attention goes to the table `explanations`.
     """
 
     kind: Literal["memn2n"]

@@ -1,4 +1,4 @@
-"""Define the settings of `kind: mf_bpr`: matrix factorisation fitted to pairwise ranking."""
+"""Settings of `kind: mf_bpr`: matrix factorisation by pairwise ranking."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from recbench_spark.models.networks.settings import FactorModelConfig
 
 
 class MfBprModel(FactorModelConfig):
-    """MfBprModel is MF-BPR (Rendle et al. 2009): a user's relevant items rank above items it does not have.
+    """MF-BPR (Rendle et al. 2009): relevant items rank above others.
 
-    `penalty`: factor of squared lengths; the loss of an example has half of it. `spread`: spread of the
-    first random vectors.
+    `penalty`: factor on squared lengths; an example's loss has half of it. `spread`: spread of the first
+    random vectors.
     """
 
     kind: Literal["mf_bpr"]

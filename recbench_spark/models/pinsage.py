@@ -1,4 +1,4 @@
-"""Define the settings of `kind: pinsage`: PinSage trained on items that share users."""
+"""Settings of `kind: pinsage`: PinSage trained on items with common users."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from recbench_spark.models.networks.settings import FittedModel
 
 
 class FittedLayers(FittedModel):
-    """FittedLayers holds the settings of equal layers over a graph and of their training.
+    """Settings for equal graph layers and their training.
 
-    `neighbour_dropout`: the probability that an item has no neighbours in a minibatch, in any of the
+    `neighbour_dropout`: the probability of an item losing its neighbours in a minibatch, in any of the
     layers. Without it training never includes an item without edges, and such items get poor vectors.
     """
 
@@ -26,57 +26,57 @@ class FittedLayers(FittedModel):
     depth: Annotated[int, Field(ge=1, le=8)] = 2
     """Number of layers."""
     width: Width = 64
-    """Numbers of a node after each layer."""
+    """Length of a node's vector after each layer."""
     hidden: Width = 64
-    """Numbers of a neighbour before they are pooled."""
+    """Length of a neighbour's vector before pooling."""
     join: Literal["concat", "add"] = "concat"
     """Join of a node's own vector and the pooled one: side by side, or their sum."""
     negatives: Annotated[int, Field(ge=1, le=1 << 20)] = 500
-    """Random items that a minibatch shares as negatives."""
+    """Random items which a minibatch shares as negatives."""
     batch: Count = 512
     neighbour_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.02
     similarity: Literal["dot", "cosine"] = "dot"
     """Score of a pair: the product of the vectors, or their cosine."""
 
     def make_layers(self, form: Literal["convolve", "sage"], aggregator: str) -> tuple[LayerSettings, ...]:
-        """Return the settings of the layers as a model over a graph takes them."""
+        """Return the layers' settings as a graph model takes them."""
         one = {"form": form, "aggregator": aggregator, "width": self.width, "hidden": self.hidden}
         return (LayerSettings.model_validate({**one, "join": self.join}),) * self.depth
 
 
 class PinSageModel(FittedLayers):
-    """PinSageModel is PinSage over items linked by random walks (Ying et al. 2018).
+    """PinSage over items linked by random walks (Ying et al. 2018).
 
-    A user is the mean of its items.
+    A user is the mean of its items. A neighbourhood has the `top` items most visited by `walks` walks with
+    `hops` hops (`recbench neighbourhoods`). Pairs join each of a user's items with the `pairs` next ones in
+    an order by hash.
 
-    Neighbourhoods (`recbench neighbourhoods`): the `top` items most visited by `walks` walks, `hops` long.
-    Pairs: each of a user's items with the `pairs` next ones in an order by hash. `curriculum`: epoch n has
-    n - 1 hard negatives for each pair, with `hard_ranks` by personalised PageRank. `per_pair`: negatives
-    are not shared.
+    `curriculum`: epoch n has n - 1 hard negatives for each pair, with `hard_ranks` by personalised
+    PageRank. `per_pair`: negatives are not shared.
     """
 
     paths: ClassVar[tuple[str, ...]] = ("features.path",)
     kind: Literal["pinsage"]
     aggregator: Literal["importance", "mean", "max", "sum"] = "importance"
-    """Function that pools the neighbours; `importance` weights them by visits of the walks."""
+    """Function which pools the neighbours; `importance` weights them by walk visits."""
     final: tuple[Width, ...] = (64,)
     """Widths of the dense layers at the end."""
     top: Annotated[int, Field(ge=1, le=1 << 12)] = 50
-    """Items of a neighbourhood."""
+    """Items in a neighbourhood."""
     walks: Annotated[int, Field(ge=1, le=1 << 20)] = 200
     """Random walks from each item."""
     hops: Annotated[int, Field(ge=1, le=1 << 10)] = 5
-    """Hops of a walk."""
+    """Hops in a walk."""
     restart: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Chance that a walk returns to its start after a hop."""
+    """Chance of a walk returning to its start after a hop."""
     pairs: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Pairs of each item of a user with the next ones in an order by hash."""
+    """Pairs per item of a user: with the next ones in an order by hash."""
     margin: Annotated[float, Field(ge=0)] = 0.1
     """Margin of the loss by which a pair must beat a negative."""
     curriculum: bool = False
     per_pair: bool = False
     hard_ranks: tuple[Count, Count] = (2000, 5000)
-    """First and last rank by personalised PageRank of the hard negatives, for `curriculum`."""
+    """First and last rank of the hard negatives by personalised PageRank, for `curriculum`."""
 
     @model_validator(mode="after")
     def _check_ranks(self) -> PinSageModel:
@@ -92,7 +92,7 @@ class PinSageModel(FittedLayers):
         return self
 
     def over(self, weights: str | None) -> GraphLayers:
-        """Return the layers that are computed over the neighbourhoods."""
+        """Return the layers over the neighbourhoods."""
         layers = self.make_layers("convolve", self.aggregator)
         features = self.features.model_copy(update={"side": None})  # items are the only nodes
         return GraphLayers(

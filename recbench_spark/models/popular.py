@@ -1,4 +1,4 @@
-"""Popularity on Arrow rows, no Spark: an item's bias is its number of training interactions."""
+"""Popularity on Arrow rows: an item's bias counts its training interactions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pyarrow as pa
 
 
 def popular_vectors(items: pa.Table) -> pa.Table:
-    """Return an empty vector and a bias for each item (item_id, n_train)."""
+    """Return an empty vector and a bias for each item.
+
+    `items`: item_id, n_train.
+    """
     ids, counts = (items.column(name) for name in ("item_id", "n_train"))
     vectors = pa.array([[]], pa.list_(pa.float32())).take(pa.array([0] * len(ids), pa.int32()))
     return pa.table([ids, vectors, counts.cast(pa.float64())], ["item_id", "vector", "bias"])

@@ -1,15 +1,15 @@
-"""Fold all prefixes of a history in: the vectors of a user after 1, 2, ... L given items.
+"""Fold-in of all prefixes: user vectors after 1, 2, ... L items.
 
 A prefix needs one ridge regression, the user half-step of alternating least squares. The ridge grows with
-each rating, so no factor of one prefix carries over to the next. But a prefix of l items has only l
-unknowns: for l < d the dual system of l rows is solved, and for l >= d the primal one of d rows.
+each rating, so no factor carries over from one prefix to the next. But a prefix of l items has only l
+unknowns: for l < d the dual system with l rows is solved, and for l >= d the primal one with d rows.
 
     explicit   x = Y_l' w,          (K_l + ridge_l I) w = r,               K_l = Y_l Y_l'
     implicit   x = Q S_l Z_l' w,    (C_l^-1 + Z_l S_l Z_l') w = C_l^-1 c,  Z_l = Y_l Q
 
-The second line is the identity of Woodbury in the eigenbasis Q, g of Y' Y, with S_l = (g + ridge_l)^-1. C_l
-are the extra confidences, and c the confidences of the positive items. Each solve is one Cholesky
-factorisation in a written order, so that a vector does not depend on the other users of its batch.
+The second line is Woodbury's identity in the eigenbasis Q, g of Y' Y, with S_l = (g + ridge_l)^-1. C_l are
+the extra confidences, and c the positive items' confidences. Each solve is one Cholesky factorisation in a
+fixed order, so a vector does not depend on other users in its batch.
 
 Axes: u users, p given items, i items, d dimensions, n number of ratings, k place in a history.
 """
@@ -25,11 +25,13 @@ from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DataError
 
 ITEMS_A_BLOCK = 1 << 14
-"""Items that are converted to float64 together: 8 MB at 64 dimensions."""
+"""Items converted to float64 together: 8 MB at 64 dimensions."""
 
 
 class ItemSpectrum(NamedTuple):
-    """Eigenbasis of the Gram matrix of all items. It is computed once for a model, and all tasks use it.
+    """Eigenbasis of all items' Gram matrix.
+
+    It is computed once per model, and all tasks use it.
 
     Attributes:
         values_d: eigenvalues of weight Y' Y, at least 0.
@@ -44,9 +46,9 @@ class WeightedRows(NamedTuple):
     """Given rows as the implicit solve sees them, each (p,).
 
     Attributes:
-        extra_p: confidence beyond that of an item that is not given.
+        extra_p: confidence beyond that of an item which is not given.
         right_p: weight in the right-hand side.
-        counted_p: true for rows that the ridge counts.
+        counted_p: true for rows the ridge counts.
     """
 
     extra_p: Floats
@@ -55,7 +57,9 @@ class WeightedRows(NamedTuple):
 
 
 def ridge_per_rating(ridge: float, longest: int, frequency: float = 1.0) -> Floats:
-    """Return ridge x n^frequency for n = 0 .. longest: ALS, and SGD, which shrinks at each rating.
+    """Return ridge x n^frequency for n = 0 .. longest.
+
+    ALS uses it, and SGD, which shrinks at each rating.
 
     >>> ridge_per_rating(0.5, 3).tolist()
     [0.0, 0.5, 1.0, 1.5]
@@ -66,19 +70,21 @@ def ridge_per_rating(ridge: float, longest: int, frequency: float = 1.0) -> Floa
 def ridge_by_frequency(
     ridge: float, longest: int, n_items: int, unobserved_weight: float, frequency: float
 ) -> Floats:
-    """Return ridge (n + weight x items)^frequency for n = 0 .. longest, as iALS is fitted.
+    """Return ridge (n + weight x items)^frequency for n = 0 .. longest.
 
-    Source: Rendle, Krichene, Zhang and Koren, "Revisiting the performance of iALS on item recommendation
-    benchmarks" (RecSys 2022), equation 6.
+    iALS is fitted so. Source: Rendle, Krichene, Zhang and Koren, "Revisiting the performance of iALS on
+    item recommendation benchmarks" (RecSys 2022), equation 6.
     """
     return ridge * (np.arange(longest + 1.0) + unobserved_weight * n_items) ** frequency
 
 
 def decompose_items(factors_id: Floats | Floats32, weight: float = 1.0) -> ItemSpectrum:
-    """Compute the eigenbasis of weight x Y' Y. Cost: one pass over the items, and a solve of d rows.
+    """Compute the eigenbasis of weight x Y' Y.
+
+    It costs one pass over the items, and a solve with d rows.
 
     Args:
-        factors_id: (i, d) vectors of all items; zeros for those that training does not know.
+        factors_id: (i, d) vectors of all items; zeros for those unknown to training.
         weight: alpha_0 of iALS; 1 for implicit ALS.
     """
     gram_dd = np.zeros((factors_id.shape[1], factors_id.shape[1]))
@@ -92,13 +98,13 @@ def decompose_items(factors_id: Floats | Floats32, weight: float = 1.0) -> ItemS
 def fold_in_prefixes(
     offsets: Ints, items: Ints, targets: Floats, factors_id: Floats | Floats32, ridge_n: Floats
 ) -> Floats:
-    """Compute the vectors of all prefixes by ridge regression on the targets.
+    """Compute all prefixes' vectors by ridge regression on the targets.
 
-    A bias of the user is a column of ones in `factors_id`; the targets are then ratings minus the mean and
-    the items' biases. A model of pairs alone, such as MF-BPR, has targets of 1.
+    A user bias is a column of ones in `factors_id`; the targets are then ratings minus the mean and the
+    item biases. A model of pairs alone, such as MF-BPR, has targets of 1.
 
     Args:
-        offsets: (u + 1,) bounds of each user's rows, in the order in which they are given.
+        offsets: (u + 1,) bounds of each user's rows, in the given order.
         items: (p,) item indices.
         targets: (p,) ratings or residuals.
         factors_id: (i, d) item vectors.
@@ -127,12 +133,13 @@ def fold_in_implicit_prefixes(
     ridge_n: Floats,
     alpha: float,
 ) -> Floats:
-    """Compute the vectors of all prefixes by confidence-weighted ridge regression on all items.
+    """Compute all prefixes' vectors by confidence-weighted ridge regression.
 
-    As in Spark's ALS, the confidence is 1 + alpha |rating|, and all items have the weight 1.
+    It runs over all items. As in Spark's ALS, the confidence is 1 + alpha |rating|, and all items have the
+    weight 1.
 
     Args:
-        offsets: (u + 1,) bounds of each user's rows, in the order in which they are given.
+        offsets: (u + 1,) bounds of each user's rows, in the given order.
         items: (p,) item indices.
         ratings: (p,) strengths of feedback; an item counts as liked where its rating is above 0.
         factors_id: (i, d) item vectors.
@@ -152,13 +159,13 @@ def fold_in_implicit_prefixes(
 def fold_in_ials_prefixes(
     offsets: Ints, items: Ints, factors_id: Floats | Floats32, spectrum: ItemSpectrum, ridge_n: Floats
 ) -> Floats:
-    """Compute the vectors of all prefixes as iALS is fitted, from pairs alone.
+    """Compute all prefixes' vectors as iALS is fitted.
 
-    x = (alpha_0 Y' Y + Y_l' Y_l + ridge_l I)^-1 Y_l' 1; `spectrum` has the weight alpha_0, and
-    `ridge_by_frequency` gives the ridges.
+    It uses pairs alone: x = (alpha_0 Y' Y + Y_l' Y_l + ridge_l I)^-1 Y_l' 1. `spectrum` has the weight
+    alpha_0, and `ridge_by_frequency` gives the ridges.
 
     Args:
-        offsets: (u + 1,) bounds of each user's rows, in the order in which they are given.
+        offsets: (u + 1,) bounds of each user's rows, in the given order.
         items: (p,) item indices.
         factors_id: (i, d) item vectors.
         spectrum: eigenbasis of all items with weight alpha_0.
@@ -202,7 +209,7 @@ def _check_ridges(offsets: Ints, ridge_n: Floats) -> None:
 
 @compile_kernel
 def _add_gram(factors_id: Floats | Floats32, gram_dd: Floats) -> None:
-    """Add Y' Y item by item, so that the sum does not depend on a library's blocks."""
+    """Add Y' Y item by item, independent of a library's blocks."""
     for row in factors_id:
         for a in range(len(row)):
             for b in range(len(row)):
@@ -211,9 +218,9 @@ def _add_gram(factors_id: Floats | Floats32, gram_dd: Floats) -> None:
 
 @compile_kernel
 def _solve_in_place(matrix: Floats, right: Floats, n: int) -> None:
-    """Solve matrix x = right for the first n rows, by Cholesky: L into the upper triangle, x into `right`.
+    """Solve matrix x = right for the first n rows, by Cholesky.
 
-    The upper triangle holds L', so that the inner loops run over neighbouring numbers.
+    The upper triangle gets L', so inner loops run over neighbouring numbers; `right` gets x.
     """
     for k in range(n):
         pivot = matrix[k, k]
@@ -239,9 +246,10 @@ def _solve_in_place(matrix: Floats, right: Floats, n: int) -> None:
 
 @compile_kernel
 def _fill_kernel(rows_dk: Floats, scale_d: Floats, n: int, kernel: Floats) -> None:
-    """Set the upper triangle to sum_d scale_d y_dk y_dj, with neighbouring items in the inner loop.
+    """Set the upper triangle to sum_d scale_d y_dk y_dj.
 
-    Four dimensions are added at once, so that a sum is loaded and stored once per four.
+    The inner loop runs over neighbouring items. Four dimensions are added at once, so a sum is loaded and
+    stored once per four.
     """
     for k in range(n):
         for j in range(k, n):
@@ -270,7 +278,7 @@ def _fold_explicit(
     ridge_n: Floats,
     out_pd: Floats,
 ) -> None:
-    """Fill the vectors of all prefixes, user by user."""
+    """Fill all prefixes' vectors, user by user."""
     dims = factors_id.shape[1]
     for u in range(len(offsets) - 1):
         start, length = offsets[u], offsets[u + 1] - offsets[u]
@@ -288,7 +296,7 @@ def _fold_explicit(
 
 @compile_kernel
 def _fold_dual(rows_kd: Floats, targets_k: Floats, ridge_n: Floats, out_kd: Floats) -> None:
-    """Fill the vectors of prefixes shorter than d, by systems of one row per item."""
+    """Fill prefixes shorter than d: systems with one row per item."""
     longest, dims = rows_kd.shape
     kernel, system, right = np.empty((longest, longest)), np.empty((longest, longest)), np.empty(longest)
     _fill_kernel(np.ascontiguousarray(rows_kd.T), np.ones(dims), longest, kernel)
@@ -304,7 +312,7 @@ def _fold_dual(rows_kd: Floats, targets_k: Floats, ridge_n: Floats, out_kd: Floa
 
 @compile_kernel
 def _add_rows(rows_kd: Floats, weight_k: Floats, n: int, out_d: Floats) -> None:
-    """Add the first n rows times their weights, four at once, in their order."""
+    """Add the first n weighted rows, four at once, in order."""
     whole = n // 4 * 4
     for k in range(0, whole, 4):
         a, b, c, e = rows_kd[k], rows_kd[k + 1], rows_kd[k + 2], rows_kd[k + 3]
@@ -326,7 +334,7 @@ def _fold_primal(
     ridge_n: Floats,
     out_kd: Floats,
 ) -> None:
-    """Fill the vectors of the prefixes of d items and more, by systems of d rows.
+    """Fill prefixes with at least d items: systems with d rows.
 
     The system is diag(base) + sum_k left_k y_k y_k' + ridge I. The sums grow by one item for each prefix.
     """
@@ -363,7 +371,7 @@ def _fold_implicit(
     ridge_n: Floats,
     out_pd: Floats,
 ) -> None:
-    """Fill the vectors of all prefixes, user by user, in the eigenbasis of all items."""
+    """Fill all prefixes' vectors, user by user, in the items' eigenbasis."""
     dims = factors_id.shape[1]
     values_d, basis_dd = spectrum
     extra_p, right_p, counted_p = rows
@@ -395,10 +403,10 @@ def _fold_woodbury(
     ridge_n: Floats,
     out_kd: Floats,
 ) -> None:
-    """Fill the vectors of prefixes shorter than d, in the eigenbasis, by systems of one row per item.
+    """Fill prefixes shorter than d in the eigenbasis.
 
-    With s the root of the extra weights and K = Z S Z': (I + s K s) t = s K c, and w = c - s t. So an item
-    without extra weight needs no division.
+    Systems have one row per item. With s the root of the extra weights and K = Z S Z': (I + s K s) t = s K
+    c, and w = c - s t. So an item without extra weight needs no division.
     """
     longest, dims = rows_kd.shape
     rows_dk = np.ascontiguousarray(rows_kd.T)

@@ -1,4 +1,7 @@
-"""References to models that rank users after each given rating; tasks open them, as they open sources."""
+"""References to models for learning curves, opened by tasks.
+
+Such models rank users after each given rating.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,21 @@ from recbench_spark.ranking.sources import OPEN_MODELS, Source
 
 @dataclass(frozen=True)
 class PrefixScorer:
-    """A model as a task of learning curves sees it.
+    """Opens a model in a learning-curve task.
 
     Attributes:
         source: the item side, mapped from one copy per host.
-        fold_in: makes vectors of prefixes; None for a model that scores by history or by item alone.
+        fold_in: makes prefix vectors; None for a model which scores by history or by item alone.
     """
 
     source: Source
     fold_in: FoldInSettings | None = None
 
     def open(self) -> tuple[Scorer, PrefixFolder | None]:
-        """Return the scorer, and the folder of a model with vectors; both are opened once per worker."""
+        """Return the scorer and the folder, opened once per worker.
+
+        Only a model with vectors has a folder.
+        """
         return self.source.scorer(), None if self.fold_in is None else _open_folder(self)
 
 

@@ -1,9 +1,8 @@
-"""Fold-in of prefixes as one interface: each class folds the histories of one family of models.
+"""Fold-in of prefixes behind one interface, one class per model family.
 
 A class holds what training has fixed (item vectors, biases, settings) and has one method `fold`, from
-arrays to the vectors of all prefixes. Rows that the model cannot use change no vector: items that training
-does not know, and for models of pairs items that are not liked. A prefix without a row that can be used has
-no vector, and its user is not ranked.
+arrays to all prefixes' vectors. Unusable rows change no vector: items unknown to training, and for pair
+models items which are not liked. A prefix without a usable row has no vector, and its user is not ranked.
 
 Axes: u users, p given rows, i items, d dimensions.
 """
@@ -31,7 +30,7 @@ from recbench_spark.ranking.kernels.rankings import mark_relevant
 
 
 class PrefixVectors(NamedTuple):
-    """Vectors after each given row.
+    """A vector after each given row, where there is one.
 
     Attributes:
         vectors_pd: (p, d) in float32, as all vectors are stored; zeros where there is none.
@@ -43,24 +42,30 @@ class PrefixVectors(NamedTuple):
 
 
 class PrefixFolder(Protocol):
-    """Interface of all classes that fold prefixes in."""
+    """Interface for all classes which fold prefixes in."""
 
     def fold(self, offsets: Ints, items: Ints, ratings: Floats) -> PrefixVectors:
         """Fold all prefixes of the users' rows in.
 
         Args:
-            offsets: (u + 1,) bounds of each user's rows, in the order in which they are given.
+            offsets: (u + 1,) bounds of each user's rows, in the given order.
             items: (p,) item indices; -1 for an item outside the catalogue.
             ratings: (p,) ratings.
         """
 
 
 class RoundedFolder(ABC):
-    """Base of folders that solve in float64 and round last, as all stored vectors are rounded."""
+    """Base for folders which solve in float64 and round last.
+
+    All stored vectors are rounded so.
+    """
 
     @abstractmethod
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
-        """Return the vectors of all prefixes in float64, (p, d), and true for prefixes with a vector."""
+        """Return all prefixes' vectors in float64, (p, d).
+
+        The second array is true for prefixes with a vector.
+        """
 
     def fold(self, offsets: Ints, items: Ints, ratings: Floats) -> PrefixVectors:
         """Fold all prefixes in, as in `PrefixFolder`."""
@@ -70,16 +75,17 @@ class RoundedFolder(ABC):
 
 @dataclass(frozen=True)
 class RatingFolder(RoundedFolder):
-    """Folder of models of ratings: r = b_u + b_i + x_u y_i, with a ridge for each rating; b_i has the mean.
+    """Folds users into rating models: r = b_u + b_i + x_u y_i.
 
-    It covers explicit ALS (no biases), ALS-WR and SGD. A bias of the user is solved together with
-    the vector. It moves all scores of a user alike, so it is no part of what is ranked.
+    There is a ridge for each rating, and b_i includes the mean. It covers explicit ALS (no biases), ALS-WR
+    and SGD. A user bias is solved together with the vector. It moves all scores of a user alike, so the
+    ranking ignores it.
 
     Attributes:
         factors_id: (i, d) item vectors.
-        known_i: items that training knows.
+        known_i: items known to training.
         regulariser: lambda, times the number of ratings.
-        biases_i: subtracted from the ratings of each item; None: nothing.
+        biases_i: subtracted from each item's ratings; None: nothing.
         bias_regulariser: lambda of the user's bias; None: users have no bias.
         frequency: the ridge is lambda n^frequency.
     """
@@ -92,7 +98,7 @@ class RatingFolder(RoundedFolder):
     frequency: float = 1.0
 
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
-        """Solve all prefixes by ridge regression on what the biases leave.
+        """Solve all prefixes by ridge regression on ratings minus biases.
 
         Only vectors of items in these rows are copied, so a task holds no second copy of the item side.
         """
@@ -110,7 +116,7 @@ class RatingFolder(RoundedFolder):
         return fold_used_rows(offsets, used_p, dims, solve_used)
 
     def _make_design(self, chosen_k: Ints) -> Floats:
-        """Return the vectors of some items, with a column for the bias of the user."""
+        """Return some items' vectors, with a column for the user's bias."""
         design_kd = np.asarray(self.factors_id[chosen_k], np.float64)
         if self.bias_regulariser is None:
             return design_kd
@@ -121,11 +127,13 @@ class RatingFolder(RoundedFolder):
 
 @dataclass(frozen=True)
 class ConfidenceFolder(RoundedFolder):
-    """Folder of implicit ALS: liked rows with strength 1, confidence 1 + alpha.
+    """Folds users into implicit ALS.
+
+    Liked rows have strength 1 and confidence 1 + alpha.
 
     Attributes:
-        factors_id: (i, d) item vectors; zeros for items that training does not know.
-        known_i: items that training knows.
+        factors_id: (i, d) item vectors; zeros for items unknown to training.
+        known_i: items known to training.
         spectrum: eigenbasis of all item vectors (weight 1).
         regulariser: lambda, times the number of liked rows.
         alpha: growth of confidence.
@@ -156,20 +164,20 @@ class ConfidenceFolder(RoundedFolder):
 
 @dataclass(frozen=True)
 class PairFolder(RoundedFolder):
-    """Folder of models of pairs: iALS as it was fitted, and the final item vectors of any other model.
+    """Folds users into pair models: iALS as fitted, or any vectors.
 
-    For MF-BPR, LightGCN and vectors of teams `unobserved_weight` and `regulariser` are settings of the
+    For MF-BPR, LightGCN and vectors from teams, `unobserved_weight` and `regulariser` are settings of the
     fold-in alone; search them on validation users.
 
     Attributes:
-        factors_id: (i, d) item vectors; zeros for items that training does not know.
-        known_i: items that training knows.
+        factors_id: (i, d) item vectors; zeros for items unknown to training.
+        known_i: items known to training.
         spectrum: eigenbasis of all item vectors, with the weight `unobserved_weight`.
         unobserved_weight: alpha_0.
         regulariser: lambda.
         frequency: nu; the ridge is lambda (n + alpha_0 items)^nu.
         threshold: lowest rating of a liked row; None: above 0.
-        items: number of items in the ridge; None: those that training knows.
+        items: number of items in the ridge; None: only items known to training.
     """
 
     factors_id: Floats | Floats32
@@ -201,7 +209,10 @@ def _longest(offsets: Ints) -> int:
 
 
 def mark_known_items(known_i: Bools, items: Ints) -> Bools:
-    """Mark rows of items that training knows, (p,); -1 is none. Raise DataError for an index too large."""
+    """Mark rows of items known to training, (p,).
+
+    -1 is none. Raises DataError for an index too large.
+    """
     if len(items) and items.max() >= len(known_i):
         raise DataError(f"item {items.max()} lies outside the catalogue of {len(known_i)} items")
     return np.append(known_i, np.False_)[items]
@@ -210,9 +221,10 @@ def mark_known_items(known_i: Bools, items: Ints) -> Bools:
 def fold_used_rows(
     offsets: Ints, used_p: Bools, dims: int, solve_used: Callable[[Ints], Floats]
 ) -> tuple[Floats, Bools]:
-    """Solve for the rows that are used, and give each prefix the vector of its last such row.
+    """Solve for usable rows; spread the vectors over all prefixes.
 
-    `solve_used` takes the bounds of the users among the used rows.
+    Each prefix gets the vector of its last usable row. `solve_used` takes the users' bounds among the
+    usable rows.
     """
     before_p = np.concatenate([[0], np.cumsum(used_p)])
     used_offsets = before_p[offsets]

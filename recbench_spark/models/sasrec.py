@@ -1,4 +1,4 @@
-"""Define the settings of `kind: sasrec`: self-attention over a user's items in the order of time."""
+"""Settings of `kind: sasrec`: self-attention over ordered items."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from recbench_spark.models.networks.settings import SequenceModelConfig
 
 
 class SasRecModel(SequenceModelConfig):
-    """SasRecModel is SASRec (Kang and McAuley 2018): each item attends to the items before it.
+    """SASRec (Kang and McAuley 2018): items attend to earlier items.
 
-    `blocks`: blocks of attention and of two dense layers. `heads`: heads of an attention; they divide
-    `dims`. Items have one vector, which is read and answered with.
+    `blocks`: blocks with attention and two dense layers. `heads`: attention heads; they divide `dims`.
+    Items have one vector, for reading and for scoring.
     """
 
     kind: Literal["sasrec"]

@@ -1,4 +1,4 @@
-"""Settings of the section `models`: one class per kind, looked up by `kind`."""
+"""Settings for the section `models`, one class per kind."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MODELS_PACKAGE = "recbench_spark.models"
 """A package whose module `KIND` may hold the class of that kind, for a model in one file."""
 
 RATING_KINDS = f"{MODELS_PACKAGE}.rating.kinds"
-"""The module with the classes of all rating models; it compiles kernels, so it is imported last."""
+"""The module with all rating models' classes; it compiles kernels, so it is imported last."""
 
 
 class Provenance(Strict):
-    """Origin of a figure: the person who ran it, the publication, and the search behind it.
+    """Origin of a figure: person, publication, and search behind it.
 
-    `search_space`, `budget` and `at_edge` (settings whose best value is on the edge of the searched space)
-    are filled in from the table `trials` where a file does not set them.
+    `search_space`, `budget` and `at_edge` (settings whose best value lies on the edge of the searched
+    space) come from the table `trials` where a file does not set them.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"at_edge"})
@@ -38,7 +38,7 @@ class Provenance(Strict):
     source: Literal["own", "baseline", "rerun", "published"] = "baseline"
     """Origin of the figure: the method under test, a baseline, a rerun, or a publication."""
     ran_by: str | None = None
-    """Person or team that ran it."""
+    """Person or team who ran it."""
     year: Annotated[int, Field(ge=1990, le=2100)] | None = None
     """Year of the publication."""
     search_space: dict[str, tuple[float, ...]] = {}
@@ -50,19 +50,19 @@ class Provenance(Strict):
 
 
 class ModelConfig(Strict):
-    """The settings of one model. A subclass whose `kind` is a Literal is registered when it is defined.
+    """Base for one model's settings, registered by its `kind`.
 
-    `behaviour`: `module:Class` of a `models.adapters.model_adapter.ModelAdapter`, imported when it is
-    first used, so that settings load without Spark and torch; `models.adapters.registry` names those of
-    this package. `paths`: settings that are paths (`features.path` for a setting of a section):
-    `{logical_date}` is filled in, and the content at the path enters the key of a run. `measured`: False
-    for figures that others measured. `facts`: facts that a night reads from the model itself, for gates.
-    `revised`: names in `revisions` that its numbers depend on, beside that of its kind. `unkeyed`: settings
-    that change no number and enter no key. `unfitted`: settings that no fit depends on: models that differ
-    in them alone share one fit. `fitted_by_version`: True if another `version` is another fit.
-    `fold_in_revisions`: names in `revisions`
-    that the numbers of users held out from training depend on, where `folds_given_rows` is true.
-    `needs_times`: True if the model reads the times of rows, whatever the split does.
+    A subclass whose `kind` is a Literal is registered at its definition.
+    `behaviour`: `module:Class` of a `models.adapters.model_adapter.ModelAdapter`, imported at first use, so
+    settings load without Spark and torch; `models.adapters.registry` names those in this package. `paths`:
+    settings which are paths (`features.path` for a setting in a section): `{logical_date}` is filled in,
+    and the content at the path enters a run's key. `measured`: False for figures others measured. `facts`:
+    facts a night reads from the model itself, for gates. `revised`: names in `revisions` its numbers depend
+    on, beside its kind's. `unkeyed`: settings which change no number and enter no key. `unfitted`: settings
+    no fit depends on: models which differ only in them share one fit. `fitted_by_version`: True if another
+    `version` is another fit. `fold_in_revisions`: names in `revisions` behind the numbers of held-out
+    users, where `folds_given_rows` is true. `needs_times`: True if the model reads row times, whatever the
+    split does.
     """
 
     behaviour: ClassVar[str] = ""
@@ -83,11 +83,11 @@ class ModelConfig(Strict):
     provenance: Provenance = Provenance()
     """Origin of the figures."""
     kind: str
-    """Kind of the model: a name of this page, or `module:Class` of your own package."""
+    """Kind of the model: a name on this page, or `module:Class` in your own package."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Register the class under its kind; two classes cannot have one kind."""
+        """Register the class under its kind; each kind has one class."""
         for kind in _kinds(cls):
             other = MODELS.setdefault(kind, cls)
             if (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
@@ -95,31 +95,31 @@ class ModelConfig(Strict):
 
     @property
     def counts_catalogue(self) -> bool:
-        """True if a fit counts all items of the log, and not those with training rows alone."""
+        """True if a fit counts all log items, trained or not."""
         return False
 
     @property
     def folds_given_rows(self) -> bool:
-        """True if users held out from training get vectors from their given rows when they are ranked."""
+        """True if held-out users get vectors from their given rows."""
         return False
 
     @property
     def shows_validation(self) -> bool:
-        """True if rows of the part valid are shown to the model when users are ranked for another part."""
+        """True if the model sees part valid when ranking another part."""
         return False
 
     def hide_validation(self) -> Self:
-        """Return the model without the rows that `shows_validation` means."""
+        """Return the model without the rows `shows_validation` means."""
         return self
 
     def check(self, reader: str) -> None:
-        """Check, before Spark starts, what the checks of single settings cannot see.
+        """Check, before Spark starts, what single settings cannot see.
 
         Args:
             reader: the reader of the dataset.
 
         Raises:
-            ConfigError: a setting that does not fit another one, or the dataset.
+            ConfigError: a setting does not fit another one, or the dataset.
         """
 
 
@@ -129,11 +129,11 @@ IMPORTABLE = (
 )
 
 MODELS: dict[str, type[ModelConfig]] = {}
-"""Every imported class of models, by its kind."""
+"""Every imported model class, by its kind."""
 
 
 def model_class(kind: str) -> type[ModelConfig]:
-    """Return the class of a kind: a name, or `module:Class` for a model of another package.
+    """Return the class of a kind, or of another package's `module:Class`.
 
     Raises:
         ConfigError: there is no such kind, module or class.
@@ -150,7 +150,7 @@ def model_class(kind: str) -> type[ModelConfig]:
 
 
 def list_kinds() -> list[str]:
-    """Return all kinds, after an import of every module that defines some."""
+    """Return all kinds, after importing every module which defines some."""
     package = import_module(MODELS_PACKAGE)
     for module in pkgutil.iter_modules(package.__path__):
         if not module.ispkg:
@@ -160,10 +160,10 @@ def list_kinds() -> list[str]:
 
 
 def import_class(name: str) -> type[ModelConfig]:
-    """Return the class that `module:Class` names.
+    """Return the class behind `module:Class`.
 
     Raises:
-        ConfigError: it cannot be imported, or is no class of models.
+        ConfigError: it cannot be imported, or is no model class.
     """
     model = import_attribute(name, "kind")
     if not (isinstance(model, type) and issubclass(model, ModelConfig) and _kinds(model)):
@@ -175,7 +175,7 @@ def import_class(name: str) -> type[ModelConfig]:
 
 
 def import_attribute(name: str, what: str) -> Any:
-    """Return what `module:Class` names; `what` says in the error what the name is.
+    """Return the object at `module:Class`; errors call it `what`.
 
     Raises:
         ConfigError: its module cannot be imported, or has no such class.
@@ -183,7 +183,7 @@ def import_attribute(name: str, what: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(import_own(module), attribute)
-    except (Exception, SystemExit) as error:  # a module of a user may do anything while it is imported
+    except (Exception, SystemExit) as error:  # a user's module may do anything while it is imported
         explained = explain(error)
         if isinstance(explained, MissingPackageError):
             raise ConfigError(f"{what} '{name}': {explained.message}", explained.hint) from error
@@ -192,7 +192,7 @@ def import_attribute(name: str, what: str) -> Any:
 
 
 def _explain_import_error(error: BaseException, module: str) -> str:
-    """Return the reason why a module cannot be imported, in words."""
+    """Return in words why a module cannot be imported."""
     if isinstance(error, SystemExit):
         return f"importing {module} ends Python: sys.exit({shorten(str(error.code))})"
     plain = isinstance(error, ImportError | AttributeError | ValueError)
@@ -200,12 +200,12 @@ def _explain_import_error(error: BaseException, module: str) -> str:
 
 
 def _kinds(model: type[ModelConfig]) -> tuple[str, ...]:
-    """Return the kinds of a class; empty for a base of others."""
+    """Return a class's kinds; empty for a base of others."""
     return get_args(model.model_fields["kind"].annotation)
 
 
 def make_model(document: Any, where: str) -> ModelConfig:
-    """Make a model from keys and values; `where` names them in errors.
+    """Make a model from a mapping, named `where` in errors.
 
     Raises:
         ConfigError: the kind is missing or unknown, or a setting is wrong.
@@ -227,12 +227,12 @@ def make_model(document: Any, where: str) -> ModelConfig:
 
 
 class LearntItems(ModelConfig):
-    """Base of models with numbers for each item, which a fit draws and learns.
+    """Base for models with learnt numbers per item.
 
     Attributes:
-        items: `trained`: items with training rows; those of held-out rows change nothing. `catalogue`: all
-            items of the log, as published recipes count them: sizes of tables, first random numbers and
-            drawn negatives then depend on held-out rows. Models of `models.rating` count users likewise.
+        items: `trained`: items with training rows; those in held-out rows change nothing. `catalogue`: all
+            items in the log, as published recipes count them: table sizes, first random numbers and drawn
+            negatives then depend on held-out rows. Models in `models.rating` count users likewise.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"items"})
@@ -242,7 +242,7 @@ class LearntItems(ModelConfig):
 
     @property
     def counts_catalogue(self) -> bool:
-        """True if a fit counts all items of the log."""
+        """True if a fit counts all items in the log."""
         return self.items == "catalogue"
 
 
@@ -255,7 +255,7 @@ class RandomModel(ModelConfig):
 
 
 class PopularModel(ModelConfig):
-    """Popularity: the score of an item is its number of training interactions.
+    """Popularity: an item's score counts its training interactions.
 
     Items without one are in no list.
     """
@@ -265,11 +265,12 @@ class PopularModel(ModelConfig):
 
 
 class ItemKnnModel(ModelConfig):
-    """Cosine item-kNN: each item i keeps its most similar items j, which count if they are in the history.
+    """Cosine item-kNN: similar items in the history raise a score.
 
-    `scores: sum` is sum_j s_ij r_uj with the cosines s_ij as they are. `centred_mean` scales an item's
-    similarities to sum to 1 and is mean_i + sum_j s_ij (r_uj - mean_j): r_uj is 1 for a relevant
-    training row and 0 else, mean_i the mean of that column over all users, so popularity counts.
+    Each item i keeps its most similar items j. `scores: sum` is sum_j s_ij r_uj with the cosines s_ij as
+    they are. `centred_mean` scales an item's similarities to sum to 1 and is mean_i + sum_j s_ij (r_uj -
+    mean_j): r_uj is 1 for a relevant training row and 0 else, mean_i the mean of that column over all
+    users, so popularity counts.
     """
 
     revised: ClassVar[tuple[str, ...]] = ("trained_items",)
@@ -277,9 +278,9 @@ class ItemKnnModel(ModelConfig):
     scores: Literal["sum", "centred_mean"] = "sum"
     """`sum` adds cosines; `centred_mean` adds deviations from each item's mean."""
     neighbours: Count = 100
-    """Most similar items that each item keeps."""
+    """Most similar items kept for each item."""
     max_history: Annotated[int, Field(ge=2, le=INT)] = 1000
-    """Items of a user that count; of a longer history a part is chosen by hash."""
+    """Most items which count in a history; a hash chooses them from a longer one."""
 
 
 class MllibAlsModel(LearntItems):
@@ -290,7 +291,7 @@ class MllibAlsModel(LearntItems):
 
     kind: Literal["mllib_als"]
     rank: Annotated[int, Field(ge=1, le=2048)] = 32
-    """Factors of a user and of an item."""
+    """Number of factors for each user and item."""
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Sweeps over users and items."""
     regularization: Annotated[float, Field(ge=0)] = 0.05
@@ -309,12 +310,12 @@ class MllibAlsModel(LearntItems):
 
 
 class TruthModel(ModelConfig):
-    """The true factors of the generated world, without the noise of its ratings."""
+    """The generated world's true factors, without rating noise."""
 
     kind: Literal["truth"]
 
     def check(self, reader: str) -> None:
-        """Check that the dataset is the generated world; errors as `ModelConfig.check`."""
+        """Check for the generated world; errors as `ModelConfig.check`."""
         if reader != "world":
             raise ConfigError(
                 f"model {self.name}: only the generated world knows its true factors",
@@ -323,11 +324,12 @@ class TruthModel(ModelConfig):
 
 
 class EmbeddingsModel(ModelConfig):
-    """Vectors of another system: (user_id, vector[, bias]) and (item_id, vector[, bias]).
+    """Vectors from another system, or from a warehouse.
 
-    `warehouse` and `model_id` in place of both are the vectors that a warehouse has of a model, such as one
-    that `recbench embed` embedded with --sides user,item. With `fold_in` users get vectors from the items
-    that they are given, for learning curves. Then `users` can be left out.
+    They are (user_id, vector[, bias]) and (item_id, vector[, bias]). `warehouse` and `model_id` in place of
+    both mean a warehouse's vectors of a model, such as one embedded by `recbench embed` with --sides
+    user,item. With `fold_in` users get vectors from their given items, for learning curves. Then `users`
+    can be left out.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"fold_in", "columns"})
@@ -341,14 +343,14 @@ class EmbeddingsModel(ModelConfig):
     similarity: Literal["dot", "cosine"] = "dot"
     """Score of a pair: the product of the vectors, or their cosine."""
     columns: dict[str, str] = {}
-    """Our names of columns and those of the tables, such as {user_id: userId}; usual names need none."""
+    """Our column names and those in the tables, such as {user_id: userId}; usual names need none."""
     fold_in: FoldInRidge | None = None
-    """Regression that gives users vectors from the items that they are given."""
+    """Regression which gives users vectors from their given items."""
 
     @model_validator(mode="before")
     @classmethod
     def _place_stored_vectors(cls, document: Any) -> Any:
-        """Put the tables of users and items in the place of a warehouse and a model of it."""
+        """Replace a stored model by its user and item tables."""
         if not isinstance(document, Mapping) or not {"warehouse", "model_id"} & document.keys():
             return document
         rest = {name: value for name, value in document.items() if name not in ("warehouse", "model_id")}
@@ -373,7 +375,7 @@ class EmbeddingsModel(ModelConfig):
 
 
 class ScoresModel(ModelConfig):
-    """A table (user_id, item_id, score) of another system."""
+    """A table (user_id, item_id, score) from another system."""
 
     added_later: ClassVar[frozenset[str]] = frozenset({"columns"})
     paths: ClassVar[tuple[str, ...]] = ("path",)
@@ -381,14 +383,14 @@ class ScoresModel(ModelConfig):
     path: Location
     """Table (user_id, item_id, score); it may hold `{logical_date}`."""
     columns: dict[str, str] = {}
-    """Our names of columns and those of the table, such as {user_id: userId}; usual names need none."""
+    """Our column names and those in the table, such as {user_id: userId}; usual names need none."""
 
 
 class ListsModel(ModelConfig):
-    """Ranked lists (user_id, item_id, rank or score) of another system.
+    """Ranked lists (user_id, item_id, rank or score) from another system.
 
-    `training_items`: items of the user's training rows in a list count as they are (keep), or are taken
-    out, as for models that give scores (drop).
+    `training_items`: listed items in the user's training rows count as they are (keep), or are taken out,
+    as for models with scores (drop).
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"training_items", "columns"})
@@ -397,23 +399,24 @@ class ListsModel(ModelConfig):
     path: Location
     """Table (user_id, item_id, rank or score); it may hold `{logical_date}`."""
     columns: dict[str, str] = {}
-    """Our names of columns and those of the table, such as {user_id: userId}; usual names need none."""
+    """Our column names and those in the table, such as {user_id: userId}; usual names need none."""
     training_items: Literal["keep", "drop"] = "keep"
 
 
 class SwitchModel(ModelConfig):
-    """A system that uses one model up to some given ratings, and another one from then on.
+    """Uses one model up to some given ratings, then another.
 
-    Its values are those of the two models along the learning curve; nothing is ranked again. `at`: the
-    largest number of given ratings at which `first` is used; `auto` chooses it on the part `valid` alone.
-    Without `first` and `then` the pair is chosen there as well, among all models of the file.
+    Its values are those of the two models along the learning curve; nothing is ranked again.
+
+    `at`: most given ratings at which `first` is used; `auto` chooses it on the part `valid` alone. Without
+    `first` and `then` the pair is chosen there as well, among all models in the file.
     """
 
     kind: Literal["switch"]
     first: Name | None = None
-    """Model that is used first."""
+    """Model to use first."""
     then: Name | None = None
-    """Model that is used from then on."""
+    """Model to use from then on."""
     at: Count | Literal["auto"] = "auto"
 
     @model_validator(mode="after")
@@ -428,9 +431,9 @@ class SwitchModel(ModelConfig):
 
 
 class RetrievedModel(ModelConfig):
-    """A model whose lists come through an index; a benchmark file makes it from its section `retrieval`.
+    """Lists through an index, from a benchmark file's section `retrieval`.
 
-    `base`: the model that scores. `length`: items of a list.
+    `base`: the model which scores. `length`: items in a list.
     """
 
     kind: Literal["retrieved"]
@@ -446,30 +449,30 @@ class RetrievedModel(ModelConfig):
 
     @property
     def paths(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Settings that are paths: those of the base."""
+        """Settings which are paths: the base's."""
         return tuple(f"base.{name}" for name in self.base.paths)
 
     @property
     def revised(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of revisions that the numbers depend on: those of the base, and of its kind."""
+        """Revisions behind the numbers: the base's, and its kind's."""
         return (self.base.kind, *self.base.revised)
 
     @property
     def fold_in_revisions(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of revisions of the base's fold-in."""
+        """Names of revisions behind the base's fold-in."""
         return self.base.fold_in_revisions
 
     @property
     def folds_given_rows(self) -> bool:
-        """True if the base has vectors of users held out from training; see `ModelConfig`."""
+        """True if the base has held-out users' vectors; see `ModelConfig`."""
         return self.base.folds_given_rows
 
 
 class PublishedModel(ModelConfig):
-    """Figures of a publication, shown beside measured ones: `ndcg@10: 0.31` or `rmse: 0.77`.
+    """Published figures, shown beside measured ones.
 
-    A figure is a number in the range of its metric (`metrics.kernels.about.figure_range`): 17.0 per cent is
-    0.17.
+    Examples are `ndcg@10: 0.31` or `rmse: 0.77`. A figure is a number in its metric's range
+    (`metrics.kernels.about.figure_range`): 17.0 per cent is 0.17.
     """
 
     measured: ClassVar[bool] = False
@@ -490,7 +493,7 @@ class PublishedModel(ModelConfig):
         return figures
 
     def check(self, reader: str) -> None:
-        """Check that the names are those of figures; errors as `ModelConfig.check`."""
+        """Check for figure names; errors as `ModelConfig.check`."""
         for figure in self.figures:
             if not re.fullmatch(r"[a-z_0-9]+(@[1-9][0-9]{0,8})?", figure):
                 raise ConfigError(f"model {self.name}: '{figure}' is not a figure", "e.g. ndcg@10 or rmse")

@@ -1,1 +1,1 @@
-"""Indexes that find items at serving time, and the share of exact lists that they return."""
+"""Indexes for item search at serving time, measured against exact lists."""

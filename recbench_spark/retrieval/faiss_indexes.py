@@ -1,7 +1,7 @@
-"""Indexes of the library faiss: exact, inverted lists, and a graph of near neighbours.
+"""Indexes from the library faiss: exact, inverted lists, and HNSW graphs.
 
-Each task uses one thread. Distances of single queries are computed without matrix products, so that a
-query's candidates do not depend on the block it stands in.
+Each task uses one thread. Distances for single queries are computed without matrix products, so a query
+gets the same candidates in every block.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from recbench_spark.retrieval.settings import FlatIndexSettings, GraphIndexSetti
 INSTALL = f"{install_command('retrieval')}, on the driver and on the workers"
 INDEX_FILE, ITEMS_FILE = "index.faiss", "items.npy"
 NEVER = 2**31 - 1
-"""Queries from which on faiss multiplies matrices, whose sums depend on the block's shape."""
+"""Number of queries from which faiss multiplies matrices: never. Sums of such products depend on the
+block's shape."""
 
 MATRIX_QUERIES = 20
-"""Queries from which on faiss multiplies matrices by default."""
+"""Number of queries from which faiss multiplies matrices by default."""
 EXTRA = 8
-"""Rows beyond the depth that a search of a flat index takes at first."""
+"""Rows beyond the depth in the first search of a flat index."""
 
 FaissSettings = FlatIndexSettings | InvertedIndexSettings | GraphIndexSettings
 
 
 def load_faiss() -> Any:
-    """Return the library, with one thread and the same sums for each block.
+    """Return faiss, set to one thread and block-independent sums.
 
     Raises:
         MissingError: faiss is not installed.
@@ -52,7 +53,10 @@ def load_faiss() -> Any:
 
 @cache
 def _import_faiss() -> Any:
-    """Import the library, and let it multiply no matrices; `multiply_matrices` is the exception."""
+    """Import faiss and turn its matrix products off.
+
+    Only `multiply_matrices` turns them on again, for a while.
+    """
     try:
         faiss = import_module("faiss")
     except ImportError as error:
@@ -63,7 +67,7 @@ def _import_faiss() -> Any:
 
 @contextmanager
 def multiply_matrices(faiss: Any) -> Iterator[None]:
-    """Let faiss multiply matrices, where no result depends on the block of queries."""
+    """Let faiss multiply matrices where blocks change no result."""
     faiss.cvar.distance_compute_blas_threshold = MATRIX_QUERIES
     try:
         yield
@@ -73,12 +77,15 @@ def multiply_matrices(faiss: Any) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class FaissBuilder:
-    """Makes and reads indexes of faiss; the file is faiss's own, indices of its rows lie beside it."""
+    """Builds faiss indexes in files and opens them.
+
+    The index has faiss's own format. A second file beside it maps its rows to item indices.
+    """
 
     settings: FaissSettings
 
     def build(self, items: IndexedItems, folder: Path) -> None:
-        """Train and fill the index in the order of the items, and write its files.
+        """Train the index, add the items in order, write files.
 
         Raises:
             MissingError: faiss is not installed.
@@ -103,7 +110,7 @@ class FaissBuilder:
             flags = faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_MMAP
         index = faiss.read_index(str(folder / INDEX_FILE), flags)
         if isinstance(self.settings, InvertedIndexSettings):
-            # By default each search starts 32 threads that read cells ahead of the one that searches.
+            # By default each search starts 32 threads to read cells ahead of it.
             faiss.downcast_InvertedLists(index.invlists).prefetch_nthread = 0
         return FaissReader(index, np.load(folder / ITEMS_FILE, mmap_mode="r"), self.settings)
 
@@ -125,7 +132,7 @@ class FaissBuilder:
 
 
 def find_cells(settings: InvertedIndexSettings, items: int) -> int:
-    """Return the number of cells of a part with so many items.
+    """Return how many cells a partition with so many items gets.
 
     Raises:
         ConfigError: there are more cells than items.
@@ -143,7 +150,10 @@ def find_cells(settings: InvertedIndexSettings, items: int) -> int:
 def train_centroids(
     faiss: Any, items: IndexedItems, cells: int, settings: InvertedIndexSettings
 ) -> Floats32:
-    """Return the directions of the centroids of a sample by hash of the items, (cells, dims)."""
+    """Return unit-length centroids, (cells, dims), trained on a sample.
+
+    A hash of the item index draws the sample.
+    """
     size = max(cells, min(settings.sample, len(items.items_n)))
     order = np.argsort(hash_longs(items.items_n, start(len(items.items_n))), kind="stable")
     sample = np.ascontiguousarray(items.vectors_nd[np.sort(order[:size])])
@@ -159,7 +169,7 @@ def train_centroids(
 
 @dataclass(frozen=True)
 class FaissReader:
-    """An index of faiss, and the item of each of its rows."""
+    """Searches one faiss index and turns its rows into items."""
 
     index: Any
     items_n: Ints
@@ -168,11 +178,17 @@ class FaissReader:
     cut_items: ClassVar[int] = 0
 
     def limit_candidates(self, depth: int) -> int:
-        """Return the largest number of candidates of a query: a flat index may return all that tie."""
+        """Return the most candidates one query can get.
+
+        A flat index may return all items, because all may tie.
+        """
         return len(self.items_n) if isinstance(self.settings, FlatIndexSettings) else depth
 
     def search(self, queries_ud: Floats32, depth: int) -> ItemSets:
-        """Return the first `depth` of each query, fewer where the index finds fewer; ascending."""
+        """Return each query's first `depth` items, in ascending order.
+
+        A query has fewer items where the index finds fewer.
+        """
         queries = np.ascontiguousarray(queries_ud)
         if isinstance(self.settings, FlatIndexSettings):
             rows_u = [np.sort(row) for row in self._search_exactly(queries, depth)]
@@ -191,10 +207,10 @@ class FaissReader:
         return products_uk, rows_uk
 
     def _search_exactly(self, queries_ud: Floats32, depth: int) -> list[Ints]:
-        """Return rows that certainly hold the first `depth` by exact score, for each query.
+        """Return rows certain to hold each query's exact first `depth`.
 
-        A search goes deeper until the last product lies below that of place `depth` by more than the
-        errors of both.
+        A search goes deeper until the last product lies below the product at place `depth` by more than
+        both errors.
         """
         rows_u: list[Ints] = [np.arange(len(self.items_n))] * len(queries_ud)
         length_u = lengths(queries_ud)
@@ -205,7 +221,7 @@ class FaissReader:
                 products_uk, rows_uk = self._search(queries_ud[users], room)
             with np.errstate(invalid="ignore"):
                 sure_u = products_uk[:, depth - 1] - products_uk[:, -1] > 2.0 * bound_u[users]
-            sure_u &= (rows_uk >= 0).all(axis=1)  # faiss leaves out products that are not finite
+            sure_u &= (rows_uk >= 0).all(axis=1)  # faiss leaves out products which are not finite
             for row in np.flatnonzero(sure_u):
                 rows_u[users[row]] = rows_uk[row]
             users, room = users[~sure_u], 4 * room
@@ -213,7 +229,7 @@ class FaissReader:
 
     @cached_property
     def longest(self) -> float:
-        """Length of the longest vector of a flat index."""
+        """Length of the longest vector in a flat index."""
         vectors = load_faiss().rev_swig_ptr(self.index.get_xb(), self.index.ntotal * self.index.d)
         return float(lengths(vectors.reshape(-1, self.index.d)).max())
 

@@ -1,4 +1,4 @@
-"""The index of signed random projections with Weak-AND; see `kernels.retrieval`."""
+"""Index over signed random projections with Weak-AND; see `kernels.weak_and`."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ ARRAYS = ("bands_b", "tokens_t", "offsets_t", "items_p", "always_a")
 
 @dataclass(frozen=True)
 class HashBuilder:
-    """Makes and reads the index of one part."""
+    """Builds and opens the hash index of one partition."""
 
     settings: HashIndexSettings
 
     def build(self, items: IndexedItems, folder: Path) -> None:
-        """Draw the directions, sort the items by token, and write arrays of numpy."""
+        """Draw directions, sort items by token, write numpy arrays."""
         settings, vectors = self.settings, items.vectors_nd
         projections = make_projections(
             vectors.shape[1], bands=settings.bands, bits=settings.bits, seed=settings.seed
@@ -60,7 +60,7 @@ class HashBuilder:
         np.save(folder / "items.npy", items.items_n)
 
     def read(self, folder: Path) -> HashReader:
-        """Map the arrays."""
+        """Memory-map the arrays."""
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
         postings = Postings(**arrays, cut=int(np.load(folder / "cut.npy")))
         directions = restore_projections(np.load(folder / "directions.npy"), self.settings.bits)
@@ -69,7 +69,7 @@ class HashBuilder:
 
 @dataclass(frozen=True)
 class HashReader:
-    """Postings of one part, and the item of each of its rows."""
+    """Searches one partition's postings and turns rows into items."""
 
     settings: HashIndexSettings
     projections: Projections
@@ -77,7 +77,7 @@ class HashReader:
     items_n: Ints
 
     fastest: dict[str, str] = field(default_factory=dict, compare=False)
-    """The way that was faster on a sample, once it was tried."""
+    """The faster way on a sample, once both were tried."""
 
     def limit_candidates(self, depth: int) -> int:
         """Return all items: theta alone limits the candidates."""
@@ -85,7 +85,7 @@ class HashReader:
 
     @property
     def cut_items(self) -> int:
-        """Entries of items that were left out of large buckets, of all bands."""
+        """Items left out of full buckets, summed over all bands."""
         return self.postings.cut
 
     @cached_property
@@ -99,7 +99,10 @@ class HashReader:
         return ItemSets(matches.offsets_u, self.items_n[matches.items_c].astype(np.int32))
 
     def match(self, tokens_ub: Ints) -> Matches:
-        """Return the candidates of tokens by the way that the settings name, or the faster one."""
+        """Return the candidates for tokens by the configured way.
+
+        With `auto` it is the faster way.
+        """
         way: str = self.settings.first_level
         if way == "auto" and "way" not in self.fastest and len(tokens_ub) >= SAMPLE:
             self.fastest["way"] = self._choose_way(tokens_ub[:SAMPLE])
@@ -108,7 +111,10 @@ class HashReader:
         return WAYS[way](tokens_ub, self.postings, self.threshold, len(self.items_n))
 
     def _choose_way(self, tokens_ub: Ints) -> str:
-        """Return the faster way on a few queries; both find the same set, so only time depends on it."""
+        """Return the way that answers a few queries faster.
+
+        Both return the same set, so only time depends on the choice.
+        """
         seconds = {}
         for name, match in WAYS.items():
             match(tokens_ub[:1], self.postings, self.threshold, len(self.items_n))  # compiles

@@ -1,8 +1,8 @@
-"""The one interface of indexes: files made from item vectors, and candidates of a block of users.
+"""The one interface of all indexes: build files, propose candidates.
 
-An index holds the scored items of one part of the catalogue, in the order of their indices. It only
-proposes candidates; `retrieval.search` orders them by exact score. What an index returns must depend on the
-query alone, not on the other queries of its block: tasks cut users differently.
+An index holds the scored items of one catalogue partition, in the order of their indices. It only proposes
+candidates; `retrieval.search` orders them by exact score. Tasks cut users into different blocks, so an
+index must answer each query alike, whichever other queries stand in the block.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from recbench_spark.storage.seals import SEAL
 
 
 class IndexedItems(NamedTuple):
-    """Items of one part: `vectors_nd` float32 as the index multiplies them, `items_n` ascending indices.
+    """The scored items of one catalogue partition.
 
-    A bias is one more dimension, and the query's last number is then 1.
+    `vectors_nd`: float32 vectors as the index multiplies them. `items_n`: ascending item indices. A bias is
+    one more dimension, and then the query's last number is 1.
     """
 
     vectors_nd: Floats32
@@ -26,30 +27,36 @@ class IndexedItems(NamedTuple):
 
 
 class IndexReader(Protocol):
-    """An index that was read from its files."""
+    """An open index, ready to propose candidates."""
 
     def search(self, queries_ud: Floats32, depth: int) -> ItemSets:
-        """Return candidates of each query, ascending indices; at least `depth` if it can."""
+        """Return each query's candidates, as ascending indices.
+
+        There are at least `depth`, if the index can find so many.
+        """
 
     def limit_candidates(self, depth: int) -> int:
-        """Return the largest number of candidates that a query may have: they bound a task's memory."""
+        """Return the most candidates per query; they bound task memory."""
 
     @property
     def cut_items(self) -> int:
-        """Return the entries of items that were left out of large buckets."""
+        """Return how many entries large buckets have left out."""
 
 
 class IndexBuilder(Protocol):
-    """Settings that can make and read an index."""
+    """Builds and opens indexes with fixed settings."""
 
     def build(self, items: IndexedItems, folder: Path) -> None:
         """Write the index's files into an empty folder."""
 
     def read(self, folder: Path) -> IndexReader:
-        """Open the files; large arrays are mapped."""
+        """Open the files; large arrays are memory-mapped."""
 
 
 def count_bytes(folder: Path) -> int:
-    """Return the bytes of an index's files, without the list that a host keeps of its files."""
+    """Return the index's size in bytes.
+
+    The list which a host keeps about its files does not count.
+    """
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != SEAL)
     return sum(path.stat().st_size for path in files)

@@ -1,4 +1,4 @@
-"""Lists of a block of users through an index: candidates of all parts, ordered by exact score."""
+"""Recommendation lists through an index: join all partitions, rank exactly."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from recbench_spark.retrieval.kernels.candidates import ItemSets, rank_candidate
 from recbench_spark.retrieval.settings import AnyIndexSettings, HashIndexSettings
 
 CELLS, LEAST_USERS = 1 << 24, 32
-"""Candidates of the users that are searched at once, and users that are searched at once in any case."""
+"""Candidates held by one search, and the least number of users in it."""
 
 
 def make_builder(settings: AnyIndexSettings) -> IndexBuilder:
-    """Return what makes and reads the indexes of these settings."""
+    """Return the builder for this kind of index."""
     return HashBuilder(settings) if isinstance(settings, HashIndexSettings) else FaissBuilder(settings)
 
 
 def cut_items(products: Products, parts: int, part: int) -> IndexedItems:
-    """Return the scored items of one range of their indices, with vectors as they are multiplied.
+    """Return one range of the scored items, ready to index.
 
     Args:
-        products: item side of the scores; a bias becomes one more dimension, a cosine vectors of length 1.
+        products: item side of the scores; a bias becomes one more dimension, and a cosine gives vectors of
+            length 1.
         parts: number of ranges; the first ones hold one item more where they cannot be equal.
         part: number of the range, from 0.
 
@@ -47,7 +48,7 @@ def cut_items(products: Products, parts: int, part: int) -> IndexedItems:
 
 
 def write_parts(settings: AnyIndexSettings, products: Products, folder: Path) -> list[Path]:
-    """Build the index of each part in a folder of its own, and return the folders."""
+    """Build each partition's index in its own folder; return the folders."""
     folders = [folder / f"part-{part}" for part in range(settings.index_parts)]
     for part, place in enumerate(folders):
         place.mkdir()
@@ -56,7 +57,10 @@ def write_parts(settings: AnyIndexSettings, products: Products, folder: Path) ->
 
 
 class IndexLists(NamedTuple):
-    """Lists of a block: `items_uk` padded with -1, `scores_uk` with NaN; `proposed_u` candidates."""
+    """Lists for a block of users, with their candidate counts.
+
+    `items_uk`: padded with -1. `scores_uk`: padded with NaN. `proposed_u`: candidates per user.
+    """
 
     items_uk: Ints
     scores_uk: Floats
@@ -70,17 +74,17 @@ def search_lists(
     masked: ItemSets,
     top_k: int,
 ) -> IndexLists:
-    """Return each user's list: candidates of all parts without masked items, by score, then smaller index.
+    """Return each user's best unmasked candidates over all partitions.
 
-    Training items are left out by a deeper search: an index is searched for K and as many more as the user
-    has masked items, rounded up to a power of two, so that a block needs few searches. Users are searched
-    in groups whose candidates fit into `CELLS`, or `LEAST_USERS` of them.
+    They are ordered by score, then by smaller index. A deeper search makes up for training items: its depth
+    is K plus the user's masked items, rounded up to a power of two, so a block needs few searches. A group
+    holds as many users as have candidates within `CELLS`, and at least `LEAST_USERS`.
 
     Args:
-        readers: one for each part.
+        readers: one for each partition.
         products: item side of the scores.
         vectors_ud: (users, dims) vectors.
-        masked: items that a user's list leaves out.
+        masked: items which a user's list leaves out.
         top_k: length of the lists; a shorter list is padded with -1.
     """
     pairing = make_pairing(products, vectors_ud)
@@ -100,7 +104,9 @@ def search_lists(
 
 
 def group_depths(masked_u: Ints, top_k: int) -> list[tuple[int, Ints]]:
-    """Return groups of users whose masked items fit into the same power of two, with the depth of a search.
+    """Group users by search depth.
+
+    Masked items of a group fit into the same power of two.
 
     >>> [(depth, users.tolist()) for depth, users in group_depths(np.array([0, 3, 4, 1]), 10)]
     [(10, [0]), (11, [3]), (14, [1, 2])]
@@ -118,7 +124,10 @@ def choose_users(sets: ItemSets, users: Ints) -> ItemSets:
 
 
 def join_sets(sets: Sequence[ItemSets]) -> ItemSets:
-    """Return the union of each user's sets; parts hold ascending ranges of items, each item once."""
+    """Return the union of each user's sets.
+
+    Partitions hold ascending item ranges without overlap.
+    """
     if len(sets) == 1:
         return sets[0]
     sizes_pu = np.stack([np.diff(one.offsets_u) for one in sets])

@@ -1,4 +1,4 @@
-"""Kinds of indexes by which a product finds items, and their settings."""
+"""Settings for item indexes, one class per kind."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MOST_CELLS = 2**20
 
 
 class IndexSettings(Strict):
-    """Settings that all kinds share.
+    """Settings shared by all kinds.
 
-    `name`: the index in tables and reports; a model's run is `model.name`. `index_parts`: the catalogue is
-    cut into so many indexes, whose candidates are joined; it changes what an approximate index finds, and
+    `name`: the index in tables and reports; a model's run is `model.name`. `index_parts`: so many indexes
+    divide the catalogue, and their candidates are joined. It changes what an approximate index finds, and
     enters its name. `seed`: draws of the index.
     """
 
@@ -33,10 +33,12 @@ class FlatIndexSettings(IndexSettings):
 
 
 class InvertedIndexSettings(IndexSettings):
-    """Cells around centroids; a query looks into the nearest of them (faiss, IndexIVFFlat).
+    """Cells around centroids; a query searches the nearest ones.
 
-    `cells`: number of centroids, or `auto`: 4 sqrt(items of a part), at least one. `probes`: cells that a
-    query looks into. `sample`: items that centroids are trained on, chosen by a hash of the item's place.
+    It is faiss's IndexIVFFlat.
+
+    `cells`: number of centroids, or `auto`: 4 sqrt(items in a partition), at least one. `probes`: cells
+    searched by a query. `sample`: items for training centroids, chosen by a hash of the item's place.
     """
 
     kind: Literal["ivf"]
@@ -47,34 +49,36 @@ class InvertedIndexSettings(IndexSettings):
 
 
 class GraphIndexSettings(IndexSettings):
-    """A graph of near neighbours in layers (faiss, IndexHNSWFlat; Malkov and Yashunin 2018).
+    """A near-neighbour graph in layers (Malkov and Yashunin 2018).
 
-    `links`: neighbours of an item in a layer; `built_with`: candidates while an item is added;
-    `candidates`: candidates of a search, at least the length of the list.
+    It is faiss's IndexHNSWFlat.
+
+    `links`: neighbours per item and layer. `built_with`: candidates while an item is added. `candidates`:
+    candidates in a search, at least the length of the list.
     """
 
     kind: Literal["hnsw"]
-    """`hnsw`: a graph of near neighbours."""
+    """`hnsw`: a layered graph of near neighbours."""
     links: Annotated[int, Field(ge=2, le=256)] = 32
     built_with: Count = 40
     candidates: Count = 64
 
 
 class HashIndexSettings(IndexSettings):
-    """Bands of signed random projections and a threshold of equal bands (Weak-AND).
+    """Random-projection bands with a threshold on equal bands (Weak-AND).
 
-    `bands` of `bits` bits; `theta`: an item is a candidate if so many bands agree. `always`: share of the
-    items, the longest vectors, that are candidates of each query: a sign does not see a length. Set it to
-    0 for cosines. `largest_bucket`: items of one band and token beyond it are left out, and counted.
-    `first_level`: two ways that find the same candidates; `auto` takes the faster one of a sample.
+    `bands` have `bits` bits each. `theta`: an item is a candidate if so many bands agree. `always`: share
+    of items, the longest vectors, which are candidates for every query, because a sign does not see a
+    length. Set it to 0 for cosines. `largest_bucket`: most items per band and token; others are left out
+    and counted. `first_level`: two ways to the same candidates, or `auto`, the faster way on a sample.
     """
 
     kind: Literal["lsh"]
     """`lsh`: bands of signed random projections."""
     bands: Annotated[int, Field(ge=1, le=1024)] = 20
-    """Number of bands of bits."""
+    """Number of bands."""
     bits: Annotated[int, Field(ge=1, le=63)] = 12
-    """Bits of a band: signs of random projections."""
+    """Bits in a band: signs of random projections."""
     theta: Annotated[float, Field(gt=0.0)] = 2.0
     always: Annotated[float, Field(ge=0.0, le=1.0)] = 0.05
     largest_bucket: Count = 100_000
@@ -96,11 +100,11 @@ AnyIndexSettings = Annotated[
 
 
 class NearestNodes(Strict):
-    """The nearest nodes of every node of a graph, as `recbench embed --nearest` finds them.
+    """Nearest neighbours for all graph nodes, from `recbench embed --nearest`.
 
-    `count`: nodes of a list. `index`: the index that finds them; `flat` gives the exact lists.
-    `similarity`: cosine, or the product of the vectors. `side`: the side whose nodes get lists, of nodes of
-    the same side; by default each side.
+    `count`: nodes in a list. `index`: the index to search; `flat` gives exact lists. `similarity`: cosine,
+    or the product of the vectors. `side`: only nodes on this side get lists, and only of each other; by
+    default each side does.
     """
 
     count: Annotated[int, Field(ge=1, le=10_000)]
@@ -109,18 +113,18 @@ class NearestNodes(Strict):
     side: Name | None = None
 
     def key(self, model_id: str) -> str:
-        """Return a hash of everything that the lists depend on."""
+        """Return a hash over everything the lists depend on."""
         index = self.index.model_dump(exclude={"name", "first_level"})
         revision = select_revisions("nearest_nodes").values()
         return digest("nearest", model_id, self.count, index, self.similarity, self.side, *revision)
 
 
 class Retrieval(Strict):
-    """Indexes through which models of the file are also measured, each as a run of its own: `model.index`.
+    """Indexes to measure as extra runs, each named `model.index`.
 
-    `models`: models of the file with vectors of items. `indexes`: settings of the indexes. `length`: items
-    of a list, at least the largest cut-off. Lists through `flat` are the exact lists of the same length.
-    `recall`: the report names, for each model, the fastest index with this recall on the part valid.
+    `models`: models in the file which have item vectors. `indexes`: settings of the indexes. `length`:
+    items in a list, at least the largest cut-off. Lists through `flat` are exact lists at the same length.
+    `recall`: for each model, the report names the fastest index with this recall on the part valid.
     """
 
     models: tuple[Name, ...] = Field(min_length=1)

@@ -1,1 +1,4 @@
-"""Model adapters: how a night fits, stores, ranks and predicts with a model of each kind."""
+"""Model adapters: fit, store, rank and predict in a night.
+
+Each kind of model has one.
+"""

@@ -1,6 +1,6 @@
-"""Models without learning: popularity, random scores, and the true factors of the generated world.
+"""Models without learning: popularity, random scores, true factors.
 
-No model of the generated world can be better than its true factors.
+True factors come from the generated world; no model there can be better.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from recbench_spark.storage.shared_arrays import SharedRows
 
 
 class PopularAdapter(ModelAdapter[PopularModel]):
-    """Adapter of popularity: an item's bias is its number of training interactions."""
+    """Ranks by popularity: an item's bias counts its training interactions."""
 
     runs_local: ClassVar[bool] = True
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
-        """Take the counts of the items with training rows; see `train_popular`."""
+        """Take the counts of items with training rows; see `train_popular`."""
         return train_popular(data.open_items())
 
 
 def train_popular(items: StoredRows) -> Trained:
-    """Return one row per item with training rows from the catalogue's counts (item_id, n_train)."""
+    """Return one row per item with training rows.
+
+    The catalogue has the counts (item_id, n_train).
+    """
     return Trained(items=items.open(("item_id", "n_train"), _score_items, ("item_id", "vector", "bias")))
 
 
@@ -40,7 +43,7 @@ def _score_items(items: pa.Table) -> pa.Table:
 
 
 class RandomAdapter(ModelAdapter[RandomModel]):
-    """Adapter of random scores: a uniform score per (user, item) by hash."""
+    """Ranks by a uniform score per (user, item), drawn by hash."""
 
     runs_local: ClassVar[bool] = True
     learns: ClassVar[bool] = False
@@ -51,13 +54,13 @@ class RandomAdapter(ModelAdapter[RandomModel]):
         return Trained()
 
     def source(self, trained: Trained, data: SplitData) -> HashSource:
-        """Return the source that hashes the ids of users and items."""
+        """Return the source which hashes user and item ids."""
         rows = data.known_items.rows
         return HashSource(SharedRows(f"{rows.key}-ids", rows.files), data.n_items, self.settings.seed)
 
 
 class TruthAdapter(ModelAdapter[TruthModel]):
-    """Adapter of the users' true preferences in the generated world."""
+    """Ranks by users' true preferences in the generated world."""
 
     runs_local: ClassVar[bool] = True
 

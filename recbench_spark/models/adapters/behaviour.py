@@ -1,4 +1,4 @@
-"""Old import path of `models.adapters.model_adapter`, for models of other packages."""
+"""Old import path of `models.adapters.model_adapter`, for other packages' models."""
 
 from recbench_spark.models.adapters.model_adapter import Behaviour, SplitData, Trained
 

@@ -1,8 +1,9 @@
-"""Copies of a fit's checkpoints in object storage, from which a driver on another host goes on.
+"""Copies of a fit's checkpoints in object storage.
 
-A copy is a folder of a private name, with a seal, and the object `current.txt` names the newest whole one.
-The weights that were best are written before the last ones of an epoch. So a copy takes the last ones
-first: the best ones beside them are as new, or newer, and a fit that goes on computes the same bits again.
+A driver on another host continues from them. A copy is a folder with a private name and a seal, and the
+object `current.txt` names the newest whole one. In each epoch the best weights are written before the last
+ones. So a copy takes the last ones first: the best ones beside them are as new, or newer, and a continued
+fit computes the same bits again.
 """
 
 from __future__ import annotations
@@ -25,26 +26,28 @@ from recbench_spark.storage.seals import write_seal
 from recbench_spark.storage.uris import join_uri
 
 CHECKPOINTS = "checkpoints"
-"""Folder of the checkpoints in the work folder of a fit."""
+"""Checkpoint folder in a fit's work folder."""
 
 FILES = ("last.safetensors", "best.safetensors")
-"""Files of a fit's checkpoints, in the order in which they are copied."""
+"""A fit's checkpoint files, in copying order."""
 
 LOOK_SECONDS, COPY_SECONDS = 2.0, 60.0
 """Seconds between two looks for the first checkpoints, and between two copies."""
 
 
 def fetch_checkpoints(place: str, folder: Path, report: Callable[[str], object] = lambda _: None) -> bool:
-    """Fetch the newest copy of checkpoints, unless this host has made it, or later checkpoints, itself.
+    """Fetch the newest checkpoint copy, unless this host is ahead.
+
+    It is ahead if it made the copy, or has later checkpoints.
 
     Args:
-        place: URI of the folder of copies.
-        folder: folder of the checkpoints on this host.
-        report: gets a line about a copy that is missing or damaged.
+        place: URI of the folder with copies.
+        folder: checkpoint folder on this host.
+        report: gets a line about a missing or damaged copy.
 
     Returns:
-        True if a copy was fetched. A copy that is missing or damaged is no copy: the fit goes on from what
-        this host has, or begins anew.
+        True if a copy was fetched. A missing or damaged copy counts as none: the fit continues from this
+        host's files, or begins anew.
 
     Raises:
         StoreError: the storage does not answer.
@@ -69,7 +72,7 @@ def fetch_checkpoints(place: str, folder: Path, report: Callable[[str], object] 
 
 
 def _read_own(folder: Path) -> bytes | None:
-    """Return the name of the copy that was made from a folder, or fetched to it."""
+    """Return the name of a folder's copy, made or fetched."""
     try:
         return (folder / CURRENT).read_bytes()
     except FileNotFoundError:
@@ -77,9 +80,9 @@ def _read_own(folder: Path) -> bytes | None:
 
 
 def copy_checkpoints(lease: Lease, folder: Path) -> bool:
-    """Copy checkpoints to the folder of a lease; return False if there are none.
+    """Copy checkpoints to a lease's folder; return False without any.
 
-    A copy that fails leaves nothing.
+    A failed copy leaves nothing.
 
     Raises:
         StoreError: another run holds the lease now, or the storage does not answer.
@@ -109,14 +112,14 @@ def copy_checkpoints(lease: Lease, folder: Path) -> bool:
 
 @contextmanager
 def keep_copies(lease: Lease, folder: Path, report: Callable[[str], object]) -> Iterator[None]:
-    """Fetch the newest checkpoints, and copy those that are written as long as the block lasts.
+    """Fetch the newest checkpoints; copy new ones during the block.
 
     Args:
         lease: the lease of the fit.
-        folder: folder of the checkpoints on this host.
-        report: gets a line if checkpoints were fetched or could not be, and at the first copy that fails.
+        folder: checkpoint folder on this host.
+        report: gets a line if checkpoints were fetched or could not be, and at the first failed copy.
     """
-    for left in folder.parent.glob(".copy-*"):  # of runs that were killed: one host has one fit of a lease
+    for left in folder.parent.glob(".copy-*"):  # left by killed runs: one host has one fit per lease
         remove_tree(left)
     if fetch_checkpoints(lease.target, folder, report):
         report("checkpoints of another host were fetched")
@@ -143,7 +146,7 @@ def _copy_until(lease: Lease, folder: Path, report: Callable[[str], object], sto
 
 
 def _read_state(folder: Path) -> tuple[int, int] | None:
-    """Return what changes when checkpoints are written; None if there are none."""
+    """Return a mark which changes with each checkpoint, else None."""
     try:
         status = (folder / FILES[0]).stat()
     except FileNotFoundError:

@@ -1,4 +1,7 @@
-"""Models of other systems, as their files give them: vectors, scores or lists. Without Spark."""
+"""Other systems' models from files: vectors, scores or lists.
+
+They need no Spark.
+"""
 
 from __future__ import annotations
 
@@ -58,15 +61,15 @@ def check_known_ids(
     *,
     must: bool = True,
 ) -> list[Check]:
-    """Check that ids of another system are those of the evaluation.
+    """Check that another system's ids match the evaluation's.
 
     Args:
         data: the split.
-        rows: rows of the other system.
+        rows: the other system's rows.
         name: user_id or item_id.
-        known: rows with the ids of the evaluation.
+        known: rows with the evaluation's ids.
         what: names of both in messages.
-        must: whether it is an error that no id is common.
+        must: true if it is an error when no id is common.
 
     Raises:
         DataError: the ids have nothing in common.
@@ -79,14 +82,14 @@ def check_known_ids(
 
 
 class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
-    """Adapter of vectors of users and items, or of items alone, from another system."""
+    """Ranks by another system's vectors; users may have none."""
 
     runs_local: ClassVar[bool] = True
     learns: ClassVar[bool] = False
     folds_prefixes: ClassVar[bool] = True
 
     def load(self, data: SplitData) -> Trained:
-        """Read the tables and check them; tasks write the vectors of items to scratch."""
+        """Read, check, and let tasks write item vectors to scratch."""
         return _keep_vectors(data, *self._open_sides(data))
 
     def _open_sides(self, data: SplitData) -> tuple[CheckedInput | None, CheckedInput]:
@@ -100,24 +103,26 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
         return users, items
 
     def check_prefixes(self) -> None:
-        """Check that the file says how users are folded in. Raises ConfigError."""
+        """Raise ConfigError if the file describes no fold-in."""
         require_fold_in(self.settings.name, self.settings.fold_in)
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
-        """Return the ridge regression that the file describes."""
+        """Return the ridge regression from the file."""
         return make_ridge_fold_in(
             require_fold_in(self.settings.name, self.settings.fold_in), data.threshold
         )
 
     def source(self, trained: Trained, data: SplitData) -> DotSource:
-        """Return the item vectors, with the similarity that the settings name."""
+        """Return the item vectors, with the configured similarity."""
         vectors = super().source(trained, data)
         assert isinstance(vectors, DotSource)
         return replace(vectors, kind=self.settings.similarity)
 
     def ranked(self, users: Rows, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """Return the scored model (see `ModelAdapter.ranked`); refuse ids that do not match the night's
-        ids."""
+        """Return the scored model; see `ModelAdapter.ranked`.
+
+        Ids which do not match the night's are refused.
+        """
         what = f"model {self.settings.name}"
         own, items = self._open_sides(data)
         trained = _keep_vectors(data, own, items)
@@ -133,7 +138,7 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
         return ScoredModel(source, self.rank_users(trained, source, data)), checks
 
     def _require_given_rows(self, data: SplitData) -> None:
-        """Raise ConfigError if users have training rows: nothing gives these users a vector."""
+        """Raise ConfigError if users with training rows have no vector."""
         if not data.folds_users:
             raise ConfigError(
                 f"model {self.settings.name}: item vectors alone rank no user who has training rows",
@@ -142,10 +147,10 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
 
 
 def open_vectors(engine: Engine, path: str, side: str, names: ColumnNames) -> CheckedInput:
-    """Open the vectors of users or items (`side`) at a path.
+    """Open the user or item vectors (`side`) at a path.
 
     Raises:
-        DataError: vectors that cannot be used, or two of one id.
+        DataError: vectors cannot be used, or an id has two.
     """
     name = f"{side}_id"
     rows = check_vectors(
@@ -156,10 +161,12 @@ def open_vectors(engine: Engine, path: str, side: str, names: ColumnNames) -> Ch
 
 
 def open_features(data: SplitData, path: str) -> DotSource:
-    """Open the vectors of items at a path, for `diversity`; items without one have zeros.
+    """Open item vectors at a path, for `diversity`.
+
+    Items without a vector have zeros.
 
     Raises:
-        DataError: vectors that cannot be used, or none of an item of the catalogue.
+        DataError: vectors cannot be used, or no catalogue item has one.
     """
     what, engine = f"features {path}", data.store.engine
     table = open_input(engine, path, ["item_id", "vector"], "features")
@@ -177,7 +184,10 @@ def _keep_vectors(data: SplitData, users: CheckedInput | None, items: CheckedInp
 
 
 class _ExternalRowsAdapter(ModelAdapter[Settings]):
-    """Adapter of a table with one row per user and item; items without a row are not ranked."""
+    """Ranks by a table with one row per user and item.
+
+    Items without a row are not ranked.
+    """
 
     runs_local: ClassVar[bool] = True
     brings_candidates: ClassVar[bool] = True
@@ -211,11 +221,11 @@ class _ExternalRowsAdapter(ModelAdapter[Settings]):
 
 
 class ScoresAdapter(_ExternalRowsAdapter[ScoresModel]):
-    """Adapter of scores, which are ranked without the training items."""
+    """Ranks another system's scores, without the training items."""
 
 
 class ListsAdapter(_ExternalRowsAdapter[ListsModel]):
-    """Adapter of ranked lists, which are left unchanged or lose their training items."""
+    """Takes another system's ranked lists, with or without training items."""
 
     lists: ClassVar[bool] = True
 
@@ -229,9 +239,10 @@ class ListsAdapter(_ExternalRowsAdapter[ListsModel]):
 
 
 def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Counter[str]:
-    """Count rows of lists or scores: `count_pairs`, those of unknown items, and gaps.
+    """Count list or score rows: all, unknown items, gaps, lost.
 
-    `lost`: users without truth. One shuffle by user, beside the users and their training items.
+    `count_pairs` has the first counts. `lost`: users without truth. One shuffle by user deals the rows
+    beside the users and their training items.
 
     Args:
         rows: user_id, item_id[, rank].
@@ -251,7 +262,7 @@ def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Count
 
 
 def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
-    """Count the rows of a task, which has all rows of its users."""
+    """Count a task's rows, which are whole by user."""
     truth, rows, blocks = (unpack_blocks(sides.get(number, [])) for number in range(3))
     if rows is None:
         return Counter()
@@ -260,7 +271,7 @@ def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
     index_r = known.find(items.dictionary)[0][item_r]
     with_truth = pa.array([], pa.string()) if truth is None else truth.column("user_id").combine_chunks()
     is_lost = pc.invert(pc.is_in(users.dictionary, value_set=with_truth.cast(users.dictionary.type)))
-    width = known.n_items + len(items.dictionary)  # items outside of the catalogue come behind it
+    width = known.n_items + len(items.dictionary)  # items outside the catalogue come behind it
     listed_r = user_r * width + np.where(index_r < 0, known.n_items + item_r, index_r)
     pairs = np.zeros(0, np.int64) if blocks is None else _list_trained(blocks, users.dictionary, width)
     counts = Counter(count_pairs(listed_r, pairs))

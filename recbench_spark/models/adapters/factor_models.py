@@ -1,10 +1,10 @@
-"""MF-BPR and LightGCN in a night: pairs of the training part become vectors of users and items.
+"""MF-BPR and LightGCN in a night: training pairs become vectors.
 
-The fit runs in the driver's process, or in `processes` on its host or under tasks of Spark. Each process
-holds 4 bytes per pair for each of the two directions, the vectors and Adam's moments. Tasks write pairs
-as Parquet, and vectors return to them as Parquet. A fit that was killed goes on from its checkpoint,
-with the same bits as one that was not. With a warehouse on object storage checkpoints lie on the disk of
-the driver's host, and copies of them in the warehouse (`checkpoint_copies`).
+The fit runs in the driver's process, or in `processes` on its host or under Spark tasks. Each process holds
+4 bytes per pair for each of the two directions, the vectors and Adam's moments. Tasks write pairs as
+Parquet, and vectors return to them as Parquet. A killed fit continues from its checkpoint, with the same
+bits. If the warehouse is on object storage, checkpoints lie on the driver's disk, and copies of them in the
+warehouse (`checkpoint_copies`).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from recbench_spark.storage.scratch import share_table
 from recbench_spark.storage.shared_arrays import flatten_lists, replace_array
 
 ROWS_A_FILE = 1 << 20
-"""Vectors that the driver writes, and a task reads, at once."""
+"""Vectors which the driver writes, and a task reads, at once."""
 
 PAIRS, TEST = "pairs_by_user", "test_by_user"
-"""Subfolders of a fit's folder that all its processes read."""
+"""Subfolders in a fit's folder, read by all its processes."""
 
 Settings = MfBprModel | LightGcnModel
 
 
 class FactorAdapter(ModelAdapter[Any]):
-    """Adapter of MF-BPR and LightGCN: vectors of users and items."""
+    """Fits and ranks MF-BPR and LightGCN."""
 
     runs_local: ClassVar[bool] = True
     needs_files: ClassVar[bool] = True
@@ -61,7 +61,7 @@ class FactorAdapter(ModelAdapter[Any]):
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
-        """Fit the vectors; see the module for the way of the data."""
+        """Fit the vectors; the module says how data flows."""
         settings: Settings = self.settings
         say = find_journal(data).say
         folder = fit_folder(data, settings.processes)
@@ -76,7 +76,7 @@ class FactorAdapter(ModelAdapter[Any]):
         return Trained(share_vectors(data, "user", users, final[: pairs.users]), items)
 
     def check_prefixes(self) -> None:
-        """Check that the file says how users are folded in. Raises ConfigError."""
+        """Raise ConfigError if the file describes no fold-in."""
         require_fold_in(self.settings.name, self.settings.fold_in)
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
@@ -87,20 +87,22 @@ class FactorAdapter(ModelAdapter[Any]):
 
 
 def find_journal(data: SplitData) -> Journal:
-    """Return the journal of the night, or a new one."""
+    """Return the night's journal, or a new one."""
     return getattr(data, "journal", None) or Journal()
 
 
 def fit_folder(data: SplitData, processes: int) -> Path:
-    """Return the work folder of a fit. It belongs to this run alone, and survives if the run is killed.
+    """Return a fit's work folder, which survives a killed run.
+
+    It belongs to this run alone.
 
     Args:
         data: the split, with the lease of the fit.
-        processes: number of processes; all of them must see the folder.
+        processes: number of processes; all must see the folder.
 
     Raises:
-        StoreError: the warehouse is a catalog where Spark writes, or a host of the fit's
-            processes does not see the folder.
+        StoreError: the warehouse is a catalog where Spark writes, or a host of the fit's processes does not
+            see the folder.
     """
     if data.lease is None:
         raise StoreError(
@@ -112,7 +114,10 @@ def fit_folder(data: SplitData, processes: int) -> Path:
 
 
 def read_pairs(data: SplitData, known: KnownItems) -> tuple[UserItemPairs, pa.Array]:
-    """Return relevant training pairs by dense index, and the ids of their users, in the order of ids."""
+    """Return relevant training pairs by dense index, and user ids.
+
+    Users are in the order of ids.
+    """
     users = read_histories(data, HistoryRule(known, data.threshold))
     offsets, item_e = flatten_lists(users.column("items").combine_chunks())
     if not len(item_e):
@@ -125,7 +130,7 @@ def read_pairs(data: SplitData, known: KnownItems) -> tuple[UserItemPairs, pa.Ar
 def read_test_pairs(
     data: SplitData, known: KnownItems, users: pa.Array, pairs: UserItemPairs
 ) -> UserItemPairs:
-    """Return relevant test pairs of users with training rows, for `watch` alone."""
+    """Return relevant test pairs of trained users, for `watch` alone."""
     tested = read_histories(data, HistoryRule(known, data.threshold, ("test",)))
     place_u = pc.index_in(tested.column("user_id"), users)
     kept, place_u = tested.filter(place_u.is_valid()), place_u.drop_null().to_numpy()
@@ -142,7 +147,9 @@ def fit_factors(
     *,
     engine: Engine | None = None,
 ) -> np.ndarray:
-    """Return (users + items, dims) vectors of the epoch with the best validation score.
+    """Return (users + items, dims) vectors from the best epoch.
+
+    The validation score chooses it.
 
     Args:
         pairs: training pairs.
@@ -165,7 +172,7 @@ def fit_factors(
 
 
 def factor_task(pairs: UserItemPairs, settings: Settings, test: UserItemPairs | None = None) -> Task:
-    """Return the task to fit; a part of the pairs is split off for validation."""
+    """Return the task to fit, with some pairs for validation."""
     train, held = split_pairs(pairs, settings.validation, settings.seed)
     sparse = not settings.weight_decay
     module = FactorNetwork(
@@ -178,7 +185,10 @@ def factor_task(pairs: UserItemPairs, settings: Settings, test: UserItemPairs | 
 
 
 def load_task(folder: str, settings: Settings) -> Task:
-    """Return the same task in another process, from the pairs that the driver wrote to the fit's folder."""
+    """Return the same task in another process.
+
+    The driver has written the pairs to the fit's folder.
+    """
     test = load_pairs(Path(folder, TEST)) if settings.watch else None
     return factor_task(load_pairs(Path(folder, PAIRS)), settings, test)
 
@@ -191,7 +201,7 @@ def save_pairs(folder: Path, pairs: UserItemPairs) -> None:
 
 
 def load_pairs(folder: Path) -> UserItemPairs:
-    """Map the pairs that `save_pairs` wrote."""
+    """Map the pair files from `save_pairs`."""
     users, items = map_file(folder / "size.npy").tolist()
     return UserItemPairs(users, items, map_file(folder / "indptr.npy"), map_file(folder / "item.npy"))
 
@@ -199,7 +209,7 @@ def load_pairs(folder: Path) -> UserItemPairs:
 def share_vectors(
     data: SplitData, name: str, ids: pa.Array, vectors_nd: np.ndarray, biases_n: np.ndarray | None = None
 ) -> PieceRows:
-    """Return `NAME_id`, vector, bias from files of scratch that all tasks see.
+    """Return `NAME_id`, vector, bias from scratch files all tasks see.
 
     Args:
         data: the split.

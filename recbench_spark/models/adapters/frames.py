@@ -1,4 +1,7 @@
-"""Frames of Spark for models that need them: those of a split, and those of trained models."""
+"""Spark frames over a split and its trained models.
+
+Only models which need Spark use them.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,16 @@ from recbench_spark.storage.frame_blocks import FrameRows, share_rows
 from recbench_spark.storage.store import Store
 
 Frame: TypeAlias = DataFrame
-"""The frame of Spark, for annotations of modules without Spark."""
+"""Spark's frame, for annotations in modules without Spark."""
 
 __all__ = ["SparkSession"]
 
 
 def keep_relevant(frame: DataFrame, threshold: float | None) -> DataFrame:
-    """Keep rows whose rating is at least the threshold (None: above 0), as `rankings.mark_relevant`."""
+    """Keep rows with a rating of at least the threshold.
+
+    None: above 0. It agrees with `rankings.mark_relevant`.
+    """
     rating, least = F.col("rating"), threshold or 0.0
     if threshold is None:
         return frame.where(rating > 0)
@@ -32,7 +38,7 @@ def keep_relevant(frame: DataFrame, threshold: float | None) -> DataFrame:
 
 
 def read_parts(labelled: DataFrame, *parts: str) -> DataFrame:
-    """Return the labelled rows of some parts."""
+    """Return the labelled rows in some parts."""
     return labelled.where(F.col("part").isin(*parts))
 
 
@@ -40,11 +46,13 @@ def read_parts(labelled: DataFrame, *parts: str) -> DataFrame:
 
 
 def append_frames(store: Store, table: Table, sides: Mapping[str, DataFrame], key: str) -> None:
-    """Append frames of a trained model to a table, in one version, once per key.
+    """Append a trained model's frames to a table, once per key.
+
+    It is one version of the table.
 
     Args:
         store: the warehouse.
-        table: one of the tables of trained models.
+        table: one of the tables for trained models.
         sides: value of the column `side` -> its rows; an empty name: no such column.
         key: name of the model.
     """
@@ -57,7 +65,7 @@ def append_frames(store: Store, table: Table, sides: Mapping[str, DataFrame], ke
 
 
 def share_frame_vectors(data: Any, items: Any, what: str) -> DotSource:
-    """Write the catalogue with the vectors of these items where workers map it; return the source."""
+    """Write the catalogue with item vectors for workers; return the source."""
     frame = items.frame if isinstance(items, FrameRows) else items
     vectors = frame.select("item_id", "vector", "bias")
     engine = SparkEngine(vectors.sparkSession)

@@ -1,4 +1,4 @@
-"""Vectors of users from the rows that they are given, by the fold-in of learning curves."""
+"""User vectors from given rows, by the learning curves' fold-in."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ VECTORS = ("user_id", "vector")
 """Columns of the result."""
 
 USERS_AT_ONCE = 1 << 10
-"""Users whose histories are folded together, with the vectors of their items."""
+"""Users whose histories are folded together, with their items' vectors."""
 
 
 def fold_given_rows(rows: pa.Table, known: KnownItems, model: PrefixScorer) -> pa.Table:
-    """Compute vectors of users from all their given rows; users whom the model does not know have none.
+    """Compute user vectors from all their given rows.
+
+    Users unknown to the model have none.
 
     Args:
         rows: all labelled rows of some users (COLUMNS).
@@ -55,7 +57,7 @@ def fold_given_rows(rows: pa.Table, known: KnownItems, model: PrefixScorer) -> p
 
 
 def _cut_users(user_o: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """Cut rows that are sorted by user before every USERS_AT_ONCE-th user."""
+    """Cut rows sorted by user into blocks of USERS_AT_ONCE users."""
     starts = np.flatnonzero(np.diff(user_o, prepend=-1))[USERS_AT_ONCE::USERS_AT_ONCE]
     return np.split(order, starts) if len(order) else []
 
@@ -66,7 +68,7 @@ def _fold_users(
     item_r: npt.NDArray[np.int64],
     rating_r: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return the users that have a vector by their rows, and these vectors."""
+    """Return users whose rows give a vector, and these vectors."""
     numbers, place_r = np.unique(user_r, return_inverse=True)
     offsets = bound_lists(place_r, len(numbers)).to_numpy().astype(np.int64)
     folded = folder.fold(offsets, item_r, rating_r)

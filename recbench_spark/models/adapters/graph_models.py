@@ -1,4 +1,4 @@
-"""`kind: graph`: a night's model that is embedded over the graph of its split's training part.
+"""`kind: graph`: embed a night's model over its training graph.
 
 `graphs.pipeline` builds graphs and applies layers; `recbench embed` uses it as well.
 """
@@ -30,31 +30,32 @@ from recbench_spark.storage.file_tables import FileTables
 
 
 class GraphVectors(ModelAdapter[Any]):
-    """Common part of the adapters of models over graphs."""
+    """Base for the adapters of graph models."""
 
     runs_local = True
     needs_files = True
 
     def source(self, trained: Trained, data: SplitData) -> DotSource:
-        """Return the item vectors, with the similarity that the settings name."""
+        """Return the item vectors, with the configured similarity."""
         vectors = super().source(trained, data)
         assert isinstance(vectors, DotSource)
         return replace(vectors, kind=self.settings.similarity)
 
 
 class GraphNetAdapter(GraphVectors):
-    """Adapter of graph models: vectors are computed layer by layer, and committed blocks only once."""
+    """Embeds graph models layer by layer; commits each block once."""
 
     leased = False
 
     def saved(self, data: SplitData) -> bool:
-        """Return False: `embed` reads from the tables which blocks of which layer exist."""
+        """Return False: `embed` reads from the tables which blocks exist."""
         return False
 
     def fit(self, data: SplitData) -> Trained | None:
-        """Build the graph, copy unchanged vectors of an earlier night, compute the rest, report the drift.
+        """Build the graph, reuse unchanged vectors, compute the rest.
 
-        Returns None if the embeddings already exist. No vector passes through the driver in any case.
+        Unchanged vectors come from an earlier night; the drift since then is reported. Returns None if the
+        embeddings already exist. No vector passes through the driver in any case.
         """
         journal, store = data.journal or Journal(), data.store
         prepared = prepare_model(store, self.over(store, data.split_id), journal)
@@ -72,7 +73,7 @@ class GraphNetAdapter(GraphVectors):
         """Do nothing: tasks have written the tables."""
 
     def over(self, store: FileTables, split_id: str) -> GraphModel:
-        """Return the model over the graph of a split."""
+        """Return the model over a split's graph."""
         settings = self.settings
         features = settings.features
         more: dict[str, Any] = {"weighted": settings.weighted}
@@ -88,7 +89,10 @@ class GraphNetAdapter(GraphVectors):
         return Trained(*(read_side_rows(data, name, side, side) for side in SIDES))
 
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
-        """Return the drift since the newest compared night; empty on the model's first night."""
+        """Return the drift since the newest compared night.
+
+        It is empty on the model's first night.
+        """
         name = compute_model_id(data.store, self.over(data.store, data.split_id))
         rows = data.store.rows(MANIFESTS, [("split_id", "=", name)])
         for split_id in data.earlier_splits(self.settings.name):
@@ -100,7 +104,7 @@ class GraphNetAdapter(GraphVectors):
         return []
 
     def told(self) -> str:
-        """Describe the graph stage after a look at its files, before Spark starts."""
+        """Describe the graph stage and check its files, before Spark."""
         settings = self.settings
         kinds = ", ".join(f"{one.form} {one.aggregator}" for one in settings.layers)
         rest = f"mode {settings.mode}, {settings.similarity}, wire {settings.wire}"
@@ -115,7 +119,10 @@ def read_side_rows(data: SplitData, model_id: str, side: str, name: str) -> Piec
 
 
 def record_edges(store: FileTables, prepared: PreparedGraphModel, split_id: str) -> None:
-    """Write the number of edges and their part to the split's manifest, once per graph."""
+    """Write the edge count to the split's manifest, once per graph.
+
+    It also says which part the edges come from.
+    """
     graph = prepared.graph
     detail = f"of graph {graph.graph_id}: rows of part train alone, no held-out row was read"
     row = {"split_id": split_id, "part": "train", "fact": "graph_edges", "detail": detail}
@@ -126,7 +133,10 @@ def record_edges(store: FileTables, prepared: PreparedGraphModel, split_id: str)
 def take_over_vectors(
     store: FileTables, prepared: PreparedGraphModel, before: str, journal: Journal
 ) -> PreparedGraphModel:
-    """Return the model with its plan of reuse from an earlier night, and report the plan in a line."""
+    """Return the model with a plan to reuse an earlier night.
+
+    One line reports the plan.
+    """
     try:
         plan, sentence = plan_refresh(store, prepared, before, fit_rates(store), journal)
     except ConfigError as error:
@@ -136,7 +146,10 @@ def take_over_vectors(
 
 
 def record_drift(store: FileTables, prepared: PreparedGraphModel, before: str, journal: Journal) -> None:
-    """Record the drift since an earlier night once; report a line if the files of that night are gone."""
+    """Record the drift since an earlier night, once.
+
+    A line says so if that night's files are gone.
+    """
     if store.rows(
         MANIFESTS, [("split_id", "=", prepared.model.model_id), ("detail", "=", f"since {before}")]
     ):

@@ -1,6 +1,6 @@
-"""Users' relevant items, in the order of time: what factor models and models of sequences learn from.
+"""Users' relevant items in time order, for training.
 
-Tasks cut them from labelled rows that are whole by user, without Spark.
+Factor and sequence models learn from them. Tasks cut them from labelled rows, whole by user, without Spark.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ CUT = ("user_id", "items", "tied", "still")
 
 @dataclass(frozen=True)
 class HistoryRule:
-    """Rule for what belongs to a history.
+    """Decides which rows belong to a history, and cuts histories.
 
     Attributes:
-        known: items that have an index; others are left out.
+        known: items with an index; others are left out.
         threshold: lowest rating of a relevant row; None: every rating above 0 is relevant.
         parts: parts whose rows count.
-        learnt_i: (i,) items that are kept; None: all.
+        learnt_i: (i,) items to keep; None: all.
     """
 
     known: KnownItems
@@ -48,16 +48,16 @@ class HistoryRule:
     learnt_i: Bools | None = None
 
     def cut(self, rows: pa.Table) -> pa.Table:
-        """Return each user's items from the oldest to the newest; those of one time by their index.
+        """Return each user's items, oldest first.
 
-        So the order is a function of the rows.
+        Items at one time are in the order of their index, so the order is a function of the rows.
 
         Args:
             rows: all labelled rows of some users (COLUMNS).
 
         Returns:
-            user_id, items (indices); tied: several items are of the user's last time; still: the user has
-            several items, all of one time.
+            user_id, items (indices); tied: several items share the user's last time; still: the user has
+            several items, all at one time.
         """
         kept = rows.filter(_select(rows, self.threshold, self.parts))
         users, items = (encode_texts(kept.column(name)) for name in COLUMNS[:2])
@@ -83,16 +83,16 @@ class HistoryRule:
 
 
 def read_histories(data: SplitData, rule: HistoryRule) -> pa.Table:
-    """Return the histories of all users in the order of user ids; tasks write them, and this process reads.
+    """Return all users' histories in the order of user ids.
 
-    It holds a user's id and 4 bytes for each row.
+    Tasks write them, and this process reads. It holds a user's id and 4 bytes per row.
     """
     cut = data.open_by_user(COLUMNS, rule.cut, CUT)
     return share_results(data.store.scratch, cut).dataset().to_table().sort_by("user_id")
 
 
 def require_times(data: SplitData, model: str, kind: str) -> Counter[str]:
-    """Check that each relevant row of a history has a time; return the number of rows of each part.
+    """Check that relevant rows have times; count rows by part.
 
     Raises:
         DataError: a row has none.
@@ -111,7 +111,7 @@ def require_times(data: SplitData, model: str, kind: str) -> Counter[str]:
 
 
 UNTIMED = ""
-"""The key of the rows without a time."""
+"""Key for rows without a time."""
 
 
 def _count_parts(tables: Iterable[pa.Table], threshold: float | None) -> Counter[str]:
@@ -125,7 +125,7 @@ def _count_parts(tables: Iterable[pa.Table], threshold: float | None) -> Counter
 
 
 def _select(rows: pa.Table, threshold: float | None, parts: Sequence[str]) -> pa.Array:
-    """Return which rows are relevant and of some parts."""
+    """Return which rows are relevant and in some parts."""
     is_relevant = pa.array(mark_relevant(rows.column("rating").to_numpy(), threshold))
     texts = rows.column("part").combine_chunks().cast(pa.string())
     return pc.and_(pc.is_in(texts, pa.array(parts, pa.string())), is_relevant)

@@ -1,4 +1,4 @@
-"""Item-kNN over all items; each task computes the neighbours of blocks of items."""
+"""Item-kNN over all items; tasks find neighbours block by block."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ ITEMS_A_BLOCK = 512
 """Items whose neighbours are computed together; this bounds a task's block of the product."""
 
 ITEMS_A_TASK = 8192
-"""Largest number of items whose neighbours a task holds, and writes as a file."""
+"""Most items whose neighbours a task holds, and writes as a file."""
 
 TASKS_A_CORE = 4
-"""Tasks for each core at least, since items differ in work."""
+"""Least number of tasks per core, because items differ in work."""
 
 
 class ItemKnnAdapter(ModelAdapter[ItemKnnModel]):
-    """Adapter of item-kNN: the most similar items of each item; users are known by their items alone."""
+    """Ranks by each item's most similar items.
+
+    Users are known by their items alone.
+    """
 
     runs_local: ClassVar[bool] = True
     folds_prefixes: ClassVar[bool] = True
@@ -44,7 +47,7 @@ class ItemKnnAdapter(ModelAdapter[ItemKnnModel]):
         return train_item_knn(histories, known, self.settings, data.store.engine)
 
     def source(self, trained: Trained, data: SplitData) -> NeighbourSource:
-        """Return the neighbours of each item and their weights."""
+        """Return each item's neighbours and their weights."""
         assert trained.similarities is not None
         rows = share_rows(trained.similarities, item_knn.SIMILARITIES, data.store.scratch)
         counts = None
@@ -60,8 +63,8 @@ def train_item_knn(
 ) -> Trained:
     """Compute cosine item-kNN from histories (`models.item_knn.cut_histories`).
 
-    The user x item matrix is built once a host and mapped by every worker. A task multiplies the rows of
-    its items with the matrix and selects the neighbours.
+    The user x item matrix is built once per host and mapped by every worker. A task multiplies its items'
+    rows with the matrix and selects the neighbours.
 
     Args:
         histories: items (indices) of each user.

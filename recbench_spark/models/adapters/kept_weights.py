@@ -1,4 +1,4 @@
-"""Keep the weights of a fit in the warehouse, beside the tables of trained models."""
+"""Keep a fit's weights beside the tables of trained models."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from recbench_spark.storage.seals import find_damage, read_seal, write_seal
 from recbench_spark.storage.uris import join_uri
 
 WEIGHTS_FILE = "weights.safetensors"
-"""File of a fit's folder with the final weights; `recbench embed --weights` reads those of graph models."""
+"""File in a fit's folder with the final weights; `recbench embed --weights` reads those of graph models."""
 
 
 def find_weights(data: SplitData, key: str) -> str:
-    """Return the place of the weights of a model, by its key."""
+    """Return the path or URI of a model's weights."""
     return join_uri(data.store.files_root, f"{FIT_FILES}/{key}/{WEIGHTS_FILE}")
 
 
 def has_weights(data: SplitData, key: str) -> bool:
-    """Return true if the weights of a model are in the warehouse.
+    """Return true if a model's weights are in the warehouse.
 
     Raises:
         StoreError: the file in a folder holds other bytes than the fit wrote.
@@ -33,7 +33,7 @@ def has_weights(data: SplitData, key: str) -> bool:
     if (weights := next(stat_objects(place), None)) is None:
         return False
     folder = place.rpartition("/")[0]
-    # Folders of older versions have no seal.
+    # Folders from older versions have no seal.
     if read_seal(folder) and (damage := _find_damage(folder, weights.size, weights.tag)):
         raise StoreError(damage, f"remove {folder}: the next run fits the model again")
     return True
@@ -41,16 +41,19 @@ def has_weights(data: SplitData, key: str) -> bool:
 
 @cache_in_process(256)
 def _find_damage(folder: str, size: int, tag: str) -> str:
-    """Compare a folder with its seal; the bytes of a file of one size and time are read once a process."""
+    """Compare a folder with its seal.
+
+    A process reads a file's bytes once per size and time.
+    """
     del size, tag  # part of the key
     return find_damage(folder, digests=True)
 
 
 def keep_weights(data: SplitData, key: str, append: Callable[[], None]) -> None:
-    """Append the tables of a model, publish WEIGHTS_FILE, and remove the other files of the fit.
+    """Append a model's tables, publish WEIGHTS_FILE, remove other files.
 
-    On object storage the weights are written first, so that a model with vectors is complete. In a folder
-    the target becomes visible last, with a seal, and its lease ends.
+    On object storage the weights are written first, so a model with vectors is complete. In a folder the
+    target becomes visible last, with a seal, and its lease ends.
 
     Args:
         data: the split, with the lease of the fit.

@@ -1,4 +1,7 @@
-"""Means of users and items by exact sums: tasks hold whole users, and what they sum by item is shuffled."""
+"""Means of users and items by exact sums.
+
+Tasks hold whole users, and only their sums by item are shuffled.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +32,23 @@ COLUMNS = ("user_id", "item_id", "rating", "part")
 """Columns of the labelled rows."""
 
 SUMS = ("item_id", "total", "n")
-"""Columns of the sums of a task by item."""
+"""Columns of a task's sums by item."""
 
 
 class MeansAdapter(ModelAdapter[MeansModel]):
-    """Adapter of the mean model: biases hold the overall mean and the deviations of both sides."""
+    """Fits the mean model and ranks by its biases.
+
+    Biases hold the overall mean and both sides' deviations.
+    """
 
     runs_local: ClassVar[bool] = True
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
-        """Compute the deviations of one side after the other; sums by item are shuffled, no rows.
+        """Compute one side's deviations, then the other side's.
 
-        The biases of items include the overall mean, so ranking and prediction use one number.
+        Sums by item are shuffled, no rows. Item biases include the overall mean, so ranking and prediction
+        use one number.
 
         Raises:
             DataError: a rating outside `dataset.scale`.
@@ -66,7 +73,10 @@ class MeansAdapter(ModelAdapter[MeansModel]):
         return Trained(data.open_by_user(COLUMNS, find, ("user_id", "vector", "bias")), items)
 
     def _sum_items(self, data: SplitData, mean: float, by_users: float | None) -> TaskRows:
-        """Return the deviations of items, after those of users if their shrinkage is given."""
+        """Return the item deviations, after the users' ones if asked.
+
+        `by_users` is the users' shrinkage; None: without them.
+        """
         add = partial(_sum_by_item, mean=mean, shrinkage=by_users)
         tasks = data.store.engine.count_tasks(data.n_items)
         sums = data.open_by_user(COLUMNS, add, SUMS).deal(partial(_deal_items, tasks=tasks), tasks)
@@ -74,7 +84,7 @@ class MeansAdapter(ModelAdapter[MeansModel]):
         return sums.then(finish, ("item_id", "vector", "bias"))
 
     def predict(self, users: Any, data: SplitData) -> TaskRows:
-        """Predict ratings; unseen users and items without ratings have a deviation of 0.
+        """Predict ratings; an unseen user or item has deviation 0.
 
         Predictions are clipped to `dataset.scale` if it is given. See `ModelAdapter.predict`.
         """
@@ -96,7 +106,7 @@ def _shift(items: pa.Table, mean: float) -> pa.Table:
 
 
 def _find_users(rows: pa.Table, mean: float, shrinkage: float, items: DotSource | None) -> pa.Table:
-    """Return the deviations of some users, after those of items if there are any."""
+    """Return some users' deviations, after the items' if there are any."""
     users, codes, left = _read_rows(rows, mean)
     if items is not None:
         index = items.catalogue.find(codes.dictionary)[0] if items.catalogue else np.zeros(0)
@@ -131,21 +141,21 @@ def _finish_items(sums: pa.Table, shrinkage: float) -> pa.Table:
 
 
 def _read_rows(rows: pa.Table, mean: float) -> tuple[pa.DictionaryArray, pa.DictionaryArray, Floats]:
-    """Return user, item and deviation from the mean of each training row."""
+    """Return user, item and deviation from the mean per training row."""
     train = rows.filter(pc.equal(rows.column("part").cast(pa.string()), "train"))
     users, items = (encode_texts(train.column(name)) for name in COLUMNS[:2])
     return users, items, train.column("rating").to_numpy() - mean
 
 
 def _add_up(key_r: npt.NDArray[np.int32], left_r: Floats) -> tuple[Ints, pa.ChunkedArray, Ints]:
-    """Return the distinct keys, their exact totals and numbers of rows."""
+    """Return the distinct keys, their exact totals and row counts."""
     rows = pa.table({"key": key_r, "left": to_decimals(left_r)})
     added = rows.group_by("key").aggregate([("left", "sum"), ("left", "count")])
     return added.column("key").to_numpy(), added.column("left_sum"), added.column("left_count").to_numpy()
 
 
 def _divide(totals: pa.ChunkedArray, n: Ints, shrinkage: float) -> Floats:
-    """Return total / (n + shrinkage); a total is rounded once, by Python."""
+    """Return total / (n + shrinkage); Python rounds each total once."""
     quotients: Floats = np.array([float(total) for total in totals.to_pylist()]) / (n + float(shrinkage))
     return quotients
 

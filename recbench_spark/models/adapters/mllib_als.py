@@ -31,7 +31,7 @@ VECTOR = T.ArrayType(T.FloatType())
 
 
 class MllibAlsAdapter(ModelAdapter[MllibAlsModel]):
-    """Adapter of MLlib's ALS: vectors of users and items."""
+    """Fits MLlib's ALS and ranks by its vectors."""
 
     folds_prefixes: ClassVar[bool] = True
 
@@ -43,7 +43,7 @@ class MllibAlsAdapter(ModelAdapter[MllibAlsModel]):
         return train_als(data.train_rows, items, self.settings, data.threshold, data.scratch_folder())
 
     def predict(self, users: DataFrame, data: SplitData) -> TaskRows:
-        """Predict products of vectors; pairs that training does not know get the mean rating."""
+        """Predict vector products; unknown pairs get the mean rating."""
         if self.settings.implicit:
             raise ConfigError(
                 f"model {self.settings.name}: implicit ALS does not predict ratings", "implicit: false"
@@ -51,11 +51,11 @@ class MllibAlsAdapter(ModelAdapter[MllibAlsModel]):
         return self.predict_products(users, data)
 
     def check_prefixes(self) -> None:
-        """Check that a user with one rating has a vector. Raises ConfigError."""
+        """Raise ConfigError if a user with one rating has no vector."""
         require_ridge(self.settings.name, self.settings.regularization, "regularization")
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
-        """Return the settings of the fit."""
+        """Return a fold-in with the fit's settings."""
         settings = self.settings
         if settings.implicit:
             return ConfidenceFoldIn(settings.regularization, settings.alpha, data.threshold)
@@ -63,24 +63,24 @@ class MllibAlsAdapter(ModelAdapter[MllibAlsModel]):
 
 
 CHECKPOINT_EVERY = 3
-"""Iterations between checkpoints. A task deserialises the lineage since the last one: that of ten
-iterations
-overflows the stack of a small JVM."""
+"""Iterations between checkpoints. A task deserialises the lineage since the last one: ten iterations
+overflow the stack of a small JVM."""
 
 
 def train_als(
     train: DataFrame, items: DataFrame, model: MllibAlsModel, threshold: float | None, scratch: str
 ) -> Trained:
-    """Fit alternating least squares by Spark MLlib; implicit: Hu, Koren and Volinsky (ICDM 2008).
+    """Fit alternating least squares by Spark MLlib.
 
-    Implicit models see relevant rows, each with preference 1; explicit ones see every rating.
+    Implicit models (Hu, Koren and Volinsky, ICDM 2008) see relevant rows, each with preference 1; explicit
+    ones see every rating.
 
     Args:
         train: user_id, item_id, rating.
         items: item_id, item_index.
         model: settings (rank, iterations and more).
         threshold: lowest rating of a relevant row.
-        scratch: folder that all executors can read, for checkpoints.
+        scratch: checkpoint folder all executors can read.
     """
     rows = keep_relevant(train, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else train
     if rows.limit(1).isEmpty():

@@ -1,8 +1,7 @@
-"""The interface of all models: fit, save, rank, predict, and fold users in.
+"""The interface of all models: fit, save, rank, predict, fold in.
 
-The registry names the adapter of each class of settings (`models.settings.ModelConfig`); nothing else in
-the package knows kinds of models by name. Adapters know tables and, through `Source`, the scorers that
-workers open.
+The registry names the adapter for each settings class (`models.settings.ModelConfig`); nothing else in the
+package knows kinds of models by name. Adapters know tables and, through `Source`, the scorers workers open.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ __all__ = ["Behaviour", "ModelAdapter", "SplitData", "Trained", "make_adapter"]
 Settings = TypeVar("Settings", bound=ModelConfig)
 
 Side = Any
-"""Rows of a trained model: what tasks make (`TaskRows`), stored `Rows`, or a frame of Spark."""
+"""Rows of a trained model: task results (`TaskRows`), stored `Rows`, or a Spark frame."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model as tables; None for a side that the model does not have.
+    """A trained model as tables; None for a missing side.
 
     users, items: user_id (item_id), vector, bias. similarities: item_id, neighbour_id, weight.
-    explanations: rows of the table `explanations` without the model's name, in Arrow; `load` reads none.
-    A fit returns what tasks make (`TaskRows`) or frames of Spark; `load` returns `Rows`, or frames.
+    explanations: rows of the table `explanations` without the model's name, in Arrow; `load` reads none. A
+    fit returns task results (`TaskRows`) or Spark frames; `load` returns `Rows`, or frames.
     """
 
     users: Side = None
@@ -62,20 +61,20 @@ class Trained:
 
 
 class ModelAdapter(Generic[Settings]):
-    """Adapter between a night and models of one kind; subclasses override what differs.
+    """Connects a night with models of one kind; subclasses override.
 
     `runs_local`: fit and ranking need no Spark; else they raise `FallbackToSpark` on a runner without it.
     `learns`: there is something to fit and to store. `brings_candidates`: the model's own tables decide
     which items are ranked, so no candidates are added. `lists`: the model gives lists, which leave out
-    items that are not near the top. `leased`: one run at a time fits the model; an adapter that guards
-    its own files sets False. `needs_folder`: the fit maps files of the model, so the warehouse must be a
-    folder. `needs_files`: tasks write and map files of the model, so the warehouse must be a folder or an
-    object storage. `keeps_checkpoints`: a killed fit goes on, so on object storage the fit gets a lease, a
+    items far from the top. `leased`: one run at a time fits the model; an adapter with its own guard sets
+    False. `needs_folder`: the fit maps files of the model, so the warehouse must be a folder.
+    `needs_files`: tasks write and map files of the model, so the warehouse must be a folder or an object
+    storage. `keeps_checkpoints`: a killed fit continues, so on object storage the fit gets a lease, a
     folder on the driver's host and copies of its checkpoints. `folds_prefixes`: users can be ranked after
     each of their rows, for learning curves.
 
     The engine calls `is_saved`, `describe` and `prepare_ranking`. Each calls a member with an older name
-    (`saved`, `told`, `ranked`), which models of other packages may define instead.
+    (`saved`, `told`, `ranked`), which models in other packages may define instead.
     """
 
     runs_local: ClassVar[bool] = False
@@ -92,7 +91,7 @@ class ModelAdapter(Generic[Settings]):
         self.settings = settings
 
     def require_runner(self, data: SplitData) -> None:
-        """Check that this runner can fit and rank models of this kind.
+        """Check that this runner can fit and rank such models.
 
         Raises:
             FallbackToSpark: it has no Spark, and the kind needs it.
@@ -103,19 +102,28 @@ class ModelAdapter(Generic[Settings]):
     # -------------------------------------------------------------------------- fit, save, load
 
     def fit(self, data: SplitData) -> Trained | None:
-        """Learn from the training rows; return None if the adapter itself learns nothing."""
+        """Learn from the training rows; None if nothing is learnt."""
         return None
 
     def fold_in(self, trained: Trained, data: SplitData) -> Frame | None:
-        """Return user_id, vector, bias of users without training rows, from `data.given_rows`."""
+        """Return user_id, vector, bias for users without training rows.
+
+        They come from `data.given_rows`.
+        """
         return None
 
     def key(self, data: SplitData) -> str:
-        """Return the name of the trained model: the split's id and a hash of all else it depends on."""
+        """Return the trained model's name.
+
+        It is the split's id and a hash over all else the model depends on.
+        """
         return data.key(self.settings)
 
     def save(self, trained: Trained, data: SplitData) -> None:
-        """Append the model to the tables of trained models, one commit per table, once per key."""
+        """Append the model to its tables, once per key.
+
+        Each table gets one commit.
+        """
         key = self.key(data)
         if trained.explanations is not None:
             named = trained.explanations.append_column(
@@ -133,7 +141,10 @@ class ModelAdapter(Generic[Settings]):
                 data.store.append(TaskParts(named), table, once=key)
 
     def is_saved(self, data: SplitData) -> bool:
-        """Return true if the model was trained on this split before; calls `saved`, the older name."""
+        """Return true if the model was trained on this split before.
+
+        It calls `saved`, the older name.
+        """
         return self.saved(data)
 
     def saved(self, data: SplitData) -> bool:
@@ -141,7 +152,7 @@ class ModelAdapter(Generic[Settings]):
         return any(data.store.has(one, "model_id", self.key(data)) for one in (EMBEDDINGS, SIMILARITIES))
 
     def load(self, data: SplitData) -> Trained:
-        """Read the model from the tables of trained models, or from external inputs."""
+        """Read the model from its tables, or from external inputs."""
         key, read = self.key(data), data.store.open_rows
         users, items = (
             read(EMBEDDINGS, "model_id", [key], side=side).rename({f"{side}_id": "id"})
@@ -150,26 +161,37 @@ class ModelAdapter(Generic[Settings]):
         return Trained(users, items, read(SIMILARITIES, "model_id", [key]))
 
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
-        """Return facts that the night measured on the model: part, fact (of `settings.facts`), value."""
+        """Return facts the night measured on the model.
+
+        Each has part, fact (from `settings.facts`) and value.
+        """
         return []
 
     def describe(self) -> str | None:
-        """Describe the model for `--dry-run`, and check its files; calls `told`, the older name."""
+        """Describe the model for `--dry-run`, and check its files.
+
+        It calls `told`, the older name.
+        """
         return self.told()
 
     def told(self) -> str | None:
-        """Describe the model for `--dry-run` after a look at its files; None: the name says it all."""
+        """Describe the model for `--dry-run` after checking its files.
+
+        None: the name says it all.
+        """
         return None
 
     # -------------------------------------------------------------------------- rank, predict
 
     def source(self, trained: Trained, data: SplitData) -> Source:
-        """Return the source from which workers score blocks of users: the item vectors by default."""
+        """Return the source workers score with: by default, item vectors."""
         assert trained.items is not None
         return self.share_vectors(trained.items, data)
 
     def share_vectors(self, items: Side, data: SplitData) -> DotSource:
-        """Return item vectors as workers map them: those of stored files, or the catalogue with a frame's.
+        """Return item vectors as workers map them.
+
+        They lie in stored files, or the catalogue is written with a frame's vectors.
 
         Raises:
             DataError: no vectors, NULL among them, or vectors of different lengths.
@@ -185,26 +207,31 @@ class ModelAdapter(Generic[Settings]):
         return DotSource(rows, data.n_items, dims, catalogue=data.known_items)
 
     def open_source(self, trained: Trained, data: SplitData) -> Source:
-        """Return the source of the model; it is made once for all that is done with this split."""
+        """Return the model's source, made once for this split."""
         key = self.key(data)
         if key not in data.sources:
             data.sources[key] = self.source(trained, data)
         return data.sources[key]
 
     def users(self, trained: Trained, source: Source) -> Side:
-        """Return user_id, vector of the users, if the source needs vectors."""
+        """Return the users' user_id, vector, if the source needs vectors."""
         return trained.users if getattr(source, "dims", 0) else None
 
     def prepare_ranking(self, users: Any, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """Return input of the ranking and checks of it; calls `ranked`, the older name."""
+        """Return the ranking's input and its checks.
+
+        It calls `ranked`, the older name.
+        """
         self.require_runner(data)
         return self.ranked(users, data)
 
     def ranked(self, users: Any, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """Return the input of `batched.rank`, and checks that count unusable rows of the model.
+        """Return the input to `batched.rank`, and checks on it.
+
+        Checks count the model's unusable rows.
 
         Args:
-            users: rows of `select_part_users`; a frame of Spark if the kind does not run local.
+            users: rows from `select_part_users`; a Spark frame if the kind does not run local.
             data: the split.
         """
         trained = self.load(data)
@@ -212,7 +239,10 @@ class ModelAdapter(Generic[Settings]):
         return ScoredModel(source, self.rank_users(trained, source, data)), []
 
     def rank_users(self, trained: Trained, source: Source, data: SplitData) -> Rows | None:
-        """Return user_id, vector of the users of training, and of those folded in by their given rows."""
+        """Return user_id, vector for trained and folded-in users.
+
+        The latter are folded in by their given rows.
+        """
         known = self.users(trained, source)
         if is_frame(known):
             known = data.frames.FrameRows(known)
@@ -228,7 +258,10 @@ class ModelAdapter(Generic[Settings]):
         return keep_results(data.store.scratch, folded, data.store.engine)
 
     def predict_products(self, users: Side, data: SplitData, scale: Scale | None = None) -> TaskRows:
-        """Predict by vectors, also those of users held out, as `predict`; unknown pairs get the mean."""
+        """Predict by vectors, also for held-out users, as `predict`.
+
+        Unknown pairs get the mean.
+        """
         trained = self.load(data)
         source = self.open_source(trained, data)
         predictor = Predictor(source, data.mean_rating, scale=scale)
@@ -247,14 +280,13 @@ class ModelAdapter(Generic[Settings]):
         """Check, before Spark starts, that the model has learning curves.
 
         Raises:
-            ConfigError: the kind of the model cannot rank users after each of their rows, or not with
-                these settings.
+            ConfigError: this kind cannot rank users after each of their rows, or not with these settings.
         """
         if not self.folds_prefixes:
             self.refuse_prefixes()
 
     def refuse_prefixes(self) -> NoReturn:
-        """Raise ConfigError: users of this kind of model cannot be folded in."""
+        """Raise ConfigError: this kind of model cannot fold users in."""
         raise ConfigError(
             f"model {self.settings.name}: kind '{self.settings.kind}' cannot fold users in, so it has "
             "no learning curve",
@@ -262,11 +294,14 @@ class ModelAdapter(Generic[Settings]):
         )
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings | None:
-        """Return how prefixes are folded in; None for a model that scores by history or by item alone."""
+        """Return how to fold prefixes in.
+
+        None: the model scores by history or by item alone.
+        """
         return None
 
     def make_prefix_scorer(self, trained: Trained, data: SplitData) -> PrefixScorer:
-        """Return the model as tasks of learning curves see it; `check_prefixes` has passed.
+        """Return the model for learning-curve tasks; `check_prefixes` has passed.
 
         Args:
             trained: the model, as `load` reads it.
@@ -275,19 +310,19 @@ class ModelAdapter(Generic[Settings]):
         return PrefixScorer(self.open_source(trained, data), self.make_fold_in(data))
 
     def predict(self, users: Side, data: SplitData) -> Side:
-        """Predict ratings of pairs of users and items.
+        """Predict ratings for pairs of users and items.
 
         Args:
-            users: rows of `select_part_users`: one row a user with `items` and `relevance`; as a frame of
-                Spark for a model that does not run local.
+            users: rows from `select_part_users`: one row per user with `items` and `relevance`; a Spark
+                frame for a model which does not run local.
             data: the split.
 
         Returns:
-            user_id, part, user_key, prediction, outcome (arrays); unknown: pairs that the model does not
-            know. What tasks make (`TaskRows`), or a frame.
+            user_id, part, user_key, prediction, outcome (arrays); unknown: pairs the model does not know.
+            These are task results (`TaskRows`), or a frame.
 
         Raises:
-            ConfigError: a model that does not predict ratings.
+            ConfigError: the model does not predict ratings.
         """
         raise ConfigError(
             f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
@@ -296,16 +331,16 @@ class ModelAdapter(Generic[Settings]):
 
 
 Behaviour = ModelAdapter
-"""The older name, by which models of other packages know the class."""
+"""The older name, by which other packages' models know the class."""
 
 
 def make_adapter(settings: ModelConfig) -> ModelAdapter[ModelConfig]:
-    """Import the adapter class of a model's settings and return an adapter with these settings."""
+    """Import a model's adapter class and return its adapter."""
     return cast("ModelAdapter[ModelConfig]", import_adapter(settings)(settings))
 
 
 def _name_part(rows: Side, side: str, key: str) -> tuple[TaskRows, dict[str, str]]:
-    """Return rows of a fit as a part of a table of trained models."""
+    """Return a fit's rows as a partition of a trained-model table."""
     partition = {"model_id": key} | ({"side": side} if side else {})
     if isinstance(rows, PieceRows):
         columns = (f"{side}_id", "vector", "bias")

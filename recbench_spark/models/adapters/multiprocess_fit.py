@@ -1,14 +1,14 @@
-"""One fit by several processes, with the same gradients as one process.
+"""One fit by several processes, with one process's gradients.
 
-Each process makes the task from files that all of them see, and computes its share of each minibatch.
-Random draws (order, negatives, samples) depend on seed, epoch and step, so they are the same in all
-processes. If Spark's master is local, they are processes of the driver's host; else a barrier stage
-starts one under each of its tasks. `processes` says how they find each other.
+Each process makes the task from commonly visible files, and computes its share of each minibatch. Random
+draws (order, negatives, samples) depend on seed, epoch and step, so they are the same in all processes. If
+Spark's master is local, they are processes on the driver's host; else a barrier stage starts one under each
+of its tasks. `processes` says how they find each other.
 
-Each attempt at a fit has a rendezvous folder of its own within the fit's folder
-(`storage.publish.private_path`), so it never reads files of a killed attempt. Lines of the first process
-and errors of all processes are files of that folder. Lines are reported while the fit runs, and errors
-are raised as in a fit of one process.
+Each attempt at a fit has its own rendezvous folder within the fit's folder
+(`storage.publish.private_path`), so it never reads a killed attempt's files. That folder has files with the
+first process's lines and all processes' errors. Lines are reported while the fit runs, and errors are
+raised as in a fit by one process.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
 
 MEETING = "meeting"
-"""Rendezvous folder of the processes of an attempt; `private_path` makes its name unique."""
+"""Rendezvous folder for an attempt's processes; `private_path` makes its name unique."""
 
 LINES = "lines.txt"
-"""File of the rendezvous folder: lines of the first process."""
+"""File in the rendezvous folder: the first process's lines."""
 
 
 def split_minibatch(shares: Sequence[float]) -> list[Shard]:
-    """Return each process's part of a minibatch, in proportion to the shares.
+    """Return each process's part of a minibatch, as the shares say.
 
     Raises:
         ConfigError: no shares, or one that is not above 0.
@@ -78,7 +78,9 @@ def fit_as_configured(
     *,
     engine: Engine | None = None,
 ) -> FitResult:
-    """Fit in this process, or in as many as the settings say; the task's module gets the best weights.
+    """Fit in this process, or in as many as configured.
+
+    The task's module gets the best weights.
 
     Args:
         settings: settings of the model.
@@ -89,7 +91,7 @@ def fit_as_configured(
         engine: the runner; None: this host.
 
     Raises:
-        RecbenchError: any error of a fit, wherever it runs.
+        RecbenchError: any error in a fit, wherever it runs.
     """
     if settings.processes == 1:
         return fit(task, settings.plan(), folder, report)
@@ -100,7 +102,7 @@ def fit_as_configured(
 
 
 def find_tasks(engine: Engine | None) -> Engine | None:
-    """Return the runner whose tasks run the processes of a fit; None: all of them run on this host."""
+    """Return the runner for a fit's processes; None: this host."""
     return None if engine is None or engine.is_here else engine
 
 
@@ -113,22 +115,21 @@ def fit_multiprocess(
     *,
     engine: Engine | None = None,
 ) -> FitResult:
-    """Fit with one process per share, from the last checkpoint of the folder on.
+    """Fit with one process per share, continuing from a checkpoint.
 
     Args:
-        make: makes the task from files that all processes see; importable, or a `functools.partial` of an
+        make: makes the task from commonly visible files; importable, or a `functools.partial` of an
             importable function.
-        plan: plan of the fit; `batch` is that of all processes together; each computes on the CPU.
-        folder: folder of checkpoints for all; `best.safetensors` holds the weights. The caller holds its
-            lease.
+        plan: plan of the fit; `batch` counts all processes together; each computes on the CPU.
+        folder: checkpoint folder for all; `best.safetensors` holds the weights. The caller holds its lease.
         shares: shares of each minibatch, one per process.
         report: called, by another thread, with one line per epoch.
-        engine: runs them under tasks of Spark; None: they are processes of the driver's host.
+        engine: runs them under Spark tasks; None: they are processes on the driver's host.
 
     Raises:
-        RecbenchError: an error that a process raised, or a process that died without a message.
+        RecbenchError: a process raised this error, or died without a message.
         StoreError: a host does not see the folder.
-        RuntimeError: an unexpected error of a process, with its trace.
+        RuntimeError: an unexpected error in a process, with its trace.
     """
     folder = folder.absolute()
     parts = tuple(split_minibatch(shares))
@@ -143,9 +144,10 @@ def fit_multiprocess(
 
 @contextmanager
 def open_rendezvous(folder: Path) -> Iterator[Path]:
-    """Make a folder that belongs to this attempt alone, within the fit's folder; remove it at the end.
+    """Make an attempt's own folder, and remove it afterwards.
 
-    Folders of killed attempts are removed with the fit's folder, or here when they are a day old.
+    It lies in the fit's folder. Folders left by killed attempts are removed with the fit's folder, or here
+    when they are a day old.
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
@@ -155,7 +157,7 @@ def open_rendezvous(folder: Path) -> Iterator[Path]:
 
 
 def run_here(job: Job) -> list[ProcessEnd]:
-    """Run all processes of a fit on this host; they share its processors."""
+    """Run all processes here; they share the host's processors."""
     ranks = range(len(job.shards))
     threads = max(1, (os.cpu_count() or 1) // len(ranks)) if len(ranks) > 1 else 0
     return run_processes([replace(job, rank=rank, threads=threads) for rank in ranks])
@@ -165,14 +167,14 @@ def run_here(job: Job) -> list[ProcessEnd]:
 
 
 def require_common_folder(folder: Path, processes: int, engine: Engine | None) -> None:
-    """Check that each host on which a process of a fit may run can write to the fit's folder.
+    """Check that every possible host can write to a fit's folder.
 
-    Each task of a barrier stage with `processes` tasks writes one small file. Nothing is checked if all
+    Each task in a barrier stage with `processes` tasks writes one small file. Nothing is checked if all
     processes run on the driver's host.
 
     Args:
         folder: folder of the fit.
-        processes: number of processes of the fit.
+        processes: number of processes.
         engine: the runner; None: this host.
 
     Raises:
@@ -187,10 +189,10 @@ def require_common_folder(folder: Path, processes: int, engine: Engine | None) -
 
 
 def run_as_tasks(job: Job, engine: Engine) -> list[ProcessEnd]:
-    """Run each process of a fit under a task of Spark, all at once.
+    """Run each process under its own Spark task, all at once.
 
     Raises:
-        StoreError: a host does not see the folder of the fit.
+        StoreError: a host does not see the fit's folder.
     """
     reports = _run_stage(engine, partial(run_task, packed=pickle.dumps(job)), len(job.shards))
     _require_shared(Path(job.folder), reports)
@@ -200,7 +202,7 @@ def run_as_tasks(job: Job, engine: Engine) -> list[ProcessEnd]:
 def _run_stage(
     engine: Engine, run: Callable[[Iterable[int]], Iterable[str]], tasks: int
 ) -> list[dict[str, Any]]:
-    """Run a barrier stage; return the report of each task."""
+    """Run a barrier stage; return each task's report."""
     rows = engine.parallelize(range(tasks), tasks)
     return [json.loads(report) for report in rows.barrier().mapPartitions(run).collect()]
 
@@ -221,7 +223,10 @@ def _parse_outcome(report: dict[str, Any]) -> ProcessEnd:
 
 
 def probe_folder_task(_numbers: Iterable[int], rendezvous: str) -> Iterator[str]:
-    """Yield, under a task of Spark, the hosts that cannot write to the rendezvous folder."""
+    """Yield the hosts which cannot write to the rendezvous folder.
+
+    It runs under a Spark task.
+    """
     from pyspark import BarrierTaskContext  # noqa: PLC0415
 
     _, strangers = _compare_hosts(BarrierTaskContext.get(), rendezvous)
@@ -229,7 +234,9 @@ def probe_folder_task(_numbers: Iterable[int], rendezvous: str) -> Iterator[str]
 
 
 def run_task(_numbers: Iterable[int], packed: bytes) -> Iterator[str]:
-    """Run one process of a fit under this task; yield its outcome, or hosts that do not see the folder.
+    """Run one process under this task; yield its outcome.
+
+    If hosts do not see the folder, it yields these.
 
     Args:
         packed: the pickled job.
@@ -241,7 +248,7 @@ def run_task(_numbers: Iterable[int], packed: bytes) -> Iterator[str]:
     if strangers:
         yield json.dumps({"strangers": strangers})
         return
-    # Spark runs a stage again after it lost a host. The second run must not read files of the first.
+    # Spark runs a stage again after it lost a host. The second run must not read the first one's files.
     rendezvous = Path(job.rendezvous, attempt)
     rendezvous.mkdir(exist_ok=True)
     hosts = {info.address.rpartition(":")[0] for info in context.getTaskInfos()}
@@ -251,7 +258,7 @@ def run_task(_numbers: Iterable[int], packed: bytes) -> Iterator[str]:
 
 
 def _compare_hosts(context: BarrierTaskContext, rendezvous: str) -> tuple[str, list[str]]:
-    """Return a name for this attempt at the stage, and the hosts that do not share the folder.
+    """Return this attempt's name, and hosts which lack the folder.
 
     The driver made the folder under a new name, so a host has it only if it shares the disk.
     """
@@ -275,16 +282,16 @@ def _can_write(folder: Path) -> bool:
 
 
 def raise_first(notes: Sequence[FailureNote]) -> None:
-    """Raise the error that ended a fit, if any: a known error first, else the earliest one.
+    """Raise the error which ended a fit, if any.
 
-    Among processes without an error of their own, one that a signal ended comes first: the others ended
-    because of it.
+    A known error comes first, else the earliest one. Among processes without an error of their own, one
+    ended by a signal comes first: the others ended because of it.
 
     Args:
-        notes: notes of the processes that failed.
+        notes: notes of the failed processes.
 
     Raises:
-        RecbenchError: an error that a process raised, or a process that ended without a message.
+        RecbenchError: a process raised this error, or ended without a message.
         RuntimeError: an unexpected error, with its trace.
     """
     if not notes:
@@ -302,7 +309,7 @@ def raise_first(notes: Sequence[FailureNote]) -> None:
 
 @contextmanager
 def follow_lines(path: Path, report: Report) -> Iterator[None]:
-    """Report the lines that others append to a file, in a thread, until the context ends."""
+    """Report a file's new lines in a thread, during the context."""
     over = threading.Event()
     thread = threading.Thread(target=_follow, args=(path, report, over), daemon=True)
     thread.start()

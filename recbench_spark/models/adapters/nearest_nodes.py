@@ -1,12 +1,10 @@
-"""Nearest nodes of every node of a graph by its final vectors, the rows of `nearest_nodes`.
+"""Nearest graph nodes by final vectors, as rows of `nearest_nodes`.
 
-A block of nodes is a task: it maps the vectors of the block's side, searches for some thousand nodes at a
-time, and writes one file. The index of a side is built once, a task for each part, and removed at the end.
-Which node is a neighbour depends on vectors and settings alone: neither blocks nor tasks change a row.
-
-A task that builds holds the vectors of one part twice. A task that searches holds 25 bytes for each node of
-the side beside the mapped files, and the lists of `NODES_A_PIECE` nodes. The driver holds three numbers for
-each block.
+A task takes a block of nodes: it maps the vectors of the block's side, searches for some thousand nodes at
+a time, and writes one file. Each side's index is built once, one task per partition, and removed at the
+end. Neighbours depend on vectors and settings alone: neither blocks nor tasks change a row. A building task
+holds one partition's vectors twice. A searching task holds 25 bytes per node of the side beside the mapped
+files, and the lists for `NODES_A_PIECE` nodes. The driver holds three numbers per block.
 """
 
 from __future__ import annotations
@@ -62,7 +60,9 @@ ROWS = pa.schema(
 
 
 def check_nearest(settings: NearestNodes, sides: tuple[str, ...] | None) -> None:
-    """Check, before Spark starts, that lists can be made; `sides` is None where they are not known yet.
+    """Check, before Spark starts, that lists can be made.
+
+    `sides` is None where they are not known yet.
 
     Raises:
         ConfigError: the graph has no such side.
@@ -75,7 +75,10 @@ def check_nearest(settings: NearestNodes, sides: tuple[str, ...] | None) -> None
 
 
 class NearestFile(NamedTuple):
-    """NearestFile is a written file with its nodes, its neighbours, and its lists below the length."""
+    """A written file and its counts: nodes, neighbours, short lists.
+
+    A short list has fewer neighbours than configured.
+    """
 
     file: File
     nodes: int
@@ -86,7 +89,9 @@ class NearestFile(NamedTuple):
 def ensure_nearest_nodes(
     store: FileTables, prepared: PreparedGraphModel, settings: NearestNodes, journal: Journal
 ) -> str:
-    """Return the name of the lists of a complete model. They are made once, and committed together.
+    """Return the name of a model's lists; make them if missing.
+
+    They are made once, and committed together.
 
     Args:
         store: the warehouse.
@@ -96,7 +101,7 @@ def ensure_nearest_nodes(
 
     Raises:
         ConfigError: as `check_nearest`; or there are more cells than nodes.
-        DataError: there are more parts of an index than nodes.
+        DataError: there are more index partitions than nodes.
     """
     model_id = prepared.model.model_id
     check_nearest(settings, prepared.graph.sides)
@@ -134,7 +139,10 @@ def _search_graph(
     folder: str,
     partition: Mapping[str, str],
 ) -> list[NearestFile]:
-    """Put the vectors where tasks can map them, and search side by side."""
+    """Put the vectors where tasks can map them, and search.
+
+    Sides are searched one after the other.
+    """
     model_id, engine = prepared.model.model_id, store.engine
     night, _ = read_model_night(store, model_id)
     last, written = len(prepared.model.layers) - 1, []
@@ -156,15 +164,15 @@ def _search_graph(
 
 @dataclass(frozen=True)
 class SideVectors:
-    """Vectors of the nodes of one side as tasks map them, and the index over them.
+    """One side's vectors as tasks map them, and their index.
 
     Attributes:
-        vectors: place of the vectors of all nodes.
+        vectors: path or URI of all nodes' vectors.
         first: dense id of the side's first node.
         end: dense id after its last node.
         similarity: cosine or dot.
         index: settings of the index.
-        indexes: folder of the index's files; empty: each host has files of its own.
+        indexes: folder with the index's files; empty: each host has files of its own.
     """
 
     vectors: str
@@ -179,7 +187,7 @@ class SideVectors:
         return make_products(map_whole(self.vectors)[self.first : self.end], kind=self.similarity)
 
     def open_part(self, part: int, products: Products | None = None) -> IndexReader:
-        """Return the index of a part; the first task that needs it builds it."""
+        """Return a partition's index; the first caller builds it."""
         builder, folder = make_builder(self.index), Path(self.indexes) if self.indexes else host_folder()
         target = folder / f"index-{digest(self.vectors, self.first, part)}"
 
@@ -191,7 +199,7 @@ class SideVectors:
 
 
 class OpenSide(NamedTuple):
-    """Vectors and index of a side, opened by a worker."""
+    """A side's vectors and index, opened by a worker."""
 
     products: Products
     readers: list[IndexReader]
@@ -199,7 +207,7 @@ class OpenSide(NamedTuple):
 
 @lru_cache(maxsize=1)
 def open_side(source: SideVectors) -> OpenSide:
-    """Open the vectors and the index of a side, once for each worker."""
+    """Open a side's vectors and index, once per worker."""
     products = source.make_products()
     parts = range(source.index.index_parts)
     return OpenSide(products, [source.open_part(part, products) for part in parts])
@@ -210,7 +218,7 @@ def open_side(source: SideVectors) -> OpenSide:
 
 @dataclass(frozen=True)
 class NearestTask:
-    """Inputs of every task of a side: the graph, the vectors, and the table."""
+    """Input to every task on a side: graph, vectors and table."""
 
     graph: Graph
     source: SideVectors
@@ -221,7 +229,7 @@ class NearestTask:
 
 
 def search_side(engine: Engine, task: NearestTask, side: int) -> list[NearestFile]:
-    """Search for all nodes of a side. Each block becomes a file."""
+    """Search for a side's nodes; each block becomes a file."""
     blocks = [block for block in task.graph.side_blocks(side) if block.rows]
     if not blocks:
         return []
@@ -232,7 +240,7 @@ def search_side(engine: Engine, task: NearestTask, side: int) -> list[NearestFil
 
 
 def _search_block(block: NodeBlock, task: NearestTask) -> NearestFile:
-    """Write the lists of a block's nodes to a file of the table, piece by piece."""
+    """Write a block's lists to one table file, piece by piece."""
     file, place = make_file_place(task.folder, task.partition)
     neighbours = short = 0
     options: dict[str, Any] = {"use_dictionary": ["model_id", "side"], "write_statistics": False}
@@ -255,11 +263,11 @@ def _search_pieces(block: NodeBlock, task: NearestTask) -> Iterator[tuple[int, I
 
 
 def find_nearest_nodes(opened: OpenSide, start: int, stop: int, count: int) -> IndexLists:
-    """Return the nearest other nodes of some nodes, by score, then smaller place; places in the side.
+    """Return some nodes' nearest other nodes, by score, then place.
 
-    The score is an exact product, for a cosine divided by the neighbour's length; it orders the list. Then
-    a cosine is divided by the node's own length, which is the same for the whole list. The cosine with a
-    vector of zeros is 0.
+    Places count within the side. The score is an exact product, for a cosine divided by the neighbour's
+    length; it orders the list. Then a cosine is divided by the node's own length, which is the same for the
+    whole list. The cosine with a zero vector is 0.
     """
     products = opened.products
     vectors = products.vectors_id[start:stop]

@@ -1,9 +1,9 @@
-"""The processes of one fit: their start, their connection by `torch.distributed`, and their end.
+"""The processes of one fit: start, connection and end.
 
-They find each other through torch's FileStore in a folder that all of them see, so no process listens for
-strangers. Gradients are exchanged by gloo, over the loopback interface if all processes are on one host.
-A process gets its job by a pipe from the process that starts it. Errors, results and printed lines are
-files of the rendezvous folder.
+`torch.distributed` connects them. They find each other through torch's FileStore in a folder visible to
+all, so no process listens for strangers. Gradients travel by gloo, over the loopback interface if all
+processes are on one host. A process gets its job by a pipe from its parent. Errors, results and printed
+lines are files in the rendezvous folder.
 """
 
 from __future__ import annotations
@@ -32,47 +32,45 @@ from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.runtime.journal import write_json
 
 STORE, RESULT, NOTE, OUTPUT = "store", "result.json", "note-{rank}.json", "output-{rank}.txt"
-"""Files of the rendezvous folder: torch's store, the fit's result, the reason of a failure, the printed
-text."""
+"""Files in the rendezvous folder: torch's store, the fit's result, a failure's reason, the printed text."""
 
 PATIENCE = timedelta(hours=2)
-"""Longest time that a process waits for the numbers of another one; a dead process is noticed at once."""
+"""Longest wait for another process's numbers; a dead process is noticed at once."""
 
 GRACE_SECONDS = 10.0
-"""Seconds that other processes have to end by themselves after one has failed."""
+"""Seconds other processes have to end by themselves after a failure."""
 
 POLL_SECONDS = 0.1
 PARENT_SECONDS = 0.5
-"""Seconds between two checks that the process which started this one is alive."""
+"""Seconds between two checks on the parent process."""
 
 START = """
 import json, pickle, sys
 sys.path[:] = json.loads(sys.stdin.buffer.readline())
 pickle.load(sys.stdin.buffer)()
 """
-"""Program of a process. It imports modules, also those of --py-files, from the paths of its parent."""
+"""Program of a process. It imports modules, also those in --py-files, from its parent's paths."""
 
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
-"""Name of the loopback interface, by operating system."""
+"""Loopback interface by operating system."""
 
 LOST_PEER = "third_party/gloo"
-"""Part of gloo's errors. They say that a connection broke: another process has ended, and has the real
-error."""
+"""Part of gloo's errors. They say a connection broke: another process has ended, and has the real error."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A fit as one of its processes gets it.
+    """A fit as one process gets it.
 
     Attributes:
-        make: makes the task, from files that all processes see.
-        plan: plan of the fit; `batch` is that of all processes together.
+        make: makes the task, from commonly visible files.
+        plan: plan of the fit; `batch` counts all processes together.
         folder: folder of checkpoints.
-        rendezvous: rendezvous folder of the processes; it belongs to this attempt alone.
+        rendezvous: rendezvous folder; it belongs to this attempt alone.
         lines: file to which the first process appends its lines.
         shards: part of each minibatch, by process.
         rank: number of the process.
-        threads: number of threads of torch; 0: as many as the environment says.
+        threads: number of torch's threads; 0: as many as the environment says.
         one_host: true if all processes are on this host.
     """
 
@@ -89,10 +87,10 @@ class Job:
 
 @dataclass(frozen=True)
 class FailureNote:
-    """Reason why a process failed.
+    """Reason for the failure of a process.
 
     Attributes:
-        kind: class of `errors`; empty for an unexpected error and for a process without a message.
+        kind: class in `errors`; empty for an unexpected error and for a process without a message.
         message: text of the error.
         hint: advice on what to do.
         trace: trace of an unexpected error.
@@ -110,7 +108,10 @@ class FailureNote:
 
 @dataclass(frozen=True)
 class ProcessEnd:
-    """End of a process: with the fit's result (first process only), with a note, or with neither."""
+    """End of a process: with a result, a note, or neither.
+
+    Only the first process has the fit's result.
+    """
 
     result: dict[str, Any] | None = None
     note: FailureNote | None = None
@@ -120,7 +121,9 @@ class ProcessEnd:
 
 
 def run_processes(jobs: Sequence[Job]) -> list[ProcessEnd]:
-    """Run some processes of a fit on this host until all have ended; none is left behind.
+    """Run processes on this host until all have ended.
+
+    None is left behind.
 
     Args:
         jobs: one per process; their rendezvous folder exists.
@@ -147,7 +150,7 @@ def _start_process(job: Job) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **threads},
-            process_group=0,  # Ctrl-C is for the process that watches
+            process_group=0,  # Ctrl-C is for the watching process
         )
     assert child.stdin is not None
     with suppress(BrokenPipeError), child.stdin as pipe:  # the process may have ended already
@@ -159,7 +162,7 @@ def _start_process(job: Job) -> subprocess.Popen[bytes]:
 def _watch(children: Mapping[int, subprocess.Popen[bytes]], rendezvous: Path) -> None:
     """Wait until all children have ended.
 
-    Once a process of the fit has failed, on any host, the others have some seconds.
+    Once any process has failed, on any host, the others have some seconds.
     """
     deadline = None
     while any(child.poll() is None for child in children.values()):
@@ -173,7 +176,7 @@ def _watch(children: Mapping[int, subprocess.Popen[bytes]], rendezvous: Path) ->
 
 
 def _note_deaths(children: Mapping[int, subprocess.Popen[bytes]], rendezvous: Path) -> None:
-    """Write notes for processes that ended before the fit did and wrote none themselves."""
+    """Write notes for processes which died early without one."""
     for rank, child in children.items():
         code = child.poll()
         has_result = rank > 0 or (rendezvous / RESULT).exists()
@@ -183,7 +186,10 @@ def _note_deaths(children: Mapping[int, subprocess.Popen[bytes]], rendezvous: Pa
 
 
 def _describe_death(rendezvous: Path, rank: int, code: int) -> FailureNote:
-    """Return a note on a process without one: its signal, else its last error, else its exit code."""
+    """Return a note on a process without one.
+
+    It has the signal, else the last error, else the exit code.
+    """
     if code < 0:
         return FailureNote(message=f"signal {-code}", signal=True)
     output = Path(rendezvous, OUTPUT.format(rank=rank)).read_text("utf-8", errors="replace")
@@ -191,7 +197,7 @@ def _describe_death(rendezvous: Path, rank: int, code: int) -> FailureNote:
 
 
 def last_error(output: str) -> str:
-    """Return the last error that a process printed; empty if it printed none."""
+    """Return the last error a process printed, or empty text."""
     errors = re.findall(r"^((?:\w+\.)*\w*(?:Error|Exception): .*)$", output, re.MULTILINE)
     return str(errors[-1]) if errors else ""
 
@@ -213,7 +219,7 @@ def _write_note(rendezvous: Path, rank: int, note: FailureNote) -> None:
 
 
 def parse_result(result: dict[str, Any]) -> FitResult:
-    """Return a fit's result from the JSON that the first process wrote."""
+    """Return a fit's result from the first process's JSON."""
     return FitResult(
         [EpochResult(**epoch) for epoch in result["epochs"]], result["best"], result["stopped"]
     )
@@ -224,7 +230,7 @@ def parse_result(result: dict[str, Any]) -> FitResult:
 
 @dataclass(frozen=True)
 class _Start:
-    """First action of a process: it watches the process that started it, and runs its job."""
+    """First action in a process: watch the parent, run the job."""
 
     job: Job
     parent: int
@@ -235,17 +241,21 @@ class _Start:
 
 
 def watch_parent(parent: int) -> None:
-    """End this process when the one that started it has ended; a killed parent cannot end it."""
+    """End this process once its parent has ended.
+
+    A killed parent cannot end it.
+    """
     while os.getppid() == parent:
         time.sleep(PARENT_SECONDS)
     os._exit(1)
 
 
 def run_job(job: Job) -> NoReturn:
-    """Take part in a fit, then end the process: with code 0, or with a note and code 1.
+    """Take part in a fit, then end the process.
 
-    A process that ends alone breaks its connections, which ends the others. Threads of gloo may wait even
-    then, and Python's own exit takes seconds, so the process exits at once.
+    The exit code is 0, or 1 with a note. A process which ends alone breaks its connections, which ends the
+    others. Threads of gloo may wait even then, and Python's own exit takes seconds, so the process exits at
+    once.
     """
     code = 0
     try:
@@ -277,7 +287,7 @@ def _fit(job: Job) -> FitResult:
 
 
 def _join(job: Job) -> None:
-    """Connect to the other processes of the fit."""
+    """Connect to the fit's other processes."""
     from torch import distributed  # noqa: PLC0415
 
     if job.one_host and sys.platform in LOOPBACK:
@@ -289,7 +299,7 @@ def _join(job: Job) -> None:
 
 
 def make_line_writer(path: Path) -> Report:
-    """Return a function that appends a line to a file."""
+    """Return a function for appending lines to a file."""
 
     def write_line(line: str) -> None:
         with path.open("a", encoding="utf-8") as file:
@@ -299,11 +309,11 @@ def make_line_writer(path: Path) -> Report:
 
 
 def _ignore_line(_: str) -> None:
-    """Ignore a line: the first process alone reports."""
+    """Ignore a line: only the first process reports."""
 
 
 def _describe_error(error: BaseException) -> FailureNote:
-    """Return a note on an error that ends a process."""
+    """Return a note on an error which ends a process."""
     if isinstance(error, RecbenchError):
         return FailureNote(type(error).__name__, error.message, error.hint)
     return FailureNote(

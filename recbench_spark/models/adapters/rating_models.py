@@ -1,9 +1,9 @@
-"""Rating models in a night: one fit is one task, and its predictions of the held-out pairs are stored.
+"""Rating models in a night: one task per fit.
 
-The best prediction of a sampler is the mean over all its samples, and no stored model can repeat it. So
-the fit predicts the pairs of all held-out parts as it runs, and learns nothing from them. Models made of
-vectors (SGD, ALS, iALS, logistic) rank by products, and models with scores of their own (MLP, NeuMF,
-Bayesian MF) by their weights, which tasks map.
+A sampler's best prediction is the mean over all its samples, and no stored model can repeat it. So the fit
+predicts all held-out pairs as it runs, learns nothing from them, and stores the predictions. Models made
+from vectors (SGD, ALS, iALS, logistic) rank by products; models with their own scores (MLP, NeuMF, Bayesian
+MF) rank by their weights, which tasks map.
 """
 
 from __future__ import annotations
@@ -48,22 +48,24 @@ TRAINING_PARTS = ("train", "given", "later")
 
 
 class RatingAdapter(ModelAdapter[RatingModelConfig]):
-    """Adapter of the learners in `models.rating`."""
+    """Fits and ranks the learners in `models.rating`."""
 
     runs_local: ClassVar[bool] = True
     leased = False  # its task holds the lease of the fit
     folds_prefixes: ClassVar[bool] = True
 
     def check_ranking(self) -> None:
-        """Check that the model ranks items with these settings; errors as `ModelAdapter`."""
+        """Check that the model ranks items; errors as `ModelAdapter`."""
         check_ranking_model(learner_settings(self.settings), self.settings.name)
 
     def fit(self, data: SplitData) -> Trained:
-        """Fit as one task, which writes a row of `fits`; the task reads the log from files.
+        """Fit as one task, which writes a row of `fits`.
+
+        The task reads the log from files.
 
         Raises:
-            ConfigError: features of days on a log without times.
-            DataError, DivergedError: the error that ended the fit.
+            ConfigError: features need days, and the log has no times.
+            DataError, DivergedError: the error which ended the fit.
         """
         files, name = data.rating_log, self.settings.name
         task = self.make_task(data, files)
@@ -82,18 +84,21 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         """Do nothing: the task has written its files."""
 
     def saved(self, data: SplitData) -> bool:
-        """Return true if a task has written its row, which it writes last."""
+        """Return true if a task has written a successful row."""
         row = read_bytes(self._place(data, ROW))
         return row is not None and b'"status": "succeeded"' in row
 
     def load(self, data: SplitData) -> Trained:
-        """Read vectors and biases, if the model is made of them."""
+        """Read vectors and biases, if the model has them."""
         if read_bytes(self._place(data, USERS)) is None:
             return Trained()
         return Trained(*(self._open_file(data, file) for file in (USERS, ITEMS)))
 
     def source(self, trained: Trained, data: SplitData) -> Source:
-        """Return the items' vectors, or the model's own scores. Raise ConfigError for a model without."""
+        """Return the item vectors, or the model's own scores.
+
+        Raises ConfigError for a model without either.
+        """
         if trained.items is not None:
             return self._open_vectors(data)
         check_ranking_model(learner_settings(self.settings), self.settings.name)
@@ -101,13 +106,16 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         return BlockSource(files, data.known_items, self.make_task(data, files))
 
     def _open_vectors(self, data: SplitData) -> DotSource:
-        """Return the items' vectors as workers read them from the fit's file, without a job of Spark."""
+        """Return the item vectors in the fit's file for workers.
+
+        This needs no Spark job.
+        """
         place, row = self._place(data, ITEMS), read_bytes(self._place(data, ROW))
         # The row names the attempt: another one may have left other bits under the same path.
         return open_item_file(place, (row or b"").decode(), data.known_items)
 
     def check_prefixes(self) -> None:
-        """Check that users of this kind follow from the items' vectors. Raises ConfigError."""
+        """Raise ConfigError if item vectors alone do not give users."""
         if self.settings.kind not in FOLDING_KINDS:
             self.refuse_prefixes()
         try:
@@ -116,15 +124,18 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             raise ConfigError(f"model {self.settings.name}: {error.message}", error.hint) from None
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
-        """Return the ridge regression of the fit; that of iALS counts the items of its tables."""
+        """Return the fit's ridge regression.
+
+        That of iALS counts the items in its tables.
+        """
         items = data.choose_items(self.settings).n_items
         return choose_fold_in(learner_settings(self.settings), items, data.threshold)
 
     def predict(self, users: Any, data: SplitData) -> TaskRows:
-        """Return the predictions that the fit made; shuffles the held-out pairs by user.
+        """Return the fit's predictions; shuffles held-out pairs by user.
 
         Raises:
-            ConfigError: a learner whose scores are no ratings.
+            ConfigError: the learner's scores are no ratings.
         """
         self._check_ratings()
         return data.predict(users, Predictor(None, data.mean_rating), self._open_file(data, PREDICTIONS))
@@ -139,7 +150,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
     # ------------------------------------------------------------------------------------ the task
 
     def _open_file(self, data: SplitData, name: str) -> PieceRows:
-        """Return the rows of a file of the fit."""
+        """Return the rows in one of the fit's files."""
         return PieceRows(data.store.engine, [(self._place(data, name), {})], read_partition_files)
 
     def _place(self, data: SplitData, name: str) -> str:
@@ -167,31 +178,39 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
 
 
 class AlsAdapter(RatingAdapter):
-    """Adapter of `als`, whose vectors stand in the table `embeddings`, too."""
+    """Fits and ranks `als`, whose vectors also stand in `embeddings`."""
 
     save, saved, load, source = (
         ModelAdapter.save, ModelAdapter.saved, ModelAdapter.load, ModelAdapter.source,
     )  # fmt: skip
 
     def fit(self, data: SplitData) -> Trained:
-        """Return the vectors in the files of a fit, made now or beside other fits."""
+        """Return the vectors in a fit's files, made now or earlier.
+
+        Earlier means beside other fits.
+        """
         if not super().saved(data):
             super().fit(data)
         return super().load(data)
 
     def predict(self, users: Any, data: SplitData) -> TaskRows:
-        """Predict products within the scale, also for users held out; unknown pairs get the mean."""
+        """Predict products within the scale, also for held-out users.
+
+        Unknown pairs get the mean.
+        """
         self._check_ratings()
         return self.predict_products(users, data, data.rating_log.scale)
 
 
 def open_item_file(place: str, attempt: str, catalogue: KnownItems) -> DotSource:
-    """Return the source of a fit's file of item vectors; the driver reads one row of it.
+    """Return the source over a fit's item vector file.
+
+    The driver reads one row of it.
 
     Args:
-        place: the file: item_id, vector, bias.
-        attempt: text that another attempt at the fit does not have.
-        catalogue: the items of the ranking; those that the file lacks are not ranked.
+        place: path or URI of the file: item_id, vector, bias.
+        attempt: text unique to this attempt at the fit.
+        catalogue: the items to rank; those missing in the file are not ranked.
     """
     rows = SharedRows(digest(place, attempt, length=32), (place,))
     (vector,) = rows.dataset().head(1, columns=["vector"]).column("vector").to_pylist()
@@ -199,7 +218,7 @@ def open_item_file(place: str, attempt: str, catalogue: KnownItems) -> DotSource
 
 
 def append_night_fits(data: SplitData, rows: Sequence[Row]) -> None:
-    """Append rows of fits that a night made."""
+    """Append rows about a night's fits."""
     facts = {"log_id": data.split_id, "suite": data.suite or "night", "purpose": "night"}
     append_fits(data.store, rows, facts)
 
@@ -207,18 +226,18 @@ def append_night_fits(data: SplitData, rows: Sequence[Row]) -> None:
 def fit_side_by_side(
     adapters: Sequence[RatingAdapter], data: SplitData, report: Callable[[str], None]
 ) -> list[str]:
-    """Fit models beside each other, a task of one core each, and commit the rows of all in one append.
+    """Fit models side by side; commit all rows in one append.
 
-    The driver holds the tasks and their rows. A fit that fails leaves no row here: its own run repeats it
-    and reports the reason, and no other fit ends with it.
+    Each fit is a task on one core. The driver holds the tasks and their rows. A failed fit leaves no row
+    here: its own run repeats it and reports the reason, and no other fit ends with it.
 
     Args:
-        adapters: models that are not saved yet.
+        adapters: models which are not saved yet.
         data: the split.
-        report: called with one line for each fit that ends.
+        report: called with one line for each finished fit.
 
     Returns:
-        The names of the models that were fitted.
+        The names of the fitted models.
     """
     files, tasks = data.rating_log, dict[str, FitTask]()
     for adapter in adapters:

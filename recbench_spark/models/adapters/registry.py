@@ -1,7 +1,7 @@
-"""Registry of model adapters: the only place that names classes of this package by string.
+"""Registry of model adapters, named by string here alone.
 
-Settings load without Spark and torch, so a class of settings cannot import the adapter that fits it. A
-model of another package names its adapter itself, in `behaviour`.
+Settings load without Spark and torch, so a settings class cannot import the adapter which fits it. Another
+package's model names its adapter itself, in `behaviour`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ ADAPTERS = {
     "SwitchModel": "switches:SwitchAdapter",
     "TruthModel": "baselines:TruthAdapter",
 }
-"""Module and class of the adapter of each class of settings of this package, below `models.adapters`."""
+"""Settings class -> module and class of its adapter, below `models.adapters`."""
 
 
 def import_adapter(settings: ModelConfig) -> Any:
-    """Return the adapter class of a model, imported now.
+    """Return a model's adapter class, imported now.
 
     Raises:
         ConfigError: its module cannot be imported, or has no such class.
@@ -47,7 +47,10 @@ def import_adapter(settings: ModelConfig) -> Any:
 
 
 def name_adapter(settings: type[ModelConfig]) -> str:
-    """Return `module:Class` of the adapter of a class of settings, or of its nearest base that has one."""
+    """Return a settings class's adapter as `module:Class`.
+
+    A class without one takes its nearest base's.
+    """
     for base in settings.__mro__:
         if vars(base).get("behaviour"):
             return str(vars(base)["behaviour"])

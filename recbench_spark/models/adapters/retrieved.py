@@ -1,4 +1,7 @@
-"""Models whose lists come through an index: the vectors of another model, and candidates by `retrieval`."""
+"""Models whose lists come through an index.
+
+Another model gives the vectors, `retrieval` the candidates.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,16 @@ from recbench_spark.storage.uris import is_remote
 
 SECONDS_FILE, IDS_FILE = "seconds.npy", "items.parquet"
 SEARCH_SETTINGS = ("probes", "candidates", "theta", "first_level")
-"""Settings of a search: indexes that differ in them alone share their files."""
+"""Settings of a search: indexes which differ only here share their files."""
 REVISION = 1
-"""Revision of the files of an index. Raise it where the same settings give other files."""
+"""Revision of an index's files. Raise it where the same settings give other files."""
 
 
 class RetrievedAdapter(ModelAdapter[RetrievedModel]):
-    """Adapter of a model whose lists come through an index; the base is fitted under its own name."""
+    """Ranks lists which an index retrieves for another model.
+
+    That base is fitted under its own name.
+    """
 
     learns: ClassVar[bool] = False
     lists: ClassVar[bool] = True
@@ -61,10 +67,10 @@ class RetrievedAdapter(ModelAdapter[RetrievedModel]):
         return f"lists of {self.settings.length} items of {self.settings.base.name} through {index.kind}"
 
     def prepare_ranking(self, users: Any, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """Return the base's vectors, with a source that searches the index.
+        """Return the base's vectors, with a source over the index.
 
         Raises:
-            ConfigError: the base's scores are no products of vectors.
+            ConfigError: the base's scores are no vector products.
         """
         ranked, checks = self.base.prepare_ranking(users, data)
         if not isinstance(ranked, ScoredModel) or not isinstance(ranked.source, DotSource):
@@ -81,15 +87,15 @@ class RetrievedAdapter(ModelAdapter[RetrievedModel]):
 
 @dataclass(frozen=True)
 class RetrievedSource:
-    """A model with vectors as tasks see it, behind an index; see `ranking.sources.Source`.
+    """Lets tasks search a vector model's index; see `ranking.sources.Source`.
 
-    The first task that needs an index builds it from the mapped vectors, and the others wait; it holds the
-    items of one part twice.
+    The first task in need builds the index from the mapped vectors, and the others wait; it holds one
+    partition's items twice.
 
     Attributes:
-        base: the model that scores.
+        base: the model which scores.
         settings: of the index.
-        length: items of a list.
+        length: items in a list.
         place: start of the paths or URIs of index folders; empty: each host builds a folder of its own.
     """
 
@@ -107,7 +113,7 @@ class RetrievedSource:
 
     @property
     def rows(self) -> SharedRows:
-        """Rows of the items: their size counts where models are grouped."""
+        """Rows of the items; their size counts when models are grouped."""
         return self.base.rows
 
     def scorer(self) -> Scorer:
@@ -119,7 +125,7 @@ class RetrievedSource:
         return self.base.item_ids()
 
     def open_parts(self, products: Products) -> list[OpenPart]:
-        """Return the index of each part; the first worker builds them.
+        """Return each partition's index; the first worker builds them.
 
         Raises:
             StoreError: a file of an index is missing or cut short.
@@ -132,7 +138,10 @@ class RetrievedSource:
         return parts
 
     def _make_folder(self, products: Products, part: int) -> Path:
-        """Return the folder of a part. Its name has the digest of vectors, settings and revision."""
+        """Return a partition's folder.
+
+        Its name hashes vectors, settings and revision.
+        """
         build = partial(_build_part, self, products, part)
         settings = self.settings.model_dump(exclude={"name", *SEARCH_SETTINGS})
         name = digest(self.base.rows.key, self.base.kind, settings, REVISION, part, length=32)
@@ -150,7 +159,7 @@ class RetrievedSource:
 
 
 class OpenPart(NamedTuple):
-    """The index of one part, the seconds of its making, and the bytes of its files."""
+    """One partition's index, with build seconds and file bytes."""
 
     reader: IndexReader
     seconds: float
@@ -158,7 +167,7 @@ class OpenPart(NamedTuple):
 
 
 def _build_part(source: RetrievedSource, products: Products, part: int, folder: Path) -> None:
-    """Write the files of a part, the original ids of its rows, and a seal."""
+    """Write a partition's files, its rows' original ids, and a seal."""
     started = time.perf_counter()
     items = cut_items(products, source.settings.index_parts, part)
     make_builder(source.settings).build(items, folder)
@@ -176,9 +185,9 @@ def _open_scorer(source: RetrievedSource) -> RetrievedScorer:
 
 
 class RetrievedScorer:
-    """A model whose candidates an index proposes: a user's list is all that is ranked.
+    """Scores and ranks only the candidates in a user's list.
 
-    `products` is None for callers that would rank the whole catalogue by tiles.
+    `products` is None for callers which would rank the whole catalogue by tiles.
     """
 
     products = None
@@ -189,23 +198,26 @@ class RetrievedScorer:
 
     @property
     def scored_i(self) -> Bools:
-        """Items that the model can score."""
+        """Items the model can score."""
         return self.base.scored_i
 
     def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
-        """Return the scores of the base."""
+        """Return the base's scores."""
         return self.base.score_rows(users, start, stop)
 
     def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
-        """Return the scores of the base."""
+        """Return the base's scores."""
         return self.base.score_listed(users, listed)
 
     def retrieve(self, users: UserBlock, masked: ItemLists) -> IndexLists:
-        """Return the lists of a block of users, without masked items."""
+        """Return a user block's lists, without masked items."""
         return self._search(users.vectors(self.base.products.dims), self._sort_items(masked))
 
     def list_candidates(self, users: UserBlock, masked: ItemLists, known_u: Bools) -> ItemLists:
-        """Return the items of the lists of a block of users; users that are not known have none."""
+        """Return the items in a user block's lists.
+
+        Unknown users have none.
+        """
         rows = np.flatnonzero(known_u)
         vectors_ud = users.vectors(self.base.products.dims)[rows]
         hidden = choose_users(self._sort_items(masked), rows)

@@ -1,7 +1,7 @@
-"""Fold users into models that read a history: the vector after each given item is a forward pass.
+"""Fold users into models which read a history.
 
-Tasks of learning curves open the network that the fit has kept in the warehouse. Axes: u users, p given
-rows, d dimensions.
+The vector after each given item is a forward pass. Learning-curve tasks open the network the fit has kept
+in the warehouse. Axes: u users, p given rows, d dimensions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from recbench_spark.storage.shared_arrays import SharedRows, save_array
 
 @dataclass(frozen=True)
 class FittedNetwork:
-    """FittedNetwork is a network as tasks open it: settings, number of items, file of its weights."""
+    """Opens a fitted network in tasks.
+
+    It holds the settings, the number of items and the file with the weights.
+    """
 
     settings: SequenceModelConfig = field(hash=False)  # its provenance is a dict
     items: int
@@ -42,7 +45,7 @@ class FittedNetwork:
     digest: str
 
     def open(self) -> nn.Module:
-        """Return the network with the weights of the best epoch, to be evaluated."""
+        """Return the network with the best epoch's weights, in evaluation mode."""
         module = make_network(self.settings, self.items)
         with open_object(self.place, self.size, self.digest) as file:
             # The copy may have another name by now, or none.
@@ -51,7 +54,9 @@ class FittedNetwork:
 
 
 def find_network(data: SplitData, key: str, settings: SequenceModelConfig, items: int) -> FittedNetwork:
-    """Return the network that a fit has kept in the warehouse; the driver reads its file once.
+    """Return the network a fit has kept in the warehouse.
+
+    The driver reads its file once.
 
     Raises:
         StoreError: the file is not there.
@@ -69,11 +74,11 @@ def find_network(data: SplitData, key: str, settings: SequenceModelConfig, items
 
 @dataclass(frozen=True)
 class HistoryFoldIn:
-    """HistoryFoldIn holds the settings of the fold-in (`models.fold_in_settings.FoldInSettings`).
+    """Settings to fold histories in (`models.fold_in_settings.FoldInSettings`).
 
     Attributes:
         network: the fitted network.
-        threshold: lowest rating of a row that is read; None: above 0.
+        threshold: lowest rating of a row to read; None: above 0.
         places: item_index in the catalogue, and place in the network's tables; None: they are equal.
     """
 
@@ -82,7 +87,7 @@ class HistoryFoldIn:
     places: SharedRows | None = None
 
     def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> HistoryFolder:
-        """Open the network in a task; the vectors of the items are in it."""
+        """Open the network in a task; it has the item vectors."""
         settings, place_i = self.network.settings, np.arange(len(known_i))
         if self.places is not None:
             arrays = self.places.arrays(_write_places)
@@ -101,16 +106,16 @@ def _write_places(rows: ds.Dataset, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class HistoryFolder(RoundedFolder):
-    """HistoryFolder computes the vector after each row by a forward pass of the liked items up to it.
+    """Computes the vector after each row by a forward pass.
 
-    Items are read in the order in which they are given, without those that training does not know.
+    The pass reads the liked items up to this row, in the given order, without those unknown to training.
 
     Attributes:
         module: the network in evaluation mode.
         dims: d.
-        length: newest items that a vector reads.
-        place_i: (i,) place of each item of the catalogue in the network; -1: training does not know it.
-        threshold: lowest rating of a row that is read; None: above 0.
+        length: newest items which a vector reads.
+        place_i: (i,) each catalogue item's place in the network; -1: unknown to training.
+        threshold: lowest rating of a row to read; None: above 0.
     """
 
     module: nn.Module
@@ -120,7 +125,7 @@ class HistoryFolder(RoundedFolder):
     threshold: float | None = None
 
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
-        """Read the history of each prefix, one after the other and with one thread."""
+        """Read each prefix's history, one after the other, single-threaded."""
         used_p = mark_known_items(self.place_i >= 0, items) & mark_relevant(ratings, self.threshold)
         read_r = self.place_i[items[used_p]].astype(np.int64)
 

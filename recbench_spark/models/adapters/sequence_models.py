@@ -1,9 +1,9 @@
-"""SASRec, GRU4Rec and MemN2N in a night: users' items in the order of time become vectors.
+"""SASRec, GRU4Rec and MemN2N in a night: histories become vectors.
 
 The fit runs in the driver's process, which holds the network and 12 bytes per training row (MemN2N: 28; for
-a short time, when the fit begins, about 40). Tasks order the rows of users and write them as Parquet. After
-the fit, tasks compute the vector of each user by a forward pass of its history, one user after the other.
-So the vector of a user does not depend on partitions or on other users. A killed fit goes on from its
+a short time, when the fit begins, about 40). Tasks sort users' rows by time and write them as Parquet.
+After the fit, tasks compute each user's vector by a forward pass over its history, one user after the
+other. So a user's vector does not depend on partitions or on other users. A killed fit continues from its
 checkpoint, with the same bits.
 """
 
@@ -51,14 +51,14 @@ from recbench_spark.storage.uris import join_uri
 BooleanArray = npt.NDArray[np.bool_]
 
 CHECKPOINT = "checkpoints/best.safetensors"
-"""File of a fit's folder with the weights of the best epoch."""
+"""File in a fit's folder with the best epoch's weights."""
 
 VECTORS = ("user_id", "vector", "bias")
-"""Columns of the vectors of users."""
+"""Columns of the users' vectors."""
 
 
 class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
-    """Adapter of models that read users' items in the order of time."""
+    """Fits and ranks models which read items in time order."""
 
     runs_local: ClassVar[bool] = True
     needs_files: ClassVar[bool] = True
@@ -66,7 +66,10 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
-        """Fit the network; tasks then compute the vectors of users with training or given rows."""
+        """Fit the network; let tasks compute the users' vectors.
+
+        Users with training or given rows have one.
+        """
         settings, journal = self.settings, find_journal(data)
         folder = fit_folder(data, 1)
         known = data.choose_items(settings)
@@ -78,7 +81,7 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
         shutil.copyfile(folder / CHECKPOINT, folder / WEIGHTS_FILE)
         network = FittedNetwork(settings, sequences.items, *share_weights(data, folder / WEIGHTS_FILE))
         listed = np.bincount(sequences.item, minlength=sequences.items) > 0
-        # Nothing was learnt of the other items.
+        # Nothing was learnt about the other items.
         rule = HistoryRule(known, data.threshold, shown, listed)
         return Trained(
             data.open_by_user(COLUMNS, partial(embed_users, rule=rule, network=network), VECTORS),
@@ -87,11 +90,14 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
         )
 
     def rank_users(self, trained: Trained, source: Source, data: SplitData) -> Rows | None:
-        """Return user_id, vector: the fit gave vectors to held-out users as well."""
+        """Return user_id, vector; the fit has covered held-out users, too."""
         return cast("Rows | None", self.users(trained, source))
 
     def saved(self, data: SplitData) -> bool:
-        """Return true if the model has its vectors, and the weights that fold users in."""
+        """Return true if the model's vectors and weights are saved.
+
+        Weights fold users in.
+        """
         return super().saved(data) and has_weights(data, self.key(data))
 
     def save(self, trained: Trained, data: SplitData) -> None:
@@ -99,14 +105,17 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
         keep_weights(data, self.key(data), partial(super().save, trained, data))
 
     def make_fold_in(self, data: SplitData) -> HistoryFoldIn:
-        """Return the network of the fit, which reads each prefix."""
+        """Return the fit's network, which reads each prefix."""
         known = data.choose_items(self.settings)
         network = find_network(data, self.key(data), self.settings, known.n_items)
         return HistoryFoldIn(network, data.threshold, share_places(data, known))
 
 
 def share_places(data: SplitData, known: KnownItems) -> SharedRows | None:
-    """Share item_index and place in the network's tables of each item; None where they are equal."""
+    """Share each item's item_index and place in the network's tables.
+
+    None: they are equal.
+    """
     if known.n_items == data.n_items:
         return None
     place_i = known.find(as_text(data.known_items.ids()))[0]
@@ -118,7 +127,7 @@ def find_shown_parts(data: SplitData, settings: SequenceModelConfig) -> tuple[st
     """Return the parts whose rows are shown at the ranking.
 
     Raises:
-        DataError: rows without a time; or rows of the part valid are to be shown, and there are none.
+        DataError: rows have no time; or the part valid is to be shown, and it has no rows.
     """
     counts = require_times(data, settings.name, settings.kind)
     if settings.shows_validation and not counts[VALID]:
@@ -132,7 +141,9 @@ def find_shown_parts(data: SplitData, settings: SequenceModelConfig) -> tuple[st
 def read_sequences(
     data: SplitData, settings: SequenceModelConfig, known: KnownItems, journal: Journal
 ) -> Sequences:
-    """Read the training rows in their order, and say how well times order them.
+    """Read the training rows in time order.
+
+    The journal says how well times order them.
 
     Raises:
         DataError: no relevant training rows.
@@ -151,11 +162,13 @@ def read_sequences(
 
 
 def share_items(data: SplitData, known: KnownItems, task: SequenceTask, listed: BooleanArray) -> PieceRows:
-    """Return item_id, vector, bias of items with training rows; the others have no place in a list.
+    """Return item_id, vector, bias for items with training rows.
+
+    Other items have no place in a list.
 
     Args:
         data: the split.
-        known: the items in the tables of the network.
+        known: the items in the network's tables.
         task: the task after the fit.
         listed: (items,) true for items with relevant training rows.
     """
@@ -166,7 +179,10 @@ def share_items(data: SplitData, known: KnownItems, task: SequenceTask, listed: 
 
 
 def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
-    """Copy the weights to where all tasks see them; return place, bytes and digest."""
+    """Copy the weights where all tasks see them.
+
+    Returns path or URI, bytes and digest.
+    """
     place = join_uri(data.scratch_folder(), path.name)
     copy_file_to_object(path, place)
     return place, path.stat().st_size, digest_content(path)
@@ -176,13 +192,16 @@ def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
 
 
 def embed_users(rows: pa.Table, rule: HistoryRule, network: FittedNetwork) -> pa.Table:
-    """Return the vectors of some users from their labelled rows (VECTORS), one user after the other."""
+    """Return some users' vectors (VECTORS) from their labelled rows.
+
+    They are computed one user after the other.
+    """
     histories = rule.cut(rows)
     return embed_histories(histories.column("user_id"), histories.column("items"), network)
 
 
 def embed_histories(users: pa.Array, lists: pa.Array, network: FittedNetwork) -> pa.Table:
-    """Return user_id, vector, bias of users from the items of each."""
+    """Return user_id, vector, bias from each user's items."""
     opened, length = network.open(), read_length(network.settings)
     offsets, items = flatten_lists(lists)
     with use_one_thread():
@@ -194,10 +213,11 @@ def embed_histories(users: pa.Array, lists: pa.Array, network: FittedNetwork) ->
 
 
 def explain_users(data: SplitData, rule: HistoryRule, network: FittedNetwork) -> pa.Table | None:
-    """Return rows of `explanations` of the users that the settings list; None for models without attention.
+    """Return rows of `explanations` for the listed users.
 
-    Users with less than two items have no memory and no rows, and the journal counts them. A task holds
-    the network and the weights of its listed users, and the driver those of all.
+    It is None for models without attention. Users with less than two items have no memory and no rows, and
+    the journal counts them. A task holds the network and its listed users' weights, and the driver those of
+    all.
     """
     settings = network.settings
     if not isinstance(settings, MemN2NModel) or not settings.explain:
@@ -217,10 +237,10 @@ EXPLAINED = pa.schema([field for field in EXPLANATIONS.arrow_schema if field.nam
 def explain_listed(
     rows: pa.Table, rule: HistoryRule, network: FittedNetwork, listed: Sequence[str]
 ) -> tuple[int, pa.Table]:
-    """Return how many listed users of a task have a memory, and rows of `EXPLAINED` of them.
+    """Explain a task's listed users; return count and rows.
 
-    The best item is explained: of those that the user does not have, and that a list may have. A user who
-    has all of them has no rows.
+    It counts users with a memory; rows are `EXPLAINED`. The explained item is the best one the user does
+    not have and a list may have. A user with all of them has no rows.
     """
     texts = rows.column("user_id").combine_chunks().cast(pa.string())
     rows = rows.filter(pc.is_in(texts, pa.array(listed, pa.string())))
@@ -246,7 +266,10 @@ def _list_users(histories: pa.Table) -> list[tuple[str, Indices]]:
 
 
 def make_explanation_rows(user: str, items: Indices, explained: Explanation, ids: Strings) -> pa.Table:
-    """Return the rows of one user (`EXPLAINED`): the memory from the newest item on, hop after hop."""
+    """Return one user's rows (`EXPLAINED`), hop after hop.
+
+    The memory runs from the newest item on.
+    """
     hops, n = explained.weight.shape
     columns = {
         "user_id": pa.repeat(user, hops * n),

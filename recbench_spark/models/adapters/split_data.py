@@ -1,4 +1,7 @@
-"""Data that a model may know of a night: its split, as rows on any runner and as frames of Spark."""
+"""Everything a model may know about a night's split.
+
+It comes as rows on any runner, and as Spark frames.
+"""
 
 from __future__ import annotations
 
@@ -38,21 +41,25 @@ if TYPE_CHECKING:
     from recbench_spark.storage.store import Store
 
 MAX_EARLIER_SPLITS = 30
-"""Largest number of splits of earlier nights that a model may read."""
+"""Most splits from earlier nights a model may read."""
 
 
 @dataclass(frozen=True)
 class SplitData:
-    """Everything that a model may know of a night: the tables of the split, and the metric definition.
+    """Everything a model may read in a night.
 
-    world: settings of the generated world, for models that know its truth. folds_users: true if users
-    were held out from training and some of their rows are given. suite, logical_date: of the night, if
-    there is one. journal: takes progress lines of fits with several stages. scale: `dataset.scale`, to
-    which rating models clip their predictions. lease: of the model's fit, if the warehouse is a folder;
-    its work folder belongs to this run alone. asks_repeats: true if trained items are asked again.
-    typed_ids: true if ids are ordered by the type of their column, and not by their values.
+    Members which return a frame raise `FallbackToSpark` on a runner without Spark.
 
-    Members that return a frame raise `FallbackToSpark` on a runner without Spark.
+    Attributes:
+        definition: the metric definition.
+        world: settings of the generated world, for models which know its truth.
+        folds_users: true if users were held out from training and some of their rows are given.
+        suite, logical_date: of the night, if there is one.
+        journal: takes progress lines from fits with several stages.
+        scale: `dataset.scale`, to which rating models clip their predictions.
+        lease: of the model's fit, if the warehouse is a folder; its work folder belongs to this run alone.
+        asks_repeats: true if trained items are asked again.
+        typed_ids: true if ids are ordered by the type of their column, and not by their values.
     """
 
     store: FileTables
@@ -71,13 +78,13 @@ class SplitData:
 
     @property
     def threshold(self) -> float | None:
-        """Lowest rating of a relevant row; None: every rating above 0 is relevant."""
+        """Lowest rating of a relevant row; None: every rating above 0."""
         return self.definition.threshold
 
     # ------------------------------------------------------------------------- on any runner
 
     def open_items(self) -> StoredRows:
-        """Return the rows of the catalogue."""
+        """Return the catalogue's rows."""
         return self.store.open_rows(ITEMS, "split_id", [self.split_id])
 
     @cached_property
@@ -87,12 +94,15 @@ class SplitData:
 
     @cached_property
     def known_items(self) -> KnownItems:
-        """The catalogue in the form in which tasks look up ids."""
+        """The catalogue, ready for id look-ups in tasks."""
         return KnownItems(share_items(self.store, self.split_id), self.n_items)
 
     @cached_property
     def training_catalogue(self) -> KnownItems:
-        """Items with training rows, numbered without a look at any other row, as tasks look up ids."""
+        """Items with training rows, ready for id look-ups in tasks.
+
+        Their numbers depend on no other row.
+        """
         size, whole = self._training_counts
         if size == self.n_items:
             return self.known_items
@@ -103,21 +113,27 @@ class SplitData:
 
     @cached_property
     def _training_counts(self) -> tuple[int, bool]:
-        """Number of items with training rows, and whether all of their ids are whole numbers."""
+        """Number of trained items; true if all ids are integers."""
         facts = self.open_items().each(("item_id", "n_train"), _find_trained)
         return sum(n for n, _ in facts), all(whole for _, whole in facts)
 
     def choose_items(self, settings: ModelConfig) -> KnownItems:
-        """Return the items that a fit has vectors for, by its setting `items`."""
+        """Return the items a fit has vectors for.
+
+        The setting `items` decides.
+        """
         return self.known_items if settings.counts_catalogue else self.training_catalogue
 
     def open_by_user(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> TaskRows:
-        """Let tasks change the labelled rows of some users each, as `splits.labelled_rows`."""
+        """Let tasks change users' labelled rows, as in `splits.labelled_rows`."""
         rows = open_labelled(self.store, self.split_id)
         return open_by_user(rows, columns, change, names, self._count_tasks)
 
     def predict(self, users: Any, predictor: Predictor, known: Any) -> TaskRows:
-        """Let tasks predict the truth items of users (rows, or a frame), as `predict.predict_rows`."""
+        """Let tasks predict users' truth items, as `predict.predict_rows`.
+
+        `users`: rows, or a frame.
+        """
         users, known = (self.frames.FrameRows(rows) if is_frame(rows) else rows for rows in (users, known))
         return predict_rows(self.store.engine, users, predictor, known, self._count_tasks())
 
@@ -126,7 +142,7 @@ class SplitData:
 
     @cached_property
     def rating_log(self) -> SharedRatingLog:
-        """The labelled rows as tasks of fits and of rankings map them.
+        """The labelled rows as fits and rankings map them.
 
         Raises:
             DataError: a rating outside `dataset.scale`.
@@ -135,18 +151,18 @@ class SplitData:
 
     @cached_property
     def mean_rating(self) -> float:
-        """Mean rating of the training part."""
+        """Mean rating in the training part."""
         return mean_rating(open_labelled(self.store, self.split_id))
 
     @cached_property
     def sources(self) -> dict[str, Source]:
-        """Sources that are open, by key of the model: a ranking and a learning curve share one copy."""
+        """Open sources by model key, shared with learning curves."""
         return {}
 
     def earlier_splits(self, model: str) -> list[str]:
-        """Return the splits of earlier nights on which a model succeeded, newest first.
+        """Return the earlier splits where a model succeeded, newest first.
 
-        Only splits of the same suite and dataset count.
+        Only splits with the same suite and dataset count.
         """
         same = {"suite": self.suite, "dataset": self.dataset, "model": model, "status": "succeeded"}
         if self.logical_date is None:
@@ -160,12 +176,17 @@ class SplitData:
         return order[:MAX_EARLIER_SPLITS]
 
     def scratch_folder(self) -> str:
-        """Make a new folder that all executors can read; it is removed at the end of the night."""
+        """Make a new folder all executors can read.
+
+        It is removed at the end of the night.
+        """
         return scratch_folder(self.store.scratch)
 
     def key(self, settings: ModelConfig) -> str:
-        """Return the split's id with a hash of all else that a trained model depends on, except its
-        name."""
+        """Return a trained model's key.
+
+        It is the split's id with a hash over all else the model depends on, except its name.
+        """
         others = {"name", "provenance", *settings.unkeyed, *settings.unfitted}
         others |= set() if settings.fitted_by_version else {"version"}
         fields = settings.model_dump(exclude=others)
@@ -193,7 +214,7 @@ class SplitData:
         return self.spark_store.spark
 
     def table(self, table: Table) -> Frame:
-        """Return the rows of a table that belong to the split."""
+        """Return the split's rows in a table."""
         return self.spark_store.read_partition(table, "split_id", self.split_id)
 
     @property
@@ -203,12 +224,12 @@ class SplitData:
 
     @property
     def train_rows(self) -> Frame:
-        """Rows of the training part: user_id, item_id, rating."""
+        """Training rows: user_id, item_id, rating."""
         return self._read_part("train")
 
     @property
     def given_rows(self) -> Frame:
-        """Rows that are given of users without training rows."""
+        """Given rows of users without training rows."""
         return self._read_part("given")
 
     def _read_part(self, part: str) -> Frame:
@@ -217,7 +238,7 @@ class SplitData:
 
 
 def _find_trained(tables: Iterable[pa.Table]) -> tuple[int, bool]:
-    """Count items with training rows; tell if all of their ids are whole numbers."""
+    """Count trained items; true if all their ids are integers."""
     n, whole = 0, True
     for table in tables:
         ids = table.filter(pc.greater(table.column("n_train"), 0)).column("item_id")

@@ -1,4 +1,7 @@
-"""Models that switch between others: nothing is fitted or ranked here (see `night.switches`)."""
+"""Models which switch between two others; nothing is fitted here.
+
+See `night.switches`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from recbench_spark.ranking.inputs import RankingInput
 
 
 class SwitchAdapter(ModelAdapter[SwitchModel]):
-    """Adapter of a switch, which has values along a learning curve and no scores of its own."""
+    """Describes a switch, which has values only on learning curves."""
 
     runs_local: ClassVar[bool] = True
     learns: ClassVar[bool] = False
@@ -35,7 +38,7 @@ class SwitchAdapter(ModelAdapter[SwitchModel]):
         return f"{pair}, with the first one up to {place}"
 
     def prepare_ranking(self, users: Any, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """Raise ConfigError: only learning curves have values of a switch."""
+        """Raise ConfigError: only learning curves have a switch's values."""
         raise ConfigError(
             f"model {self.settings.name}: a switch ranks nothing by itself",
             "it is measured where evaluation.learning_curve is set",

@@ -1,8 +1,9 @@
-"""`kind: pinsage` and `kind: graphsage`: build the graph, fit the layers, embed all nodes layer by layer.
+"""PinSage and GraphSAGE in a night: graph, fit, embeddings.
 
-The fit runs in the driver's process, or in `processes` on its host or under tasks of Spark. Each process
-maps graph and features, and holds the pairs, 16 bytes each. Weights are written to a safetensors file;
-tasks then compute every node's vector once per layer (`graphs.pipeline`).
+Their kinds are `pinsage` and `graphsage`. The fit runs in the driver's process, or in `processes` on its
+host or under Spark tasks. Each process maps graph and features, and holds the pairs, 16 bytes each. Weights
+are written to a safetensors file; tasks then compute every node's vector once per layer
+(`graphs.pipeline`).
 """
 
 from __future__ import annotations
@@ -69,17 +70,17 @@ from recbench_spark.storage.shared_arrays import flatten_lists, replace_array
 from recbench_spark.storage.uris import absolute_place
 
 EXAMPLES_FOLDER = "examples"
-"""Subfolder of a fit's folder that all its processes read."""
+"""Subfolder in a fit's folder, read by all its processes."""
 
 JUDGED, CANDIDATES = 1000, 20_000
-"""Largest numbers of validation pairs and of nodes that each is ranked among; a hash draws both."""
+"""Most validation pairs, and most nodes each is ranked among; a hash draws both."""
 
 
 NodeIds = npt.NDArray[np.int64]
 
 
 class Examples(NamedTuple):
-    """Training pairs and validation pairs by dense id, with the side of the negatives.
+    """Training and validation pairs by dense id, with the negatives' side.
 
     The test pairs, if any, are measured beside the fit.
     """
@@ -94,7 +95,10 @@ class Examples(NamedTuple):
 
 
 class TrainingGraph(NamedTuple):
-    """A graph with features, ready for a fit, and the arguments of `map_graph_files` that made it."""
+    """A graph with features, ready for a fit.
+
+    `arguments` are those `map_graph_files` made it from.
+    """
 
     graph: Graph
     inputs: GraphInput
@@ -103,11 +107,13 @@ class TrainingGraph(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """The neighbours that minibatches see; `samples` and `dropout` are those of `GraphInput`.
+    """The neighbours minibatches see, as in `GraphInput`.
 
     Attributes:
-        side: number of the side of the graph whose nodes may lose their neighbours: that of the items. A
-            user without neighbours is no node, so no fit has to learn about one.
+        samples: neighbours drawn in each layer; empty: all.
+        dropout: probability of a node without neighbours in a minibatch.
+        side: number of the graph side whose nodes may lose their neighbours: the items. A user without
+            neighbours is no node, so no fit has to learn about one.
     """
 
     samples: tuple[int, ...]
@@ -118,7 +124,7 @@ class Sampling(NamedTuple):
 def open_training_graph(
     data: SplitData, source: GraphSource, layers: GraphLayers, sampling: Sampling, name: str
 ) -> TrainingGraph:
-    """Build graph and features unless they exist, and a net with random weights."""
+    """Build graph and features unless they exist, and a random net."""
     journal = find_journal(data)
     model = GraphModel(name=name, graph=source, **{k: getattr(layers, k) for k in GraphLayers.model_fields})
     graph = ensure_checked_graph(data.store, model, None, journal)
@@ -127,7 +133,10 @@ def open_training_graph(
 
 
 def map_graph_files(graph: Graph, place: str, layers: GraphLayers, sampling: Sampling) -> TrainingGraph:
-    """Map graph and features, and make a net with random weights, the same in all processes."""
+    """Map graph and features; make a net with random weights.
+
+    It is the same in all processes.
+    """
     features = map_whole(place)
     net = GraphNetwork(layers.forms(), layers.final, features.shape[1])
     net.initialise(layers.seed)
@@ -140,9 +149,9 @@ def map_graph_files(graph: Graph, place: str, layers: GraphLayers, sampling: Sam
 
 
 def make_validation_score(training: TrainingGraph, examples: Examples) -> Any:
-    """Return the function that scores a net on the validation pairs.
+    """Return the function which scores a net on validation pairs.
 
-    The score is the scaled MRR of these pairs among nodes of the side (scale: a 200th of them).
+    The score is their scaled MRR among the side's nodes (scale: a 200th of them).
     """
     order = np.argsort(hash_numbers(np.arange(len(examples.held_query)), 1), kind="stable")[:JUDGED]
     query, item = examples.held_query[order], examples.held_item[order]
@@ -172,7 +181,7 @@ def fit_weights(
     *,
     fit_of: tuple[Any, Path],
 ) -> Path:
-    """Return the weights' file by settings and folder; fit if it does not exist yet."""
+    """Return the weights' file for settings and folder; fit if missing."""
     settings, folder = fit_of
     path, say = folder / WEIGHTS_FILE, find_journal(data).say
     if not path.exists():
@@ -221,7 +230,7 @@ def save_examples(folder: Path, examples: Examples, band: Band | None) -> None:
 
 
 def load_examples(folder: Path) -> tuple[Examples, Band | None]:
-    """Map the examples that `save_examples` wrote."""
+    """Map the example files from `save_examples`."""
     arrays: dict[str, Any] = {path.stem: map_file(path) for path in folder.glob("*.npy")}
     parts: dict[str, Any] = {name: arrays.get(name) for name in Examples._fields}
     examples = Examples(**{**parts, "side": tuple(arrays["side"].tolist())})
@@ -229,22 +238,25 @@ def load_examples(folder: Path) -> tuple[Examples, Band | None]:
 
 
 class TrainedGraphModels(GraphVectors):
-    """Common part of the adapters of PinSage and GraphSAGE."""
+    """Base for the adapters of PinSage and GraphSAGE."""
 
     keeps_checkpoints = True
 
     def key(self, data: SplitData) -> str:
-        """Return the key with the identity of the feature table: another table gives another model."""
+        """Return the key with the feature table's content hash.
+
+        Another table gives another model.
+        """
         path = self.settings.features.path
         more = "" if path is None else "-" + digest(choose_identity(data.store)(absolute_place(path)))
         return data.key(self.settings) + more
 
     def told(self) -> str:
-        """Describe the layers after a look at the feature table, before Spark starts."""
+        """Describe the layers and check the feature table, before Spark."""
         return describe_files(self.settings.over(None))
 
     def saved(self, data: SplitData) -> bool:
-        """Return true if the model has its vectors, and its weights, undamaged."""
+        """Return true if vectors and undamaged weights are saved."""
         return super().saved(data) and has_weights(data, self.key(data))
 
     def save(self, trained: Trained, data: SplitData) -> None:
@@ -263,7 +275,10 @@ class TrainedGraphModels(GraphVectors):
         return prepared.model.model_id
 
     def graph_source(self, data: SplitData) -> GraphSource:
-        """Return the source of the split's graph, with the items of the feature table."""
+        """Return the source for the split's graph, with featured items.
+
+        They come from the feature table.
+        """
         features, more = self.settings.features, {}
         if features.path is not None:
             more = {"nodes": {"item": features.path}, "node_column": features.id_column}
@@ -271,12 +286,15 @@ class TrainedGraphModels(GraphVectors):
 
 
 class GraphSageAdapter(TrainedGraphModels):
-    """Adapter of GraphSAGE: users and items are nodes of one graph, and its edges are the pairs."""
+    """Fits GraphSAGE on one graph over users and items.
+
+    Its edges are the pairs.
+    """
 
     def fit(self, data: SplitData) -> Trained:
-        """Fit on the edges of the split's graph and embed all nodes."""
+        """Fit on the split's graph edges and embed all nodes."""
         settings: GraphSageModel = self.settings
-        folder = fit_folder(data, settings.processes)  # a folder that is no good ends it before any work
+        folder = fit_folder(data, settings.processes)  # an unusable folder ends the fit before any work
         source = self.graph_source(data)
         sampling = Sampling(settings.samples, settings.neighbour_dropout, side=1)
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
@@ -299,7 +317,7 @@ class GraphSageAdapter(TrainedGraphModels):
 
 
 def split_edges(graph: Graph, share: float, seed: int) -> Examples:
-    """Split the edges between users and items by hash into training and validation pairs."""
+    """Split user-item edges by hash into training and validation pairs."""
     queries, items = [], []
     for block in graph.side_blocks(0):
         csr = graph.csr(block)
@@ -311,7 +329,7 @@ def split_edges(graph: Graph, share: float, seed: int) -> Examples:
 
 
 def read_test_edges(data: SplitData, graph: Graph) -> tuple[NodeIds, NodeIds]:
-    """Return users and relevant items of the test part that are nodes of the graph, for `watch` alone."""
+    """Return users and relevant test items in the graph, for `watch`."""
     tested = read_histories(data, HistoryRule(data.known_items, data.threshold, ("test",)))
     offsets, item_e = flatten_lists(tested.column("items").combine_chunks())
     user_e = np.repeat(np.arange(len(tested)), np.diff(offsets))
@@ -323,18 +341,21 @@ def read_test_edges(data: SplitData, graph: Graph) -> tuple[NodeIds, NodeIds]:
 
 
 def draw_held_out(key_e: NodeIds, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Return (e,) true for keys whose hash is in the lowest share."""
+    """Return (e,) true for keys with hashes below `share`."""
     hashes = hash_numbers(key_e, seed)
     return np.asarray((hashes >> np.uint64(11)).astype(np.float64) < share * 2.0**53)
 
 
 class PinSageAdapter(TrainedGraphModels):
-    """Adapter of PinSage: walks connect items with items; users are means of their items."""
+    """Fits PinSage on items linked by walks.
+
+    Users are means of their items.
+    """
 
     def fit(self, data: SplitData) -> Trained:
-        """Fit on pairs of items with a common user, embed all items, and average them per user."""
+        """Fit on item pairs, embed items, and average per user."""
         settings: PinSageModel = self.settings
-        folder = fit_folder(data, settings.processes)  # a folder that is no good ends it before any work
+        folder = fit_folder(data, settings.processes)  # an unusable folder ends the fit before any work
         journal, over_split = find_journal(data), self.graph_source(data)
         neighbourhoods = NeighbourhoodSettings(
             graph=over_split,
@@ -370,7 +391,7 @@ class PinSageAdapter(TrainedGraphModels):
         return Trained(share_vectors(data, "user", users, mean_vectors(pairs, vectors[dense])), items)
 
     def band(self, data: SplitData, source: GraphSource, lists: Graph) -> Band:
-        """Return the hard negatives of each item.
+        """Return each item's hard negatives.
 
         Both graphs sort the items by the same hashes, so their order is the same.
         """
@@ -390,12 +411,15 @@ class PinSageAdapter(TrainedGraphModels):
 
 
 def find_dense_items(known: KnownItems, graph: Graph, side: int) -> NodeIds:
-    """Return (items,) the dense id in the graph of each item; -1 if its side lacks it."""
+    """Return each item's dense id in the graph, (items,).
+
+    It is -1 if its side lacks the item.
+    """
     return find_dense_ids(graph, as_text(known.ids()), side)
 
 
 def find_dense_ids(graph: Graph, ids: pa.Array | pa.ChunkedArray, side: int) -> NodeIds:
-    """Return the dense id of each id of a side in the graph; -1 if the graph does not have it."""
+    """Return dense ids for a side's ids; -1 outside the graph."""
     nodes = NodeFinder(graph)(hash_node_ids(ids.cast(pa.string()), graph.seed), side).astype(np.int64)
     return np.where(nodes < graph.nodes, nodes, -1)
 
@@ -403,7 +427,10 @@ def find_dense_ids(graph: Graph, ids: pa.Array | pa.ChunkedArray, side: int) -> 
 def make_pair_examples(
     pairs: UserItemPairs, dense: NodeIds, nodes: int, settings: PinSageModel
 ) -> Examples:
-    """Pair items of one user; the pairs of a share of users, by hash, are for validation."""
+    """Pair items of one user, split into training and validation.
+
+    A hash picks the share of users whose pairs are for validation.
+    """
     user, query, item = pair_liked_items(pairs.indptr, dense[pairs.item], settings.pairs, settings.seed)
     held = draw_held_out(user, settings.validation, settings.seed)
     return Examples(query[~held], item[~held], query[held], item[held], (0, nodes))
@@ -412,7 +439,10 @@ def make_pair_examples(
 def pair_test_items(
     pairs: UserItemPairs, test: UserItemPairs, dense: NodeIds, seed: int
 ) -> tuple[NodeIds, NodeIds]:
-    """Return for each test pair a training item of its user, drawn by hash, and its item, by dense id."""
+    """Return, by dense id, a training item for each test item.
+
+    A hash draws it from the user's training items.
+    """
     user = test.user.astype(np.int64)
     size = np.diff(pairs.indptr)[user]
     drawn = hash_numbers(user * pairs.items + test.item, seed) >> np.uint64(11)
@@ -425,7 +455,10 @@ def pair_test_items(
 def read_item_matrix(
     items: PieceRows, known: KnownItems, dense: NodeIds, nodes: int
 ) -> npt.NDArray[np.float32]:
-    """Return (nodes, d) vectors of items (item_id, vector) by dense id; zeros for other nodes."""
+    """Return (nodes, d) item vectors by dense id; zeros elsewhere.
+
+    `items`: item_id, vector.
+    """
     rows = pa.concat_tables(items.each(("item_id", "vector"), pa.concat_tables))
     index_n = known.find(rows.column("item_id").combine_chunks())[0]
     vectors = rows.column("vector").combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
@@ -435,7 +468,7 @@ def read_item_matrix(
 
 
 def mean_vectors(pairs: UserItemPairs, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return (users, d) the mean of the vectors of each user's items."""
+    """Return (users, d) means over the vectors of each user's items."""
     out = np.empty((pairs.users, vectors.shape[1]), np.float32)
     for user in range(pairs.users):
         out[user] = vectors[pairs.item[pairs.indptr[user] : pairs.indptr[user + 1]]].mean(axis=0)

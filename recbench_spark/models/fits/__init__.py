@@ -1,1 +1,1 @@
-"""Many fits as tasks of Spark: the log as files of a host, the work of a task, the start of tasks."""
+"""Many fits as tasks: shared log files, one task's work, running."""

@@ -1,7 +1,7 @@
-"""A fitted model that ranks by scores of its own, as tasks of a ranking see it: weights from its file.
+"""Ranking tasks' view of a fitted model with its own scores.
 
-The first worker of a host writes the arrays of the model's file, and the numbers of users and items, as
-files that all workers of the host map.
+Weights come from the model's file. The first worker on a host writes the file's arrays, and the numbers of
+users and items, as files which all the host's workers map.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
 
 PREFIX = "model."
-"""Start of the names of the model's own arrays."""
+"""Prefix for the model's own arrays."""
 
 
 @dataclass(frozen=True)
 class BlockSource:
-    """A source (`ranking.sources.Source`) of a model with a function `score`.
+    """A source (`ranking.sources.Source`) over a model's function `score`.
 
     Users and items without a training pair are not ranked.
 
     Attributes:
-        files: the log that the fit learnt from, whose order of ids numbers users and items.
-        catalogue: the items of the ranking.
+        files: the fit's log, whose order of ids numbers users and items.
+        catalogue: the items to rank.
         task: the fit.
     """
 
@@ -55,7 +55,10 @@ class BlockSource:
 
     @property
     def rows(self) -> SharedRows:
-        """Name of the arrays on a host; they are built from the log and the file of the fit."""
+        """Name of the arrays on a host.
+
+        They are built from the log and the fit's file.
+        """
         return SharedRows(f"{self.files.shared.key}-{self.task.fit_id}", self.files.shared.files)
 
     def scorer(self) -> BlockScorer:
@@ -67,17 +70,20 @@ class BlockSource:
         return self.catalogue.ids()
 
     def find_users(self, ids: pa.Array) -> Ints:
-        """Return the number of each user in the model, (n,); -1: no training pair."""
+        """Return each user's number in the model, (n,).
+
+        It is -1 without a training pair.
+        """
         arrays = self.rows.arrays(self.build)
         known, texts = arrays["user_ids"], np.array(ids.cast(pa.binary()).to_pylist(), "S")
         place = np.minimum(np.searchsorted(known, texts), len(known) - 1)
         return np.where(known[place] == texts, arrays["user_rows"][place], -1)
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
-        """Write the model's arrays, the ids of users with their numbers, and the numbers of items.
+        """Write the model's arrays, numbered user ids, and item numbers.
 
         Raises:
-            DataError: the file of the fit is not there.
+            DataError: the fit's file is not there.
         """
         content = read_bytes(self.task.place(MODEL))
         if content is None:
@@ -102,7 +108,10 @@ class BlockSource:
 
 
 def _number_seen(key_r: npt.NDArray[np.integer], log: RatingLog, ids: str, known: Ints | None) -> Ints:
-    """Return the row in the model of each id of the log; -1 where it is in none of the rows."""
+    """Return each log id's row in the model.
+
+    It is -1 if no given row has the id.
+    """
     size = len(log.arrays[ids])
     place = np.full(size, -1)
     numbers = np.arange(size) if known is None else known

@@ -1,4 +1,7 @@
-"""Fits that Spark itself distributes: MLlib's ALS on the same folds, with rows of `fits`."""
+"""Fits distributed by Spark itself: MLlib's ALS on the same folds.
+
+They give rows of `fits`, too.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ NO_BOOTSTRAP = Bootstrap(replicates=0)
 
 
 def fit_als(store: Store, model: MllibAlsModel, task: FitTask, files: SharedRatingLog) -> Row:
-    """Fit with all executors and measure as a night does; a failure gives a row too.
+    """Fit with all executors and measure as a night does.
 
-    A pair with a user or item that training does not know is predicted as the mean rating; nothing is
-    clipped. Peak memory and CPU seconds are spread over executors, so the row has none.
+    A failure gives a row too. A pair with a user or item unknown to training gets the mean rating; nothing
+    is clipped. Peak memory and CPU seconds are spread over executors, so the row has none.
 
     Raises:
         Interrupted: Spark's jobs were cancelled.

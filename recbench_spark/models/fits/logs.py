@@ -1,7 +1,8 @@
-"""A log of ratings as arrays that all fits of a host map; written once, never sent through the driver.
+"""A rating log as arrays, mapped by a host's fits.
 
-Rows are sorted by (user, item, part), and ids as rankings sort them (as numbers if all are whole numbers,
-else by UTF-8 bytes). So the arrays depend on the log alone, not on its files and partitions.
+It is written once and never sent through the driver. Rows are sorted by (user, item, part), and ids as
+rankings sort them (as numbers if all are whole numbers, else by UTF-8 bytes). So the arrays depend on the
+log alone, not on its files and partitions.
 """
 
 from __future__ import annotations
@@ -33,19 +34,21 @@ MICROSECONDS = 1_000_000
 UNIT, CONTEXT = Decimal(1).scaleb(-15), Context(prec=38)
 
 TIES = ("ratings", "times")
-"""Arrays that order the rows of a repeated pair, the last one first."""
+"""Arrays which order a repeated pair's rows, the last array first."""
 
 
 @dataclass(frozen=True)
 class SharedRatingLog:
-    """A labelled log in shared files, with the few facts that the driver knows; sent with every task.
+    """A labelled log in shared files, sent with every task.
+
+    It has the few facts the driver knows.
 
     Attributes:
         shared: Parquet with `COLUMNS`.
         parts: names of the parts; the code of a row's part is its place here.
         scale: lowest and highest possible rating.
         has_times: true if every row has a time.
-        rows: number of rows of the log.
+        rows: number of rows in the log.
     """
 
     shared: SharedRows
@@ -55,13 +58,13 @@ class SharedRatingLog:
     rows: int
 
     def open(self) -> RatingLog:
-        """Map the arrays; the first task of a host builds them."""
+        """Map the arrays; a host's first task builds them."""
         build = partial(_build, parts=self.parts, has_times=self.has_times)
         return RatingLog(self.shared.arrays(build), self.parts, self.scale)
 
 
 class KnownIds(NamedTuple):
-    """Users and items that training knows, in the order of ids.
+    """Users and items known to training, in the order of ids.
 
     Attributes:
         users: (u,) number of each in the log.
@@ -74,7 +77,7 @@ class KnownIds(NamedTuple):
 
 @dataclass(frozen=True)
 class RatingLog:
-    """The mapped arrays of a log.
+    """A log's mapped arrays, ready for learners.
 
     Attributes:
         arrays: `users`, `items`, `ratings`, `parts` and, if the log has times, `times` (seconds), one value
@@ -88,7 +91,10 @@ class RatingLog:
     scale: Scale
 
     def find_rows(self, parts: tuple[str, ...]) -> npt.NDArray[np.int64]:
-        """Return the row numbers of these parts, ascending. Raise DataError for a part not in the log."""
+        """Return these parts' row numbers, ascending.
+
+        Raises DataError for a part not in the log.
+        """
         unknown = set(parts) - set(self.parts)
         if unknown:
             raise DataError(f"the log has no part '{min(unknown)}'", f"its parts: {', '.join(self.parts)}")
@@ -100,7 +106,7 @@ class RatingLog:
 
         Args:
             rows: numbers of the rows.
-            known: users and items that are numbered, others are `UNSEEN`; None: those of the whole log.
+            known: numbered users and items, others are `UNSEEN`; None: the whole log's.
         """
         arrays = self.arrays
         times = arrays["times"][rows] if "times" in arrays else None
@@ -114,7 +120,10 @@ class RatingLog:
         return check_ratings(*pairs, ratings, self.scale, times, **sizes, lowest=UNSEEN)
 
     def find_places(self, known: KnownIds) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the place of each user and item of the log among the known ones; -1: it is none."""
+        """Return each log user's and item's place among known ones.
+
+        It is -1 for an unknown one.
+        """
         sizes = len(self.arrays["user_ids"]), len(self.arrays["item_ids"])
         places = tuple(np.full(size, UNSEEN) for size in sizes)
         for place, ids in zip(places, known, strict=True):
@@ -122,19 +131,19 @@ class RatingLog:
         return places[0], places[1]
 
     def list_known(self, rows: npt.NDArray[np.int64]) -> KnownIds:
-        """Return the users and items of some rows in an order that no other row decides."""
+        """Return some rows' users and items, ordered by these rows alone."""
         sides = (("user_ids", "users"), ("item_ids", "items"))
         return KnownIds(*(_sort_ids(self.arrays[ids], np.unique(self.arrays[n][rows])) for ids, n in sides))
 
     def sort_rows(self, rows: npt.NDArray[np.int64], known: KnownIds) -> npt.NDArray[np.int64]:
-        """Sort rows of known users and items by their places."""
+        """Sort known users' and items' rows by their places."""
         if all((np.diff(ids) > 0).all() for ids in known):  # as in the log, whose rows are sorted
             return rows
         place_u, place_i = self.find_places(known)
         return rows[np.lexsort((place_i[self.arrays["items"][rows]], place_u[self.arrays["users"][rows]]))]
 
     def with_ids(self, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
-        """Return user_id, item_id, part, rating of some rows, with the original ids."""
+        """Return user_id, item_id, part, rating with original ids."""
         arrays = self.arrays
         parts = pa.DictionaryArray.from_arrays(pa.array(arrays["parts"][rows]), pa.array(self.parts))
         return {
@@ -146,12 +155,14 @@ class RatingLog:
 
 
 def share_log(rows: Rows, given: Scale | None, scratch: str) -> SharedRatingLog:
-    """Share labelled rows with all tasks of a host: the files of the split, if tasks can read them.
+    """Share labelled rows with all tasks on a host.
+
+    These are the split's files, if tasks can read them.
 
     Args:
         rows: rows with `COLUMNS`.
-        given: `dataset.scale`; None: the scale is that of the ratings.
-        scratch: folder that all workers can read.
+        given: `dataset.scale`; None: the scale of the ratings.
+        scratch: folder all workers can read.
 
     Raises:
         DataError: a rating outside the given scale.
@@ -164,7 +175,10 @@ def share_log(rows: Rows, given: Scale | None, scratch: str) -> SharedRatingLog:
 
 
 def collect_facts(rows: Rows) -> dict[str, Any]:
-    """Return `rows`, `timed` (rows with a time), `low` and `high` rating, and `parts`, by one pass."""
+    """Return a log's facts from one pass.
+
+    They are `rows`, `timed` (rows with a time), `low` and `high` rating, and `parts`.
+    """
     by_task = [facts for facts in rows.each(("rating", "event_time", "part"), _find_facts) if facts["rows"]]
     return {
         "rows": sum(facts["rows"] for facts in by_task),
@@ -192,7 +206,10 @@ def _find_facts(tables: Iterable[pa.Table]) -> dict[str, Any]:
 
 
 def mean_rating(rows: Rows, parts: Sequence[str] = ("train",)) -> float:
-    """Return the mean rating of some parts; as a sum of decimals it is the same under any partitioning."""
+    """Return the mean rating over some parts.
+
+    As a sum of decimals it is the same under any partitioning.
+    """
     sums = rows.each(("rating", "part"), partial(_sum_ratings, parts=parts))
     n = sum(n for _, n in sums)
     return float(sum((Fraction(total) for total, _ in sums), Fraction()) / n) if n else 0.0
@@ -209,14 +226,17 @@ def _sum_ratings(tables: Iterable[pa.Table], parts: Sequence[str]) -> tuple[Deci
 
 
 def to_decimals(values_n: npt.NDArray[np.float64]) -> pa.Array:
-    """Round numbers to 15 decimals, whose sums are exact; halves of their shortest texts go up."""
+    """Round numbers to 15 decimals, whose sums are exact.
+
+    Halves of their shortest texts go up.
+    """
     distinct, place_n = np.unique(values_n, return_inverse=True)
     rounded = [Decimal(repr(number)).quantize(UNIT, ROUND_HALF_UP, CONTEXT) for number in distinct.tolist()]
     return pa.array(rounded, pa.decimal128(38, 15)).take(pa.array(place_n))
 
 
 def find_scale(facts: dict[str, Any], given: Scale | None) -> Scale:
-    """Return the rating scale: `dataset.scale`, else the lowest and highest rating of the log.
+    """Return the rating scale: `dataset.scale`, else the log's extremes.
 
     Raises:
         DataError: a rating outside the given scale.
@@ -233,7 +253,10 @@ def find_scale(facts: dict[str, Any], given: Scale | None) -> Scale:
 
 
 def require_times(files: SharedRatingLog, model: str, settings: RatingSettings) -> None:
-    """Raise ConfigError if a model with day features gets a log without times: it could learn nothing."""
+    """Raise ConfigError if a day-feature model gets an untimed log.
+
+    It could learn nothing.
+    """
     features = str(getattr(settings, "features", ""))
     if "t" in features.split(",") and not files.has_times:
         raise ConfigError(
@@ -248,7 +271,10 @@ def as_text(ids: npt.NDArray[Any]) -> pa.Array:
 
 
 def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times: bool) -> None:
-    """Write the arrays of a log from its Parquet. Memory: the log once, and its sort order."""
+    """Write a log's arrays from its Parquet.
+
+    Memory holds the log once, and its sort order.
+    """
     names = [name for name in COLUMNS if name != "event_time" or has_times]
     table = dataset.to_table(columns=names)
     users_r, user_ids = index_ids(table.column("user_id"))
@@ -266,14 +292,20 @@ def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times:
 
 
 def _sort_rows(keys: list[npt.NDArray[Any]], ties: list[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-    """Sort rows by keys, the last one first; repeated pairs by further columns, not by their files."""
+    """Sort rows by keys, the last key first.
+
+    Further columns order repeated pairs, not their files.
+    """
     order_r = np.lexsort(keys)
     repeated = [np.diff(key[order_r]) == 0 for key in keys]
     return np.lexsort([*ties, *keys]) if np.logical_and.reduce(repeated).any() else order_r
 
 
 def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
-    """Return (r,) the index of each row's id, and the sorted distinct ids as UTF-8 bytes."""
+    """Return (r,) each row's id index, and the distinct ids.
+
+    These are sorted UTF-8 bytes.
+    """
     encoded = ids.combine_chunks().dictionary_encode()
     as_bytes = np.array(encoded.dictionary.cast(pa.binary()).to_pylist(), dtype=bytes)
     order = _sort_ids(as_bytes, np.arange(len(as_bytes)))
@@ -283,7 +315,10 @@ def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[
 
 
 def _sort_ids(ids: npt.NDArray[Any], chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Sort some of the ids, (k,): as numbers if these are whole numbers, else by UTF-8 bytes."""
+    """Sort some ids, (k,), as numbers or as UTF-8 bytes.
+
+    They are numbers if all of them are whole.
+    """
     texts = as_text(ids[chosen])
     whole = bool(pc.all(pc.match_substring_regex(texts, CANONICAL_INTEGER)).as_py())
     keys = pc.cast(texts, pa.int64()).to_numpy() if whole else ids[chosen]

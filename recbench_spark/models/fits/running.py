@@ -1,6 +1,6 @@
-"""Many tasks at once, each apart from the others, so a task that dies takes no other with it.
+"""Many tasks at once; none dies with another one.
 
-This module knows nothing of models: a task is any input of `work`, and its result is a row.
+This module knows nothing about models: a task is any input to `work`, and its result is a row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ Task = TypeVar("Task")
 
 
 class TaskResult(NamedTuple):
-    """Result of a task: its row, or the error that ended its process before it could write one."""
+    """A task's row, or the error which ended its process.
+
+    With an error the process could not write a row.
+    """
 
     place: int
     row: Row | None
@@ -27,28 +30,28 @@ class TaskResult(NamedTuple):
 
 
 def count_slots(engine: Engine, threads: int = 1) -> int:
-    """Return the number of tasks with this number of threads that can run at once."""
+    """Return how many tasks with so many threads fit at once."""
     return max(1, engine.cores // threads)
 
 
 def run_tasks(
     engine: Engine, tasks: Sequence[Task], work: Callable[[Task], Row], at_once: int
 ) -> Generator[TaskResult, None, None]:
-    """Yield the results of tasks as they end; tasks start in order, and `place` is the index of the task.
+    """Yield tasks' results as they end.
 
-    The driver holds all tasks and rows. If the caller stops reading, tasks that have not started are
-    cancelled.
+    Tasks start in order, and `place` is a task's index. The driver holds all tasks and rows. If the caller
+    stops reading, waiting tasks are cancelled.
 
     Args:
         engine: the runner.
-        tasks: any objects that can be pickled.
+        tasks: any picklable objects.
         work: runs a task in a worker and returns its row.
         at_once: tasks at a time.
 
     Raises:
         Interrupted: Spark's jobs were cancelled.
     """
-    if at_once == 1:  # no thread, so that Ctrl-C ends a fit in this process
+    if at_once == 1:  # no thread, so Ctrl-C ends a fit in this process
         for place, task in enumerate(tasks):
             yield _run_task(engine, place, task, work)
         return
@@ -67,7 +70,7 @@ def run_tasks(
 def _run_task(engine: Engine, place: int, task: Task, work: Callable[[Task], Row]) -> TaskResult:
     try:
         return TaskResult(place, json.loads(engine.run_alone(partial(_write_row, work=work), task)), None)
-    except Exception as error:  # whatever ended the process of the task
+    except Exception as error:  # whatever ended the task's process
         if is_cancelled(error):
             raise Interrupted from error
         return TaskResult(place, None, error)

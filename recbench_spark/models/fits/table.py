@@ -1,4 +1,4 @@
-"""Rows of the table `fits`: tasks are appended to it, and it names the folder of each fit."""
+"""Rows of the table `fits`: append them, find their folders."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.uris import read_tail
 
 ROW_KEY = ("fit_id", "suite", "purpose", "model", "status", Presence("files"))
-"""Columns that identify a row: the fit, its purpose, and its state.
+"""Columns which identify a row: the fit, its purpose, and its state.
 
-Of `files` only NULL or not counts: the folder has the name of the fit, and older versions stored its
-absolute path.
+Of `files` only NULL or not counts: the folder has the fit's name, and older versions stored its absolute
+path.
 """
 
 
 def append_fits(store: FileTables, rows: Sequence[Row], facts: Row) -> None:
-    """Append missing rows; `facts`: log_id, suite, dataset, split and purpose of all of them.
+    """Append missing rows.
 
-    If two jobs end the same fits at once, one row per fit remains. Each failed attempt is a row.
+    `facts`: log_id, suite, dataset, split and purpose for all of them. If two jobs end the same fits at
+    once, one row per fit remains. Each failed attempt is a row.
     """
     shared = {**facts, "code_version": __version__}
     full = [
@@ -39,17 +40,18 @@ def append_fits(store: FileTables, rows: Sequence[Row], facts: Row) -> None:
 
 
 class BackgroundCommits:
-    """Writes rows in batches by a background thread; leaving the context writes the remaining rows.
+    """Writes rows in batches by a background thread.
 
-    A commit is a few small Spark jobs, and each of them waits for a free slot while fits hold all slots.
-    A caller that waited for commits could report no fit for as long as some fits take.
+    Leaving the context writes the remaining rows. A commit is a few small Spark jobs, and each waits for a
+    free slot while fits hold all slots. A caller waiting for commits could report no fit for as long as
+    some fits take.
 
     Args:
         write: writes the rows of one commit; called from one thread at a time.
         every: seconds between commits.
 
     Raises:
-        Exception: an error of `write`, at a later row or at the end.
+        Exception: an error from `write`, at a later row or at the end.
     """
 
     def __init__(self, write: Callable[[list[Row]], None], every: float) -> None:
@@ -63,7 +65,10 @@ class BackgroundCommits:
         return self
 
     def add(self, row: Row) -> None:
-        """Add a row; start a commit if the last one has ended and was long enough ago."""
+        """Add a row; start a commit if it is time.
+
+        The last commit must have ended, long enough ago.
+        """
         self.pending.append(row)
         if self.running.done() and time.monotonic() - self.since > self.every:
             self._begin()
@@ -84,7 +89,10 @@ class BackgroundCommits:
 
 
 def _to_arrow_value(name: str, value: Any) -> Any:
-    """Return a value as Arrow takes it. A time without a zone is Spark's, in the zone of this host."""
+    """Return a value as Arrow takes it.
+
+    A time without a zone is Spark's, in this host's zone.
+    """
     if not name.endswith("_at") or value is None:
         return value
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -92,14 +100,17 @@ def _to_arrow_value(name: str, value: Any) -> Any:
 
 
 def store_place(store: FileTables, stored: str) -> str:
-    """Return the path of a fit's folder in the form of new rows, from a row of any version."""
+    """Return a stored folder's path in the form of new rows.
+
+    It takes a row of any version.
+    """
     return store.format_path(read_tail(stored, FIT_FILES))
 
 
 def find_place(store: FileTables, stored: str) -> str:
-    """Return the path of a fit's folder today.
+    """Return the current path of a fit's folder.
 
-    An absolute path of an older row is never opened, because the warehouse may be a copy. Older versions
+    An absolute path in an older row is never opened, because the warehouse may be a copy. Older versions
     wrote fits to the scratch folder if `spark.recbench.scratch` was set, so that folder comes second.
 
     Args:

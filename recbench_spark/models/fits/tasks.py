@@ -1,7 +1,7 @@
-"""One fit as a task: its arguments, its work, and the row of `fits` that it returns.
+"""One fit as a task: arguments, work, and resulting row.
 
 A task depends on its arguments and the log alone, so it gives the same bits on any host and beside any
-other task. It writes its files, and its row last, into a folder that is named by its hash. A second
+other task. It writes its files, and its row of `fits` last, into a folder named by its hash. A second
 attempt reads the row there and does nothing.
 """
 
@@ -40,10 +40,10 @@ Row = dict[str, Any]
 Rows = npt.NDArray[np.int64]
 
 VALIDATION = 7919
-"""Added to a search's seed for the draw of validation rows, so that this draw equals no other one."""
+"""Added to a search's seed when validation rows are drawn, so this draw equals no other one."""
 
 FIT_FILES = "fit_files"
-"""Folder of the warehouse with the files of fits, one folder per fit."""
+"""Warehouse folder for fits' files, one folder per fit."""
 
 VALIDATION_PART = "validation"
 MODEL, PREDICTIONS, USERS, ITEMS, ROW = (
@@ -54,23 +54,23 @@ MODEL, PREDICTIONS, USERS, ITEMS, ROW = (
 
 @dataclass(frozen=True)
 class FitTask:
-    """One fit of a model: a setting, a fold and a seed.
+    """A model's fit with one setting, fold and seed.
 
     Attributes:
-        fit_id: hash of everything that the numbers depend on.
+        fit_id: hash over everything the numbers depend on.
         model: name in the benchmark file.
         settings: settings of the learner, with `kind`.
         seed: seed of all random draws.
-        fold: number of the held-out fold; None if the parts of the log say what is held out.
+        fold: number of the held-out fold; None if the log's parts say what is held out.
         train: parts to learn from.
-        watched: parts to predict, of which nothing is learnt; empty if a share of `train` is predicted.
-        share: share of the training rows that a hash holds out for validation; 0: none.
+        watched: parts to predict without learning from them; empty if a share of `train` is predicted.
+        share: share of training rows held out by a hash for validation; 0: none.
         share_seed: seed of that hash.
         threshold: lowest rating of a pair for learners of pairs; None: every rating above 0.
-        threads: number of threads of the fit; they change no bit.
+        threads: number of threads for the fit; they change no bit.
         folder: for the files of the fit; None: the task returns its row and writes nothing.
         stored: that folder as the table `fits` stores it, relative to its root.
-        whole: true if the model has rows for all users and items of the log, held-out rows included.
+        whole: true if the model has rows for all users and items in the log, held-out rows included.
         keep: true if the model and its predictions are written, beside the row.
     """
 
@@ -107,24 +107,31 @@ class FitTask:
         return None if dims is None else int(dims)
 
     def place(self, name: str) -> str:
-        """Return the path of a file of this fit."""
+        """Return the path or URI of a fit's file."""
         return f"{self.folder}/{self.fit_id}/{name}"
 
     @property
     def files(self) -> str | None:
-        """The fit's folder as its row stores it; None if only the row is stored."""
+        """The fit's folder as its row stores it.
+
+        None if only the row is stored.
+        """
         return f"{self.stored}/{self.fit_id}" if self.folder is not None and self.keep else None
 
 
 def name_settings(settings: dict[str, Any], whole: bool) -> dict[str, Any]:
-    """Return settings that tell fits on all items of the log from those on trained items."""
+    """Return settings which tell fits on all items from others.
+
+    The others count trained items alone.
+    """
     return {**settings, "items": "catalogue"} if whole else settings
 
 
 def fit_one(task: FitTask, files: SharedRatingLog) -> Row:
-    """Return the row of a fit made now or earlier; it raises nothing, because a failure is a row too.
+    """Return the row of a fit made now or earlier.
 
-    If another run is making the same fit in a folder that both see, this task waits for it.
+    It raises nothing, because a failure is a row too. If another run is making the same fit in a common
+    folder, this task waits for it.
     """
     with hold_folder_lease(task.folder, task.fit_id, lambda: read_earlier_row(task) is not None):
         return read_earlier_row(task) or _make_row(task, files.open)
@@ -136,9 +143,7 @@ def _make_row(task: FitTask, open_log: Callable[[], RatingLog]) -> Row:
         try:
             log = open_log()
             facts |= run_fit(task, log) | {"status": "succeeded"}
-        except (
-            Exception
-        ) as error:  # an exception would lose the task's seconds and memory, and end tasks beside it
+        except Exception as error:  # keeps the task's seconds and memory; ends no other task
             facts |= {"status": _status(error), "error": _describe_error(error)}
     facts |= {"started_at": started.isoformat(), "finished_at": datetime.now(UTC).isoformat()}
     if task.folder is not None and facts["status"] != "failed":
@@ -147,11 +152,11 @@ def _make_row(task: FitTask, open_log: Callable[[], RatingLog]) -> Row:
 
 
 def run_fit(task: FitTask, log: RatingLog) -> Row:
-    """Fit, measure and write files; return the numbers of a row.
+    """Fit, measure and write files; return a row's numbers.
 
     Raises:
-        DataError: an empty part, ratings outside the scale, or ratings that the learner cannot take.
-        DivergedError: the fit gave numbers that are not finite.
+        DataError: an empty part, ratings outside the scale, or ratings the learner cannot take.
+        DivergedError: the fit gave numbers which are not finite.
     """
     train_r, watched_r = choose_rows(task, log)
     if not len(train_r) or not len(watched_r):
@@ -183,7 +188,10 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
 
 
 def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
-    """Return the row numbers to learn from and those to predict; no row is in both."""
+    """Return the row numbers to learn from, and to predict.
+
+    No row is in both.
+    """
     train_r = log.find_rows(task.train)
     known = None if task.whole else log.list_known(train_r)
     if known is not None:
@@ -198,7 +206,10 @@ def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
 
 
 def find_known(task: FitTask, log: RatingLog, watched_r: Rows) -> KnownIds | None:
-    """Return the users and items of the rows of training, relevant or not; None: those of the whole log."""
+    """Return the users and items in the training rows.
+
+    Relevant or not, they count; None: the whole log's.
+    """
     if task.whole:
         return None
     return log.list_known(np.setdiff1d(log.find_rows(task.train), watched_r, assume_unique=True))
@@ -207,9 +218,10 @@ def find_known(task: FitTask, log: RatingLog, watched_r: Rows) -> KnownIds | Non
 def measure_errors(
     predicted_p: npt.NDArray[np.float64], ratings_p: npt.NDArray[np.float64], users_p: Rows
 ) -> dict[str, float]:
-    """Return rmse and mae, summed as in a night: exactly by user, then over users.
+    """Return rmse and mae, summed as in a night.
 
-    Users are those of the log: in a fit, all users that training does not know have one number.
+    Sums are exact by user, then over users. Users are the log's: in a fit, all users unknown to training
+    share one number.
     """
     return name_errors(sum_errors(predicted_p, ratings_p, users_p))
 
@@ -217,7 +229,10 @@ def measure_errors(
 def sum_errors(
     predicted_p: npt.NDArray[np.float64], ratings_p: npt.NDArray[np.float64], users_p: Rows
 ) -> sums.Sums:
-    """Return the sums behind errors; those of other users can be added. Rows are in the order of users."""
+    """Return the sums behind errors.
+
+    Sums over other users can be added. Rows are in the order of users.
+    """
     starts = np.flatnonzero(np.diff(users_p, prepend=-1))
     offsets = np.append(starts, len(users_p)).astype(np.int64)
     return sums.exact_sums(values.user_sums(offsets, predicted_p, ratings_p))
@@ -235,10 +250,10 @@ def name_errors(total: sums.Sums) -> dict[str, float]:
 def _write(
     task: FitTask, log: RatingLog, fit: Fit, train: Ratings, watched_r: Rows, *, known: KnownIds | None
 ) -> None:
-    """Write the model and its predictions, and vectors of the users and items that have training rows.
+    """Write the model, its predictions, and trained sides' vectors.
 
-    Users and items whose training rows are not learnt from have zero vectors in the model; predictions
-    of pairs need them. In a ranking zeros would look like learnt vectors, so these users get no list.
+    Users and items whose training rows are not learnt from have zero vectors in the model, for predictions
+    of pairs. In a ranking zeros would look like learnt vectors, so these users get no list.
     """
     with tempfile.TemporaryDirectory() as folder:
         place = registry.save(fit.model, Path(folder) / MODEL)
@@ -259,14 +274,20 @@ def _write(
 
 
 def name_vectors(ids: pa.Array, rows: npt.NDArray[Any], biases: npt.NDArray[Any], name: str) -> pa.Table:
-    """Return the column `name` of ids, vector and bias from (n, d) vectors and (n,) biases."""
+    """Return ids as column `name`, with vector and bias.
+
+    Vectors are (n, d), biases (n,).
+    """
     offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
     vectors = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(rows).ravel()))
     return pa.table({name: ids, "vector": vectors, "bias": pa.array(biases)})
 
 
 def read_earlier_row(task: FitTask) -> Row | None:
-    """Return the row of an earlier attempt; None if it left none, or an incomplete one."""
+    """Return an earlier attempt's row.
+
+    None if it left none, or an incomplete one.
+    """
     content = read_bytes(task.place(ROW)) if task.folder is not None else None
     with suppress(ValueError, TypeError):
         row = json.loads(content) if content else {}
@@ -276,7 +297,10 @@ def read_earlier_row(task: FitTask) -> Row | None:
 
 
 def _current_files(task: FitTask, row: Row) -> Row:
-    """Return the path of an earlier attempt's files today; older versions wrote an absolute path."""
+    """Return the current path of an earlier attempt's files.
+
+    Older versions wrote an absolute path.
+    """
     return {"files": task.files} if row.get("files") else {}
 
 
@@ -312,7 +336,10 @@ def _clock() -> _Clock:
 
 @contextmanager
 def measure_resources(facts: Row) -> Iterator[None]:
-    """Add wall seconds, CPU seconds of all threads and peak memory of the process to the facts."""
+    """Add wall seconds, CPU seconds and peak memory to the facts.
+
+    CPU seconds count all threads; memory is the process's.
+    """
     _forget_peak()
     before = _clock()
     yield
@@ -323,13 +350,19 @@ def measure_resources(facts: Row) -> Iterator[None]:
 
 
 def _forget_peak() -> None:
-    """Reset the process's peak memory (Linux only): a worker makes one fit after another."""
+    """Reset the process's peak memory (Linux only).
+
+    A worker makes one fit after another.
+    """
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def peak_bytes() -> int:
-    """Return the largest resident memory of this process since the last reset, with mapped files."""
+    """Return this process's peak resident memory since the last reset.
+
+    Mapped files count.
+    """
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM:"):

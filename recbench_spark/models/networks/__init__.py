@@ -1,1 +1,1 @@
-"""Models that are trained by gradients: layers over graphs, factors, losses and the training loop."""
+"""Models trained by gradients: graph layers, factors, losses, training."""

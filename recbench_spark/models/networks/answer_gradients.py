@@ -1,8 +1,8 @@
-"""Compute gradients of a memory network over bags of words, compiled.
+"""Compute a memory network's gradients over word bags, compiled.
 
-The equations are those of `memory.MemoryNetwork`, and the loss is the sum of the cross-entropy of answers.
-Stories are so small that a step of torch spends its time between its operations: this code takes a tenth
-of it. Tests hold it to torch's gradients.
+The equations are those in `memory.MemoryNetwork`; the loss is the answers' summed cross-entropy. Stories
+are so small that a torch step spends its time between operations: this code takes a tenth of it. Tests
+compare it with torch's gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 class MemoryWeights(NamedTuple):
-    """MemoryWeights holds weights of a network as `MemoryNetwork` names them, or gradients of them.
+    """A network's weights as `MemoryNetwork` names them, or their gradients.
 
     With adjacent tying, `queries` and `answers` are `table`, and `map` has no rows.
     """
@@ -32,16 +32,16 @@ class MemoryWeights(NamedTuple):
 
 
 class WeightedWords(NamedTuple):
-    """WeightedWords are the words of all entries, one entry after the other.
+    """The words of all entries, ready for position encoding.
 
-    Word w of an entry has the weight even - share slope, where share is k/d in dimension k from 1.
+    Word w in an entry has the weight even - share slope, where share is k/d in dimension k from 1.
 
     Attributes:
-        starts: (entries + 1,) place at which the words of an entry begin.
+        starts: (entries + 1,) place where an entry's words begin.
         word: (w,) tokens.
         even: (w,) first part of the weights.
         slope: (w,) second part.
-        share: (T d,) of each column of a table.
+        share: (T d,) k/d for each column of a table.
     """
 
     starts: Array
@@ -52,7 +52,7 @@ class WeightedWords(NamedTuple):
 
 
 class HopPlaces(NamedTuple):
-    """HopPlaces are first columns in tables.
+    """Maps hops and answers to their first columns in tables.
 
     Attributes:
         hops: (hops, 2) column of input and output vectors.
@@ -66,10 +66,10 @@ class HopPlaces(NamedTuple):
 
 
 class QuestionPass(NamedTuple):
-    """QuestionPass holds the numbers of one question.
+    """Work arrays for one question's forward and backward pass.
 
     Attributes:
-        rows: (n, T d) vectors of its entries with those of their places.
+        rows: (n, T d) vectors of its entries plus those of their places.
         by_row: (n, T d) their gradients.
         states: (hops + 1, d).
         attention: (hops, n).
@@ -86,7 +86,7 @@ class QuestionPass(NamedTuple):
 
 
 def list_words(entries: Sequence[Sequence[int]], dims: int, columns: int, dtype: Any) -> WeightedWords:
-    """Return the words of entries with position encoding; see `memory.WordBags`."""
+    """Return all entries' words with position encoding; see `memory.WordBags`."""
     starts = np.concatenate([[0], np.cumsum([len(words) for words in entries])])
     word = np.array([token for words in entries for token in words], np.int64)
     place = np.concatenate([np.arange(1, len(words) + 1) / max(len(words), 1) for words in entries])
@@ -106,7 +106,7 @@ _dot = compile_kernel(_sum_products, fastmath={"reassoc", "contract"})
 
 @compile_kernel
 def encode_words(table: Array, words: WeightedWords) -> Array:
-    """Return the (entries, columns) vectors of all entries."""
+    """Return all entries' vectors, (entries, columns)."""
     vectors = np.zeros((len(words.starts) - 1, table.shape[1]), table.dtype)
     for entry in range(len(vectors)):
         for w in range(words.starts[entry], words.starts[entry + 1]):
@@ -118,7 +118,7 @@ def encode_words(table: Array, words: WeightedWords) -> Array:
 
 @compile_kernel
 def _return_words(gradient: Array, words: WeightedWords, out: Array) -> None:
-    """Add the gradient of a table, from that of the vectors of its entries."""
+    """Add a table's gradient, given its entries' gradients."""
     for entry in range(len(gradient)):
         for w in range(words.starts[entry], words.starts[entry + 1]):
             row, even, slope = out[words.word[w]], words.even[w], words.slope[w]
@@ -128,7 +128,7 @@ def _return_words(gradient: Array, words: WeightedWords, out: Array) -> None:
 
 @compile_kernel
 def _weigh(at: QuestionPass, row: Array, hop: int, start: int, linear: bool) -> None:
-    """Set the attention of each entry in a hop; 0 for empty entries."""
+    """Set each entry's attention in a hop; 0 for empty entries."""
     state, weight, top, total = at.states[hop], at.attention[hop], -np.inf, 0.0
     weight[:] = 0
     for i in range(len(row)):
@@ -148,7 +148,10 @@ def _weigh(at: QuestionPass, row: Array, hop: int, start: int, linear: bool) -> 
 
 @compile_kernel
 def _read(at: QuestionPass, weights: MemoryWeights, places: HopPlaces, row: Array) -> None:
-    """Set the state after each hop from the first one, and the attention of each hop."""
+    """Set the state after each hop, and each hop's attention.
+
+    The first state is given.
+    """
     for hop in range(len(places.hops)):
         start, state, new = places.hops[hop, 1], at.states[hop], at.states[hop + 1]
         _weigh(at, row, hop, places.hops[hop, 0], places.linear)
@@ -163,7 +166,10 @@ def _read(at: QuestionPass, weights: MemoryWeights, places: HopPlaces, row: Arra
 
 @compile_kernel
 def _return_map(at: QuestionPass, weights: MemoryWeights, hop: int, by_map: Array) -> None:
-    """Set the gradient of the state before a hop, as far as it goes around the memory."""
+    """Set the gradient of the state before a hop, map only.
+
+    This is the part which goes around the memory.
+    """
     if not len(weights.map):
         at.before[:] = at.change
         return
@@ -176,7 +182,7 @@ def _return_map(at: QuestionPass, weights: MemoryWeights, hop: int, by_map: Arra
 
 @compile_kernel
 def _return_hop(at: QuestionPass, places: HopPlaces, row: Array, hop: int) -> None:
-    """Add the gradients of the memory in one hop, and of the state before it."""
+    """Add one hop's gradients: the memory's and the prior state's."""
     d, (start, end), mean, state = len(at.change), places.hops[hop], 0.0, at.states[hop]
     by_weight = np.zeros(len(row), at.change.dtype)
     for i in range(len(row)):
@@ -190,7 +196,7 @@ def _return_hop(at: QuestionPass, places: HopPlaces, row: Array, hop: int) -> No
         if row[i]:
             if not places.linear:
                 by_weight[i] = at.attention[hop, i] * (by_weight[i] - mean)
-            slope = by_weight[i]  # of the array's type, as all numbers of the loop
+            slope = by_weight[i]  # has the array's type, as all numbers in the loop
             for k in range(d):
                 at.before[k] += slope * at.rows[i, start + k]
                 at.by_row[i, start + k] += slope * state[k]
@@ -198,7 +204,7 @@ def _return_hop(at: QuestionPass, places: HopPlaces, row: Array, hop: int) -> No
 
 @compile_kernel
 def _answer(table: Array, start: int, state: Array, answer: int, change: Array, by_table: Array) -> float:
-    """Add the gradient of the answers, set that of the state, and return the loss."""
+    """Add the answers' gradient, set the state's; return the loss."""
     score = np.empty(len(table), state.dtype)
     for v in range(len(table)):
         score[v] = _dot(state, table, v, start)
@@ -217,7 +223,7 @@ def _answer(table: Array, start: int, state: Array, answer: int, change: Array, 
 
 @compile_kernel
 def _gather(at: QuestionPass, vectors: Array, times: Array, row: Array) -> None:
-    """Set the vectors of the entries of a question, and their gradients to 0."""
+    """Gather a question's entry vectors and clear their gradients."""
     for i in range(len(row)):
         if row[i]:
             for k in range(vectors.shape[1]):
@@ -227,7 +233,7 @@ def _gather(at: QuestionPass, vectors: Array, times: Array, row: Array) -> None:
 
 @compile_kernel
 def _scatter(at: QuestionPass, row: Array, by_vector: Array, by_time: Array) -> None:
-    """Add the gradients of the entries of a question to those of all entries and of places."""
+    """Add a question's entry gradients to those of vectors and places."""
     for i in range(len(row)):
         if row[i]:
             for k in range(by_vector.shape[1]):
@@ -240,7 +246,7 @@ def add_gradients(
     weights: MemoryWeights, words: WeightedWords, places: HopPlaces, memory: Array, query: Array,
     answer: Array, out: MemoryWeights,
 ) -> float:  # fmt: skip
-    """Add the gradients of a minibatch.
+    """Add a minibatch's gradients.
 
     Args:
         weights: weights of the network.

@@ -1,8 +1,9 @@
-"""Fit a memory network to questions with one-word answers, as its authors do (Sukhbaatar et al. 2015, 4.2).
+"""Fit a memory network to questions with one-word answers.
 
-Plain gradient steps on the sum of the loss over a minibatch, gradients cut to a length, a rate that is
-halved every so many epochs, empty entries at random in training, and a linear start: epochs at half the
-rate without the softmax of attention, before the others. Draws are a function of the seed and the epoch.
+It follows the authors (Sukhbaatar et al. 2015, 4.2): plain gradient steps on a minibatch's summed loss,
+gradients cut to a length, a rate halved every so many epochs, and random empty entries in training. A
+linear start comes first: epochs at half the rate without the softmax of attention. Draws are a function of
+seed and epoch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ Entries = npt.NDArray[np.int64]
 
 
 class Questions(NamedTuple):
-    """Questions are (q, n) memories with the newest entry first, (q,) queries, and (q,) answer tokens."""
+    """A batch of questions about memories, with their one-word answers.
+
+    `memory`: (q, n) entries, the newest first. `query`: (q,) entries. `answer`: (q,) tokens.
+    """
 
     memory: Entries
     query: Entries
@@ -37,15 +41,15 @@ class Questions(NamedTuple):
 
 @dataclass(frozen=True)
 class AnswerPlan:
-    """AnswerPlan holds the settings of training; the defaults are the authors'.
+    """Settings for training on questions; defaults are the authors'.
 
     Attributes:
         epochs: epochs with the softmax of attention.
         linear_start: epochs without it, before these.
-        batch: questions of a minibatch.
-        rate: learning rate of the first epochs; a linear start has half of it.
+        batch: questions in a minibatch.
+        rate: learning rate in the first epochs; a linear start has half of it.
         halving: epochs after which the rate is halved.
-        gradient_length: largest length of the gradient of all weights together.
+        gradient_length: largest length of all weights' joint gradient.
         noise: probability of an empty entry before each entry.
         seed: seed of all draws.
     """
@@ -68,7 +72,7 @@ class AnswerPlan:
             raise ConfigError("rate and gradient_length are above 0, and noise is in [0, 1)")
 
     def list_epochs(self) -> Iterator[tuple[float, bool]]:
-        """Return the rate of each epoch, and whether it leaves out the softmax."""
+        """Yield each epoch's rate, and true for epochs without softmax."""
         yield from ((self.rate / 2, True) for _ in range(self.linear_start))
         yield from ((self.rate * 0.5 ** (epoch // self.halving), False) for epoch in range(self.epochs))
 
@@ -79,7 +83,7 @@ def add_empty_entries(memory: Entries, noise: float, longest: int, draw: np.rand
     Args:
         memory: (q, n) entries, the newest first.
         noise: probability.
-        longest: most columns of the result; what would stand behind them is left out.
+        longest: most columns in the result; later entries are left out.
         draw: source of the draws.
     """
     places = np.arange(memory.shape[1]) + np.cumsum(draw.random(memory.shape) < noise, axis=1)
@@ -105,10 +109,10 @@ def fit_answers(
 
 
 class AnswerSteps:
-    """AnswerSteps are gradient steps on the weights of a network, in place.
+    """Makes gradient steps on a network's weights, in place.
 
     Attributes:
-        gradients: gradients of the last minibatch.
+        gradients: the last minibatch's gradients.
     """
 
     def __init__(self, network: MemoryNetwork, entries: Sequence[Sequence[int]]) -> None:
@@ -135,14 +139,17 @@ class AnswerSteps:
         self.by_weight = [gradient_of[id(part)] for part in self.weights]
 
     def compute_gradients(self, batch: Questions, linear: bool) -> float:
-        """Set the gradients of the sum of a minibatch's loss, and return it."""
+        """Set the gradients of a minibatch's summed loss; return it."""
         for gradient in self.by_weight:
             gradient[:] = 0
         places = HopPlaces(self.hops, self.answer, linear)
         return float(add_gradients(self.named, self.words, places, *batch, self.gradients))
 
     def descend(self, rate: float, longest: float) -> None:
-        """Subtract the gradient times the rate. A longer gradient is cut to this length."""
+        """Subtract the gradient times the rate.
+
+        A longer gradient than `longest` is cut to it.
+        """
         length = np.sqrt(sum(float(np.vdot(part, part)) for part in self.by_weight))
         scale = rate * min(1.0, longest / max(length, 1e-12))
         for weight, gradient in zip(self.weights, self.by_weight, strict=True):
@@ -150,7 +157,7 @@ class AnswerSteps:
 
 
 def measure_error(network: MemoryNetwork, bags: WordBags, questions: Questions, block: int = 1000) -> float:
-    """Return the share of questions whose best token is not the answer."""
+    """Return the share of questions whose best token is wrong."""
     wrong = 0
     with torch.no_grad():
         for start in range(0, len(questions.query), block):

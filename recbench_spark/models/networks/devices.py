@@ -1,4 +1,7 @@
-"""Choose the device of a fit, a GPU or the CPU, and move minibatches to it. No other module moves them."""
+"""Choose a fit's device, GPU or CPU, and move minibatches there.
+
+No other module moves them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ T = TypeVar("T")
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device for a name in settings; `auto`: a GPU where there is one.
+    """Return the device for a name in settings.
+
+    `auto` is a GPU where there is one.
 
     Raises:
         ConfigError: a GPU is required, and this process sees none.
@@ -28,9 +33,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def move_batch(batch: T, device: torch.device) -> T:
-    """Move all tensors of a minibatch to a device: tuples, named tuples and lists of them, at any depth.
+    """Move all tensors in a minibatch to a device.
 
-    Other values do not change: dense ids in numpy, numbers, None.
+    Tuples, named tuples and lists may nest at any depth. Other values do not change: dense ids in numpy,
+    numbers, None.
     """
     if isinstance(batch, torch.Tensor):
         return cast(T, batch.to(device))

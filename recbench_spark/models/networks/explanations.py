@@ -1,7 +1,7 @@
-"""Explain the best item of a user by the attention of a memory network, and test what attention explains.
+"""Explain a user's best item by attention, and test the explanation.
 
-Attention need not explain a score. So each item of the memory is also taken out of it: an explanation that
-holds lets the score fall more without the item of the largest weight than without another one.
+Attention in a memory network need not explain a score. So each item is also taken out of the memory:
+without the item of largest weight, a good explanation lets the score fall more than without another one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class Explanation(NamedTuple):
-    """Explanation is the attention of one user.
+    """One user's attention, with each memory item's effect on the score.
 
     Attributes:
-        best: the item with the largest score among those that may be recommended.
-        weight: (hops, n) weights of the memory, from the newest item before the query on.
-        score_change: (n,) change of the best item's score if this item is taken out of the memory.
+        best: the item with the largest score among those open for recommendation.
+        weight: (hops, n) memory weights, from the newest item before the query on.
+        score_change: (n,) change in the best item's score if this item is taken out.
     """
 
     best: int
@@ -33,13 +33,12 @@ class Explanation(NamedTuple):
 
 
 def explain_history(module: Any, tokens: Any, barred: Any = ()) -> Explanation:
-    """Return the attention of a history, and the changes of the score of its best item.
+    """Return a history's attention, and its best item's score changes.
 
     Args:
         module: a `HistoryMemory` in evaluation mode.
-        tokens: (l,) items plus 1 that the network reads, the oldest first; the newest one is the query.
-        barred: further items that may not be the best one: those that the user had before, and those
-            that no list has.
+        tokens: (l,) items plus 1 as the network reads them, the oldest first; the newest one is the query.
+        barred: further items which may not be best: the user's earlier ones, and those no list has.
     """
     assert isinstance(module, HistoryMemory)
     token = torch.from_numpy(np.asarray(tokens, np.int64))
@@ -63,17 +62,20 @@ def make_one(token: torch.Tensor) -> TokenWindows:
 
 
 def _score_without(module: HistoryMemory, token: torch.Tensor, place: int, item: int) -> torch.Tensor:
-    """Return the score of an item when the token at a place is an empty one, and the others stay."""
+    """Return an item's score when one token becomes empty.
+
+    The other tokens stay.
+    """
     without = token.clone()
     without[place] = 0
     return module.item_vectors()[item] @ module.read_memory(make_one(without)).state[0]
 
 
 def compare_drops(explanations: list[Explanation], hop: int = 0) -> tuple[float, float]:
-    """Return the mean change without the item of the largest weight in a hop, and without another one.
+    """Return mean score changes without the top item, or another.
 
-    The second mean is over all other items of the memory: the expectation for one drawn at random.
-    Histories with a memory of one item or none are left out.
+    The top item has the largest weight in a hop. The second mean is over all other memory items: the
+    expectation for a random one. Histories with fewer than two memory items are left out.
     """
     top, others = [], []
     for one in explanations:

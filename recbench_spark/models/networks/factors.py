@@ -1,7 +1,7 @@
-"""Fit vectors of users and items to their interactions: MF-BPR, and LightGCN over the same graph.
+"""Fit user and item vectors to interactions: MF-BPR and LightGCN.
 
-Sources: Rendle et al. 2009 (pairwise ranking); He et al. 2020, section 3 (LightGCN: the mean of 0 to K
-symmetrically normalised sums over neighbours, without weights besides the vectors).
+Sources: Rendle et al. 2009 (pairwise ranking); He et al. 2020, section 3. LightGCN is the mean over 0 to K
+symmetrically normalised sums over neighbours, without weights besides the vectors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class UserItemPairs(NamedTuple):
-    """UserItemPairs are the items of each user.
+    """Each user's items, in compressed rows.
 
     Attributes:
         users: number of users.
@@ -49,7 +49,7 @@ class UserItemPairs(NamedTuple):
 
     @property
     def user(self) -> npt.NDArray[np.int32]:
-        """Return the (e,) user of each pair."""
+        """Return each pair's user, (e,)."""
         return np.repeat(np.arange(self.users, dtype=np.int32), np.diff(self.indptr))
 
 
@@ -61,21 +61,21 @@ def make_pairs(user_e: npt.NDArray[Any], item_e: npt.NDArray[Any], users: int, i
 
 
 def select_users(pairs: UserItemPairs, selected_u: npt.NDArray[np.bool_]) -> UserItemPairs:
-    """Return the pairs of some users. The others have none."""
+    """Return some users' pairs; other users have none."""
     sizes = np.diff(pairs.indptr)
     indptr = np.concatenate([[0], np.cumsum(np.where(selected_u, sizes, 0))])
     return pairs._replace(indptr=indptr, item=pairs.item[np.repeat(selected_u, sizes)])
 
 
 def order_users_by_hash(users: int, seed: int) -> Indices:
-    """Return the (users,) users in a random order by hash."""
+    """Return all users, (users,), in a random order by hash."""
     return np.argsort(hash_numbers(np.arange(users), seed), kind="stable")
 
 
 def split_pairs(pairs: UserItemPairs, share: float, seed: int) -> tuple[UserItemPairs, UserItemPairs]:
-    """Split pairs into training and validation: those whose hash is among the lowest `share`.
+    """Split pairs into training and validation by hash.
 
-    A user keeps at least one pair for training.
+    Validation gets those whose hash is in the lowest `share`. A user keeps at least one pair for training.
     """
     user = pairs.user.astype(np.int64)
     hashes = hash_numbers(user * pairs.items + pairs.item, seed)
@@ -91,9 +91,9 @@ def split_pairs(pairs: UserItemPairs, share: float, seed: int) -> tuple[UserItem
 
 
 class FactorNetwork(nn.Module):
-    """FactorNetwork has a vector for each user and item. With layers it is LightGCN.
+    """Learns a vector for each user and item; LightGCN with layers.
 
-    `sparse`: a step updates only the rows of its minibatch. Otherwise, or with layers, it updates all rows.
+    `sparse`: a step updates only its minibatch's rows. Otherwise, or with layers, it updates all rows.
     """
 
     def __init__(
@@ -125,21 +125,26 @@ class FactorNetwork(nn.Module):
         return total / (self.layers + 1) if self.layers else total
 
     def look_up(self, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return final vectors of some rows. If sparse, gradients reach only these rows."""
+        """Return some rows' final vectors.
+
+        If sparse, gradients reach only these rows.
+        """
         return self._take_rows(self.final(), rows)
 
     def lengths(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the sum over an example's rows of their squares before any layer.
+        """Return the squares of all looked-up rows, summed over examples.
 
-        Where an example has several rows, its own or shared ones, their mean is taken.
+        Vectors are those before any layer. Where an example has several rows, its own or shared ones, their
+        mean is taken.
         """
         vectors, examples = self._take_rows(self.vectors, rows), len(rows[0])
         each = [(x**2).sum() * (examples / row.numel()) for x, row in zip(vectors, rows, strict=True)]
         return torch.stack(each).sum()
 
     def _take_rows(self, table: torch.Tensor, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Look up all rows at once: the gradient of each lookup in a dense table is as large as
-        the table.
+        """Look up all rows at once.
+
+        The gradient of each lookup in a dense table is as large as the table.
         """
         flat = torch.cat([row.reshape(-1) for row in rows])
         vectors = functional.embedding(flat, table, sparse=self.sparse)
@@ -148,7 +153,10 @@ class FactorNetwork(nn.Module):
 
 
 def random_normals(rows: int, dims: int, seed: int) -> npt.NDArray[np.float32]:
-    """Return (rows, dims) standard normal numbers by hash of seed and place (Box and Muller 1958)."""
+    """Return (rows, dims) standard normal numbers by hash.
+
+    The hash is over seed and place (Box and Muller 1958).
+    """
     hashes = hash_numbers(np.arange(2 * rows * dims), seed % 2**31)
     u = ((hashes >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     radius, angle = np.sqrt(-2 * np.log(u[::2])), 2 * np.pi * u[1::2]
@@ -157,26 +165,30 @@ def random_normals(rows: int, dims: int, seed: int) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class SymmetricMatrix:
-    """SymmetricMatrix is a sparse matrix that is its own transpose, by rows.
+    """A sparse symmetric matrix, multiplied with equal bits everywhere.
 
     Attributes:
         csr: its n rows; weights are its numbers.
-        placed: its `tensors` by device and type of numbers, so that it is copied to a GPU once.
+        placed: its `tensors` by device and number type, so it goes to a GPU once.
     """
 
     csr: Csr
     placed: dict[Any, tuple[torch.Tensor, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def times(self, h: torch.Tensor) -> torch.Tensor:
-        """Return the (n, d) product with (n, d), with the same bits for any number of threads."""
+        """Return the (n, d) product with (n, d).
+
+        Any number of threads gives the same bits.
+        """
         if h.device.type == "cpu" and h.dtype == torch.float32:
             return torch.from_numpy(_multiply(self.csr, h.detach().numpy(), torch.get_num_threads()))
         column, begins, weights = self.tensors(h)
         return functional.embedding_bag(column, h, begins, mode="sum", per_sample_weights=weights)
 
     def tensors(self, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return (e,) columns, (n,) begins of rows and (e,) numbers, on the device and of the
-        type of `like`.
+        """Return the matrix as tensors on the device of `like`.
+
+        They are (e,) columns, (n,) begins of rows and (e,) numbers, with the type of `like`.
         """
         key = like.device, like.dtype
         if key not in self.placed:
@@ -189,7 +201,7 @@ class SymmetricMatrix:
 
 
 def _multiply(csr: Csr, h: npt.NDArray[Any], threads: int) -> npt.NDArray[np.float32]:
-    """Multiply in one part of the rows for each thread, with equal numbers of edges."""
+    """Multiply one row range per thread, with equal edge counts."""
     cuts = np.searchsorted(csr.indptr, np.linspace(0, csr.edges, threads + 1)[1:-1])
     ends = [0, *cuts.tolist(), len(csr.indptr) - 1]
     parts = [csr._replace(indptr=csr.indptr[a : b + 1]) for a, b in itertools.pairwise(ends)]
@@ -200,7 +212,10 @@ def _multiply(csr: Csr, h: npt.NDArray[Any], threads: int) -> npt.NDArray[np.flo
 
 
 def normalise_adjacency(pairs: UserItemPairs) -> SymmetricMatrix:
-    """Return D^-1/2 A D^-1/2 of the bipartite graph: users first, then items."""
+    """Return D^-1/2 A D^-1/2 for the bipartite graph.
+
+    Users come first, then items.
+    """
     user, item = pairs.user.astype(np.int64), pairs.item.astype(np.int64) + pairs.users
     n = pairs.users + pairs.items
     rows, columns = np.concatenate([user, item]), np.concatenate([item, user])
@@ -213,7 +228,7 @@ def normalise_adjacency(pairs: UserItemPairs) -> SymmetricMatrix:
 
 
 class _Product(torch.autograd.Function):
-    """_Product multiplies a symmetric sparse matrix with vectors. Its gradient is the same product."""
+    """Multiplies a symmetric matrix with vectors; its gradient does too."""
 
     @staticmethod
     def forward(ctx: Any, matrix: SymmetricMatrix, h: torch.Tensor) -> torch.Tensor:
@@ -226,14 +241,14 @@ class _Product(torch.autograd.Function):
 
 
 class FactorBatch(NamedTuple):
-    """FactorBatch is a minibatch, by rows of the vectors.
+    """A minibatch of pairs, as rows in the vectors.
 
     Attributes:
-        user: (b,) users; those of a group follow one another.
+        user: (b,) users; those in a group follow one another.
         item: (b,) items of these users.
-        other: (b, n) items that the users do not have; or (g, n) those of each group.
-        known: (b, n) items of its group that a user has; None where there are no groups.
-        sizes: (g,) examples of each group.
+        other: (b, n) items the users do not have; or (g, n) items per group.
+        known: (b, n) items in its group which a user has; None where there are no groups.
+        sizes: (g,) examples per group.
     """
 
     user: torch.Tensor
@@ -244,13 +259,13 @@ class FactorBatch(NamedTuple):
 
 
 class FactorTask:
-    """FactorTask trains on pairs, each with n items that its user does not have; a `fitting.Task`.
+    """Trains on pairs with drawn negatives; a `fitting.Task`.
 
-    The loss of an example is the mean over them of -log sigma(x_ui - x_uj), plus penalty / 2 times |u|^2 +
-    |i|^2 + the mean of |j|^2, over the vectors before any layer. With `groups` a minibatch is cut into so
-    many by hash, n items are drawn for each, and a user's mean is over those of them that it does not have.
-    With 0 each example has its own. The validation score is recall at 20 over users drawn by hash, without
-    training items.
+    Each pair has n items its user does not have. An example's loss is the mean over them of -log sigma(x_ui
+    - x_uj), plus penalty / 2 times |u|^2 + |i|^2 + the mean of |j|^2, over the vectors before any layer.
+    With `groups` a hash cuts a minibatch into so many. Each group gets n items, and a user's mean is over
+    those it does not have. With 0 each example has its own. The validation score is recall at 20 over users
+    drawn by hash, without training items.
     """
 
     def __init__(
@@ -264,7 +279,10 @@ class FactorTask:
         self.validation_users = users[np.argsort(hash_numbers(users, 1), kind="stable")][:judged]
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> FactorBatch:
-        """Make a `FactorBatch`. The items of a group are those of the whole minibatch, in each process."""
+        """Make a `FactorBatch`.
+
+        Each process draws the same group items, for the whole minibatch.
+        """
         if self.groups:
             return self._make_shared_batch(row_b, seed)
         return self._take_rows(row_b, self._draw_negatives(row_b, seed))
@@ -295,7 +313,7 @@ class FactorTask:
         return other_bn.reshape(-1, self.negatives)
 
     def loss(self, batch: FactorBatch) -> torch.Tensor:
-        """Return the sum of the loss over the examples; see the class."""
+        """Return the examples' summed loss; see the class."""
         rows = (batch.user, batch.item, batch.other)
         user, item, other = self.module.look_up(rows)
         positive = (user * item).sum(dim=1, keepdim=True)
@@ -308,7 +326,7 @@ class FactorTask:
         return ranked + self.penalty / 2 * self.module.lengths(rows) if self.penalty else ranked
 
     def worth(self) -> float:
-        """Return the mean recall at 20 on the validation part; NaN where there is none."""
+        """Return mean recall at 20 on validation pairs; NaN without them."""
         if not len(self.validation_users):
             return math.nan
         with torch.no_grad():
@@ -325,7 +343,10 @@ def mean_recall(
     *,
     at_once: int = 256,
 ) -> float:
-    """Return the mean share of held-out items among the k best that training does not hold, over users."""
+    """Return mean recall@k over users, without training items.
+
+    Recall is the held-out share among a user's k best items.
+    """
     total = 0.0
     for begin in range(0, len(user_j), at_once):
         users = user_j[begin : begin + at_once]

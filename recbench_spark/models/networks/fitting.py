@@ -1,10 +1,10 @@
-"""Train a model by gradients, with checkpoints, early stopping and several processes.
+"""Train a model by gradients: checkpoints, early stopping, several processes.
 
-Minibatches are made ahead. Everything random is a hash of seed, epoch and step, and a checkpoint holds the
-weights, the optimiser's state and the current step. So a fit that was killed continues to the same bits (on
-one CPU device with as many threads). On a GPU the module, optimiser and minibatches are on the device, and
-the module is back on the CPU at the end. Several processes share each minibatch: losses are sums over
-examples, and gradients are added and divided by the examples of all.
+Minibatches are made ahead. All draws are hashes of seed, epoch and step, and a checkpoint holds weights,
+optimiser state and current step. So a killed fit continues to the same bits (on one CPU device with as many
+threads). On a GPU the module, optimiser and minibatches are on the device, and the module is back on the
+CPU at the end. Several processes share each minibatch: losses are sums over examples, and gradients are
+added and divided by the examples of all.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ Rows = npt.NDArray[np.int64]
 
 
 class Step(NamedTuple):
-    """Step is a place in a fit: the epoch from 1 and the step of the epoch from 0.
+    """A place in a fit: epoch (from 1), step (from 0).
 
-    `size` is the number of examples of its minibatch in all processes together; 0: as many as this process
-    has.
+    `size` is the minibatch's number of examples over all processes; 0: as many as this process has.
     """
 
     epoch: int
@@ -47,7 +46,7 @@ class Step(NamedTuple):
 
 
 class Task(Protocol):
-    """Task is the input of `fit`: a module with examples, minibatches, a loss and a validation score."""
+    """The input to `fit`: a module, examples, a loss, a score."""
 
     @property
     def module(self) -> nn.Module:
@@ -58,30 +57,30 @@ class Task(Protocol):
         """Return the number of examples."""
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
-        """Make a minibatch, in another thread than the one that computes.
+        """Make a minibatch, in another thread than the computing one.
 
         Args:
             at: place in the fit.
             row_b: (b,) examples, this process's share.
-            seed: seed of the draws of the minibatch, equal in all processes.
+            seed: seed of the minibatch's draws, equal in all processes.
         """
 
     def loss(self, batch: Any) -> torch.Tensor:
-        """Return the sum of the loss over a minibatch's examples.
+        """Return the summed loss over a minibatch's examples.
 
         Its tensors are on the module's device.
         """
 
     def worth(self) -> float:
-        """Return the score of the model on its validation part, on any device. A larger score is better.
+        """Return the model's validation score; larger is better.
 
-        NaN means that there is no validation part.
+        It works on any device. NaN means there is no validation part.
         """
 
 
 @dataclass(frozen=True)
 class WatchedTask:
-    """WatchedTask also scores its model on test rows after each epoch.
+    """Also scores a task's model on test rows after each epoch.
 
     The score is reported and chooses nothing.
 
@@ -106,25 +105,25 @@ class WatchedTask:
         return self.inner.examples
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
-        """Make a minibatch of the inner task."""
+        """Make the inner task's minibatch."""
         return self.inner.batch(at, row_b, seed)
 
     def loss(self, batch: Any) -> torch.Tensor:
-        """Return the loss of the inner task."""
+        """Return the inner task's loss."""
         return self.inner.loss(batch)
 
     def worth(self) -> float:
-        """Return the validation score of the inner task."""
+        """Return the inner task's validation score."""
         return self.inner.worth()
 
 
 class Shard(NamedTuple):
-    """Shard is one of several processes.
+    """One process's share of each minibatch.
 
     Attributes:
         rank: number of the process, from 0.
         processes: number of processes.
-        begin: begin of its share of each minibatch, as a share of 1.
+        begin: begin of its share, between 0 and 1.
         end: end of its share.
     """
 
@@ -134,20 +133,20 @@ class Shard(NamedTuple):
     end: float = 1.0
 
     def rows(self, row_b: Rows) -> Rows:
-        """Return this process's rows of a minibatch. The shares of all processes cover all rows."""
+        """Return this process's rows; all shares together cover a minibatch."""
         return row_b[math.floor(self.begin * len(row_b)) : math.floor(self.end * len(row_b))]
 
 
 @dataclass(frozen=True)
 class EpochResult:
-    """EpochResult describes an epoch. Checkpoints hold its fields.
+    """An epoch's loss, scores and speed; checkpoints hold them.
 
     Attributes:
         epoch: number of the epoch, from 1.
         loss: mean loss.
         worth: validation score.
         examples_a_second: speed.
-        waited: share of the time spent waiting for minibatches.
+        waited: share of time spent in waiting for minibatches.
         test: score on test rows, where these are watched.
     """
 
@@ -161,7 +160,7 @@ class EpochResult:
 
 @dataclass
 class FitResult:
-    """FitResult describes a fit: its epochs, and the best one by the validation part.
+    """A fit's epochs, and the best one by validation score.
 
     Checkpoints hold its fields.
 
@@ -177,7 +176,7 @@ class FitResult:
 
     @property
     def worth(self) -> float:
-        """Return the validation score of the best epoch."""
+        """Return the best epoch's validation score."""
         return next((e.worth for e in self.epochs if e.epoch == self.best), -math.inf)
 
     def on_test(self, measure: str) -> str:
@@ -203,15 +202,16 @@ def fit(
     report: Report = print,
     shard: Shard | None = None,
 ) -> FitResult:
-    """Fit a model. Continue from the folder's checkpoint if there is one. The module is on the CPU at the
-    end.
+    """Fit a model; continue from a checkpoint in the folder.
+
+    The module is on the CPU at the end.
 
     Args:
         task: the model and its examples.
         plan: settings of the training.
-        folder: folder of checkpoints; None: none are written.
+        folder: folder for checkpoints; None: none are written.
         report: called with one line for each epoch.
-        shard: share of this process, if several are joined by `torch.distributed`; rank 0 writes.
+        shard: this process's share, if `torch.distributed` joins several; rank 0 writes.
 
     Returns:
         The epochs and the best one.
@@ -296,7 +296,7 @@ class _Fit:
             self._save("last", Step(at.epoch, at.step + 1))
 
     def _backward(self, size: int, batch: Any) -> float:
-        """Compute the gradients of this process's share over the minibatch's size, and return its loss."""
+        """Compute this process's gradients, divided by `size`; return its loss."""
         if batch is None:  # a share without examples
             return 0.0
         loss = self.task.loss(move_batch(batch, self.device))
@@ -366,7 +366,7 @@ class _Fit:
 def make_optimiser(module: nn.Module, plan: TrainingPlan) -> torch.optim.Optimizer:
     """Make an Adam optimiser (Kingma and Ba 2015).
 
-    For a `sparse` module it updates only the rows of a minibatch.
+    For a `sparse` module it updates only a minibatch's rows.
     """
     if getattr(module, "sparse", False):
         return torch.optim.SparseAdam(list(module.parameters()), lr=plan.rate)
@@ -375,7 +375,7 @@ def make_optimiser(module: nn.Module, plan: TrainingPlan) -> torch.optim.Optimiz
 
 
 def sum_gradients(module: nn.Module, loss: float, shard: Shard) -> float:
-    """Add the gradients of all processes, in place, and return the sum of their losses."""
+    """Add all processes' gradients, in place; return their summed losses."""
     if shard.processes == 1:
         return loss
     from torch import distributed  # noqa: PLC0415
@@ -390,8 +390,9 @@ def sum_gradients(module: nn.Module, loss: float, shard: Shard) -> float:
 
 
 def broadcast_score(task: Task, shard: Shard) -> float:
-    """Return the validation score of the first process in all processes, so that all take the
-    same decisions.
+    """Return the first process's validation score in all processes.
+
+    So all of them decide alike.
     """
     worth = task.worth() if shard.rank == 0 else math.nan
     if shard.processes == 1:
@@ -404,10 +405,7 @@ def broadcast_score(task: Task, shard: Shard) -> float:
 
 
 def measure_on_test(task: Task, shard: Shard) -> float | None:
-    """Return the score on test rows where these are watched.
-
-    Only the first process measures and reports it.
-    """
+    """Return the watched test score, in the first process alone."""
     return task.test() if isinstance(task, WatchedTask) and shard.rank == 0 else None
 
 
@@ -420,9 +418,9 @@ def wait_for_others(shard: Shard) -> None:
 
 
 def prefetch(source: Iterator[Any], size: int) -> Iterator[Any]:
-    """Yield the values of an iterator that another thread runs, at most `size` ahead.
+    """Yield an iterator's values while a thread runs it ahead.
 
-    Its errors are raised here.
+    The thread is at most `size` values ahead; its errors are raised here.
     """
     queue: Queue[Any] = Queue(size)
     over = threading.Event()
@@ -456,7 +454,10 @@ def prefetch(source: Iterator[Any], size: int) -> Iterator[Any]:
 def write_checkpoint(
     path: Path, module: nn.Module, optimiser: torch.optim.Optimizer, note: dict[str, Any]
 ) -> None:
-    """Write weights, the optimiser's state and a note to a safetensors file, completely or not at all."""
+    """Write a safetensors checkpoint, completely or not at all.
+
+    It holds weights, optimiser state and a note.
+    """
     from safetensors.torch import save  # noqa: PLC0415
 
     tensors = {f"weights/{name}": w.detach() for name, w in module.state_dict().items()}
@@ -470,10 +471,10 @@ def write_checkpoint(
 def read_checkpoint(
     path: Path, module: nn.Module, optimiser: torch.optim.Optimizer | None
 ) -> dict[str, Any]:
-    """Load weights and the optimiser's state of `write_checkpoint`. Return the note.
+    """Load weights and optimiser state from `write_checkpoint`; return the note.
 
     Raises:
-        DataError: the checkpoint is of another model.
+        DataError: the checkpoint belongs to another model.
     """
     from safetensors import safe_open  # noqa: PLC0415
 
@@ -491,7 +492,7 @@ def read_checkpoint(
             if name.startswith("optimiser/"):
                 _, number, key = name.split("/")
                 states.setdefault(int(number), {})[key] = w
-        if isinstance(optimiser, torch.optim.SparseAdam):  # it counts in whole numbers of Python
+        if isinstance(optimiser, torch.optim.SparseAdam):  # it counts in Python's whole numbers
             states = {number: {**s, "step": int(s["step"])} for number, s in states.items()}
         groups = optimiser.state_dict()["param_groups"]
         optimiser.load_state_dict({"state": states, "param_groups": groups})

@@ -1,4 +1,7 @@
-"""Build graphs of items that users share, in memory: by visits of walks, or by cosine."""
+"""Build item graphs in memory from shared users.
+
+Links follow walk visits or cosines.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def build_bipartite(pairs: UserItemPairs) -> tuple[Ints, npt.NDArray[np.uint32]]:
-    """Return the adjacency of users, then items."""
+    """Return the adjacency for users, then items."""
     order = np.argsort(pairs.item, kind="stable")
     counts = np.bincount(pairs.item, minlength=pairs.items)
     indptr = np.concatenate([pairs.indptr, pairs.indptr[-1] + np.cumsum(counts)])
@@ -26,17 +29,17 @@ def build_bipartite(pairs: UserItemPairs) -> tuple[Ints, npt.NDArray[np.uint32]]
 
 
 def build_walk_graph(pairs: UserItemPairs, top: int, seed: int) -> Adjacency:
-    """Link each item to the items that its walks visit most, weighted by visits.
+    """Link each item to those its walks visit most.
 
-    An item without pairs has no neighbours.
+    Weights are visits. An item without pairs has no neighbours.
     """
     return build_visit_graph(find_visited_items(pairs, top, seed), pairs)
 
 
 def find_visited_items(pairs: UserItemPairs, top: int, seed: int, walks: int = 200) -> MostVisited:
-    """Return for each item the items that its walks of five hops visit most.
+    """Return each item's most visited items on five-hop walks.
 
-    Dense ids of items follow those of users.
+    Dense item ids follow the users'.
     """
     indptr, src = build_bipartite(pairs)
     hashes = hash_numbers(np.arange(pairs.items), 0)
@@ -44,15 +47,15 @@ def find_visited_items(pairs: UserItemPairs, top: int, seed: int, walks: int = 2
 
 
 def build_visit_graph(most: MostVisited, pairs: UserItemPairs) -> Adjacency:
-    """Build a graph of these items, weighted by their share of the visits."""
+    """Build a graph of visited items, weighted by visit shares."""
     row = np.repeat(np.arange(pairs.items), np.diff(most.indptr))
     return make_adjacency(pairs.items, row, most.node.astype(np.int64) - pairs.users, visit_shares(most))
 
 
 def build_cosine_graph(pairs: UserItemPairs, top: int) -> Adjacency:
-    """Link each item to the items with the largest cosines, which are the weights.
+    """Link each item to those with the largest cosines, as weights.
 
-    The cosine is the number of common users over the root of the product of both numbers of users.
+    The cosine is the number of common users over sqrt(product of both user counts).
     """
     user_rows = binary_matrix(pairs.indptr, pairs.item, pairs.items)
     counts = np.bincount(pairs.item, minlength=pairs.items)
@@ -63,7 +66,10 @@ def build_cosine_graph(pairs: UserItemPairs, top: int) -> Adjacency:
 
 
 def make_adjacency(items: int, row_e: Ints, node_e: Ints, weight_e: npt.NDArray[np.float32]) -> Adjacency:
-    """Make one block of edges from nodes into rows. Dense ids are hashed as their numbers."""
+    """Make one block of edges from nodes into rows.
+
+    Dense ids are hashed as their numbers.
+    """
     order = np.lexsort((node_e, row_e))
     indptr = np.searchsorted(row_e[order], np.arange(items + 1)).astype(np.int64)
     padded = np.append(node_e[order], np.zeros(PREFETCH_EDGES, np.int64)).astype(np.uint32)

@@ -1,8 +1,8 @@
 """Define the layers of PinSage and GraphSAGE in torch.
 
-Equations and names are those of `graphs.kernels.layers`. `recbench embed` takes trained weights unchanged:
-`state_dict` has the names of `model_weight_shapes`. Sources: Ying et al. 2018, algorithm 1; Hamilton et al.
-2017, algorithm 1 and section 3.3.
+Equations and names are those of `graphs.kernels.layers`. Trained weights go into `recbench embed` unchanged:
+`state_dict` has the names from `model_weight_shapes`. Sources: Ying et al. 2018, algorithm 1; Hamilton et
+al. 2017, algorithm 1 and section 3.3.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from recbench_spark.storage.publish import replace_bytes
 
 
 class GraphLayer(nn.Module):
-    """GraphLayer is one layer; see `graphs.kernels.layers.Layer`."""
+    """One trainable graph layer; see `graphs.kernels.layers.Layer`."""
 
     def __init__(self, form: LayerForm, d: int) -> None:
         super().__init__()
@@ -46,7 +46,10 @@ class GraphLayer(nn.Module):
             self.lstm = nn.LSTM(d, form.hidden, batch_first=True)
 
     def forward(self, h: torch.Tensor, hop: Hop) -> torch.Tensor:
-        """Return the (r, width) new vectors of a hop's destinations, from (n, d) of the layer before."""
+        """Return the destinations' new vectors, (r, width), in a hop.
+
+        `h` has the layer before, (n, d).
+        """
         own = take_rows(h, hop.own)
         n = self._pool(self._messages(h), hop, own)
         if self.form.aggregator == "gcn":
@@ -87,16 +90,19 @@ def _make_linear(shape: tuple[int, ...]) -> nn.Linear:
 
 
 def unit_rows(x: torch.Tensor) -> torch.Tensor:
-    """Scale rows to length 1. A row of zeros does not change and has a gradient of zero."""
+    """Scale rows to length 1.
+
+    A zero row does not change and has a zero gradient.
+    """
     total = (x * x).sum(dim=1, keepdim=True)
     return x / torch.where(total == 0, torch.ones_like(total), total).sqrt()
 
 
 def final_states(lstm: nn.LSTM, z: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """Return the (r, hidden) last states over each destination's sources; zeros without any.
+    """Return each destination's last LSTM state, (r, hidden).
 
-    Sources are in their order. Sequences are packed: none runs on into padding, and none depends on the
-    others.
+    It reads the sources in their order, and is zero without any. Sequences are packed: none runs on into
+    padding, and none depends on the others.
     """
     counts = hop.counts
     with_sources = torch.nonzero(counts > 0).flatten()
@@ -110,7 +116,10 @@ def final_states(lstm: nn.LSTM, z: torch.Tensor, hop: Hop) -> torch.Tensor:
 
 
 class GraphNetwork(nn.Module):
-    """GraphNetwork is a sequence of layers, and of dense layers at its end (Ying et al., algorithm 2)."""
+    """Stacks graph layers, and dense layers at the end.
+
+    Source: Ying et al., algorithm 2.
+    """
 
     def __init__(self, forms: Sequence[LayerForm], final: Sequence[int], d: int) -> None:
         super().__init__()
@@ -121,7 +130,10 @@ class GraphNetwork(nn.Module):
         self.final = nn.ModuleList(nn.Linear(a, b) for a, b in zip(ins, final, strict=False))
 
     def forward(self, features: torch.Tensor, batch: Subgraph) -> torch.Tensor:
-        """Return the (r, o) vectors of a minibatch's nodes, from the (n, d) features of its inputs."""
+        """Return the (r, o) vectors of a minibatch's nodes.
+
+        `features` has its inputs, (n, d).
+        """
         h = features
         for layer, hop in zip(self.layers, batch.hops, strict=True):
             h = layer(h, hop)
@@ -131,18 +143,21 @@ class GraphNetwork(nn.Module):
         return h
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the name and shape of each weight, as `graphs.kernels.layers` names them."""
+        """Return each weight's name and shape, as in `graphs.kernels.layers`."""
         return model_weight_shapes(self.forms, self.output_layers, self.dims)
 
     def initialise(self, seed: int) -> None:
-        """Set random weights by hash of seed and name. Inference without a file uses the same."""
+        """Set random weights by hash of seed and name.
+
+        Inference without a file uses the same.
+        """
         self.load_weights(random_weights(self.shapes(), seed), "random weights")
 
     def load_weights(self, weights: Mapping[str, Any], where: str) -> None:
         """Set the weights by name.
 
         Raises:
-            ConfigError: a weight is missing, unknown, not finite, or of another shape.
+            ConfigError: a weight is missing, unknown, not finite, or has another shape.
         """
         checked = check_weights(weights, self.shapes(), where)
         like = next(self.parameters()).dtype
@@ -153,7 +168,10 @@ class GraphNetwork(nn.Module):
         return {name: w.detach().to(torch.float32).numpy() for name, w in self.state_dict().items()}
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file for `recbench embed --weights`, completely or not at all."""
+        """Write a safetensors file for `recbench embed --weights`.
+
+        It is written completely or not at all.
+        """
         from safetensors.numpy import save  # noqa: PLC0415
 
         content = save({name: np.ascontiguousarray(w) for name, w in self.export_weights().items()})

@@ -1,8 +1,9 @@
-"""Compute vectors of many nodes layer by layer, each node once in each layer.
+"""Compute vectors for many nodes layer by layer.
 
-Minibatches would repeat nodes. The layers of `graphs.kernels.layers` run with the weights of the network.
-Sums and maxima are taken edge by edge, so no array is as large as edges times dimensions. Memory holds
-vectors and messages of all nodes of one layer, and the edges of `at_once` nodes.
+Each node is computed once per layer, where minibatches would repeat nodes. The layers from
+`graphs.kernels.layers` run with the network's weights. Sums and maxima are taken edge by edge, so no array
+is as large as edges times dimensions. Memory holds one layer's vectors and messages for all nodes, and the
+edges into `at_once` nodes.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ AT_ONCE = 1 << 16
 def embed_by_layer(
     net: GraphNetwork, graph_input: GraphInput, node_r: Nodes, at_once: int = AT_ONCE
 ) -> Matrix:
-    """Return the (r, o) vectors of some nodes, with all their neighbours.
+    """Return some nodes' vectors, (r, o), with all their neighbours.
 
-    They equal those of `tasks.embed_by_minibatch` to float32. All nodes go through each layer but the last
-    one, and only `node_r` through that.
+    They equal `tasks.embed_by_minibatch` to float32. All nodes go through each layer but the last one,
+    which only `node_r` need.
 
     Args:
         net: the model.
@@ -49,7 +50,10 @@ def embed_by_layer(
 def apply_layer(
     layer: Layer, graph_input: GraphInput, h: np.ndarray, node_r: Nodes, at_once: int
 ) -> Matrix:
-    """Return the (r, width) new vectors of some nodes (ascending), from the (n, d) vectors of all."""
+    """Return some nodes' new vectors, (r, width), from all vectors.
+
+    `node_r` ascends; `h` is (n, d).
+    """
     hashes = graph_input.adjacency.hashes
     z = h if layer.project is None else _compute_messages(layer, h, at_once)
     out = np.empty((len(node_r), layer.width), np.float32)

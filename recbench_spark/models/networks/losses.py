@@ -1,7 +1,7 @@
-"""Compute the losses that models of graphs and factors are trained by.
+"""Compute the training losses for graph and factor models.
 
-Each loss is a sum over its examples, so that processes can add theirs. Divided by the number of examples of
-all processes, the gradient is that of one process.
+Each loss is a sum over its examples, so processes can add theirs. Divided by the examples of all processes,
+it gives the gradient one process would compute.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ def max_margin(
     hard: torch.Tensor | None,
     margin: float,
 ) -> torch.Tensor:
-    """Return the sum over pairs of the mean over negatives n of max(0, q . n - q . i + margin).
+    """Return max-margin losses, averaged over negatives, summed over pairs.
 
-    Ying et al. 2018, equation 1: `shared` are the minibatch's negatives, `hard` those of each pair.
+    A negative n costs max(0, q . n - q . i + margin) (Ying et al. 2018, equation 1). `shared` are the
+    minibatch's negatives, `hard` those of each pair.
 
     Args:
         query: (b, d).
@@ -52,8 +53,8 @@ def bayesian_ranking(
     Args:
         positive: (b, 1) scores.
         negative: (b, n) scores.
-        known: (b, n) true where a negative is an item of the user: the result is then the sum over
-            rows of the mean over the others, 0 where nothing is left. None: the sum over all.
+        known: (b, n) true where a negative is one of the user's items: the result is then the sum over rows
+            of the mean over the others, 0 where nothing is left. None: the sum over all.
     """
     losses = functional.softplus(negative - positive)
     if known is None:
@@ -65,9 +66,10 @@ def bayesian_ranking(
 def co_occurrence(
     one: torch.Tensor, other: torch.Tensor, negatives: torch.Tensor, times: float
 ) -> torch.Tensor:
-    """Return the sum over pairs met on walks of -log sigma(u . v) - Q mean over n of log sigma(-u . n).
+    """Return GraphSAGE's unsupervised loss over pairs met on walks.
 
-    Hamilton et al. 2017, equation 1.
+    It is the sum of -log sigma(u . v) - Q mean over n of log sigma(-u . n) (Hamilton et al. 2017, equation
+    1).
 
     Args:
         one: (b, d) u.
@@ -81,9 +83,10 @@ def co_occurrence(
 
 
 def cross_entropy(scores: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """Return the sum of -log softmax(scores)[label], with scores (b, classes) and labels (b,).
+    """Return the sum of -log softmax(scores)[label].
 
-    Labels (b, classes) of 0 and 1 use the sigmoid instead, with the mean over classes.
+    Scores are (b, classes) and labels (b,). Labels (b, classes) with 0 and 1 use the sigmoid instead, with
+    the mean over classes.
     """
     if label.dim() == 2:
         total = functional.binary_cross_entropy_with_logits(scores, label.to(scores.dtype), reduction="sum")

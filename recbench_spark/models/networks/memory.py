@@ -1,10 +1,10 @@
-"""Define an end-to-end memory network in torch, for items and for sentences (Sukhbaatar et al. 2015).
+"""Define an end-to-end memory network for items and sentences, in torch.
 
 A query reads a memory in several hops. In a hop, entry i of the memory has an input vector m_i and an
 output vector c_i, and the state is u: p = softmax(u . m), o = sum of p_i c_i, and the next state is u + o
-(adjacent tying) or H u + o (layer-wise tying). Entries are numbers: of single tokens (items), or of bags of
-words (`WordBags`). Number 0 is an empty entry, which gets no attention. Column 0 of a memory is its newest
-entry, and temporal encoding adds a row T(i) to the vectors of column i.
+(adjacent tying) or H u + o (layer-wise tying). Entries are numbers: of single tokens (items), or of word
+bags (`WordBags`). Number 0 is an empty entry, which gets no attention. Column 0 in a memory is its newest
+entry, and temporal encoding adds a row T(i) to the vectors in column i. Source: Sukhbaatar et al. 2015.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ TYINGS = (ADJACENT, LAYER_WISE)
 
 
 class MemoryShape(NamedTuple):
-    """MemoryShape holds the sizes of a memory network.
+    """Sizes of a memory network, and which tables it shares.
 
     Attributes:
         tokens: number of tokens, with the empty token 0.
         dims: length of all vectors.
-        memory: largest number of entries of a memory.
+        memory: most entries in a memory.
         hops: number of hops.
-        tying: which tables hops share. `adjacent`: the output table of a hop is the input table of the
-            next, the query has the first input table, and answers have the last output table.
-            `layer_wise`: all hops share both tables, and query and answers have tables of their own.
+        tying: which tables hops share. `adjacent`: a hop's output table is the next hop's input table, the
+            query has the first input table, and answers have the last output table. `layer_wise`: all hops
+            share both tables, and query and answers have tables of their own.
         temporal: True adds temporal encoding.
     """
 
@@ -55,11 +55,11 @@ class MemoryShape(NamedTuple):
 
 
 class MemoryReading(NamedTuple):
-    """MemoryReading is the result of all hops.
+    """Result of all hops over a memory.
 
     Attributes:
         state: (b, d) last state u, whose products with the rows of `MemoryNetwork.answers` are scores.
-        attention: (b, hops, n) weight of each entry in each hop; 0 for empty entries.
+        attention: (b, hops, n) each entry's weight in each hop; 0 for empty entries.
     """
 
     state: torch.Tensor
@@ -90,9 +90,9 @@ def attend(
 
 
 class MemoryNetwork(nn.Module):
-    """MemoryNetwork is K hops over a memory, and a table of answers.
+    """Reads a memory in K hops and scores all answers.
 
-    Tables that memories use stand side by side, so that an entry is looked up once for all hops.
+    Memory tables stand side by side, so one lookup per entry serves all hops.
 
     Attributes:
         shape: its sizes.
@@ -104,7 +104,7 @@ class MemoryNetwork(nn.Module):
     """
 
     def __init__(self, shape: MemoryShape, seed: int, spread: float = 0.1) -> None:
-        """Make the network with normal weights of mean 0.
+        """Make the network with normal weights around 0.
 
         Args:
             shape: its sizes.
@@ -130,7 +130,7 @@ class MemoryNetwork(nn.Module):
 
     @property
     def answers(self) -> torch.Tensor:
-        """Return (tokens, d) W. Row 0 is of the empty token."""
+        """Return (tokens, d) W; row 0 belongs to the empty token."""
         last = self.shape.hops * self.shape.dims
         return self.table[:, last:] if self.answer_table is None else self.answer_table
 
@@ -143,8 +143,8 @@ class MemoryNetwork(nn.Module):
     ) -> MemoryReading:
         """Read a memory in all hops.
 
-        The map H is one product for all queries, whose last bits may depend on their number: callers that
-        need equal bits pass equal blocks.
+        The map H is one product for all queries, whose last bits may depend on their number: callers in
+        need of equal bits pass equal blocks.
 
         Args:
             query: (b,) an entry each.
@@ -175,29 +175,32 @@ class MemoryNetwork(nn.Module):
         return table if bags is None else bags.encode(table, self.shape.dims)
 
     def score(self, state: torch.Tensor) -> torch.Tensor:
-        """Return the (b, tokens) products of states with W."""
+        """Return the states' products with W, (b, tokens)."""
         return state @ self.answers.T
 
 
 def split_normals(rows: Sequence[int], dims: int, seed: int, spread: float) -> list[torch.Tensor]:
-    """Return tables of these numbers of rows: normal numbers of mean 0, by hash of the seed."""
+    """Return normal tables with these numbers of rows, by hash.
+
+    Their mean is 0.
+    """
     table = torch.from_numpy(random_normals(sum(rows), dims, seed) * np.float32(spread))
     return list(torch.split(table, list(rows)))
 
 
 class WordBags(nn.Module):
-    """WordBags are entries of several words; an entry is a sum of word vectors with weights.
+    """Encodes entries with several words as weighted word sums.
 
     With position encoding, word j of J (from 1) has the weight l_k = (1 - j/J) - (k/d)(1 - 2j/J) in
-    dimension k (from 1). This is a_j - (k/d) b_j, so an entry is a row of two products with the table.
+    dimension k (from 1). This is a_j - (k/d) b_j, so an entry is a row in two products with the table.
     Entry 0 has no words.
     """
 
     def __init__(self, words: Sequence[Sequence[int]], tokens: int, position: bool = True) -> None:
-        """Note the words of each entry.
+        """Store each entry's word weights.
 
         Args:
-            words: tokens of each entry in their order; the first entry has none.
+            words: each entry's tokens in order; the first entry has none.
             tokens: number of tokens, with the empty token 0.
             position: True: position encoding; False: the sum of the words.
 
@@ -215,10 +218,10 @@ class WordBags(nn.Module):
         self.register_buffer("weights", torch.from_numpy(np.concatenate([even, slope])))
 
     def encode(self, table: torch.Tensor, dims: int) -> torch.Tensor:
-        """Return (entries, T d) vectors of all entries.
+        """Return all entries' vectors, (entries, T d).
 
         Args:
-            table: (tokens, T d) vectors of words in T tables side by side.
+            table: (tokens, T d) word vectors in T tables side by side.
             dims: d.
         """
         even, slope = (self.get_buffer("weights").to(table.dtype) @ table).chunk(2)

@@ -1,4 +1,4 @@
-"""Define the settings of training by gradients, without torch."""
+"""Define the settings for training by gradients, without torch."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from recbench_spark.errors import ConfigError
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """TrainingPlan holds the settings of a fit.
+    """Settings of one fit, as the training loop reads them.
 
     Attributes:
         epochs: largest number of epochs.
-        batch: examples of a minibatch, of all processes together.
-        rate: learning rate of Adam after the warm-up.
+        batch: examples in a minibatch, over all processes.
+        rate: Adam's learning rate after the warm-up.
         warm_up: steps in which the rate grows to it, evenly.
-        decay: factor by which the rate falls in each epoch after that.
+        decay: factor on the rate in each epoch after the warm-up.
         patience: epochs without a better validation score before the fit stops; 0: never.
         seed: seed of all draws.
         ahead: minibatches made ahead.
         every: steps between checkpoints; 0: only at the end of an epoch.
-        weight_decay: times each weight that is added to its gradient (of the mean loss) in each step.
+        weight_decay: in each step, this times a weight is added to its gradient (of the mean loss).
         device: `auto` (a GPU where PyTorch finds one), `cpu` or `cuda`.
-        examples: examples of an epoch, drawn anew in each without replacement; 0: all.
+        examples: examples in an epoch, drawn anew each time without replacement; 0: all.
     """
 
     epochs: int = 10
@@ -51,11 +51,13 @@ class TrainingPlan:
             raise ConfigError(f"weight_decay: {self.weight_decay} is negative")
 
     def learning_rate(self, number: int, steps: int) -> float:
-        """Return the learning rate of a step: gradual warm-up, then exponential decay over all epochs.
+        """Return a step's learning rate.
+
+        After a gradual warm-up it decays exponentially over all epochs.
 
         Args:
             number: steps before it, over all epochs.
-            steps: steps of an epoch.
+            steps: steps in an epoch.
         """
         if number < self.warm_up:
             return self.rate * (number + 1) / self.warm_up

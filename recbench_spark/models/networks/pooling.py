@@ -1,4 +1,7 @@
-"""Take rows, sums and maxima over a hop's edges in torch: by kernels on a CPU, else by torch itself."""
+"""Take rows, sums and maxima over a hop's edges, in torch.
+
+On a CPU kernels compute them, elsewhere torch itself.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ from recbench_spark.models.networks.subgraphs import Hop
 
 
 def take_rows(z: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return the (..., m) rows of (n, m), of any shape.
+    """Return rows from (n, m), as (..., m) for any shape.
 
-    The gradient of `z[rows]` would be added by several threads in any order. The gradient of a lookup is
-    added in the order of `rows`.
+    Several threads would add the gradient of `z[rows]` in any order. A lookup's gradient is added in the
+    order of `rows`.
     """
     return functional.embedding(rows, z)
 
 
 def sum_edges(z: torch.Tensor, hop: Hop, weight: torch.Tensor | None) -> torch.Tensor:
-    """Return (r, m) sums of sources' rows, weighted where there are weights."""
+    """Return summed source rows, (r, m), weighted where there are weights."""
     weights = None if weight is None else weight.to(z.dtype)
     if z.device.type == "cpu":
         return cast(torch.Tensor, _Sum.apply(z, hop.indptr, hop.place, weights))
@@ -30,7 +33,7 @@ def sum_edges(z: torch.Tensor, hop: Hop, weight: torch.Tensor | None) -> torch.T
 
 
 def max_edges(z: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """Return the (r, m) maxima of each column; zeros without neighbours."""
+    """Return each column's maximum, (r, m); zeros without neighbours."""
     if z.device.type == "cpu":
         return cast(torch.Tensor, _Largest.apply(z, hop.indptr, hop.place))
     rows = torch.repeat_interleave(hop.counts)[:, None].expand(-1, z.shape[1])
@@ -39,7 +42,7 @@ def max_edges(z: torch.Tensor, hop: Hop) -> torch.Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """_Sum is `sum_edges` on a CPU, with its gradient."""
+    """Computes `sum_edges` on a CPU, with its gradient."""
 
     @staticmethod
     def forward(
@@ -57,7 +60,7 @@ class _Sum(torch.autograd.Function):
 
 
 class _Largest(torch.autograd.Function):
-    """_Largest is `max_edges` on a CPU, with its gradient."""
+    """Computes `max_edges` on a CPU, with its gradient."""
 
     @staticmethod
     def forward(ctx: Any, z: torch.Tensor, indptr: torch.Tensor, place: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Draw negatives by hash: shared by a minibatch, for one user, or hard ones."""
+"""Draw negatives by hash: per minibatch, per user, or hard."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from recbench_spark.graphs.kernels.walks import draw, to_share
 Nodes = npt.NDArray[np.int64]
 
 TRIES = 64
-"""Draws after which a user's negative is accepted as it is. Users who have nearly all items need them."""
+"""Draws after which a user's negative is accepted as it is: users with nearly all items need this."""
 
 
 def draw_shared_negatives(first: int, end: int, size: int, seed: int) -> Nodes:
-    """Draw (size,) dense ids from `first` to `end`, evenly, with replacement: the same in all processes."""
+    """Draw (size,) dense ids in [first, end), equal in all processes.
+
+    The draw is even, with replacement.
+    """
     out = np.empty(size, np.int64)
     _draw_evenly(np.uint64(seed), first, end, out)
     return out
@@ -32,13 +35,13 @@ def _draw_evenly(seed: np.uint64, first: int, end: int, out: Any) -> None:
 
 
 def draw_unseen(indptr: Nodes, item_e: Any, user_b: Any, key_b: Any, items: int, *, seed: int) -> Nodes:
-    """Draw an item for each user, (b,), that is not among its training items.
+    """Draw each user an item outside its training items, (b,).
 
     Args:
         indptr: (users + 1,) place where each user's items begin.
         item_e: (e,) ascending within a user.
         user_b: (b,) users.
-        key_b: (b,) numbers of the examples, which determine the draws.
+        key_b: (b,) the examples' numbers, which determine the draws.
         items: number of items.
         seed: seed of the draws.
     """
@@ -65,7 +68,7 @@ def _draw_unseen(
 def find_owned_items(
     indptr: Nodes, item_e: Any, user_b: Any, group_b: Nodes, item_gn: Nodes
 ) -> npt.NDArray[np.bool_]:
-    """Return (b, n) whether each user has each of its group's items in training.
+    """Return (b, n) true for group items among training items.
 
     Args:
         indptr: (users + 1,) place where each user's items begin.
@@ -98,7 +101,9 @@ def _find_owned_items(
 def draw_hard_negatives(
     band: Band, query_b: Any, key_b: Any, size: int, others: Nodes, *, seed: int
 ) -> Nodes:
-    """Draw (b, size) nodes of each query's band, with replacement; from `others` where the band is empty.
+    """Draw (b, size) nodes from each query's band, with replacement.
+
+    An empty band is replaced by `others`.
 
     Args:
         band: by number of the query.

@@ -1,7 +1,8 @@
-"""Define networks that read histories: attention (SASRec), recurrent units (GRU4Rec), a memory (MemN2N).
+"""Define networks over histories: SASRec, GRU4Rec and MemN2N.
 
-Each gives a state after a history, whose products with the vectors of items (plus their biases) are scores.
-So a user is a vector. SASRec and GRU4Rec give the states after all items at once.
+They read by attention, recurrent units and a memory. Each turns a history into a state; its products with
+item vectors (plus item biases) are scores. So a user is a vector. SASRec and GRU4Rec give the states after
+all items at once.
 """
 
 from __future__ import annotations
@@ -24,39 +25,42 @@ from recbench_spark.models.sasrec import SasRecModel
 
 
 class SequenceNetwork(Protocol):
-    """SequenceNetwork is a module that reads histories.
+    """A module which turns histories into states.
 
     Attributes:
-        every_place: True if `read_all` gives a state after each item; else `read_last` alone reads.
+        every_place: True if `read_all` gives a state after each item; else only `read_last` works.
     """
 
     every_place: bool
 
     def read_all(self, histories: TokenWindows) -> torch.Tensor:
-        """Return the (b, l, d) states after each item."""
+        """Return the states after each item, (b, l, d)."""
 
     def read_last(self, histories: TokenWindows) -> torch.Tensor:
-        """Return the (b, d) states after the newest item."""
+        """Return the states after the newest item, (b, d)."""
 
     def item_vectors(self) -> torch.Tensor:
-        """Return the (items, d) vectors that answer."""
+        """Return the (items, d) vectors for scoring."""
 
     def item_biases(self) -> torch.Tensor | None:
-        """Return the (items,) biases of the answers; None: there are none."""
+        """Return the (items,) biases for scoring; None: none."""
 
 
 def take_last(state: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
-    """Return the (b, d) states after the newest item, from (b, l, d)."""
+    """Return the newest items' states, (b, d) from (b, l, d)."""
     return state[torch.arange(len(state), device=state.device), length - 1]
 
 
 def score_items(state: torch.Tensor, vectors: torch.Tensor, biases: torch.Tensor | None) -> torch.Tensor:
-    """Return the (b, items) scores of states: products with vectors, plus biases."""
+    """Return the states' scores, (b, items).
+
+    They are products with vectors, plus biases.
+    """
     return state @ vectors.T if biases is None else torch.addmm(biases, state, vectors.T)
 
 
 class AttentionBlock(nn.Module):
-    """AttentionBlock is attention to all items up to one's own, then two dense layers.
+    """Attends to all items so far, then two dense layers.
 
     x + dropout(attention(norm(x))), and then x + dropout(dense(norm(x))): Kang and McAuley 2018, section
     III B.
@@ -70,7 +74,7 @@ class AttentionBlock(nn.Module):
         self.inner, self.outer = nn.Linear(dims, dims), nn.Linear(dims, dims)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return (b, l, d) from (b, l, d). No place sees a later one."""
+        """Return new (b, l, d) states; none sees later places."""
         normed = self.norm(x)
         q, k, v = (self._split(part(normed)) for part in (self.query, self.key, self.value))
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -84,7 +88,7 @@ class AttentionBlock(nn.Module):
 
 
 class AttentionNetwork(nn.Module):
-    """AttentionNetwork is SASRec: blocks of attention over items and their places from the newest."""
+    """SASRec: attention blocks over items and places, newest first."""
 
     every_place = True
 
@@ -116,7 +120,7 @@ class AttentionNetwork(nn.Module):
         return take_last(self.read_all(histories), histories.length)
 
     def item_vectors(self) -> torch.Tensor:
-        """Return the vectors of items, which are read as well."""
+        """Return the item vectors, which are read as well."""
         return self.item[1:]
 
     def item_biases(self) -> None:
@@ -124,7 +128,7 @@ class AttentionNetwork(nn.Module):
 
 
 class RecurrentNetwork(nn.Module):
-    """RecurrentNetwork is GRU4Rec: gated recurrent units from the oldest item to the newest."""
+    """GRU4Rec: gated recurrent units, from oldest item to newest."""
 
     every_place = True
 
@@ -148,18 +152,18 @@ class RecurrentNetwork(nn.Module):
         return take_last(self.read_all(histories), histories.length)
 
     def item_vectors(self) -> torch.Tensor:
-        """Return the vectors of answers."""
+        """Return the answers' vectors."""
         return self.answer
 
     def item_biases(self) -> torch.Tensor:
-        """Return the biases of answers."""
+        """Return the answers' biases."""
         return self.bias
 
 
 class HistoryMemory(nn.Module):
-    """HistoryMemory is MemN2N over a history: the newest item is the query, those before it the memory.
+    """MemN2N: the newest item queries a memory of earlier items.
 
-    `linear` is 1 while attention has no softmax (linear start). Checkpoints hold it: weights of a linear
+    `linear` is 1 while attention has no softmax (linear start). Checkpoints hold it: weights from a linear
     epoch are read without the softmax.
     """
 
@@ -173,7 +177,7 @@ class HistoryMemory(nn.Module):
         self.register_buffer("linear", torch.zeros((), dtype=torch.uint8))
 
     def read_memory(self, histories: TokenWindows) -> MemoryReading:
-        """Return the last states and the attention of all hops."""
+        """Return the last states and all hops' attention."""
         token, length = histories
         query = take_last(token, length)
         places = torch.arange(self.network.shape.memory, device=token.device)
@@ -183,7 +187,7 @@ class HistoryMemory(nn.Module):
         return reading
 
     def read_all(self, histories: TokenWindows) -> torch.Tensor:
-        """Raise an error: a memory is read for one query at a time."""
+        """Raise an error: a memory answers one query at a time."""
         raise NotImplementedError
 
     def read_last(self, histories: TokenWindows) -> torch.Tensor:
@@ -192,7 +196,7 @@ class HistoryMemory(nn.Module):
         return state
 
     def item_vectors(self) -> torch.Tensor:
-        """Return the vectors of answers."""
+        """Return the answers' vectors."""
         return self.network.answers[1:]
 
     def item_biases(self) -> None:
@@ -200,7 +204,7 @@ class HistoryMemory(nn.Module):
 
 
 def make_network(settings: SequenceModelConfig, items: int) -> nn.Module:
-    """Return the network of a kind with random weights by hash of the seed.
+    """Return a kind's network with random weights by hash.
 
     Raises:
         ConfigError: settings of another kind.
@@ -218,9 +222,10 @@ def make_network(settings: SequenceModelConfig, items: int) -> nn.Module:
 
 
 def fill_weights(network: nn.Module, seed: int) -> None:
-    """Set matrices to normal numbers by hash, of variance 2 / (rows + columns): Glorot and Bengio 2010.
+    """Set matrices to hashed normals with variance 2 / (rows + columns).
 
-    Vectors keep the value that their layer begins with, except those that layers draw: biases are 0.
+    Source: Glorot and Bengio 2010. Vectors keep the value their layer begins with, except those which
+    layers draw: biases are 0.
     """
     with torch.no_grad():
         for number, (name, weight) in enumerate(network.named_parameters()):

@@ -1,4 +1,4 @@
-"""Train networks that read histories: each item of a user is to follow from the items before it."""
+"""Train networks to predict each item from a user's earlier ones."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from recbench_spark.models.networks.sequences import (
 from recbench_spark.models.networks.settings import SequenceModelConfig
 
 CUTOFF = 10
-"""Length of the lists that validation measures."""
+"""Length of the validation lists."""
 
 USERS_AT_ONCE = 256
 
 MAX_SCORE_BYTES = 8 * 2**30
-"""Most bytes of the scores of a minibatch, with their softmax and their gradient."""
+"""Most bytes for a minibatch's scores, with their softmax and their gradient."""
 
 
 class SequenceBatch(NamedTuple):
-    """SequenceBatch is a minibatch.
+    """A minibatch of histories with their next items.
 
     Attributes:
         histories: windows of the users' items.
-        target: (b, l) the item that follows each token, -1 where none does; or (b,) that follows all.
-        negative: (n,) items that all targets share, or one for each target, row by row; empty: none.
+        target: (b, l) the item after each token, -1 where none follows; or (b,) the item after all.
+        negative: (n,) items which all targets share, or one for each target, row by row; empty: none.
         epoch: number of the epoch.
         seed: seed of dropout.
     """
@@ -62,15 +62,15 @@ class SequenceBatch(NamedTuple):
 
 
 class SequenceTask:
-    """SequenceTask trains a network on all items but each user's last; a `fitting.Task`.
+    """Trains on all items but each user's last; a `fitting.Task`.
 
-    An example is a user, with the newest `memory` items and those that follow them; of a network that reads
-    for one query at a time, it is one item with those before it. The loss of an example is a sum over its
-    targets, times a constant that makes the mean over targets the mean over examples. The validation score
-    is NDCG@10 of the last items among those that the user does not have, over users drawn by hash.
+    An example is a user, with the newest `memory` items and the item after each. For a network which reads
+    one query at a time, it is one item with those before it. An example's loss is a sum over its targets,
+    scaled so that the mean over targets is the mean over examples. The validation score is NDCG@10 for the
+    last items, ranked among items the user does not have, over users drawn by hash.
 
     Raises:
-        ConfigError: the scores of a minibatch need too much memory.
+        ConfigError: a minibatch's scores need too much memory.
     """
 
     def __init__(self, sequences: Sequences, settings: SequenceModelConfig) -> None:
@@ -88,7 +88,7 @@ class SequenceTask:
         self.validation_users = drawn[: settings.validation_users]
 
     def _list_examples(self) -> tuple[Indices, Indices]:
-        """Return the user of each example, and the place of its last target."""
+        """Return each example's user, and the place of its last target."""
         sizes = self.train.sizes
         if self.network.every_place:
             users = np.flatnonzero(sizes >= 2)
@@ -104,13 +104,13 @@ class SequenceTask:
         return int(np.minimum(self.train.sizes[self.user] - 1, self.settings.memory).sum())
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> SequenceBatch:
-        """Make a minibatch of these examples."""
+        """Make a minibatch from these examples."""
         histories, target = self._cut(self.user[row_b], self.end[row_b], seed)
         negative = torch.from_numpy(self._draw_negatives(target, self.user[row_b], seed))
         return SequenceBatch(histories, target, negative, at.epoch, seed)
 
     def _cut(self, user_b: Indices, end_b: Indices, seed: int) -> tuple[TokenWindows, torch.Tensor]:
-        """Return the histories and the targets of some examples."""
+        """Return some examples' histories and targets."""
         first, memory = self.train.indptr[user_b], self.settings.memory
         if self.network.every_place:
             begin = np.maximum(first, end_b - memory)
@@ -122,7 +122,7 @@ class SequenceTask:
         return histories, torch.from_numpy(self.train.item[end_b].astype(np.int64))
 
     def _draw_negatives(self, target: torch.Tensor, user_b: Indices, seed: int) -> Indices:
-        """Return shared negatives, or for each target one that its user does not have."""
+        """Return shared negatives, or one unseen item per target."""
         settings, items = self.settings, self.train.items
         if settings.loss == "shared_negatives":
             return draw_shared_negatives(0, items, settings.negatives, seed)
@@ -134,7 +134,7 @@ class SequenceTask:
         return draw_unseen(self.train.indptr, self.owned, user, keys, items, seed=seed)
 
     def loss(self, batch: SequenceBatch) -> torch.Tensor:
-        """Return the sum of the loss over the examples; see the class."""
+        """Return the examples' summed loss; see the class."""
         self.module.train()
         if isinstance(self.module, HistoryMemory) and isinstance(self.settings, MemN2NModel):
             self.module.linear.fill_(int(batch.epoch <= self.settings.linear_epochs))
@@ -145,20 +145,21 @@ class SequenceTask:
         return sum_losses(self.settings.loss, state, target, scored, batch.negative) * self.scale
 
     def _read(self, batch: SequenceBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the (n, d) states before each target, and the (n,) targets."""
+        """Return the (n, d) states before each target, and (n,) targets."""
         if not self.network.every_place:
             return self.network.read_last(batch.histories), batch.target
         has_target = batch.target >= 0
         return self.network.read_all(batch.histories)[has_target], batch.target[has_target]
 
     def score(self, state: torch.Tensor) -> torch.Tensor:
-        """Return the (b, items) scores of states."""
+        """Return the states' scores, (b, items)."""
         return score_items(state, self.network.item_vectors(), self.network.item_biases())
 
     def worth(self) -> float:
-        """Return NDCG@10 on the users' last items; NaN where no user has two items.
+        """Return NDCG@10 on the users' last items.
 
-        An epoch of a linear start has the score -inf: it is never the best one.
+        It is NaN where no user has two items. An epoch in a linear start has the score -inf: it is never
+        the best one.
         """
         users = self.validation_users
         if not len(users):
@@ -189,7 +190,7 @@ class SequenceTask:
 
 
 def check_score_bytes(train: Sequences, settings: SequenceModelConfig) -> None:
-    """Check that the scores of the largest possible minibatch fit into MAX_SCORE_BYTES.
+    """Check that the largest minibatch's scores fit into MAX_SCORE_BYTES.
 
     Raises:
         ConfigError: they do not.
@@ -209,12 +210,13 @@ def check_score_bytes(train: Sequences, settings: SequenceModelConfig) -> None:
 
 
 def count_better(score: torch.Tensor, item: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Return the (b,) number of items before one item: larger scores, and equal ones of smaller items.
+    """Return how many items rank before one item, (b,).
 
-    Rankings order equal scores in this way, too.
+    These have larger scores, or equal scores and smaller indices. Rankings order equal scores in this way,
+    too.
 
     Args:
-        score: (b, items); -inf for items that do not compete.
+        score: (b, items); -inf for items which do not compete.
         item: (b,) the item.
         truth: (b, 1) its score.
     """
@@ -223,7 +225,10 @@ def count_better(score: torch.Tensor, item: torch.Tensor, truth: torch.Tensor) -
 
 
 def read_length(settings: SequenceModelConfig) -> int:
-    """Return the number of items that a vector reads: the memory, and for MemN2N the query before it."""
+    """Return how many items a vector reads.
+
+    It is the memory, and for MemN2N also the query.
+    """
     return settings.memory + isinstance(settings, MemN2NModel)
 
 
@@ -234,12 +239,11 @@ def sum_losses(
     answers: tuple[torch.Tensor, torch.Tensor | None],
     negative: torch.Tensor,
 ) -> torch.Tensor:
-    """Return the sum over targets of a loss.
+    """Return a loss, summed over targets.
 
     Args:
-        loss: `softmax`: over all items. `shared_negatives`: over the target and (m,) negatives, without
-            those that are the target. `one_negative`: binary cross-entropy of the target and of (n,)
-            negatives.
+        loss: `softmax`: over all items. `shared_negatives`: over the target and (m,) negatives, except
+            copies of the target. `one_negative`: binary cross-entropy on the target and (n,) negatives.
         state: (n, d).
         target: (n,) items.
         answers: (items, d) vectors, and (items,) biases or None.
@@ -259,14 +263,14 @@ def sum_losses(
 
 
 def take_biases(biases: torch.Tensor | None, item: torch.Tensor) -> torch.Tensor | float:
-    """Return the biases of some items; 0 where there are none."""
+    """Return some items' biases; 0 where there are none."""
     return 0.0 if biases is None else biases[item]
 
 
 def embed_history(module: nn.Module, tokens: Any) -> Any:
-    """Return the (d,) vector of one user, computed alone and without padding, float32.
+    """Return one user's vector, (d,) float32.
 
-    So it does not depend on the users that are computed before or beside it.
+    It is computed alone and without padding, so it does not depend on users before or beside it.
 
     Args:
         module: a network in evaluation mode.
@@ -279,15 +283,15 @@ def embed_history(module: nn.Module, tokens: Any) -> Any:
 
 
 def embed_prefixes(module: nn.Module, items: Indices, length: int) -> Any:
-    """Return the (l, d) vectors of one user after each of l items, float32.
+    """Return one user's vectors after each item, (l, d) float32.
 
-    Each is a forward pass of its own, as `embed_history` computes it. The passes share nothing: SASRec and
-    MemN2N count places from the newest item, and a padded minibatch would change last bits.
+    Each is a forward pass of its own, as in `embed_history`. The passes share nothing: SASRec and MemN2N
+    count places from the newest item, and a padded minibatch would change last bits.
 
     Args:
         module: a network in evaluation mode.
         items: (l,) numbers of the items, the oldest first; at least one.
-        length: newest items that a vector reads.
+        length: newest items which a vector reads.
     """
     ends = range(1, len(items) + 1)
     return np.stack([embed_history(module, items[max(0, end - length) : end] + 1) for end in ends])

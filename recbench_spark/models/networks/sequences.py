@@ -1,7 +1,7 @@
-"""Hold users' items in the order of time, and cut them into histories and the items that follow them.
+"""Hold users' items in time order; cut histories and targets.
 
-Histories of a minibatch are tokens: the number of an item plus 1, the oldest first. Token 0 is an empty
-place, behind the newest item of a history or, as noise, before an item.
+A minibatch's histories are tokens: an item's number plus 1, the oldest first. Token 0 is an empty place,
+behind the newest item in a history or, as noise, before an item.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class Sequences(NamedTuple):
-    """Sequences are the items of each user in the order of time.
+    """Each user's items in time order, in compressed rows.
 
     Attributes:
         items: number of items.
@@ -37,12 +37,12 @@ class Sequences(NamedTuple):
 
     @property
     def sizes(self) -> Indices:
-        """Return the (users,) number of items of each user."""
+        """Return each user's number of items, (users,)."""
         return np.diff(self.indptr)
 
 
 class TokenWindows(NamedTuple):
-    """TokenWindows are windows of sequences, in tokens.
+    """Padded windows of histories, in tokens.
 
     Attributes:
         token: (b, l) the oldest first, 0 behind the newest.
@@ -54,7 +54,7 @@ class TokenWindows(NamedTuple):
 
 
 def make_sequences(lists: Any, items: int) -> Sequences:
-    """Return sequences from a list of items for each user.
+    """Return sequences from each user's list of items.
 
     >>> make_sequences([[3, 1], [2]], 5).indptr.tolist()
     [0, 2, 3]
@@ -65,7 +65,7 @@ def make_sequences(lists: Any, items: int) -> Sequences:
 
 
 def set_last_aside(sequences: Sequences) -> tuple[Sequences, Indices]:
-    """Return the sequences without the last item of each user with two or more, and these items, (users,).
+    """Return the sequences without last items, and the last items, (users,).
 
     A user with one item keeps it, and -1 stands for the last one.
     """
@@ -78,13 +78,13 @@ def set_last_aside(sequences: Sequences) -> tuple[Sequences, Indices]:
 
 
 def sort_within_users(sequences: Sequences) -> npt.NDArray[np.int32]:
-    """Return the (e,) items of each user in ascending order, for look-ups of the items that a user has."""
+    """Return each user's items ascending, (e,), for look-ups."""
     user = np.repeat(np.arange(sequences.users), sequences.sizes)
     return sequences.item[np.lexsort((sequences.item, user))]
 
 
 def cut_windows(sequences: Sequences, begin_b: Indices, end_b: Indices) -> TokenWindows:
-    """Return the items from place `begin` to before `end`, (b,) each, as padded tokens."""
+    """Return the items in [begin, end), (b,) each, as padded tokens."""
     length = end_b - begin_b
     columns = np.arange(max(int(length.max(initial=0)), 1))
     place = np.minimum(begin_b[:, None] + columns, max(len(sequences.item) - 1, 0))
@@ -93,21 +93,21 @@ def cut_windows(sequences: Sequences, begin_b: Indices, end_b: Indices) -> Token
 
 
 def cut_newest(sequences: Sequences, user_b: Indices, memory: int) -> TokenWindows:
-    """Return the newest `memory` items of some users."""
+    """Return some users' newest `memory` items."""
     end = sequences.indptr[user_b + 1]
     return cut_windows(sequences, np.maximum(sequences.indptr[user_b], end - memory), end)
 
 
 def add_empty_places(histories: TokenWindows, share: float, memory: int, *, seed: int) -> TokenWindows:
-    """Insert an empty place before each item with a probability, by hash.
+    """Insert an empty place before items with a probability, by hash.
 
-    So they come before the query, which is the newest item, and before the oldest item, too. The oldest
-    places leave a history that becomes longer than `memory` places and a query.
+    So they come before the query, which is the newest item, and before the oldest item, too. A history
+    longer than `memory` places and a query loses its oldest places.
 
     Args:
         histories: of a minibatch.
         share: probability of an empty place before an item: 0.1 makes 0.1 of 1.1 places empty, about .09.
-        memory: places of the memory, without the query.
+        memory: places in the memory, without the query.
         seed: seed of the draws.
     """
     if not share:

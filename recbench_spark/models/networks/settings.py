@@ -1,4 +1,4 @@
-"""Define the settings that all trained models of graphs and factors share."""
+"""Define the settings shared by trained graph and factor models."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Steps = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class GradientModel(ModelConfig):
-    """GradientModel holds the settings of any training by gradients; see `plans.TrainingPlan`.
+    """Settings shared by all gradient training; see `plans.TrainingPlan`.
 
-    `examples`: examples of an epoch, drawn anew in each (0: all). With fewer of them validation and
+    `examples`: examples in an epoch, drawn anew in each (0: all). With fewer examples, validation and
     checkpoints come sooner. The fit ends after `patience` epochs without a better one (0: never).
-    `weight_decay` times each weight is added to its gradient in each step. `device`: device of the fit;
+    `weight_decay` times each weight is added to its gradient in each step. `device`: device for the fit;
     `auto` takes a GPU where PyTorch finds one.
     """
 
@@ -29,18 +29,18 @@ class GradientModel(ModelConfig):
     revised: ClassVar[tuple[str, ...]] = ("descent",)
 
     epochs: Count = 50
-    """Passes over the training examples, at most."""
+    """Most passes over the training examples."""
     examples: Steps = 0
     batch: Count = 2048
-    """Examples of a minibatch."""
+    """Examples in a minibatch."""
     rate: Annotated[float, Field(gt=0, le=10)] = 1e-3
     """Learning rate after the warm-up."""
     warm_up: Steps = 0
     """Steps over which the learning rate grows from 0."""
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Factor of the learning rate after each epoch."""
+    """Factor on the learning rate after each epoch."""
     patience: Steps = 5
-    """Epochs without a better one after which the fit ends; 0: never."""
+    """Epochs without a better one before the fit ends; 0: never."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     every: Steps = 0
     """Steps between checkpoints within an epoch; 0: only after an epoch."""
@@ -73,23 +73,23 @@ class GradientModel(ModelConfig):
 
 
 class FittedModel(GradientModel):
-    """FittedModel holds the settings of fits that set rows aside by hash and may use several processes.
+    """Settings for fits with hashed validation rows and several processes.
 
-    `validation`: share of the training rows that are set aside by hash. The epoch that is best on them is
-    kept. No held-out row is read. `processes` share each minibatch (`models.adapters.multiprocess_fit`):
-    more than one give another model, equal to rounding. `device` is that of a single process. `watch`:
-    each epoch's score on test rows is reported too, and chooses nothing.
+    `validation`: share of training rows set aside by hash. The best epoch on them is kept. No held-out row
+    is read. `processes` share each minibatch (`models.adapters.multiprocess_fit`): more than one give
+    another model, equal to rounding. `device` is that of a single process. `watch`: each epoch's score on
+    test rows is reported too, and chooses nothing.
     """
 
     added_later: ClassVar[frozenset[str]] = GradientModel.added_later | {"processes", "watch"}
     unkeyed: ClassVar[frozenset[str]] = frozenset({"watch"})
 
     validation: Annotated[float, Field(gt=0, le=0.5)] = 0.05
-    """Share of the training rows that are set aside by hash."""
+    """Share of training rows set aside by hash; the best epoch on them is kept."""
     processes: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Processes that share each minibatch."""
+    """Processes which share each minibatch."""
     watch: bool = False
-    """Report the score of test rows after each epoch; it chooses nothing."""
+    """Report the score on test rows after each epoch; it chooses nothing."""
 
     @model_validator(mode="after")
     def _one_gpu(self) -> Self:
@@ -99,10 +99,10 @@ class FittedModel(GradientModel):
 
 
 class FactorModelConfig(FittedModel, LearntItems):
-    """FactorModelConfig holds the settings of vectors of users and items, fitted to interactions.
+    """Settings for user and item vectors, fitted to interactions.
 
     `negatives`: negatives for each example. `shared`: so many examples share their negatives, which makes
-    hundreds of them cheap. `fold_in`: ridge regression that gives new users vectors, for learning curves.
+    hundreds of them cheap. `fold_in`: ridge regression to give new users vectors, for learning curves.
     """
 
     added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"shared", "fold_in", "items"}
@@ -114,14 +114,14 @@ class FactorModelConfig(FittedModel, LearntItems):
     negatives: Annotated[int, Field(ge=1, le=10_000)] = 1
     shared: Count = 1
     penalty: Annotated[float, Field(ge=0)] = 1e-4
-    """Factor of squared lengths; the loss of an example has half of it."""
+    """Factor on squared lengths; an example's loss has half of it."""
     spread: Annotated[float, Field(gt=0)] = 0.1
     """Spread of the first random vectors."""
     fold_in: FoldInRidge | None = None
 
     @property
     def folds_given_rows(self) -> bool:
-        """True if the file says how users are folded in; see `ModelConfig`."""
+        """True if the file describes a fold-in; see `ModelConfig`."""
         return self.fold_in is not None
 
     @model_validator(mode="after")
@@ -132,19 +132,23 @@ class FactorModelConfig(FittedModel, LearntItems):
 
     @property
     def groups(self) -> int:
-        """Return the groups of a minibatch that share negatives; 0: each example has its own."""
+        """Return a minibatch's number of groups with shared negatives.
+
+        0: each example has its own.
+        """
         return -(-self.batch // self.shared) if self.shared > 1 else 0
 
 
 class SequenceModelConfig(GradientModel, LearntItems):
-    """SequenceModelConfig holds the settings of models that read a user's items in the order of time.
+    """Settings for models which read a user's items in time order.
 
-    The last training item of each user is set aside, and the epoch is kept whose NDCG@10 on these items is
-    best; `validation_users` of the users, drawn by hash, are measured. `memory`: newest items of a history
-    that are read. `history`: the rows that a user's vector is computed from when it is ranked, the part
-    train, or also the part valid, which published protocols show at the test. `loss`: softmax over all
-    items, softmax over the item and `negatives` that a minibatch shares, or binary cross-entropy with one
-    negative for each item. `dropout`: share of the numbers that training sets to 0.
+    Each user's last training item is set aside, and the epoch with the best NDCG@10 on these items is kept.
+
+    `validation_users`: users whose last items are ranked, drawn by hash. `memory`: newest items read from a
+    history. `history`: rows behind a user's vector when it is ranked, the part train, or also the part
+    valid, which published protocols show at the test. `loss`: softmax over all items, softmax over the item
+    and `negatives` shared by a minibatch, or binary cross-entropy with one negative per item. `dropout`:
+    share of numbers set to 0 in training.
     """
 
     added_later: ClassVar[frozenset[str]] = GradientModel.added_later | {"items"}
@@ -158,14 +162,14 @@ class SequenceModelConfig(GradientModel, LearntItems):
     history: Literal["train", "with_valid"] = "train"
     loss: Literal["softmax", "shared_negatives", "one_negative"] = "softmax"
     negatives: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Negatives that a minibatch shares, with `loss: shared_negatives`."""
+    """Negatives shared by a minibatch, with `loss: shared_negatives`."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     validation_users: Count = 2000
     batch: Count = 128
 
     @property
     def folds_given_rows(self) -> bool:
-        """True: the vector of a held-out user is a forward pass of its given rows."""
+        """True: a forward pass over given rows embeds a held-out user."""
         return True
 
     @property
@@ -178,7 +182,10 @@ class SequenceModelConfig(GradientModel, LearntItems):
         return self.model_copy(update={"history": "train"})
 
     def check(self, reader: str) -> None:
-        """Check that the reader's logs have times; errors as `ModelConfig.check`."""
+        """Check that the reader's logs have times.
+
+        Errors are as in `ModelConfig.check`.
+        """
         super().check(reader)
         if reader in READERS_WITHOUT_TIMES:
             raise ConfigError(

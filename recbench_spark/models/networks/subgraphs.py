@@ -1,7 +1,7 @@
-"""Build the small graph of a minibatch: the nodes that some layers need, renumbered, deepest layer first.
+"""Build a minibatch's small graph: only needed nodes, renumbered.
 
-The layers of a minibatch see the same edges as layer-by-layer inference, in the same order, so that both
-give the same vectors (to float32).
+The deepest layer comes first. A minibatch's layers see the same edges as layer-by-layer inference, in the
+same order, so both give the same vectors (to float32).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 
 Nodes = npt.NDArray[np.int64]
 Neighbours = Callable[[int, Nodes], Csr]
-"""Function that returns the edges into some nodes for a layer (from 0). Sources are dense ids."""
+"""Function returning a layer's edges into some nodes; layers count from 0, sources are dense ids."""
 
 
 class Hop(NamedTuple):
-    """Hop holds the edges of one layer of a minibatch.
+    """Edges of one minibatch layer.
 
     Attributes:
         indptr: (r + 1,) place where each destination's edges begin.
@@ -44,17 +44,17 @@ class Hop(NamedTuple):
 
     @property
     def counts(self) -> torch.Tensor:
-        """Return the (r,) numbers of edges."""
+        """Return each destination's number of edges, (r,)."""
         return self.indptr.diff()
 
 
 class Subgraph(NamedTuple):
-    """Subgraph holds what some layers need to embed some nodes.
+    """Everything some layers need to embed some nodes.
 
     Attributes:
         inputs: (n,) dense ids whose features are the input, ascending.
-        hops: one for each layer, in the order of the layers.
-        outputs: (r,) dense ids of the output, ascending.
+        hops: one for each layer, in layer order.
+        outputs: (r,) dense ids in the output, ascending.
     """
 
     inputs: Nodes
@@ -64,10 +64,10 @@ class Subgraph(NamedTuple):
 
 @dataclass(frozen=True)
 class Adjacency:
-    """Adjacency is a graph in blocks of destinations, mapped or in memory.
+    """A graph in destination blocks, mapped or in memory.
 
     Attributes:
-        firsts: (b,) first dense id of each block that has nodes, ascending.
+        firsts: (b,) first dense id of each block with nodes, ascending.
         blocks: edges of the blocks.
         hashes: (nodes,) hashes of raw ids.
     """
@@ -77,7 +77,10 @@ class Adjacency:
     hashes: Hashes
 
     def edges_into(self, node_r: Nodes) -> Csr:
-        """Return the edges into some nodes (ascending), one block after the other."""
+        """Return the edges into some nodes, block after block.
+
+        `node_r` ascends.
+        """
         parts = []
         ends = [*np.searchsorted(node_r, self.firsts)[1:].tolist(), len(node_r)]
         begin = 0
@@ -90,11 +93,11 @@ class Adjacency:
 
 @dataclass(frozen=True)
 class ThinnedAdjacency(Adjacency):
-    """ThinnedAdjacency is a graph in which some nodes, drawn by hash, have no neighbours in any layer.
+    """A graph where hashed nodes lose their neighbours in all layers.
 
     Attributes:
-        share: probability that a node loses its neighbours, between 0 and 1.
-        nodes: first dense id of the nodes that may lose them, and the one after the last.
+        share: probability of a node losing its neighbours, between 0 and 1.
+        nodes: first dense id of the nodes which may lose them, and the one after the last.
         seed: seed of the draws, another one for each minibatch.
     """
 
@@ -103,14 +106,17 @@ class ThinnedAdjacency(Adjacency):
     seed: int
 
     def edges_into(self, node_r: Nodes) -> Csr:
-        """Return the edges into some nodes (ascending), none into those that lose them."""
+        """Return the edges into some nodes, none into drawn ones.
+
+        `node_r` ascends.
+        """
         first, end = self.nodes
         alone_r = draw_nodes(self.hashes[node_r], self.share, self.seed)
         return drop_edges(super().edges_into(node_r), alone_r & (node_r >= first) & (node_r < end))
 
 
 def join_blocks(parts: Sequence[Csr]) -> Csr:
-    """Join the edges of blocks, one after the other."""
+    """Join the blocks' edges, one after the other."""
     if len(parts) == 1:
         return parts[0]
     counts = [np.diff(part.indptr) for part in parts]
@@ -121,7 +127,7 @@ def join_blocks(parts: Sequence[Csr]) -> Csr:
 
 
 def all_neighbours(adjacency: Adjacency, forms: Sequence[LayerForm], seed: int) -> Neighbours:
-    """Return a function for all neighbours in each layer, as in inference.
+    """Return a function for each layer's full neighbourhoods, as in inference.
 
     The LSTM gets those it reads, in order.
 
@@ -144,7 +150,9 @@ def all_neighbours(adjacency: Adjacency, forms: Sequence[LayerForm], seed: int) 
 def draw_neighbours(
     adjacency: Adjacency, forms: Sequence[LayerForm], sizes: Sequence[int], seed: int
 ) -> Neighbours:
-    """Return a function that draws neighbours evenly, so many in each layer, a fresh sample for each.
+    """Return a function drawing fresh neighbour samples for each layer.
+
+    Draws are even.
 
     Args:
         adjacency: the graph.
@@ -170,7 +178,7 @@ def draw_neighbours(
 
 
 def build_subgraph(node_r: Nodes, layers: int, neighbours: Neighbours) -> Subgraph:
-    """Build the small graph of some nodes.
+    """Build the small graph around some nodes.
 
     Args:
         node_r: dense ids, in any order, any number of times.
@@ -191,9 +199,10 @@ def build_subgraph(node_r: Nodes, layers: int, neighbours: Neighbours) -> Subgra
 
 
 def renumber_nodes(source_e: Nodes, node_r: Nodes) -> tuple[Nodes, Nodes, Nodes]:
-    """Return the distinct nodes of two arrays, ascending, and the place of each node of either among them.
+    """Return two arrays' distinct nodes, and where each node went.
 
-    With many edges a table over all ids is used, else sorting; the result is the same.
+    Nodes ascend; places count among them. With many edges a table over all ids is used, else sorting; the
+    result is the same.
     """
     most = int(max(source_e.max(initial=-1), node_r.max(initial=-1))) + 1
     if most > 8 * len(source_e):
@@ -210,5 +219,5 @@ def _to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def find_places(outputs: Nodes, node_r: Nodes) -> torch.Tensor:
-    """Return the (r,) rows of some nodes in the output."""
+    """Return some nodes' rows in the output, (r,)."""
     return _to_tensor(np.searchsorted(outputs, node_r))

@@ -1,4 +1,4 @@
-"""Define the training tasks of layers over graphs: pairs of nodes, or labels.
+"""Define training tasks for graph layers: node pairs or labels.
 
 PinSage and unsupervised GraphSAGE train on pairs.
 """
@@ -36,12 +36,14 @@ from recbench_spark.models.networks.subgraphs import (
 )
 
 SCORES = 1 << 25
-"""Scores that `rank_items` holds at a time."""
+"""Scores which `rank_items` holds at a time."""
 
 
 @dataclass(frozen=True)
 class GraphInput:
-    """GraphInput is a graph with its features, mapped or in memory, and the settings of its minibatches.
+    """A graph with features, and how to cut minibatches from it.
+
+    Arrays are mapped or in memory.
 
     Attributes:
         adjacency: the graph.
@@ -49,9 +51,10 @@ class GraphInput:
         samples: neighbours drawn in each layer, a fresh sample for each layer and minibatch; empty: all
             neighbours, which suits neighbourhoods of T nodes.
         seed: seed of the LSTM's order.
-        dropout: probability that a node of a minibatch has no neighbours in any of its layers, so that
-            training includes nodes without edges.
-        dropped: first dense id of the nodes that may lose neighbours, and the id after the last; None: all.
+        dropout: probability that a minibatch node has no neighbours in any layer, so training includes
+            nodes without edges.
+        dropped: first dense id of the nodes which may lose neighbours, and the id after the last; None:
+            all.
     """
 
     adjacency: Adjacency
@@ -62,7 +65,7 @@ class GraphInput:
     dropped: tuple[int, int] | None = None
 
     def neighbours(self, net: GraphNetwork, seed: int) -> Neighbours:
-        """Return the edges of each layer of a minibatch with this seed."""
+        """Return each layer's edges for a minibatch with this seed."""
         graph = self.thin_graph(seed)
         if self.samples:
             return draw_neighbours(graph, net.forms, self.samples, seed)
@@ -76,7 +79,7 @@ class GraphInput:
         return ThinnedAdjacency(graph.firsts, graph.blocks, graph.hashes, self.dropout, nodes, seed)
 
     def build_minibatch(self, net: GraphNetwork, node_r: Nodes, seed: int) -> tuple[Subgraph, torch.Tensor]:
-        """Return the small graph of some nodes, and the features of its inputs."""
+        """Return the small graph around some nodes, with its input features."""
         small = build_subgraph(node_r, len(net.forms), self.neighbours(net, seed))
         rows = np.ascontiguousarray(self.features[small.inputs])
         if rows.dtype == np.float16:
@@ -86,7 +89,7 @@ class GraphInput:
 
 @dataclass(frozen=True)
 class PairObjective:
-    """PairObjective holds the settings of the loss of pairs.
+    """Settings of the loss over pairs.
 
     Attributes:
         loss: `max_margin` (PinSage), or `co_occurrence` (GraphSAGE without labels).
@@ -95,7 +98,7 @@ class PairObjective:
         per_pair: true if each pair has its own negatives instead: as many, over the pairs of a minibatch.
         curriculum: true if epoch n has n - 1 hard negatives for each pair.
         hard: hard negatives for each pair in every epoch, where there is no curriculum.
-        first: first dense id that negatives are drawn from.
+        first: first dense id to draw negatives from.
         end: the dense id after the last one.
     """
 
@@ -118,12 +121,15 @@ class PairObjective:
             )
 
     def count_hard(self, epoch: int) -> int:
-        """Return the hard negatives for each pair in an epoch, counted from 1."""
+        """Return an epoch's number of hard negatives per pair.
+
+        Epochs count from 1.
+        """
         return epoch - 1 if self.curriculum else self.hard
 
 
 class PairBatch(NamedTuple):
-    """PairBatch is a minibatch of pairs: its small graph, and rows of its output."""
+    """A minibatch of pairs: its small graph, and output rows."""
 
     graph: Subgraph
     features: torch.Tensor
@@ -134,10 +140,10 @@ class PairBatch(NamedTuple):
 
 
 class PairTask:
-    """PairTask trains on pairs of a query and an item that belongs to it; a `fitting.Task`.
+    """Trains on pairs, a query and its item; a `fitting.Task`.
 
     The validation score is, for example, the mean of 1 / ceil(rank / 100) over validation pairs, among all
-    candidates but the query (the scaled MRR of Ying et al.), or the hit rate.
+    candidates but the query (the scaled MRR in Ying et al.), or the hit rate.
     """
 
     def __init__(
@@ -164,7 +170,10 @@ class PairTask:
         self.score = score
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> PairBatch:
-        """Make a `PairBatch`. The negatives are those of the whole minibatch, in each process."""
+        """Make a `PairBatch`.
+
+        Each process draws the same negatives, for the whole minibatch.
+        """
         objective = self.how
         query, item = self.query[row_b], self.item[row_b]
         shared = hard = None
@@ -188,13 +197,13 @@ class PairTask:
         return PairBatch(graph, features, *own, *rows)
 
     def _hard(self, query: Rows, row_b: Rows, size: int, seed: int) -> Nodes:
-        """Draw hard negatives. Rows of the band are counted from node `first`."""
+        """Draw hard negatives; the band's rows count from node `first`."""
         assert self.band is not None
         ends = np.array([self.how.first, self.how.end])
         return draw_hard_negatives(self.band, query - self.how.first, row_b, size, ends, seed=seed)
 
     def loss(self, batch: PairBatch) -> torch.Tensor:
-        """Return the sum of the loss over the pairs; see `PairObjective`."""
+        """Return the summed loss over the pairs; see `PairObjective`."""
         like = next(self.module.parameters()).dtype
         z = self.module(batch.features.to(like), batch.graph)
         query, item = take_rows(z, batch.query), take_rows(z, batch.item)
@@ -211,12 +220,12 @@ class PairTask:
         )
 
     def worth(self) -> float:
-        """Return the validation score; NaN where there is no validation part."""
+        """Return the validation score; NaN without a validation part."""
         return math.nan if self.score is None else self.score(self.module)
 
 
 class LabelTask:
-    """LabelTask trains on nodes and their classes; a `fitting.Task`.
+    """Trains on nodes and their classes; a `fitting.Task`.
 
     The loss is cross-entropy over a last dense layer.
     """
@@ -231,26 +240,26 @@ class LabelTask:
     def batch(
         self, at: Step, row_b: Rows, seed: int
     ) -> tuple[Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Make a minibatch: the small graph, its features, rows of the nodes, their labels."""
+        """Make a minibatch: small graph, features, node rows, labels."""
         nodes = self.node[row_b]
         graph, features = self.graph_input.build_minibatch(self.module, nodes, seed)
         return graph, features, find_places(graph.outputs, nodes), torch.from_numpy(self.label[row_b])
 
     def loss(self, batch: tuple[Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Return the sum of the loss over the nodes."""
+        """Return the summed loss over the nodes."""
         graph, features, rows, label = batch
         like = next(self.module.parameters()).dtype
         return cross_entropy(take_rows(self.module(features.to(like), graph), rows), label)
 
     def worth(self) -> float:
-        """Return the validation score; NaN where there is no validation part."""
+        """Return the validation score; NaN without a validation part."""
         return math.nan if self.score is None else self.score(self.module)
 
 
 def embed_by_minibatch(
     net: GraphNetwork, graph_input: GraphInput, node_r: Nodes, at_once: int = 4096
 ) -> npt.NDArray[np.float32]:
-    """Return the (r, o) vectors of some nodes, with all their neighbours.
+    """Return some nodes' vectors, (r, o), with all their neighbours.
 
     The nodes may be new to the model.
     """
@@ -272,9 +281,9 @@ def rank_items(
     item_e: Nodes,
     known: npt.NDArray[np.bool_] | None = None,
 ) -> Nodes:
-    """Return the (e,) rank of each pair's item by dot product, from 1.
+    """Return the rank of each pair's item by dot product, (e,).
 
-    Items with a higher score rank before it.
+    Ranks start at 1. Items with a higher score rank before it.
 
     Args:
         vectors: (n, d).
@@ -296,17 +305,22 @@ def rank_items(
 
 
 def mean_scaled_rank(ranks: Nodes, scale: int = 100) -> float:
-    """Return the mean of 1 / ceil(rank / scale) (Ying et al. 2018, section 4.1)."""
+    """Return the mean of 1 / ceil(rank / scale).
+
+    Source: Ying et al. 2018, section 4.1.
+    """
     return float((1 / np.ceil(ranks / scale)).mean()) if len(ranks) else 0.0
 
 
 def pair_liked_items(indptr: Nodes, item_e: Nodes, most: int, seed: int) -> tuple[Rows, Rows, Rows]:
-    """Make pairs of items of one user: each with the next ones of the user's items, in an order by hash.
+    """Pair each user's items, each with the next ones.
+
+    Items go round in an order by hash.
 
     Args:
         indptr: (users + 1,) place where each user's items begin.
         item_e: (e,) items; those below 0 are left out.
-        most: largest number of pairs that begin at an item.
+        most: most pairs which begin at an item.
         seed: seed of the order.
 
     Returns:

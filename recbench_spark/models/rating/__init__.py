@@ -1,1 +1,1 @@
-"""Models that predict ratings, on arrays. `interface` defines what they share, `registry` lists them."""
+"""Models for ratings and pairs; `interface` defines, `registry` lists them."""

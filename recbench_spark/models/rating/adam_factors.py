@@ -1,9 +1,10 @@
-"""Factor models that Adam fits: WMF, which weighs all pairs, and GMF, which draws negatives.
+"""Factor models fitted by Adam: WMF and GMF.
 
-Both learn from every rated pair by default, as the published study of 104 models did, and rank by products
-of vectors. Torch is imported by the fit alone, so that settings are read without it.
+WMF weighs all pairs, GMF draws negatives. By default both learn from every rated pair, as the published
+study of 104 models did, and rank by vector products. Only the fit imports torch, so settings are read
+without it.
 
-Axes: u users, i items, d dimensions, r ratings, b examples of a batch.
+Axes: u users, i items, d dimensions, r ratings, b examples in a batch.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ USERS, ITEMS, WEIGHTS, NEGATIVES = range(4)
 
 
 class AdamSettings(RatingSettings):
-    """Settings that all learners by Adam have.
+    """Settings shared by all Adam learners.
 
     Attributes:
-        positives: `all`: every rated pair is learnt from; `relevant`: those that the metric counts.
-        rate: step of Adam.
+        positives: `all`: learn from every rated pair; `relevant`: only from those the metric counts.
+        rate: Adam's step size.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 20
@@ -54,17 +55,17 @@ class WmfSettings(AdamSettings):
     """Settings of weighted matrix factorisation.
 
     Attributes:
-        batch_items: items of a step; all users take part in each.
+        batch_items: items in a step; all users take part in each.
         observed_weight: a, the weight of a rated pair.
         unobserved_weight: b, the weight of every other pair, whose target is 0.
-        user_regulariser, item_regulariser: factors of half the squared lengths.
-        target: the score that a rated pair should have: its rating, or 1.
-        clip: largest size of an entry of a gradient.
+        user_regulariser, item_regulariser: factors on half the squared lengths.
+        target: score to learn for a rated pair: its rating, or 1.
+        clip: largest size of a gradient's entry.
     """
 
     kind: Literal["wmf"] = "wmf"
     dims: Annotated[int, Field(ge=1, le=1024)] = 50
-    """Factors of a user and of an item."""
+    """Number of factors for each user and item."""
     epochs: Annotated[int, Field(ge=1)] = 100
     batch_items: Annotated[int, Field(ge=1)] = 128
     observed_weight: Annotated[float, Field(gt=0)] = 1.0
@@ -79,15 +80,15 @@ class GmfSettings(AdamSettings):
     """Settings of generalised matrix factorisation.
 
     Attributes:
-        batch: rated pairs of a step.
-        negatives: items drawn for each of them that the user has not rated.
-        regulariser: factor of half the squared lengths of the vectors of a step.
+        batch: rated pairs in a step.
+        negatives: unrated items drawn for each rated pair.
+        regulariser: factor on half the squared vector lengths in a step.
         init_sd: standard deviation of the vectors at the start.
     """
 
     kind: Literal["gmf"] = "gmf"
     dims: Annotated[int, Field(ge=1, le=1024)] = 50
-    """Factors of a user and of an item."""
+    """Number of factors for each user and item."""
     batch: Annotated[int, Field(ge=1)] = 256
     negatives: Annotated[int, Field(ge=1, le=1000)] = 4
     regulariser: Annotated[float, Field(ge=0)] = 0.0
@@ -95,7 +96,9 @@ class GmfSettings(AdamSettings):
 
 
 class RatedPairs(NamedTuple):
-    """Rated pairs in the order of one side: pairs of row a are `start_a[a] : start_a[a + 1]`.
+    """Rated pairs, sorted by one side (users or items).
+
+    Row a has the pairs `start_a[a] : start_a[a + 1]`.
 
     Attributes:
         start_a: (a + 1,) first pair of each row.
@@ -109,7 +112,7 @@ class RatedPairs(NamedTuple):
 
 
 def group_pairs(key_r: Indices, other_r: Indices, target_r: Floats, size: int) -> RatedPairs:
-    """Put pairs in the order of (key, other); the order of the given rows never decides."""
+    """Sort pairs by (key, other); the given row order never decides."""
     order = np.lexsort((target_r, other_r, key_r))
     start_a = np.concatenate([[0], np.cumsum(np.bincount(key_r, minlength=size))]).astype(np.int64)
     return RatedPairs(start_a, other_r[order], target_r[order])
@@ -121,12 +124,14 @@ def group_pairs(key_r: Indices, other_r: Indices, target_r: Floats, size: int) -
 def fit_wmf(
     train: Ratings, settings: WmfSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Fit WMF: minimise a sum_rated (t - p q)^2 + b sum_others (p q)^2 + regularisers, items in batches.
+    """Fit WMF, with a batch of items in each step.
 
-    The sum over all pairs is that of the Gram matrix P'P, so a step costs (users + batch) d^2 + rated d and
-    not users x batch x d. A fit takes one thread, whatever `threads` says.
+    All users take part in each step. It minimises a sum_rated (t - p q)^2 + b sum_others (p q)^2 +
+    regularisers. The sum over all pairs comes from the Gram matrix P'P, so a step costs (users + batch) d^2
+    + rated d and not users x batch x d. A fit takes one thread, whatever `threads` says.
+
     Source: Hu, Koren and Volinsky, "Collaborative filtering for implicit feedback datasets" (ICDM 2008),
-    equation 3, with the weights a and b of Pan et al., "One-class collaborative filtering" (ICDM 2008).
+    equation 3, with the weights a and b by Pan et al., "One-class collaborative filtering" (ICDM 2008).
 
     Raises DivergedError if a vector is not finite.
     """
@@ -153,7 +158,7 @@ def fit_wmf(
 def _wmf_loss(
     p_ud: torch.Tensor, q_id: torch.Tensor, pairs: RatedPairs, items_b: Indices, settings: WmfSettings
 ) -> torch.Tensor:
-    """Return the loss of all users and a batch of items."""
+    """Return the loss over all users and a batch of items."""
     import torch  # noqa: PLC0415
 
     a, b = settings.observed_weight, settings.unobserved_weight
@@ -169,7 +174,10 @@ def _wmf_loss(
 
 
 def _list_pairs(start_a: Indices, rows_b: Indices) -> tuple[Indices, Indices]:
-    """Return the places of the pairs of some rows, and for each pair the number of its row among them."""
+    """Return the pairs in some rows, and each pair's row.
+
+    The row is its number within `rows_b`.
+    """
     column_r, number_r = number_slots(start_a[rows_b + 1] - start_a[rows_b])
     return start_a[rows_b][column_r] + number_r, column_r
 
@@ -180,10 +188,12 @@ def _list_pairs(start_a: Indices, rows_b: Indices) -> tuple[Indices, Indices]:
 def fit_gmf(
     train: Ratings, settings: GmfSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Fit GMF: minimise the mean logistic loss of h . (p * q) + c over rated pairs and drawn negatives.
+    """Fit GMF on rated pairs and drawn negatives.
 
-    The output weights h are folded into the users' vectors and c is left out: the sigmoid and a constant
-    keep the order. A fit takes one thread, whatever `threads` says.
+    It minimises the mean logistic loss of h . (p * q) + c. The users' vectors absorb the output weights h,
+    and c is left out: the sigmoid and a constant keep the order. A fit takes one thread, whatever `threads`
+    says.
+
     Source: He, Liao, Zhang, Nie, Hu and Chua, "Neural collaborative filtering" (WWW 2017), section 3.2.
 
     Raises DivergedError if a vector is not finite.
@@ -204,7 +214,10 @@ def fit_gmf(
 
 
 def start_gmf(train: Ratings, settings: GmfSettings, seed: int) -> list[Table]:
-    """Return users (u, d), items (i, d), output weights (d,) within sqrt(3 / d), and the constant (1,)."""
+    """Draw GMF's parameters before the first step.
+
+    They are users (u, d), items (i, d), output weights (d,) within sqrt(3 / d), and the constant (1,).
+    """
     sides = ((USERS, train.n_users), (ITEMS, train.n_items))
     tables = [
         make_generator(seed, at).normal(0, settings.init_sd, (rows, settings.dims)) for at, rows in sides
@@ -227,16 +240,22 @@ def _gmf_loss(
 
 
 class PairSampler:
-    """Batches of rated pairs and of items that the users have not rated, drawn by hash."""
+    """Draws batches by hash, each with rated pairs and unrated items."""
 
     def __init__(self, train: Ratings, batch: int, negatives: int, seed: int) -> None:
-        """Put the pairs in order; `batch`: rated pairs of a batch; `negatives`: items drawn for each."""
+        """Sort the pairs by user.
+
+        A batch has `batch` rated pairs, and `negatives` drawn items for each.
+        """
         self.pairs = group_pairs(train.users_r, train.items_r, train.ratings_r, train.n_users)
         self.users_r = np.repeat(np.arange(train.n_users), np.diff(self.pairs.start_a))
         self.n_items, self.batch, self.negatives, self.seed = train.n_items, batch, negatives, seed
 
     def draw_batches(self, epoch: int) -> Iterator[tuple[Indices, Indices, Table]]:
-        """Yield (b,) users, (b,) items and (b,) labels, 1 for a rated pair and 0 for a negative."""
+        """Yield (b,) users, (b,) items and (b,) labels.
+
+        The label is 1 for a rated pair and 0 for a negative.
+        """
         for rows in cut_batches(len(self.users_r), self.batch, self.seed, epoch):
             users_b = np.tile(self.users_r[rows], 1 + self.negatives)
             drawn = self._draw_negatives(users_b[len(rows) :], rows, epoch)
@@ -255,18 +274,21 @@ class PairSampler:
 
 
 def make_generator(seed: int, purpose: int) -> np.random.Generator:
-    """Return the random numbers of one purpose."""
+    """Return the random generator for one purpose."""
     return np.random.Generator(np.random.Philox(key=[seed % (1 << 63), purpose]))
 
 
 def draw_xavier(rows: int, dims: int, seed: int, purpose: int) -> Table:
-    """Draw (rows, dims) numbers within sqrt(6 / (rows + dims)) (Glorot and Bengio 2010, equation 16)."""
+    """Draw (rows, dims) numbers within sqrt(6 / (rows + dims)).
+
+    Source: Glorot and Bengio 2010, equation 16.
+    """
     bound = np.sqrt(6 / (rows + dims))
     return make_generator(seed, purpose).uniform(-bound, bound, (rows, dims)).astype(np.float32)
 
 
 def cut_batches(n: int, size: int, seed: int, epoch: int) -> Iterator[Indices]:
-    """Yield the numbers 0 .. n - 1 in an order of this epoch's own, `size` at a time."""
+    """Yield 0 .. n - 1 shuffled for this epoch, `size` at a time."""
     order = permutation(n, seed, epoch).astype(np.int64)
     for start in range(0, n, size):
         yield order[start : start + size]

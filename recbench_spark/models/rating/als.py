@@ -1,6 +1,7 @@
-"""Alternating least squares: each step solves all rows of one side exactly, while the other side is fixed.
+"""Alternating least squares: solve users and items in turn.
 
-All learners use the conditional mean of `blocks`, with different priors: a row a minimises
+Each step solves all rows on one side exactly, while the other side is fixed. All learners use the
+conditional mean in `blocks`, with different priors: a row a minimises
 sum_r (t_r - w_a - v_a . h_r)^2 + v_a' B v_a + c_a |v_a|^2.
 """
 
@@ -33,35 +34,38 @@ from recbench_spark.models.rating.simd import pad_dims, zero_rows
 from recbench_spark.models.rating.wishart import row_sums
 
 FIXING_RIDGE = 1e30
-"""Prior precision of a bias that must stay 0."""
+"""Prior precision which keeps a bias at 0."""
 
 
 class AlsSettings(RatingSettings):
-    """Settings of ALS-WR: `regulariser` counts once per rating of a row, for its factors and its bias."""
+    """Settings of ALS-WR, matrix factorisation with biases.
+
+    `regulariser` counts once per rating in a row, for its factors and its bias.
+    """
 
     kind: Literal["als_wr"] = "als_wr"
     dims: Annotated[int, Field(ge=1, le=1024)] = 32
-    """Factors of a user and of an item."""
+    """Number of factors for each user and item."""
     sweeps: Annotated[int, Field(ge=1)] = 16
     """Sweeps over users and items."""
     regulariser: Annotated[float, Field(gt=0)] = 0.05
-    """Weight of squared lengths, once per rating of a row."""
+    """Weight of squared lengths, once per rating in a row."""
     init_sd: Annotated[float, Field(gt=0)] = 0.1
     """Standard deviation of the factors at the start."""
 
 
 class ImplicitAlsSettings(RatingSettings):
-    """Settings of iALS, which learns from the pairs alone and not from their ratings.
+    """Settings of iALS, which learns from pairs without their ratings.
 
     Attributes:
         unobserved_weight: alpha_0, the weight of every pair's squared score.
         regulariser: lambda.
-        frequency: nu: a row with n pairs is regularised by lambda (n + alpha_0 rows of the other side)^nu.
+        frequency: nu: a row with n pairs is regularised by lambda (n + alpha_0 rows on the other side)^nu.
     """
 
     kind: Literal["implicit_als"] = "implicit_als"
     dims: Annotated[int, Field(ge=1, le=1024)] = 64
-    """Factors of a user and of an item."""
+    """Number of factors for each user and item."""
     sweeps: Annotated[int, Field(ge=1)] = 16
     """Sweeps over users and items."""
     unobserved_weight: Annotated[float, Field(gt=0)] = 0.1
@@ -72,7 +76,9 @@ class ImplicitAlsSettings(RatingSettings):
 
 
 class ProductAlsSettings(RatingSettings):
-    """Settings of ALS of products alone, by the names and the objective of Spark MLlib.
+    """Settings of ALS for products alone, as in Spark MLlib.
+
+    Names and objective are MLlib's.
 
     Attributes:
         frequency: a row with n training pairs is regularised by `regularization` times n^frequency: 1 as in
@@ -81,7 +87,7 @@ class ProductAlsSettings(RatingSettings):
 
     kind: Literal["als"] = "als"
     rank: Annotated[int, Field(ge=1, le=2048)] = 32
-    """Factors of a user and of an item."""
+    """Number of factors for each user and item."""
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Sweeps over items and users."""
     regularization: Annotated[float, Field(ge=0)] = 0.05
@@ -101,10 +107,12 @@ class ProductAlsSettings(RatingSettings):
 
 @dataclass(frozen=True)
 class ProductModel(RatingFactorModel):
-    """Products of factors; a pair with a user or an item without training rows has a number of its own.
+    """Predicts by factor products, and by one number for unknown pairs.
+
+    A pair is unknown if its user or its item has no training row.
 
     Attributes:
-        unknown: prediction of such a pair.
+        unknown: prediction for an unknown pair.
         rated_u: (users,) true for users with training rows.
         rated_i: (items,) likewise.
     """
@@ -125,10 +133,12 @@ class ProductModel(RatingFactorModel):
 def fit_als(
     train: Ratings, settings: AlsSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Fit ALS-WR: minimise sum (r - mean - b_u - b_i - p_u q_i)^2 + reg sum_a n_a (b_a^2 + |v_a|^2).
+    """Fit ALS-WR, matrix factorisation with biases.
+
+    It minimises sum (r - mean - b_u - b_i - p_u q_i)^2 + reg sum_a n_a (b_a^2 + |v_a|^2).
 
     Source: Zhou, Wilkinson, Schreiber and Pan, "Large-scale parallel collaborative filtering for the
-    Netflix Prize" (AAIM 2008), with biases, which are solved together with the factors.
+    Netflix Prize" (AAIM 2008), here with biases, which are solved together with the factors.
     """
     mean = float(train.ratings_r.mean())
     sides, groups = _start(
@@ -162,9 +172,11 @@ def fit_implicit_als(
     watched: Ratings | None = None,
     threads: int = 1,
 ) -> Fit:
-    """Fit iALS: minimise sum_pairs (1 - p q)^2 + alpha_0 sum_all (p q)^2 + sum_a c_a |v_a|^2.
+    """Fit iALS, which ranks by scores for all pairs.
 
-    Source: Hu, Koren and Volinsky (ICDM 2008) in the form of Rendle, Krichene, Zhang and Koren, "Revisiting
+    It minimises sum_pairs (1 - p q)^2 + alpha_0 sum_all (p q)^2 + sum_a c_a |v_a|^2.
+
+    Source: Hu, Koren and Volinsky (ICDM 2008) in the form by Rendle, Krichene, Zhang and Koren, "Revisiting
     the performance of iALS on item recommendation benchmarks" (RecSys 2022), equations 1 and 6.
     """
     weight, frequency = settings.unobserved_weight, settings.frequency
@@ -188,12 +200,12 @@ def fit_product_als(
     watched: Ratings | None = None,
     threads: int = 1,
 ) -> Fit:
-    """Fit MLlib's objective: sum c (t - p q)^2 + reg sum_a n_a^frequency |v_a|^2, without biases.
+    """Fit MLlib's objective, without biases.
 
-    Explicit: c = 1 and t the rating, over the rated pairs (Zhou et al., AAIM 2008). Implicit: t = 1 and
-    c = 1 + alpha for training pairs, else t = 0 and c = 1 (Hu, Koren and Volinsky, ICDM 2008), which is
-    alpha times iALS with alpha_0 = 1 / alpha and targets of 1 + 1 / alpha. Vectors start with a length of
-    about 1, and users are solved last, as in MLlib.
+    It is sum c (t - p q)^2 + reg sum_a n_a^frequency |v_a|^2. Explicit: c = 1 and t the rating, over the
+    rated pairs (Zhou et al., AAIM 2008). Implicit: t = 1 and c = 1 + alpha for training pairs, else t = 0
+    and c = 1 (Hu, Koren and Volinsky, ICDM 2008). This is alpha times iALS with alpha_0 = 1 / alpha and
+    targets 1 + 1 / alpha. Vectors start with a length near 1, and users are solved last, as in MLlib.
 
     Raises:
         DivergedError: vectors are not finite.
@@ -220,7 +232,10 @@ def fit_product_als(
 def _product_prior(
     sides: list[FactorSide], at: int, dims: int, weight: float, ridges: Sequence[Floats]
 ) -> Prior:
-    """Return the prior with B = weight times sum of v v' over the other side; it fixes the bias at 0."""
+    """Return a row's prior, which fixes the bias at 0.
+
+    B is weight times sum of v v' over the other side.
+    """
     rows = _no_rows(dims)
     if weight:
         other = sides[1 - at]
@@ -232,7 +247,10 @@ def _product_prior(
 def _start(
     train: Ratings, dims: int, init_sd: float, seed: int, targets_r: Table
 ) -> tuple[list[FactorSide], list[Grouped]]:
-    """Return factors by hash (zeros for rows without ratings) and the ratings in the order of each side."""
+    """Draw factors by hash, and sort the ratings by each side.
+
+    Rows without ratings get zeros.
+    """
     keys, sizes = (train.users_r, train.items_r), (train.n_users, train.n_items)
     tables = [normal_table((sizes[at], dims), init_sd, seed, at) for at in (0, 1)]
     sides = [_side(keys[at], tables[at]) for at in (0, 1)]

@@ -1,16 +1,16 @@
-"""Bayesian matrix factorisation by Gibbs sampling, with the feature sets of the strong baselines.
+"""Bayesian matrix factorisation by Gibbs sampling, with several feature sets.
 
-A rating is a factorisation machine of its features: the overall mean, a bias w_j for each feature j, and
-v_j . v_l for each pair. `u` is the user, `i` the item, `t` the day; `iu` is the bag of all items that the
-user rated in the training part, `ii` the bag of all users who rated the item, each with weight 1 /
-sqrt(size). u,i is matrix factorisation; u,i,t timeSVD; u,i,iu SVD++; u,i,t,iu timeSVD++; u,i,t,iu,ii its
-flipped form (Rendle, Zhang and Koren 2019, section 3.2).
+The feature sets are those from the strong baselines. A rating is a factorisation machine over its features:
+the overall mean, a bias w_j for each feature j, and v_j . v_l for each pair. `u` is the user, `i` the item,
+`t` the day; `iu` is a bag with all items the user rated in training, `ii` a bag with all users who rated
+the item, each with weight 1 / sqrt(size). u,i is matrix factorisation; u,i,t timeSVD; u,i,iu SVD++;
+u,i,t,iu timeSVD++; u,i,t,iu,ii its flipped form (Rendle, Zhang and Koren 2019, section 3.2).
 
-Priors: the (bias, factors) of each kind of feature are normal with a common mean and full precision
+Priors: the (bias, factors) rows for each kind of feature are normal with a common mean and full precision
 matrix, normal-Wishart (Salakhutdinov and Mnih 2008), not independent numbers as in libFM (Rendle 2012). A
 row is drawn as a whole anyway, because that mixes faster, and then a full matrix costs nothing more. From
-libFM come the biases, the Gamma prior of the noise's precision, and the features. Users, items and days
-are drawn as rows (`blocks`), bags number by number (`implicit_features`). A prediction is the mean over
+libFM come the biases, the Gamma prior on the noise's precision, and the features. Users, items and days are
+drawn as rows (`blocks`), bags number by number (`implicit_features`). A prediction is the mean over
 samples, each clipped to the scale.
 """
 
@@ -68,7 +68,7 @@ from recbench_spark.models.rating.wishart import (
 
 SECONDS_A_DAY = 86_400
 CHUNK = 1 << 14
-"""Number of pairs that a thread predicts at a time."""
+"""Number of pairs one thread predicts at a time."""
 
 ROWS, ROWS_PRIOR, BAGS, BAGS_PRIOR, PURPOSES = range(5)
 NOISE, START = 100, 200
@@ -76,22 +76,22 @@ NOISE, START = 100, 200
 
 
 class BayesianSettings(RatingSettings):
-    """Settings of the sampler.
+    """Settings of the Gibbs sampler.
 
     Attributes:
-        features: features of a rating; see the module.
+        features: features behind a rating; see the module.
         dims: factors per feature, beside its bias.
         samples: sweeps whose predictions are averaged.
         burn_in: sweeps before them.
-        keep: number of samples, spread evenly, that the model stores to predict other pairs than the
+        keep: number of samples, evenly spread, which the model stores to predict other pairs than the
             watched ones.
         init_sd: standard deviation of the factors at the start.
-        mean_strength: weight of the prior mean 0, as a number of rows of a side.
-        degrees: degrees of freedom of the Wishart prior beyond the length of a row.
+        mean_strength: weight of the prior mean 0, counted in rows.
+        degrees: degrees of freedom in the Wishart prior beyond the length of a row.
         precision: the Wishart prior's scale matrix is this times the unit matrix.
-        noise_shape: shape of the Gamma prior of the noise's precision.
-        noise_rate: its rate. All priors are in units of the ratings' standard deviation, so that no scale
-            of ratings, 0 to 1 or 0 to 1000, needs settings of its own.
+        noise_shape: shape of the Gamma prior on the noise's precision.
+        noise_rate: its rate. All priors are in units of the ratings' standard deviation, so no rating
+            scale, 0 to 1 or 0 to 1000, needs settings of its own.
     """
 
     kind: Literal["bayesian_mf"] = "bayesian_mf"
@@ -110,13 +110,15 @@ class BayesianSettings(RatingSettings):
 
 @dataclass(frozen=True)
 class BayesianModel:
-    """Samples of the factors of users, items and days, with the sums of their bags.
+    """Predicts ratings by a mean over stored Gibbs samples.
+
+    Each sample has factors for users, items and days, with the sums of their bags.
 
     Attributes:
         mean: mean of all training ratings.
         spread: their standard deviation, the unit in which factors and biases predict.
         scale: (2,) lowest and highest rating.
-        days_t: (t,) the days of the training ratings, since 1970; of length 0 in a model without days.
+        days_t: (t,) days with training ratings, since 1970; length 0 in a model without days.
         factors_u: (samples, users + 1, d) the last row is for unseen users; likewise items and days.
         biases_u: (samples, users + 1); likewise items and days.
     """
@@ -150,9 +152,9 @@ class BayesianModel:
         return np.asarray(total / len(self.biases_u))
 
     def score(self, users_b: Indices, items_i: Indices) -> Floats:
-        """Return (b, i) the mean over the stored samples, not clipped: clipped scores would tie.
+        """Return (b, i) the unclipped mean over the stored samples.
 
-        The model has no days (`check_ranking`).
+        Clipped scores would tie. The model has no days (`check_ranking`).
         """
         sides = self.factors_u, self.biases_u, self.factors_i, self.biases_i
         return self.mean + self.spread * mean_products(sides, users_b, items_i)
@@ -165,18 +167,17 @@ class BayesianModel:
 
 @dataclass
 class SamplerSide:
-    """State of one side in the sampler.
+    """State of one side (users, items or days) in the sampler.
 
     Attributes:
         own: factors and biases of its rows.
-        fixed: sums that its bags add; a table of one row if it has no bags.
+        fixed: sums its bags add; a one-row table if it has no bags.
         merged: `own` and `fixed` together, as other sides use them.
-        ratings: ratings in the order of this side.
+        ratings: ratings sorted by this side.
         a_r: (r,) row of each of these ratings.
-        rated: rows that have ratings.
+        rated: rows with ratings.
         bag: its bags, if any.
         z_jk: (j, 1 + d) factors of the bags' features.
-        mean: prior mean of its rows, which is the row of unseen ones.
     """
 
     own: FactorSide
@@ -190,7 +191,7 @@ class SamplerSide:
 
 
 class Sampler:
-    """State of the Markov chain; `sweep` makes one step."""
+    """The Markov chain's state; `sweep` makes one step."""
 
     def __init__(self, train: Ratings, settings: BayesianSettings, seed: int, threads: int = 1) -> None:
         self.settings, self.seed, self.threads = settings, as_unsigned(seed), threads
@@ -203,7 +204,7 @@ class Sampler:
             self._merge(part)
 
     def sweep(self, number: int) -> None:
-        """Draw every unknown once: for each side its prior, its rows and its bags, then the noise."""
+        """Draw each side's prior, rows and bags, then the noise."""
         for at, part in enumerate(self.parts):
             self._draw_rows(part, at, number)
             if part.bag is not None:
@@ -216,14 +217,14 @@ class Sampler:
         return merged if len(merged) == 3 else [*merged, self.nothing]
 
     def prior(self) -> NormalWishart:
-        """Return the prior of the mean and precision of a side's rows."""
+        """Return the prior on mean and precision of a side's rows."""
         k, settings = self.settings.dims + 1, self.settings
         return NormalWishart(
             np.zeros(k), settings.mean_strength, np.eye(k) / settings.precision, settings.degrees + k
         )
 
     def residuals(self, part: SamplerSide, others: list[FactorSide]) -> Floats:
-        """Return (r,) rating minus prediction in units of the spread, in the order of a side."""
+        """Return (r,) residuals in units of the spread, in `part`'s order."""
         out = np.zeros(len(part.a_r))
 
         def work(start: int) -> None:
@@ -279,7 +280,7 @@ class Sampler:
         self.alpha = draw_gamma(shape, rate, np.uint64(draw_state(self.seed, NOISE, number, 0)))
 
     def _merge(self, part: SamplerSide) -> None:
-        """Compute w + bag bias + v . s and v + s; without a bag they are the rows themselves."""
+        """Compute w + bag bias + v . s and v + s; nothing without bags."""
         if part.bag is None:
             return
         dims, rows = self.settings.dims, slice(0, len(part.bag.weight_a))
@@ -322,7 +323,7 @@ class Sampler:
         return SamplerSide(own, self.nothing, own, ratings, a_r, np.unique(keys[at]))
 
     def _attach_bag(self, part: SamplerSide, bag: Bag, at: int, seed: int) -> None:
-        """Give the rows of a side their bags."""
+        """Give a side's rows their bags."""
         part.bag, features = bag, len(bag.starts_j) - 1
         part.z_jk = np.zeros((features, self.settings.dims + 1))
         shape, sd = (features, self.settings.dims), self.settings.init_sd
@@ -333,9 +334,9 @@ class Sampler:
 def fit_bayesian(
     train: Ratings, settings: BayesianSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Sample; average the predictions of the watched pairs over all samples, and store some samples.
+    """Sample, average predictions of watched pairs, store some samples.
 
-    Raises DataError if the features need times and the ratings have none.
+    Averages are over all samples. Raises DataError if the features need times and the ratings have none.
     """
     sampler = Sampler(train, settings, seed, threads)
     days_t = (
@@ -355,7 +356,7 @@ def fit_bayesian(
 
 
 def check_ranking(settings: BayesianSettings, model: str) -> None:
-    """Check that a model can rank items: it stores samples, and asks for no day. Raises ConfigError."""
+    """Raise ConfigError for models with days or without samples."""
     if "t" in settings.features.split(","):
         raise ConfigError(
             f"model {model}: features '{settings.features}' need a day, and a ranking has none",
@@ -366,13 +367,13 @@ def check_ranking(settings: BayesianSettings, model: str) -> None:
 
 
 def choose_samples(settings: BayesianSettings) -> Iterator[int]:
-    """Return the numbers of the samples that the model stores: evenly spread, with the last one."""
+    """Return the numbers of stored samples, evenly spread to the last."""
     keep = min(settings.keep, settings.samples)
     return (settings.samples * (n + 1) // keep - 1 for n in range(keep))
 
 
 def find_days(ratings: Ratings, features: str) -> Indices:
-    """Return the days that have ratings, since 1970, ascending."""
+    """Return the days with ratings, since 1970, ascending."""
     if ratings.times_r is None:
         raise DataError(
             f"the features {features} need times, and this log has no timestamps",
@@ -387,7 +388,7 @@ def to_days(times_p: Indices | None) -> Indices:
 
 
 def day_rows(days_t: Indices, times_p: Indices | None, pairs: int) -> Indices:
-    """Return the row of each pair's day; a day without training ratings has the row after the last."""
+    """Return each pair's row in `days_t`, unknown days last."""
     if not len(days_t):
         return np.zeros(pairs, np.int64)
     if times_p is None:
@@ -408,7 +409,7 @@ class _PredictedPairs:
         (self.mean, self.spread), self.scale = unit, scale
 
     def scores(self, sides: list[FactorSide], threads: int = 1) -> Floats:
-        """Return (p,) the clipped predictions of one sample."""
+        """Return (p,) one sample's clipped predictions."""
         out = np.zeros(len(self.keys[0]))
         sides = [FactorSide(_whole_vectors(side.factors), side.biases) for side in sides]
         in_threads(lambda at: _scores(sides, self.keys, at, out), range(0, len(out), CHUNK), threads)
@@ -416,7 +417,7 @@ class _PredictedPairs:
 
 
 class _RunningMean:
-    """Running mean of the watched pairs' predictions, and its error after each sample."""
+    """Averages the watched pairs' predictions and tracks the error."""
 
     def __init__(self, train: Ratings, watched: Ratings | None, days_t: Indices, sampler: Sampler) -> None:
         self.watched, self.count, self.rmse_s = watched, 0, list[float]()
@@ -430,14 +431,14 @@ class _RunningMean:
             )
 
     def add(self, sampler: Sampler) -> None:
-        """Add the predictions of one more sample."""
+        """Add one more sample's predictions."""
         self.count += 1
         if self.watched is not None:
             self.total += self.pairs.scores(sampler.sides(), sampler.threads)
             self.rmse_s.append(rmse(self.mean(), self.watched.ratings_r))
 
     def mean(self) -> Floats:
-        """Return (p,) the mean of the samples so far."""
+        """Return (p,) the mean over the samples so far."""
         return np.asarray(self.total / max(self.count, 1))
 
 
@@ -449,7 +450,7 @@ def _scores(sides: list[FactorSide], keys: tuple[Keys, ...], start: int, out: Fl
 def _fill_scores(
     sides: tuple[FactorSide, FactorSide, FactorSide], keys: tuple[Keys, Keys, Keys], start: int, out: Floats
 ) -> None:
-    """Sum the biases and the products of each two sides, for CHUNK pairs from `start` on."""
+    """Sum biases and products of each two sides, for CHUNK pairs."""
     x, y, z = sides
     for p in range(start, min(start + CHUNK, len(out))):
         a, b, c = keys[0][p], keys[1][p], keys[2][p]
@@ -460,7 +461,7 @@ def _fill_scores(
 
 
 def _other_factors(part: SamplerSide, others: list[FactorSide], k: int) -> Floats:
-    """Return (r,) the factor that multiplies number k of a bag's feature, without the bag's own part."""
+    """Return (r,) o_r, the factors beside number k of bag features."""
     if k == 0:
         return np.ones(len(part.a_r))
     b, c = (np.ascontiguousarray(side.factors[:, k - 1], np.float64) for side in others)
@@ -470,7 +471,7 @@ def _other_factors(part: SamplerSide, others: list[FactorSide], k: int) -> Float
 
 @compile_kernel
 def _sum_sides(sides: tuple[Floats, Floats, Floats], keys: tuple[Keys, Keys, Keys]) -> Floats:
-    """Return (r,) the sum of one number of each side."""
+    """Return (r,) the sum of one number per side."""
     (x, y, z), (a_r, b_r, c_r) = sides, keys
     out = np.empty(len(a_r))
     for r in range(len(out)):
@@ -489,7 +490,7 @@ def _whole_vectors(factors: Table) -> Table:
 
 
 def _copy_sides(sampler: Sampler, dims: int) -> list[Table]:
-    """Copy factors and biases of users, items and days, without the padding."""
+    """Copy factors and biases on each side, without the padding."""
     return [
         table for side in sampler.sides() for table in (side.factors[:, :dims].copy(), side.biases.copy())
     ]

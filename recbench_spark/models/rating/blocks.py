@@ -1,12 +1,12 @@
-"""Draws of whole rows of factors from their normal conditional distribution, one row after the other.
+"""Draws of whole factor rows from their normal conditional distribution.
 
-A row a has a bias w_a and factors v_a; its ratings are t_r = w_a + v_a . h_r + noise of precision
-alpha, where h_r and t_r follow from all other rows. With the prior N(m, L^-1) of (w_a, v_a), its
-conditional has precision P = L + alpha sum_r (1, h_r)(1, h_r)' and mean P^-1 (L m + alpha sum_r t_r
-(1, h_r)) (Salakhutdinov and Mnih 2008, equations 11 to 13). Here P / alpha = U'U is factored row by
-row of U, the bias first; a draw is U^-1 (U'^-1 rhs + z / sqrt(alpha)) with z standard normal.
+Row a has a bias w_a and factors v_a. Its ratings are t_r = w_a + v_a . h_r + noise with precision alpha,
+where h_r and t_r follow from all other rows. With the prior N(m, L^-1) on (w_a, v_a), its conditional has
+precision P = L + alpha sum_r (1, h_r)(1, h_r)' and mean P^-1 (L m + alpha sum_r t_r (1, h_r))
+(Salakhutdinov and Mnih 2008, equations 11 to 13). Here P / alpha = U'U is factored row by row of U, the
+bias first. A draw is U^-1 (U'^-1 rhs + z / sqrt(alpha)) with z standard normal.
 
-Axes: a drawn rows, b and c rows of the two other sides, r ratings in the order of a, d factors (padded).
+Axes: a drawn rows, b and c rows on the two other sides, r ratings in the order of a, d factors (padded).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Floats = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.int32]
 
 AHEAD = 16
-"""Prefetch distance: number of ratings ahead for which rows of the second side are loaded."""
+"""Prefetch distance: how many ratings ahead the second side's rows are loaded."""
 
 BLOCK = 128
-"""Number of rows that a thread takes at a time."""
+"""Number of rows a thread takes at a time."""
 
 
 class FactorSide(NamedTuple):
-    """Factors and biases of users, items or days, with the sums of their bags.
+    """Factors and biases of one side, or its bag sums.
 
     Attributes:
         factors: (a + 1, d) float32; the last row is for unseen users, items or days.
@@ -55,12 +55,12 @@ class FactorSide(NamedTuple):
 
 
 class Grouped(NamedTuple):
-    """Ratings in the order of one side.
+    """Ratings sorted by one side, ready for its draws.
 
     Attributes:
         starts_a: (a + 1,) bounds of each row's ratings.
-        b_r: (r,) row of the second side.
-        c_r: (r,) row of the third side; 0 if there is none.
+        b_r: (r,) row on the second side.
+        c_r: (r,) row on the third side; 0 if there is none.
         targets_r: (r,) rating minus the overall mean.
         order_r: (r,) index of the rating in the log.
     """
@@ -73,7 +73,9 @@ class Grouped(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """The prior N(m, L^-1), divided by alpha, as the kernel reads it; the bias comes first.
+    """The prior N(m, L^-1) in the kernel's form, divided by alpha.
+
+    The bias comes first.
 
     Attributes:
         rows: (d + 2, d) start of the matrix: L_0., L_i. for each factor, L m, all without their first
@@ -82,7 +84,7 @@ class Prior(NamedTuple):
         bias: L_00 / alpha.
         rhs: (L m)_0 / alpha.
         spread: 1 / sqrt(alpha); 0 gives the conditional mean instead of a draw.
-        ridge_a: (a,) value that each row adds to its diagonal, bias included; empty if nothing.
+        ridge_a: (a,) value to add to each row's diagonal, bias included; empty if nothing.
     """
 
     rows: Table
@@ -94,7 +96,7 @@ class Prior(NamedTuple):
 
 
 class DrawKey(NamedTuple):
-    """Key of random draws: a seed, a purpose and a sweep."""
+    """Key for random draws: a seed, a purpose and a sweep."""
 
     seed: np.uint64
     what: int
@@ -102,7 +104,7 @@ class DrawKey(NamedTuple):
 
 
 def group(a_r: npt.NDArray[np.int64], n_a: int, others: list[Keys], targets_r: Table) -> Grouped:
-    """Sort ratings by side a (stable), so that its rows can be drawn."""
+    """Sort ratings by side a (stable), ready to draw its rows."""
     order_r = np.argsort(a_r, kind="stable")
     starts_a = np.searchsorted(a_r[order_r], np.arange(n_a + 1))
     b_r = others[0][order_r]
@@ -111,7 +113,10 @@ def group(a_r: npt.NDArray[np.int64], n_a: int, others: list[Keys], targets_r: T
 
 
 def make_prior(mean: Floats, precision: Floats, alpha: float, length: int, spread: float = 1.0) -> Prior:
-    """Return the normal prior of a row in the kernel's form; `length` is that of a padded row."""
+    """Return a row's normal prior in the kernel's form.
+
+    `length` is a padded row's length.
+    """
     d = len(mean) - 1
     rows, weighed = zero_rows(length + 2, length), precision @ mean / alpha
     rows[: d + 1, :d] = precision[:, 1:] / alpha
@@ -133,17 +138,19 @@ def draw_side(
     key: DrawKey,
     threads: int = 1,
 ) -> None:
-    """Draw all rows of `own` that have ratings, in place; the other rows stay.
+    """Draw all rows of `own` with ratings, in place.
+
+    Other rows stay.
 
     Args:
         own: side to draw.
-        fixed: sums of the bags of the same rows, which stay; an empty table if there are none.
+        fixed: bag sums of the same rows, which stay; an empty table if there are none.
         b: current state of the second side.
-        c: current state of the third side; a table of one row if there is none.
+        c: current state of the third side; a one-row table if there is none.
         ratings: in the order of `own`.
         prior: prior of a row.
         key: key of the draws.
-        threads: rows are divided among them; they change no bit.
+        threads: they share the rows and change no bit.
     """
 
     def draw(start: int) -> None:
@@ -174,7 +181,10 @@ def _draw_rows(
     key: DrawKey,
     place: tuple[int, int, Table],
 ) -> None:
-    """Draw rows start to stop; `work` holds the matrix, right side, solution, h of DEEP ratings and z."""
+    """Draw rows start to stop.
+
+    `work` holds the matrix, right side, solution, h for DEEP ratings, and z.
+    """
     start, stop, work = place
     length = work.shape[1]
     matrix, h = work[: length + 2 + DEEP], work[length + 2 + DEEP : length + 2 + 2 * DEEP]
@@ -204,7 +214,10 @@ def _add_ratings(
     ratings: Grouped,
     a: int,
 ) -> float:
-    """Add h_r' to the first row, h_r h_r' to the others and t_r h_r' to the last; return sum of t_r."""
+    """Add a row's ratings to its matrix; return sum of t_r.
+
+    h_r' goes to the first row, h_r h_r' to the others and t_r h_r' to the last.
+    """
     total, zero, length = 0.0, np.float32(0), h.shape[1]
     t, ones = np.zeros(DEEP, np.float32), np.ones(DEEP, np.float32)
     last = ratings.starts_a[a + 1]
@@ -234,9 +247,12 @@ def _fill_fixed_part(
     ratings: Grouped,
     which: tuple[int, int],
 ) -> np.float32:
-    """Set h_n = b + c + fixed; return t_r, the rating minus the part of the other sides alone."""
+    """Set h_n = b + c + fixed; return t_r.
+
+    t_r is the rating minus what the other sides alone explain.
+    """
     a, r = which
-    # Unsigned, so that compiled code does not test each index for being negative.
+    # Unsigned, so compiled code does not test each index for a negative value.
     b, c = np.uint32(ratings.b_r[r]), np.uint32(ratings.c_r[r])
     second, third = others
     target = ratings.targets_r[r] - second.biases[b]
@@ -255,7 +271,10 @@ def _fill_fixed_part(
 
 @compile_kernel
 def _factor(matrix: Table, dims: int, pivot: np.float32, y0: np.float32) -> None:
-    """Compute the rows of U in place, bias first, then in eights; put U'^-1 rhs behind the right side."""
+    """Compute U in place: bias row, then eight at once.
+
+    U'^-1 rhs goes behind the right side.
+    """
     rhs, spare = matrix.shape[1] + 1, matrix.shape[1] + 2
     _scale(matrix[0], np.float32(1) / pivot)
     _subtract(matrix[rhs], matrix[0], y0, 0)
@@ -281,7 +300,10 @@ def _factor(matrix: Table, dims: int, pivot: np.float32, y0: np.float32) -> None
 
 @compile_kernel
 def _solve_back(matrix: Table, z: Table, prior: Prior, pivot: np.float32, y0: np.float32) -> np.float32:
-    """Solve U x = y + noise: put the factors into the row behind y, return the bias."""
+    """Solve U x = y + noise; return the bias.
+
+    The factors go into the row behind y.
+    """
     y, x, spread = matrix.shape[1] + 2, matrix.shape[1] + 3, np.float32(prior.spread)
     for n in range(matrix.shape[1]):
         matrix[x, n] = np.float32(0)
@@ -293,7 +315,7 @@ def _solve_back(matrix: Table, z: Table, prior: Prior, pivot: np.float32, y0: np
 
 @compile_kernel
 def _add_ridge(matrix: Table, prior: Prior, a: int) -> float:
-    """Add the row's ridge to the diagonal of the factors; return the part of the bias."""
+    """Add a row's ridge to the diagonal; return the bias's part."""
     if len(prior.ridge_a) == 0:
         return 0.0
     for d in range(prior.dims):
@@ -332,7 +354,10 @@ def _minus_eight(t: Table, k: int) -> tuple[np.float32, ...]:
 
 @compile_kernel
 def _before(matrix: Table, k: int, i: int) -> tuple[np.float32, ...]:
-    """Return minus column i of U for the factors k to k + 7; 0 for those from i on."""
+    """Return minus column i of U for factors k to k + 7.
+
+    Those from i on are 0.
+    """
     zero = np.float32(0)
     return (
         -matrix[1 + k, i],

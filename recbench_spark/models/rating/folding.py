@@ -1,4 +1,4 @@
-"""Fold-in of prefixes by the rating models that allow it, with the settings that they were fitted with."""
+"""Fold-in of prefixes by rating models, with their fitted settings."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ FOLDING_KINDS = ("als", "als_wr", "implicit_als", "sgd_mf")
 def choose_fold_in(
     settings: RatingSettings, items: int | None = None, threshold: float | None = None
 ) -> FoldInSettings:
-    """Return the fold-in of a fitted model.
+    """Return a fitted model's fold-in.
 
     Args:
         settings: those of the fit.
-        items: number of items in the ridge of iALS, as in the fit; None: those that training knows.
+        items: number of items in the ridge of iALS, as in the fit; None: only items known in training.
         threshold: lowest rating of a liked row, for models of pairs; None: above 0.
 
     Raises:
-        ConfigError: users of this kind of model cannot be folded in, or not without a regulariser.
+        ConfigError: this kind cannot fold users in, or not without a regulariser.
     """
     if isinstance(settings, ImplicitAlsSettings):
         strengths = (settings.unobserved_weight, settings.regulariser, settings.frequency)
@@ -63,7 +63,9 @@ def _choose_product_ridge(settings: ProductAlsSettings, threshold: float | None)
 def make_prefix_folder(
     settings: RatingSettings, model: RatingModel, known_i: Bools, threshold: float | None = None
 ) -> PrefixFolder:
-    """Make the folder of a fitted model, as a task of a night makes it from stored vectors.
+    """Make the prefix folder for a fitted model in memory.
+
+    A task in a night makes the same one from stored vectors.
 
     Args:
         settings: those of the fit.
@@ -81,7 +83,10 @@ def make_prefix_folder(
 
 
 def _choose_sgd_ridges(settings: SgdSettings) -> RidgeFoldIn:
-    """Return the regularisers of a user's factors and bias; users of a model without biases have none."""
+    """Return the ridges on a user's factors and bias.
+
+    A model without biases has no ridge for them.
+    """
     ridges = settings.regularisers
     if "users" in settings.centring:
         raise ConfigError(

@@ -1,17 +1,17 @@
-"""Factors of bags: all items that a user rated, or all users who rated an item, drawn one by one.
+"""Factors of bags, drawn one number after the other.
 
-A bag belongs to a row a of a side (a user), holds features j (items), each with x_a = 1 / sqrt(size of
-the bag), and adds s_a = sum_j x_a z_j to all ratings of that row. s_a interacts with all other features
-of the rating, and the features of the bag with each other, 1/2 (s_a^2 - sum_j x_a^2 z_j^2) per factor. So
-a rating's derivative by z_j is x_a (o_r + s_a - x_a z_j), where o_r are the rating's other factors, and
-the draw of z_j needs just five sums over the ratings of a row. They are computed once per row and factor
-and updated while features change: the cost of a sweep is the size of the bags, not their size times the
-ratings of each row. Source: Rendle, "Scaling factorization machines to relational data" (VLDB 2013),
-section 4; single factors as in Freudenthaler, Schmidt-Thieme and Rendle, "Bayesian factorization
-machines" (2011).
+A bag holds all items a user rated, or all users who rated an item. It belongs to a row a on a side (a user)
+and holds features j (items), each with x_a = 1 / sqrt(bag size). It adds s_a = sum_j x_a z_j to all ratings
+in its row. s_a interacts with all other features behind the rating, and the bag's features with each other,
+1/2 (s_a^2 - sum_j x_a^2 z_j^2) per factor. So a rating's derivative by z_j is x_a (o_r + s_a - x_a z_j),
+where o_r are the rating's other factors, and the draw of z_j needs just five sums over a row's ratings.
+They are computed once per row and factor, and updated while features change: a sweep costs the bag sizes,
+not bag sizes times ratings per row. Source: Rendle, "Scaling factorization machines to relational data"
+(VLDB 2013), section 4; single factors as in Freudenthaler, Schmidt-Thieme and Rendle, "Bayesian
+factorization machines" (2011).
 
-Axes: a rows that have a bag, j features, r ratings in the order of a, k = 1 + d numbers of a feature,
-bias first.
+Axes: a rows with a bag, j features, r ratings in the order of a, k = 1 + d numbers of a feature, bias
+first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Bag(NamedTuple):
-    """The features in the bag of each row.
+    """The features in each row's bag, and each feature's owners.
 
     Attributes:
         starts_a: (a + 1,) bounds of each bag.
@@ -48,7 +48,7 @@ class Bag(NamedTuple):
 
 
 class BagPrior(NamedTuple):
-    """Prior N(mean, precision^-1) of a feature's numbers, with alpha."""
+    """Prior N(mean, precision^-1) on a feature's numbers, with alpha."""
 
     mean: Floats
     precision: Floats
@@ -56,7 +56,10 @@ class BagPrior(NamedTuple):
 
 
 class FeatureDraw(NamedTuple):
-    """Seed, purpose and sweep of draws; `spread` 0 gives conditional means."""
+    """Key for draws: seed, purpose, sweep.
+
+    `spread` 0 gives conditional means.
+    """
 
     seed: np.uint64
     what: int
@@ -65,11 +68,11 @@ class FeatureDraw(NamedTuple):
 
 
 COUNT, SUM_O, SUM_OO, SUM_E, SUM_EO, BAG = range(6)
-"""Columns of the sums of a row: ratings, o, o^2, residual e, e o; and s_a of the current factor."""
+"""Columns in a row's sums: ratings, o, o^2, residual e, e o; and s_a for the current factor."""
 
 
 def make_bag(a_r: Ints, j_r: Ints, n_a: int, n_j: int) -> Bag:
-    """Return the bag of each row: all features of its ratings, each once."""
+    """Return each row's bag: its distinct features."""
     pairs = np.unique(a_r * n_j + j_r)
     a_n, j_n = pairs // n_j, pairs % n_j
     by_feature = np.argsort(j_n, kind="stable")
@@ -80,7 +83,10 @@ def make_bag(a_r: Ints, j_r: Ints, n_a: int, n_j: int) -> Bag:
 
 
 def bag_sums(bag: Bag, z_jk: Floats) -> tuple[Floats, Floats]:
-    """Return s_a (a, d) and the bias (a,): sum_j x_a w_j + 1/2 sum_d (s_ad^2 - sum_j x_a^2 z_jd^2)."""
+    """Return s_a (a, d) and the bias (a,) each bag adds.
+
+    The bias is sum_j x_a w_j + 1/2 sum_d (s_ad^2 - sum_j x_a^2 z_jd^2).
+    """
     sums_ak, squares_a = _bag_sums(bag, z_jk)
     return sums_ak[:, 1:], sums_ak[:, 0] + (np.square(sums_ak[:, 1:]).sum(axis=1) - squares_a) / 2
 
@@ -111,12 +117,12 @@ def draw_bag_factor(
     prior: BagPrior,
     draw: FeatureDraw,
 ) -> None:
-    """Draw number k of every feature in place, and update the residuals.
+    """Draw number k of every feature in place, update the residuals.
 
     Args:
         bag: features of each row.
         starts_a: (a + 1,) bounds of each row's ratings.
-        o_r: (r,) the rating's other factors of this number; ones for the bias (k = 0).
+        o_r: (r,) the rating's other factors for this number; ones for the bias (k = 0).
         e_r: (r,) residuals: rating minus prediction.
         z_jk: (j, 1 + d) the features.
         k: index of the number.
@@ -161,7 +167,7 @@ def _row_sums(bag: Bag, starts_a: Ints, o_r: Floats, e_r: Floats, z_jk: Floats, 
 def _conditional(
     bag: Bag, sums: Floats, z_jk: Floats, j: int, k: int, prior: BagPrior, noise: float
 ) -> float:
-    """Draw z_jk, with h_r as its derivative.
+    """Draw z_jk from its conditional; h_r is its derivative.
 
     Precision p = L_kk + alpha sum h^2, mean
     (L_kk m_k - sum_{l != k} L_kl (z_jl - m_l) + alpha (sum h e + z_jk sum h^2)) / p.
@@ -184,7 +190,10 @@ def _conditional(
 
 @compile_kernel
 def _replace(bag: Bag, sums: Floats, change_a: Floats, z_jk: Floats, j: int, k: int, new: float) -> None:
-    """Store the new number and correct its owners' sums: e_r falls by x (new - old) (o_r + rest)."""
+    """Store the new number and correct its owners' sums.
+
+    e_r falls by x (new - old) (o_r + rest).
+    """
     old = z_jk[j, k]
     z_jk[j, k] = new
     for n in range(bag.starts_j[j], bag.starts_j[j + 1]):

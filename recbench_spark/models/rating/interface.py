@@ -1,6 +1,8 @@
-"""The common interface of rating models: ratings in, a model of arrays out, predictions of pairs, one file.
+"""The common interface of rating models: fits, predictions, files.
 
-A fit depends on its arguments alone, so it can run as a task of its own, anywhere, with the same bits.
+A fit takes ratings and returns a model made from arrays, which predicts pairs and fits into one file. It
+depends on its arguments alone, so it can run as its own task, anywhere, with the same bits.
+
 Axes: r ratings, p pairs to predict, u users, i items, d dimensions, s steps (epochs, sweeps).
 """
 
@@ -24,15 +26,15 @@ UNSEEN = -1
 """Index of a user or item without training ratings."""
 
 MAX_RATE = 1000.0
-"""Largest learning rate; far below it every fit diverges."""
+"""Largest learning rate; every fit diverges far below it."""
 
 REAL = (-np.inf, np.inf)
-"""Scale without bounds, for numbers that are not clipped."""
+"""Scale without bounds, for numbers no one clips."""
 
 
 @dataclass(frozen=True)
 class Ratings:
-    """Ratings by dense index, validated by `check_ratings`.
+    """User-item ratings by dense index, validated by `check_ratings`.
 
     Attributes:
         users_r: (r,) user of each rating, below `n_users`.
@@ -57,7 +59,10 @@ class Ratings:
         return len(self.ratings_r)
 
     def rows(self, chosen: npt.NDArray[Any]) -> Ratings:
-        """Return some of the ratings, with the same users and items; `chosen`: a mask or row numbers."""
+        """Return some ratings, with the same users and items.
+
+        `chosen`: a mask or row numbers.
+        """
         times_r = None if self.times_r is None else self.times_r[chosen]
         parts = self.users_r[chosen], self.items_r[chosen], self.ratings_r[chosen]
         return Ratings(*parts, self.n_users, self.n_items, self.scale, times_r)
@@ -65,39 +70,46 @@ class Ratings:
 
 @runtime_checkable
 class RatingModel(Protocol):
-    """A fitted model: a frozen dataclass of arrays and numbers, so that `registry.save` can write it."""
+    """A fitted model which predicts pairs.
+
+    It is a frozen dataclass with arrays and numbers, so `registry.save` can write it.
+    """
 
     kind: ClassVar[str]
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """Return (p,) predicted ratings within the scale; an unseen user or item has index `UNSEEN`.
+        """Return (p,) predicted ratings within the scale.
 
-        Raises DataError for an index out of range, and if the model needs times and gets none.
+        An unseen user or item has index `UNSEEN`. Raises DataError for an index out of range, and if the
+        model needs times and gets none.
         """
         ...
 
 
 @runtime_checkable
 class ScoringModel(RatingModel, Protocol):
-    """A fitted model that ranks by scores of its own, where no product of two vectors gives them."""
+    """A fitted model which ranks by its own scores.
+
+    Such scores are no product of two vectors.
+    """
 
     def score(self, users_b: Indices, items_i: Indices) -> Floats:
-        """Return (b, i) finite scores of users and items by index.
+        """Return (b, i) finite scores for users and items by index.
 
-        The ranking calls this for one user at a time, with the same items in the same order. So no
-        batch of users changes a score, whatever the function computes inside.
+        The ranking calls this for one user at a time, with the same items in the same order. So no batch of
+        users changes a score, whatever the function computes inside.
         """
         ...
 
 
 class Fit(NamedTuple):
-    """Result of a fit.
+    """A learner's result: the model and its watched errors.
 
     Attributes:
         model: the fitted model.
         rmse_s: (s,) RMSE on the watched ratings after each step; empty without them.
-        watched_p: (p,) predictions of the watched ratings; for a sampler the mean over all samples, of
-            which the model may store only some. Empty without watched ratings.
+        watched_p: (p,) predictions for the watched ratings. A sampler gives the mean over all samples, and
+            may store only some in the model. Empty without watched ratings.
         steps: number of epochs or sweeps.
     """
 
@@ -108,18 +120,24 @@ class Fit(NamedTuple):
 
 
 class RatingSettings(Strict):
-    """Settings of a learner; `kind` names it, the other fields are its own."""
+    """Settings of a learner; `kind` names it.
+
+    Other fields are its own.
+    """
 
     kind: str
 
 
 class FitCall(Protocol):
-    """The signature of a learner; see `registry.FAMILIES`."""
+    """The call signature of all learners; see `registry.FAMILIES`."""
 
     def __call__(
         self, train: Ratings, settings: Any, seed: int, watched: Ratings | None = None, threads: int = 1
     ) -> Fit:
-        """Fit to `train`; measure `watched` without learning from it; `threads` changes no bit."""
+        """Fit to `train`; measure `watched` without learning from it.
+
+        `threads` changes no bit.
+        """
         ...
 
 
@@ -134,11 +152,11 @@ def check_ratings(
     n_items: int | None = None,
     lowest: int = 0,
 ) -> Ratings:
-    """Return ratings that a learner can take, or raise a DataError that names a wrong row and the reason.
+    """Return valid ratings, ready for a learner.
 
     `n_users` and `n_items` default to the largest index plus one. `lowest`: smallest index, `UNSEEN` where
-    rows may have it. Raises DataError for columns of unequal
-    length, no rating at all, NaN, a rating outside the scale, an index out of range.
+    rows may have it. Raises DataError with a wrong row and the reason: columns of unequal length, no rating
+    at all, NaN, a rating outside the scale, an index out of range.
     """
     users, items = _whole(users_r, "users"), _whole(items_r, "items")
     ratings = np.asarray(ratings_r, np.float64)
@@ -160,9 +178,10 @@ def rmse(predicted_p: Floats, ratings_p: Floats) -> float:
 
 
 def indices_with_unseen(indices_p: npt.ArrayLike, size: int, what: str) -> Indices:
-    """Replace `UNSEEN` by `size`, the row after the last, which holds the values of unseen users or items.
+    """Replace `UNSEEN` by `size`, the row after the last.
 
-    Raises DataError for an index below -1 or from `size` on.
+    This row holds the values for unseen users or items. Raises DataError for an index below -1 or from
+    `size` on.
     """
     indices = _whole(indices_p, f"{what}s")
     wrong = (indices < UNSEEN) | (indices >= size)
@@ -175,7 +194,7 @@ def indices_with_unseen(indices_p: npt.ArrayLike, size: int, what: str) -> Indic
 
 
 def add_unseen_row(table: npt.NDArray[Any], row: Any = 0.0) -> npt.NDArray[Any]:
-    """Append the row of unseen users or items to a table: zeros by default."""
+    """Append the row for unseen users or items, zeros by default."""
     last = np.broadcast_to(np.asarray(row, table.dtype), (1, *table.shape[1:]))
     return np.concatenate([table, last])
 
@@ -183,7 +202,7 @@ def add_unseen_row(table: npt.NDArray[Any], row: Any = 0.0) -> npt.NDArray[Any]:
 def in_blocks(
     predict: Callable[[Indices, Indices], Floats], users_p: Indices, items_p: Indices, block: int = 1 << 16
 ) -> Floats:
-    """Predict block by block, so that gathered rows of factors stay small."""
+    """Predict block by block to keep gathered factor rows small."""
     starts = range(0, len(users_p), block)
     parts = [predict(users_p[at : at + block], items_p[at : at + block]) for at in starts]
     return np.concatenate(parts) if parts else np.zeros(0)

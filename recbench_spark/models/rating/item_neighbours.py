@@ -1,9 +1,9 @@
-"""Item neighbours for ratings: a user's ratings of similar items, as deviations from shrunken means.
+"""Item neighbours for ratings: predict from a user's similar items.
 
-r_ui = c_ui + sum_j s_ij (r_uj - c_uj) / (sum_j |s_ij|) over the k items j that the user has rated and
-that
-are most similar to i; s_ij = n_ij / (n_ij + shrinkage) times the correlation of the deviations over
-the n_ij users of both. Source: Koren, "Factor in the neighbors" (TKDD 2010), section 3.1.
+r_ui = c_ui + sum_j s_ij (r_uj - c_uj) / (sum_j |s_ij|) with c_ui from shrunken means. j runs over the k
+items most similar to i among those the user has rated. s_ij = n_ij / (n_ij + shrinkage) times the
+correlation of the deviations over the n_ij users with both items. Source: Koren, "Factor in the neighbors"
+(TKDD 2010), section 3.1.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from recbench_spark.models.rating.interface import (
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_deviations
 
 LARGEST = 40_000
-"""Largest number of items: their similarities are one matrix of 6.4 GB of float32."""
+"""Largest number of items: their similarities fill one float32 matrix with 6.4 GB."""
 
 
 class ItemNeighboursSettings(RatingSettings):
-    """Settings: the number of neighbours, and the shrinkage of similarities and means."""
+    """Settings: the number of neighbours, and shrinkage."""
 
     kind: Literal["item_neighbours"] = "item_neighbours"
     neighbours: Annotated[int, Field(ge=1)] = 40
-    """Neighbours of an item that predict, at most."""
+    """Most neighbours used to predict an item."""
     shrinkage: Annotated[float, Field(ge=0)] = 100.0
-    """Common users at a similarity of 0 that are added to each pair's."""
+    """Pseudo-users with similarity 0 added to each pair's common users."""
     user_shrinkage: Annotated[float, Field(ge=0)] = 10.0
-    """Ratings at the overall mean that are added to each user's."""
+    """Pseudo-ratings at the overall mean added to each user's ratings."""
     item_shrinkage: Annotated[float, Field(ge=0)] = 25.0
-    """Ratings at the overall mean that are added to each item's."""
+    """Pseudo-ratings at the overall mean added to each item's ratings."""
 
 
 @dataclass(frozen=True)
 class ItemNeighbours:
-    """Similarities of all items and the deviations of all users.
+    """Predicts from item similarities and all users' deviations.
 
     Attributes:
         mean: mean of all ratings; the centre c_ui is its sum with the two biases.
@@ -76,7 +76,10 @@ class ItemNeighbours:
     kind: ClassVar[str] = "item_neighbours"
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """Return (p,) predictions; without known ids or a rated neighbour, the centre alone."""
+        """Return (p,) predictions.
+
+        Without known ids or a rated neighbour it is the centre alone.
+        """
         centre = RatingMeans(self.mean, self.bias_u, self.bias_i, self.scale)
         predicted_p = centre.baseline(users_p, items_p)
         seen = np.flatnonzero((np.asarray(users_p) != UNSEEN) & (np.asarray(items_p) != UNSEEN))
@@ -93,9 +96,9 @@ def fit_item_neighbours(
     watched: Ratings | None = None,
     threads: int = 1,
 ) -> Fit:
-    """Fit means, then similarities of the remaining deviations; neither seed nor threads matter.
+    """Fit means, then similarities between the remaining deviations.
 
-    Raises DataError for more items than one similarity matrix can hold.
+    Neither seed nor threads matter. Raises DataError for more items than one similarity matrix can hold.
     """
     if train.n_items > LARGEST:
         raise DataError(
@@ -122,14 +125,15 @@ def fit_item_neighbours(
 
 
 def similarities(left_ui: Any, shrinkage: float) -> npt.NDArray[np.float32]:
-    """Return (i, i) n_ij / (n_ij + shrinkage) sum e_ui e_uj / sqrt(sum e_ui^2 sum e_uj^2).
+    """Return (i, i) shrunken correlations between items.
 
-    All sums are over the users of both items.
+    n_ij / (n_ij + shrinkage) sum e_ui e_uj / sqrt(sum e_ui^2 sum e_uj^2). All sums are over users with both
+    items.
     """
     there, squares = left_ui.copy(), left_ui.copy()
     there.data, squares.data = np.ones_like(left_ui.data), left_ui.data**2
     together = (there.T @ there).toarray()
-    norms = (squares.T @ there).toarray()  # (i, j): sum of e_ui^2 over the users of both
+    norms = (squares.T @ there).toarray()  # (i, j): sum of e_ui^2 over users with both
     products = (left_ui.T @ left_ui).toarray()
     scale = np.sqrt(norms * norms.T) * (together + shrinkage)
     similarity = np.divide(products * together, scale, out=np.zeros_like(products), where=scale > 0)
@@ -145,7 +149,10 @@ def _predict_deviation(
     similarity_ij: npt.NDArray[np.float32],
     neighbours: int,
 ) -> Floats:
-    """Return sum s (r - c) / sum |s| over the most similar rated items; ties: smaller item first."""
+    """Return sum s (r - c) / sum |s| over similar rated items.
+
+    Among equally similar ones the smaller item comes first.
+    """
     starts_u, items_r, left_r = history
     out = np.zeros(len(users_p))
     for p in range(len(users_p)):

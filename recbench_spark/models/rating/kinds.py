@@ -1,7 +1,7 @@
-"""Rating models as models of a benchmark file: `{name: my_model, kind: sgd_mf, dims: 64, seed: 1}`.
+"""Rating models as benchmark-file models, e.g. `{name: mine, kind: sgd_mf, dims: 64}`.
 
-Each learner of `registry` has a class here: its settings and those that every model has. `means` is in
-`models.means`, because a night fits it on the cluster.
+Each learner in `registry` has a class here, which joins its settings with those of every model. `means` is
+in `models.means`, because a night fits it on the cluster.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from recbench_spark.models.rating.sgd import SgdSettings
 from recbench_spark.models.settings import LearntItems
 
 VECTORS = ("rating_vectors", "trained_items")
-"""Revisions of kinds whose vectors rank; the first one changes no rating that they predict."""
+"""Revisions for kinds which rank by vectors. The first one changes no predicted rating."""
 
 
 class RatingModelConfig(LearntItems):
-    """A learner of `models.rating` in one task; `seed` is that of all its draws."""
+    """A learner from `models.rating`, fitted in one task."""
 
     seed: Seed = 42
-    """Seed of every random choice of the fit."""
+    """Seed of every random choice in the fit."""
 
     @property
     def folds_given_rows(self) -> bool:
@@ -47,10 +47,10 @@ class RatingModelConfig(LearntItems):
 
 
 class AlsModel(ProductAlsSettings, RatingModelConfig):
-    """Alternating least squares of products, with MLlib's objective: of confidence in pairs, or ratings.
+    """Alternating least squares of products, with MLlib's objective.
 
-    With `implicit` it is the model of `implicit_als` with `unobserved_weight` 1 / alpha, up to the scale of
-    its scores; the regulariser counts the pairs of a row alone.
+    It learns confidence in pairs, or ratings. With `implicit` it equals `implicit_als` with
+    `unobserved_weight` 1 / alpha, up to the scale of its scores; the regulariser counts only a row's pairs.
     """
 
     revised: ClassVar[tuple[str, ...]] = ("trained_items",)
@@ -65,7 +65,10 @@ class AlsWrModel(AlsSettings, RatingModelConfig):
 
 
 class BayesianMfModel(BayesianSettings, RatingModelConfig):
-    """Bayesian matrix factorisation by Gibbs sampling: timeSVD, SVD++ and similar models by `features`."""
+    """Bayesian matrix factorisation by Gibbs sampling.
+
+    Its `features` make it timeSVD, SVD++ or a similar model.
+    """
 
     kind: Literal["bayesian_mf"]
 
@@ -77,7 +80,7 @@ class ItemNeighboursModel(ItemNeighboursSettings, RatingModelConfig):
 
 
 class Nsvd1Model(NsvdSettings, RatingModelConfig):
-    """NSVD1: users as sums of the items that they rated."""
+    """NSVD1: users as sums over their rated items' factors."""
 
     revised: ClassVar[tuple[str, ...]] = VECTORS
     kind: Literal["nsvd1"]
@@ -103,7 +106,7 @@ class ImplicitAlsMfModel(ImplicitAlsSettings, RatingModelConfig):
 
 
 class LogisticMfModel(LogisticSettings, RatingModelConfig):
-    """Matrix factorisation with a logistic loss and drawn negatives, for ranking."""
+    """Logistic matrix factorisation with drawn negatives, for ranking."""
 
     kind: Literal["logistic_mf"]
 
@@ -115,30 +118,37 @@ class WmfModel(WmfSettings, RatingModelConfig):
 
 
 class GmfModel(GmfSettings, RatingModelConfig):
-    """Generalised matrix factorisation: products with learnt weights and a logistic loss, for ranking."""
+    """Generalised matrix factorisation, for ranking.
+
+    Products have learnt weights and a logistic loss.
+    """
 
     kind: Literal["gmf"]
 
 
 class MlpModel(MlpSettings, RatingModelConfig):
-    """A network of a user and an item with a logistic loss, for ranking."""
+    """A user-item network with a logistic loss, for ranking."""
 
     kind: Literal["mlp"]
 
 
 class NeumfModel(NeumfSettings, RatingModelConfig):
-    """NeuMF: a network and products of factors with a logistic loss, for ranking."""
+    """NeuMF: a network plus factor products, for ranking.
+
+    Its loss is logistic.
+    """
 
     kind: Literal["neumf"]
 
 
 class VectorModel(RatingModelConfig):
-    """Base of a model of another package that returns vectors or scores: `kind: my_models:MyModel`.
+    """Base for another package's model: `kind: my_models:MyModel`.
 
-    A subclass has a `kind` of its own, settings with defaults, and the function `fit`. It needs no Spark:
-    a task calls `fit` with the training pairs, and stores, ranks and measures what it returns. The module
-    lies beside the YAML file, in the working folder or on PYTHONPATH, or goes with `--py-files`. Raise
-    `version` when the code changes: a fit of the same settings, data and version is not repeated.
+    A subclass returns vectors or scores. It has its own `kind`, settings with defaults, and the function
+    `fit`. It needs no Spark: a task calls `fit` with the training pairs, and stores, ranks and measures the
+    result. The module lies beside the YAML file, in the working folder or on PYTHONPATH, or goes with
+    `--py-files`. Raise `version` when the code changes: a fit with equal settings, data and version is not
+    repeated.
 
         class MyModel(VectorModel):
             kind: Literal["my_model"]
@@ -151,7 +161,7 @@ class VectorModel(RatingModelConfig):
     gives (users, items) numbers for arrays of indices (`own.BlockScores`).
 
     Attributes:
-        positives: `all`: every rated pair is learnt from; `relevant`: those that the metric counts.
+        positives: `all`: learn from every rated pair; `relevant`: only from those the metric counts.
     """
 
     fitted_by_version: ClassVar[bool] = True
@@ -159,18 +169,24 @@ class VectorModel(RatingModelConfig):
     positives: Literal["all", "relevant"] = "all"
 
     def fit(self, ratings: Ratings, seed: int) -> Vectors | BlockScores:
-        """Return `Vectors` or an object with `score`, from pairs by dense index and the model's seed."""
+        """Return `Vectors`, or an object with `score`.
+
+        It gets pairs by dense index, and the model's seed.
+        """
         raise NotImplementedError
 
     def learner(self) -> VectorLearner:
-        """Return the settings as a task gets them: the class by name, and the settings that fit it."""
+        """Return settings for a task: class name and fields."""
         mine = self.model_dump(exclude=set(RatingModelConfig.model_fields))
         kind = f"{type(self).__module__}:{type(self).__qualname__}"
         return VectorLearner(kind=kind, positives=self.positives, version=self.version, settings=mine)
 
 
 def learner_settings(model: ModelConfig) -> RatingSettings:
-    """Return the settings of a model's learner. Raise ConfigError if it is no rating model."""
+    """Return a model's learner settings.
+
+    Raises ConfigError if it is no rating model.
+    """
     if isinstance(model, VectorModel):
         return model.learner()
     if model.kind not in ALL_FAMILIES:
@@ -184,5 +200,5 @@ def learner_settings(model: ModelConfig) -> RatingSettings:
 
 
 def model_seed(model: ModelConfig) -> int:
-    """Return the seed of a model; 0 for means, which draw nothing."""
+    """Return a model's seed; 0 for means, which draw nothing."""
     return 0 if isinstance(model, MeansModel) else int(getattr(model, "seed", 0))

@@ -1,10 +1,10 @@
-"""Logistic matrix factorisation of pairs, by descent over pairs and drawn negatives.
+"""Logistic matrix factorisation: descent over pairs and drawn negatives.
 
-An observed pair should have a high score s_ui = b + b_u + b_i + p_u . q_i, and `negatives` items, drawn
-uniformly for each pair, a low one: sum over pairs of -log sigma(s_ui) - sum over negatives of log(1 -
-sigma(s_uj)), with an L2 regulariser at each step. A drawn item may be one of the user's own, as in the
-source. Source: Rendle, Krichene, Zhang and Anderson, "Neural collaborative filtering vs. matrix
-factorization revisited" (RecSys 2020), section 3.
+An observed pair should have a high score s_ui = b + b_u + b_i + p_u . q_i. Its `negatives` items, drawn
+uniformly, should have a low one: sum over pairs of -log sigma(s_ui) - sum over negatives of log(1 -
+sigma(s_uj)), with an L2 regulariser at each step. A drawn item may be the user's own, as in the source.
+Source: Rendle, Krichene, Zhang and Anderson, "Neural collaborative filtering vs. matrix factorization
+revisited" (RecSys 2020), section 3.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from recbench_spark.models.rating.shuffling import hash_order, permutation
 from recbench_spark.models.rating.simd import dot_rows, pad_dims, step_rows, zero_rows
 
 NEGATIVES = 3
-"""Purpose of the draws of negatives; 0 and 1 are the draws of the factors at the start."""
+"""Purpose for draws of negatives; 0 and 1 draw the factors at the start."""
 
 
 class LogisticSettings(RatingSettings):
@@ -32,11 +32,11 @@ class LogisticSettings(RatingSettings):
 
     kind: Literal["logistic_mf"] = "logistic_mf"
     dims: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Factors of a user and of an item."""
+    """Number of factors for each user and item."""
     epochs: Annotated[int, Field(ge=1)] = 64
     """Passes over the pairs."""
     negatives: Annotated[int, Field(ge=1, le=1000)] = 8
-    """Items drawn for each pair that the user has not rated."""
+    """Items drawn for each pair, uniformly from all items."""
     rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.002
     """Learning rate."""
     regulariser: Annotated[float, Field(ge=0)] = 0.005
@@ -46,7 +46,10 @@ class LogisticSettings(RatingSettings):
 
 
 class Logistic(NamedTuple):
-    """The learnt numbers; the overall bias is an array of one."""
+    """Learnt parameters, changed in place by each epoch.
+
+    The overall bias is an array with one number.
+    """
 
     bias: Table
     b_u: Table
@@ -58,7 +61,10 @@ class Logistic(NamedTuple):
 def fit_logistic(
     train: Ratings, settings: LogisticSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Descend over pairs, shuffled by hash each epoch; one thread. Raises DivergedError."""
+    """Descend over pairs, shuffled by hash each epoch.
+
+    It takes one thread. Raises DivergedError.
+    """
     learnt, first_r = start(train, settings, seed), hash_order(train, seed)
     for epoch in range(settings.epochs):
         order_r = first_r[permutation(len(train), seed, epoch)]
@@ -75,7 +81,10 @@ def fit_logistic(
 
 
 def start(train: Ratings, settings: LogisticSettings, seed: int) -> Logistic:
-    """Return biases of 0 and factors by hash; users and items without pairs have zero factors."""
+    """Return zero biases and factors drawn by hash.
+
+    Users and items without pairs have zero factors.
+    """
     tables = []
     for at, (key_r, rows) in enumerate(((train.users_r, train.n_users), (train.items_r, train.n_items))):
         table, seen = zero_rows(rows, pad_dims(settings.dims)), np.unique(key_r)

@@ -1,6 +1,7 @@
-"""Scores by several samples of factors: the mean over samples of biases and products.
+"""Scores averaged over several factor samples.
 
-Axes: n samples, u users, i items, b users of a block, d dimensions.
+A score is the mean over samples of biases and products. Axes: n samples, u users, i items, b users in a
+block, d dimensions.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from recbench_spark.models.rating.interface import Floats, Indices
 from recbench_spark.models.rating.sgd import Table
 
 Sides = tuple[Table, Table, Table, Table]
-"""Factors (n, u, d) and biases (n, u) of users, then those of items."""
+"""Users' factors (n, u, d) and biases (n, u), then the items'."""
 
 
 def mean_products(sides: Sides, users_b: Indices, items_i: Indices) -> Floats:
-    """Return (b, i) the means over samples of b_u + b_i + p_u . q_i, in float64 and in a written order.
+    """Return (b, i) means over samples of b_u + b_i + p_u . q_i.
 
-    A score depends on its user and item alone, not on the block. Nothing but the result is held.
+    The float64 sum has a fixed order. A score depends on its user and item alone, not on the block. Only
+    the result is held.
     """
     out_bi = np.zeros((len(users_b), len(items_i)))
     tables = tuple(readonly(np.ascontiguousarray(table)) for table in sides)
@@ -29,7 +31,7 @@ def mean_products(sides: Sides, users_b: Indices, items_i: Indices) -> Floats:
 
 @compile_kernel
 def _fill_means(sides: Sides, users_b: Indices, items_i: Indices, out_bi: Floats) -> None:
-    """Sum sample by sample; within a sample the biases first, then the products by dimension."""
+    """Sum sample by sample: biases first, then products by dimension."""
     factors_u, biases_u, factors_i, biases_i = sides
     samples, dims = factors_u.shape[0], factors_u.shape[2]
     for b in range(len(users_b)):

@@ -1,8 +1,9 @@
-"""Means of users and items, shrunk towards the overall mean: the baseline of every rating model.
+"""Shrunken means of users and items: the baseline for rating models.
 
-r_ui = mu + b_u + b_i, where the deviation of the side that comes first is
+r_ui = mu + b_u + b_i. Means shrink towards the overall mean mu. The deviation of the first side is
 b_i = sum_{u of i} (r_ui - mu) / (n_i + k_I), and of the other
 b_u = sum_{i of u} (r_ui - mu - b_i) / (n_u + k_U).
+
 Source: Koren and Bell, "Advances in collaborative filtering" (2011), section 5.2.1.
 """
 
@@ -27,20 +28,23 @@ from recbench_spark.models.rating.interface import (
 
 
 class MeansSettings(RatingSettings):
-    """Settings: the means, their order, and their shrinkage as a number of ratings at the overall mean."""
+    """Settings: which means, in which order, and their shrinkage.
+
+    Shrinkage counts ratings at the overall mean.
+    """
 
     kind: Literal["means"] = "means"
     means: Literal["global", "users", "items", "items_users", "users_items"] = "items_users"
-    """The means, in the order in which they are taken off."""
+    """The means, in the order of subtraction."""
     user_shrinkage: Annotated[float, Field(ge=0)] = 10.0
-    """Ratings at the overall mean that are added to each user's."""
+    """Pseudo-ratings at the overall mean added to each user's ratings."""
     item_shrinkage: Annotated[float, Field(ge=0)] = 25.0
-    """Ratings at the overall mean that are added to each item's."""
+    """Pseudo-ratings at the overall mean added to each item's ratings."""
 
 
 @dataclass(frozen=True)
 class RatingMeans:
-    """The model mu + b_u + b_i, clipped to the scale.
+    """Predicts mu + b_u + b_i, clipped to the scale.
 
     Attributes:
         mean: mu, the mean of all ratings.
@@ -57,7 +61,10 @@ class RatingMeans:
     kind: ClassVar[str] = "means"
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """Return (p,) mu + b_u + b_i; an unseen user or item has deviation 0."""
+        """Return (p,) mu + b_u + b_i.
+
+        An unseen user or item has deviation 0.
+        """
         return np.clip(self.baseline(users_p, items_p), self.scale[0], self.scale[1])
 
     def baseline(self, users_p: Indices, items_p: Indices) -> Floats:
@@ -72,7 +79,7 @@ class RatingMeans:
 def fit_means(
     train: Ratings, settings: MeansSettings, seed: int = 0, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Fit the means of the training part; neither seed nor threads matter."""
+    """Fit the training means; neither seed nor threads matter."""
     model = fit_deviations(train, settings)
     if watched is None:
         return Fit(model, np.zeros(0), np.zeros(0), 1)
@@ -81,7 +88,7 @@ def fit_means(
 
 
 def fit_deviations(train: Ratings, settings: MeansSettings) -> RatingMeans:
-    """Fit the deviations of one side, then those of the other side from the remainder."""
+    """Fit one side's deviations, then the other's from the remainder."""
     mean = float(train.ratings_r.mean())
     left_r = train.ratings_r - mean
     bias = {"users": np.zeros(train.n_users), "items": np.zeros(train.n_items)}
@@ -95,6 +102,6 @@ def fit_deviations(train: Ratings, settings: MeansSettings) -> RatingMeans:
 
 
 def _shrink_means(rows_r: Indices, left_r: Floats, size: int, shrinkage: float) -> Floats:
-    """Return sum / (n + k) of each row; 0 without ratings."""
+    """Return sum / (n + k) for each row; 0 without ratings."""
     sums, counts = np.bincount(rows_r, left_r, minlength=size), np.bincount(rows_r, minlength=size)
     return np.asarray(sums / np.maximum(counts + shrinkage, np.finfo(np.float64).tiny))

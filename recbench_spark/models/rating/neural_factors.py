@@ -1,10 +1,11 @@
-"""MLP and NeuMF of neural collaborative filtering: networks of a user and an item, fitted by Adam.
+"""MLP and NeuMF from neural collaborative filtering, fitted by Adam.
 
-NeuMF adds products of factors to the network; MLP is the network alone. Neither is a product of two
-vectors, so they rank by scores of their own (`interface.ScoringModel`). The fit alone imports torch.
+MLP is a network over a user and an item; NeuMF adds factor products. Neither is a product of two vectors,
+so they rank by their own scores (`interface.ScoringModel`). Only the fit imports torch.
+
 Source: He, Liao, Zhang, Nie, Hu and Chua, "Neural collaborative filtering" (WWW 2017), section 3.
 
-Axes: u users, i items, d dimensions of products, h numbers of the first hidden layer, p pairs, l layers.
+Axes: u users, i items, d dimensions of products, h numbers in the first hidden layer, p pairs, l layers.
 """
 
 from __future__ import annotations
@@ -44,24 +45,24 @@ if TYPE_CHECKING:
     import torch
 
 NETWORK_USERS, NETWORK_ITEMS, FIRST_LAYER = range(NEGATIVES + 1, NEGATIVES + 4)
-"""Purposes of random draws beside those of `adam_factors`; layer l draws with FIRST_LAYER + l."""
+"""Purposes of random draws beside those in `adam_factors`; layer l draws with FIRST_LAYER + l."""
 
 TILE = 128
-"""Pairs that pass through the network together; the scores do not depend on it."""
+"""Pairs which pass through the network together; no score depends on it."""
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 Batch = tuple[Indices, Indices, Table]
 
 
 class MlpSettings(AdamSettings):
-    """Settings of a network of a user and an item; the defaults are those of the published study.
+    """Settings of MLP; the published study's values are the defaults.
 
     Attributes:
         layers: sizes of the layers. One half of the first layer is the user's vector, the other half the
             item's, so its size is even.
-        batch: rated pairs of a step.
-        negatives: items drawn for each of them that the user has not rated.
-        regulariser: factor of half the squared lengths of the vectors of a step.
+        batch: rated pairs in a step.
+        negatives: unrated items drawn for each rated pair.
+        regulariser: factor on half the squared vector lengths in a step.
         init_sd: standard deviation of the vectors at the start.
     """
 
@@ -81,11 +82,11 @@ class MlpSettings(AdamSettings):
 
 
 class NeumfSettings(MlpSettings):
-    """Settings of NeuMF: those of its network, and `dims`, the length of the vectors of its products."""
+    """Settings of NeuMF: those of its network, and `dims`."""
 
     kind: Literal["neumf"] = "neumf"
     dims: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Length of the vectors of the products."""
+    """Length of the vectors whose products are added."""
 
 
 # ------------------------------------------------------------------------------------ the model
@@ -93,19 +94,19 @@ class NeumfSettings(MlpSettings):
 
 @dataclass(frozen=True)
 class NetworkModel:
-    """A fitted network. The score of a pair is p_u . q_i + h(x) with x = relu(first_u + first_i).
+    """Scores pairs by a fitted network: p_u . q_i + h(x).
 
-    h passes x through the hidden layers and adds its last layer with the output weights. The constant of
-    the output is left out: the sigmoid and a constant keep the order. Each score is one float64 sum in a
-    written order, so it does not depend on the pairs that are scored with it.
+    x = relu(first_u + first_i). h passes x through the hidden layers and adds its last layer with the
+    output weights. The output's constant is left out: the sigmoid and a constant keep the order. Each score
+    is one float64 sum in a fixed order, so it does not depend on the pairs scored beside it.
 
     Attributes:
         p_ud: (u, d) factors of users times the output weights; d is 0 without products.
         q_id: (i, d) factors of items.
         first_uh: (u, h) the user's part of the first hidden layer, with the layer's constants.
         first_ih: (i, h) the item's part.
-        widths_l: (l,) numbers of each hidden layer.
-        weights: of each later layer (after, before) and its constants; then the output weights.
+        widths_l: (l,) size of each hidden layer.
+        weights: for each later layer its weights (after, before) and constants; then the output weights.
     """
 
     p_ud: Table
@@ -118,7 +119,10 @@ class NetworkModel:
     kind: ClassVar[str] = "network"
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """Return (p,) scores; an unseen user or item adds nothing, no constant either."""
+        """Return (p,) scores.
+
+        An unseen user or item adds nothing, no constant either.
+        """
         users = indices_with_unseen(users_p, len(self.p_ud), "user")
         items = indices_with_unseen(items_p, len(self.q_id), "item")
         tables = [add_unseen_row(table) for table in (self.p_ud, self.q_id, self.first_uh, self.first_ih)]
@@ -127,7 +131,10 @@ class NetworkModel:
         return out_p
 
     def score(self, users_b: Indices, items_i: Indices) -> Floats:
-        """Return (b, i) scores of users and items by index, as `interface.ScoringModel`."""
+        """Return (b, i) scores for users and items by index.
+
+        It implements `interface.ScoringModel`.
+        """
         tables = _as_inputs(self.p_ud, self.q_id, self.first_uh, self.first_ih)
         network = _as_inputs(self.widths_l, self.weights)
         out_bi = np.zeros((len(users_b), len(items_i)))
@@ -138,7 +145,10 @@ class NetworkModel:
 
 
 def _as_inputs(*arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """Return arrays of one type for the kernel, whether they are mapped files or fresh."""
+    """Return arrays with one type for the kernel.
+
+    Mapped files and fresh arrays have different types.
+    """
     return tuple(readonly(np.ascontiguousarray(array)) for array in arrays)
 
 
@@ -146,7 +156,10 @@ def _as_inputs(*arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
 def _score_pairs(
     tables: tuple[Table, ...], network: tuple[Any, ...], users_p: Indices, items_p: Indices, out_p: Floats
 ) -> None:
-    """Write the scores of pairs, TILE at a time; sums run over the numbers of a layer in index order."""
+    """Write the scores of pairs, TILE at a time.
+
+    Sums run over a layer's numbers in index order.
+    """
     p_ud, q_id, first_uh, first_ih = tables
     widths_l, weights = network
     x_kp, y_kp = np.empty((widths_l.max(), TILE)), np.empty((widths_l.max(), TILE))
@@ -171,7 +184,7 @@ def _score_pairs(
 
 @compile_kernel
 def _enter_network(first_uh: Table, first_ih: Table, users: Indices, items: Indices, x_kp: Floats) -> None:
-    """Write relu(first_u + first_i) of a tile of pairs."""
+    """Write relu(first_u + first_i) for a tile of pairs."""
     for k in range(first_uh.shape[1]):
         for p in range(len(users)):
             x_kp[k, p] = max(np.float64(first_uh[users[p], k]) + np.float64(first_ih[items[p], k]), 0.0)
@@ -179,7 +192,10 @@ def _enter_network(first_uh: Table, first_ih: Table, users: Indices, items: Indi
 
 @compile_kernel
 def _pass_layer(weights: Table, sizes: tuple[int, int, int], x_kp: Floats, y_kp: Floats) -> None:
-    """Write relu(W x + c) of a tile of pairs; each sum begins with its constant."""
+    """Write relu(W x + c) for a tile of pairs.
+
+    Each sum begins with its constant.
+    """
     before, after, n = sizes
     for j in range(after):
         y_kp[j, :n] = np.float64(weights[after * before + j])
@@ -195,12 +211,12 @@ def _pass_layer(weights: Table, sizes: tuple[int, int, int], x_kp: Floats, y_kp:
 
 
 class Network(NamedTuple):
-    """The numbers that Adam changes.
+    """The parameters Adam changes, and the score they give.
 
     Attributes:
         factors: factors of the products, (u, d) and (i, d); empty without products.
-        vectors: vectors of users and items that enter the network, (u, h) and (i, h).
-        layers: weights (after, before) and constants (after,) of each hidden layer, one after the other.
+        vectors: the network's input vectors for users and items, (u, h) and (i, h).
+        layers: weights (after, before) and constants (after,) for each hidden layer, one after the other.
         out: (d + last,) output weights, those of the products first.
         constant: (1,) constant of the output.
     """
@@ -212,11 +228,11 @@ class Network(NamedTuple):
     constant: torch.Tensor
 
     def list_tables(self) -> list[torch.Tensor]:
-        """Return all tables, in one order."""
+        """Return all tables, in a fixed order."""
         return [*self.factors, *self.vectors, *self.layers, self.out, self.constant]
 
     def score(self, users_b: torch.Tensor, items_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (b,) scores of pairs, and the sum of the squares of their vectors."""
+        """Return (b,) scores for pairs, and their vectors' squares summed."""
         import torch  # noqa: PLC0415
 
         e_bh, f_bh = self.vectors[0][users_b], self.vectors[1][items_b]
@@ -234,11 +250,11 @@ class Network(NamedTuple):
 def fit_network(
     train: Ratings, settings: MlpSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Fit MLP or NeuMF: minimise the mean logistic loss over rated pairs and drawn negatives.
+    """Fit MLP or NeuMF on rated pairs and drawn negatives.
 
-    A step costs batch (1 + negatives) times the number of weights, and Adam all vectors. A fit takes one
-    thread, whatever `threads` says. The model is fitted from its start, without the pretraining of section
-    3.4.1.
+    It minimises the mean logistic loss. A step costs batch (1 + negatives) times the number of weights, and
+    Adam changes all vectors. A fit takes one thread, whatever `threads` says. There is no pretraining as in
+    section 3.4.1.
 
     Raises DivergedError if a number is not finite.
     """
@@ -255,7 +271,10 @@ def fit_network(
 
 
 def start_network(train: Ratings, settings: MlpSettings, seed: int) -> Network:
-    """Draw normal vectors, and weights within sqrt(3 / inputs) (LeCun et al. 1998); constants are 0."""
+    """Draw the parameters before the first step.
+
+    Vectors are normal, weights lie within sqrt(3 / inputs) (LeCun et al. 1998), and constants are 0.
+    """
     sizes, dims = (train.n_users, train.n_items), getattr(settings, "dims", 0)
     half, last = settings.layers[0] // 2, settings.layers[-1]
     factors = [
@@ -280,14 +299,17 @@ def _draw_uniform(shape: tuple[int, ...], inputs: int, seed: int, purpose: int) 
 
 
 def _learn(table: Floats) -> torch.Tensor:
-    """Return a table that Adam may change."""
+    """Return a table Adam may change."""
     import torch  # noqa: PLC0415
 
     return torch.tensor(table, dtype=torch.float32, requires_grad=True)
 
 
 def descend(network: Network, batches: Iterable[Batch], settings: MlpSettings) -> Network:
-    """Make a step of Adam for each batch of users, items and labels; return the network."""
+    """Make an Adam step per batch; return the network.
+
+    A batch has users, items and labels.
+    """
     import torch  # noqa: PLC0415
 
     adam = torch.optim.Adam(network.list_tables(), lr=settings.rate)
@@ -304,9 +326,9 @@ def descend(network: Network, batches: Iterable[Batch], settings: MlpSettings) -
 
 
 def make_network_model(network: Network, train: Ratings) -> NetworkModel:
-    """Return the network as arrays: the first layer is applied to users and items once.
+    """Return the network as arrays, first layer already applied.
 
-    Users and items without a training pair get zero vectors.
+    The first layer is applied once to all users and items. Those without a training pair get zero vectors.
     """
     e_uh, e_ih, *layers = (_to_array(table) for table in (*network.vectors, *network.layers))
     first, constants, *later = layers

@@ -1,7 +1,9 @@
-"""NSVD1: a user is the sum of factors of the rated items, so a user has no parameter but a bias.
+"""NSVD1: a user's factors sum those of rated items.
 
-r_ui = mean + b_u + b_i + q_i . x_u with x_u = n_u^(-1/2) sum_{j of u} y_j. Descent user after user:
-the q_i and biases after each rating, the y_j once per user from the sum of its ratings' gradients.
+So a user has no parameter but a bias.
+r_ui = mean + b_u + b_i + q_i . x_u with x_u = n_u^(-1/2) sum_{j of u} y_j. Descent goes user after user. It
+changes q_i and biases after each rating, and y_j once per user by the ratings' summed gradients.
+
 Source: Paterek, "Improving regularized singular value decomposition" (KDD Cup 2007), section 3.3.
 """
 
@@ -31,7 +33,7 @@ from recbench_spark.models.rating.shuffling import permutation
 
 
 class NsvdSettings(RatingSettings):
-    """Settings: one learning rate and one regulariser for all parameters."""
+    """Settings of NSVD1: one rate and regulariser for all parameters."""
 
     kind: Literal["nsvd1"] = "nsvd1"
     dims: Annotated[int, Field(ge=1, le=1024)] = 32
@@ -41,7 +43,7 @@ class NsvdSettings(RatingSettings):
     rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.005
     """Learning rate."""
     rate_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
-    """Factor of the rate from each epoch to the next."""
+    """Factor on the rate from each epoch to the next."""
     regulariser: Annotated[float, Field(ge=0)] = 0.02
     """Weight of squared lengths."""
     init_sd: Annotated[float, Field(gt=0)] = 0.02
@@ -49,7 +51,7 @@ class NsvdSettings(RatingSettings):
 
 
 class Nsvd(NamedTuple):
-    """The learnt numbers."""
+    """Learnt parameters, changed in place by each epoch."""
 
     b_u: Floats
     b_i: Floats
@@ -68,9 +70,9 @@ class Histories(NamedTuple):
 def fit_nsvd(
     train: Ratings, settings: NsvdSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Descend over users in an order by hash, a new one each epoch; one thread.
+    """Descend over users, shuffled by hash each epoch.
 
-    Raises DivergedError if the descent diverges.
+    It takes one thread. Raises DivergedError if the descent diverges.
     """
     histories, mean = make_histories(train), float(train.ratings_r.mean())
     learnt = start(train, settings, seed)
@@ -98,7 +100,7 @@ def make_histories(train: Ratings) -> Histories:
 
 
 def start(train: Ratings, settings: NsvdSettings, seed: int) -> Nsvd:
-    """Return biases of 0 and factors by hash."""
+    """Return zero biases and factors drawn by hash."""
     shape = (train.n_items, settings.dims)
     q_id, y_id = (np.asarray(normal_table(shape, settings.init_sd, seed, n), np.float64) for n in (0, 1))
     return Nsvd(np.zeros(train.n_users), np.zeros(train.n_items), q_id, y_id)
@@ -133,7 +135,7 @@ def descend(
 
 @compile_kernel
 def _sum_bag(x: Floats, gradient: Floats, y_id: Floats, items_r: Indices) -> None:
-    """Set x = n^(-1/2) sum of y over the items, and the gradient to 0."""
+    """Set x = n^(-1/2) sum of y over items; reset the gradient."""
     weight = 1 / math.sqrt(max(len(items_r), 1))
     for d in range(len(x)):
         x[d] = gradient[d] = 0.0

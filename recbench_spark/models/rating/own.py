@@ -1,4 +1,7 @@
-"""Models of other packages that a task fits: a class by its name, and the vectors or scores of its fit."""
+"""Models from other packages, named by class and fitted in tasks.
+
+A fit returns vectors, or an object with its own scores.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from recbench_spark.ranking.kernels.scorers import check_block
 
 
 class Vectors(NamedTuple):
-    """Vectors that rank: the score of user u and item i is users_ud[u] . items_id[i] + bias_i[i].
+    """User and item vectors, as a ranking model's `fit` returns.
+
+    User u scores item i by users_ud[u] . items_id[i] + bias_i[i].
 
     Attributes:
         users_ud: (users, d) numbers.
@@ -31,20 +36,23 @@ class Vectors(NamedTuple):
 
 
 class BlockScores(Protocol):
-    """A fitted object that ranks by a function of its own: arrays, numbers and text."""
+    """A fitted object which ranks by its own function.
+
+    It holds arrays, numbers and text.
+    """
 
     def score(self, users: Any, items: Any) -> Any:
         """Return (users, items) numbers for arrays of indices."""
 
 
 class VectorLearner(RatingSettings):
-    """Settings of a `kinds.VectorModel` in a task.
+    """A task's settings for a `kinds.VectorModel`.
 
     Attributes:
         kind: `module:Class`.
         positives: the pairs to learn from, as in `kinds.VectorModel`.
-        version: the version of the model in the benchmark file.
-        settings: the settings of the class.
+        version: the model's version in the benchmark file.
+        settings: the class's own settings.
     """
 
     positives: Literal["all", "relevant"] = "all"
@@ -54,10 +62,10 @@ class VectorLearner(RatingSettings):
 
 @dataclass(frozen=True)
 class OwnModel:
-    """A fitted object of another package that ranks by its own scores.
+    """Wraps another package's fitted object, which ranks by own scores.
 
-    It holds arrays, numbers and text alone, so that a file without pickle keeps it. A task makes it again
-    without a call of `__init__`.
+    It holds only arrays, numbers and text, so a file keeps it without pickle. A task makes it again without
+    a call to `__init__`.
 
     Attributes:
         fitted: the object.
@@ -69,7 +77,7 @@ class OwnModel:
 
     @property
     def class_name(self) -> str:
-        """Name of the object's class, `module:Class`, under which its file keeps it."""
+        """The object's class as `module:Class`, its name in the file."""
         return f"{type(self.fitted).__module__}:{type(self.fitted).__qualname__}"
 
     def score(self, users_b: Indices, items_i: Indices) -> Floats:
@@ -78,7 +86,10 @@ class OwnModel:
         return scores
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """Return (p,) scores of pairs, user by user; 0 for an unseen user or item."""
+        """Return (p,) scores for pairs, user by user.
+
+        An unseen user or item scores 0.
+        """
         out_p = np.zeros(len(users_p))
         order = np.argsort(users_p, kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(users_p[order])) + 1):
@@ -88,7 +99,10 @@ class OwnModel:
         return out_p
 
     def list_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return what the object holds. Raise DataError for anything but arrays, numbers and text."""
+        """Return the object's attributes as arrays.
+
+        Raises DataError for anything but arrays, numbers and text.
+        """
         held = getattr(self.fitted, "__dict__", None)
         if held is None or isinstance(self.fitted, tuple):
             raise DataError(
@@ -110,14 +124,17 @@ class OwnModel:
 
 
 KIND = "kind"
-"""Name of the array of a stored model that holds its kind."""
+"""Array in a stored model which holds its kind."""
 
 RESERVED = (KIND, "file", "allow_pickle")
-"""Names that no array of a stored model can have, since numpy has arguments of these names."""
+"""Names no array in a stored model can have, because numpy has arguments with these names."""
 
 
 def make_own_model(kind: str, fields: Mapping[str, Any]) -> OwnModel:
-    """Return a stored object again, with its arrays and numbers. Raise ConfigError without its class."""
+    """Return a stored object again, with its arrays and numbers.
+
+    Raises ConfigError without its class.
+    """
     fitted = object.__new__(import_attribute(kind, "model"))
     for name, value in fields.items():
         object.__setattr__(fitted, name, value.item() if value.ndim == 0 else value)
@@ -125,9 +142,9 @@ def make_own_model(kind: str, fields: Mapping[str, Any]) -> OwnModel:
 
 
 def fit_vectors(train: Ratings, learner: VectorLearner, seed: int, watched: Ratings | None = None) -> Fit:
-    """Fit the class and check its vectors, or its scores of the watched pairs.
+    """Fit the class and check its vectors or scores.
 
-    Users and items without a training pair get zero vectors.
+    Scores are checked on the watched pairs. Users and items without a training pair get zero vectors.
 
     Raises:
         ConfigError: the class cannot be imported.
@@ -160,7 +177,7 @@ def fit_vectors(train: Ratings, learner: VectorLearner, seed: int, watched: Rati
 
 
 def fit_own(model: OwnModel, watched: Ratings | None) -> Fit:
-    """Check that the object can be stored and found again, and score the watched pairs."""
+    """Check that the object survives storage; score the watched pairs."""
     arrays = model.list_arrays()
     if import_attribute(model.class_name, "the class of a fitted model") is not type(model.fitted):
         raise DataError(

@@ -1,10 +1,11 @@
-"""A restricted Boltzmann machine of each user's ratings: softmax visible units, binary hidden ones.
+"""A restricted Boltzmann machine over each user's ratings.
 
+Visible units are softmax, hidden ones binary.
 p(h_f = 1 | ratings) = sigma(c_f + sum_i W_(i, k_i, f)), p(rating of i is level k | h) = softmax over k of
-b_ik + sum_f W_ikf h_f; only rated items have units. It learns by contrastive divergence of one step, user
-after user; a prediction is the mean of the levels given the probabilities of the hidden units. Source:
-Salakhutdinov, Mnih and Hinton, "Restricted Boltzmann machines for collaborative filtering" (ICML 2007),
-sections 2 and 3; without their conditional units, momentum and batches.
+b_ik + sum_f W_ikf h_f; only rated items have units. It learns by one-step contrastive divergence, user
+after user. A prediction is the mean level given the hidden units' probabilities. Source: Salakhutdinov,
+Mnih and Hinton, "Restricted Boltzmann machines for collaborative filtering" (ICML 2007), sections 2 and 3;
+without their conditional units, momentum and batches.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal
 from recbench_spark.models.rating.shuffling import permutation
 
 MOST_LEVELS = 64
-"""Largest number of distinct ratings: with more they are measurements, not levels."""
+"""Most distinct ratings: with more they are measurements, not levels."""
 
 WEIGHTS, HIDDEN, VISIBLE = range(3)
 """Purposes of random draws: each has draws of its own."""
@@ -50,7 +51,7 @@ class RbmSettings(RatingSettings):
     rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.005
     """Learning rate."""
     rate_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
-    """Factor of the rate from each epoch to the next."""
+    """Factor on the rate from each epoch to the next."""
     regulariser: Annotated[float, Field(ge=0)] = 0.001
     """Weight of squared weights."""
     init_sd: Annotated[float, Field(gt=0)] = 0.01
@@ -58,7 +59,10 @@ class RbmSettings(RatingSettings):
 
 
 class Machine(NamedTuple):
-    """The learnt numbers: W (items, levels, d), b (items, levels), c (d,)."""
+    """Learnt parameters, changed in place by each epoch.
+
+    W (items, levels, d), b (items, levels), c (d,).
+    """
 
     w_ikd: Floats
     b_ik: Floats
@@ -66,7 +70,7 @@ class Machine(NamedTuple):
 
 
 class Visible(NamedTuple):
-    """The levels of the ratings, user after user, items ascending."""
+    """Rating levels, user after user, items ascending."""
 
     starts_u: Indices
     items_r: Indices
@@ -75,7 +79,7 @@ class Visible(NamedTuple):
 
 @dataclass(frozen=True)
 class Rbm:
-    """A fitted machine with the hidden units of every user.
+    """Predicts ratings by a fitted machine and users' hidden units.
 
     Attributes:
         levels_k: (levels,) the distinct ratings, ascending.
@@ -94,7 +98,10 @@ class Rbm:
     kind: ClassVar[str] = "rbm"
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """Return (p,) the expected level; the mean of all ratings for an unseen item."""
+        """Return (p,) the expected level.
+
+        For an unseen item it is the mean of all ratings.
+        """
         users = indices_with_unseen(users_p, len(self.hidden_ud) - 1, "user")
         items = indices_with_unseen(items_p, len(self.b_ik), "item")
         return np.asarray(
@@ -107,9 +114,10 @@ class Rbm:
 def fit_rbm(
     train: Ratings, settings: RbmSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Learn user by user in an order by hash, a new one each epoch; one thread.
+    """Learn user by user, shuffled by hash each epoch.
 
-    Raises DataError for ratings that are not levels, and if the weights diverge.
+    It takes one thread. Raises DataError for ratings with too many levels, and DivergedError if the weights
+    diverge.
     """
     levels_k = np.unique(train.ratings_r)
     if len(levels_k) > MOST_LEVELS:
@@ -135,14 +143,17 @@ def fit_rbm(
 
 
 def make_visible(train: Ratings, levels_k: Floats) -> Visible:
-    """Convert the ratings to numbers of levels."""
+    """Convert the ratings to level numbers."""
     order = np.lexsort((train.items_r, train.users_r))
     starts_u = np.searchsorted(train.users_r[order], np.arange(train.n_users + 1))
     return Visible(starts_u, train.items_r[order], np.searchsorted(levels_k, train.ratings_r[order]))
 
 
 def start(train: Ratings, levels_k: Floats, settings: RbmSettings, seed: int) -> Machine:
-    """Return weights by hash; b is the log of each level's share of the item's ratings, plus one each."""
+    """Return the start: weights by hash, smoothed log shares.
+
+    b is the log share of each level among the item's ratings, after one more rating per level.
+    """
     shape = train.n_items, len(levels_k)
     w = normal_table((shape[0] * shape[1], settings.dims), settings.init_sd, seed, WEIGHTS, np.float64)
     counts = np.ones(shape)
@@ -160,7 +171,10 @@ def learn(
     seed: np.uint64,
     epoch: int,
 ) -> None:
-    """Run one epoch: for each user the statistics of the ratings minus those of one reconstruction."""
+    """Run one epoch of contrastive divergence.
+
+    For each user it adds the ratings' statistics and subtracts those of one reconstruction.
+    """
     rate, regulariser = numbers
     w, b, c = machine
     for u in order_u:
@@ -188,7 +202,7 @@ def learn(
 
 @compile_kernel
 def activate_hidden(machine: Machine, items: Indices, levels: Indices) -> Floats:
-    """Return (d,) probabilities of the hidden units given ratings."""
+    """Return (d,) hidden-unit probabilities given ratings."""
     h = machine.c_d.copy()
     for n in range(len(items)):
         for d in range(len(h)):
@@ -200,7 +214,7 @@ def activate_hidden(machine: Machine, items: Indices, levels: Indices) -> Floats
 
 @compile_kernel
 def sample_levels(machine: Machine, items: Indices, h: Floats, state: np.uint64) -> Indices:
-    """Draw (n,) a level of each item given the hidden units."""
+    """Draw (n,) one level per item given the hidden units."""
     levels = np.zeros(len(items), np.int64)
     for n in range(len(items)):
         weights = np.exp(_energies(machine.w_ikd[items[n]], machine.b_ik[items[n]], h))

@@ -1,7 +1,7 @@
-"""All rating models by kind: settings from a file, a fit from settings, a model from a file.
+"""All rating models by kind: parse settings, fit, save and load.
 
 To add one, write a module with settings (a `kind`), a function with the signature of `interface.FitCall`
-and a frozen dataclass that predicts, and add one line here.
+and a frozen dataclass which predicts, and add one line here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from recbench_spark.models.settings import import_class
 
 
 class Family(NamedTuple):
-    """The settings, learner and model of a kind."""
+    """One kind's settings, learner and model."""
 
     settings: type[RatingSettings]
     fit: FitCall
@@ -87,35 +87,41 @@ IMPLICIT: dict[str, Family] = {
     "neumf": Family(NeumfSettings, fit_network, NetworkModel),
     "wmf": Family(WmfSettings, fit_wmf, RatingFactorModel),
 }
-"""Learners of ranking scores: these are no ratings, also where a learner reads the ratings (wmf).
-
-With `implicit: false`, `als` predicts ratings."""
+"""Learners of ranking scores. Scores are no ratings, even if a learner reads the ratings (wmf). With
+`implicit: false`, `als` predicts ratings."""
 
 ALL_FAMILIES = FAMILIES | IMPLICIT
 
 
 def gives_scores(settings: Mapping[str, Any]) -> bool:
-    """Return true for a learner whose scores rank and are no ratings: of IMPLICIT, or `module:Class`."""
+    """Return true for a learner whose scores are no ratings.
+
+    Such are IMPLICIT and every `module:Class`.
+    """
     kind = settings["kind"]
     return ":" in kind or bool(settings.get("implicit", kind in IMPLICIT))
 
 
 def gives_ratings(model: Any) -> bool:
-    """Return true for settings, of a learner or a model, of a learner here that predicts ratings."""
+    """Return true if a learner here predicts ratings.
+
+    `model`: the settings of a learner or a model.
+    """
     return model.kind in ALL_FAMILIES and not gives_scores(model.model_dump())
 
 
 def learns_relevant(settings: Mapping[str, Any]) -> bool:
-    """Return true for a learner of scores that takes only the relevant pairs."""
+    """Return true for a score learner which takes only relevant pairs."""
     return gives_scores(settings) and settings.get("positives", "relevant") == "relevant"
 
 
 def check_ranking_model(settings: RatingSettings, model: str) -> None:
-    """Check that a fitted model ranks by vectors, or by scores of its own (`interface.ScoringModel`).
+    """Check that a fitted model can rank.
 
-    Classes of users (`module:Class`) show this only after their fit.
+    It ranks by vectors, or by its own scores (`interface.ScoringModel`). Users' classes (`module:Class`)
+    show this only after their fit.
 
-    Raises ConfigError that names the model and the reason.
+    Raises ConfigError with the model and the reason.
     """
     if isinstance(settings, BayesianSettings):
         check_ranking(settings, model)
@@ -131,9 +137,9 @@ def _gives_ranking(model: type[RatingModel]) -> bool:
 
 
 def make_settings(document: Mapping[str, Any], where: str = "settings") -> RatingSettings:
-    """Return checked settings from a document of a file; `kind` chooses the learner.
+    """Return checked settings from a document; `kind` chooses the learner.
 
-    Raises ConfigError with the path of the key and the nearest known one.
+    Raises ConfigError with the key's path and the nearest known one.
     """
     kind = str(document.get("kind", ""))
     if ":" in kind:
@@ -147,7 +153,10 @@ def make_settings(document: Mapping[str, Any], where: str = "settings") -> Ratin
 def fit(
     train: Ratings, settings: RatingSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Fit the learner of these settings. Raises MissingPackageError where it needs an extra."""
+    """Fit the learner these settings belong to.
+
+    Raises MissingPackageError where it needs an extra.
+    """
     if isinstance(settings, VectorLearner):
         return fit_vectors(train, settings, seed, watched)
     with explain_missing():
@@ -155,7 +164,10 @@ def fit(
 
 
 def save(model: RatingModel, path: str | Path) -> Path:
-    """Write all fields of a model, and its kind, to one `.npz` file: arrays and numbers, never a pickle."""
+    """Write a model's fields and kind to one `.npz` file.
+
+    It holds arrays and numbers, never a pickle.
+    """
     if isinstance(model, OwnModel):
         arrays, kind = model.list_arrays(), model.class_name
     else:
@@ -171,7 +183,7 @@ def _list_fields(model: RatingModel) -> dict[str, Any]:
 
 
 def load(path: str | Path) -> RatingModel:
-    """Read a model of any kind that `save` wrote.
+    """Read a model of any kind from a file by `save`.
 
     Raises DataError if the file holds no such model or lacks a field.
     """
@@ -184,9 +196,9 @@ def load(path: str | Path) -> RatingModel:
 
 
 def make_stored_model(arrays: Mapping[str, Any], path: str | Path) -> RatingModel:
-    """Make a model from the arrays of its file, which may be mapped; `path` names it in errors.
+    """Make a model from its file's arrays, which may be mapped.
 
-    Raises DataError for an unknown kind, or if a field is missing.
+    `path` names the file in errors. Raises DataError for an unknown kind, or if a field is missing.
     """
     kinds = {family.model.kind: family.model for family in ALL_FAMILIES.values()}
     kind = str(arrays.get(KIND, ""))
@@ -209,7 +221,7 @@ def _make_model(model: type[Any], arrays: dict[str, Any], path: str | Path) -> A
 
 
 def _plain(array: Any) -> Any:
-    """Convert arrays without dimensions to numbers; other arrays stay arrays."""
+    """Convert arrays without dimensions to numbers; keep others."""
     if array.ndim == 0:
         return array.item()
     return array

@@ -1,9 +1,10 @@
-"""Matrix factorisation with biases by stochastic gradient descent, rating after rating.
+"""Biased matrix factorisation by stochastic gradient descent.
 
 r_ui ~ c_ui + b_u + b_i + p_u . q_i with c_ui the centre. For each rating, with its error e,
 b_u += rate (e - reg b_u) and p_u, q_i += rate (e q_i - reg p_u), rate (e p_u - reg q_i).
-Source: Koren, Bell and Volinsky, "Matrix factorization techniques" (IEEE Computer 2009). The settings
-that are rarely searched are those that Rendle, Zhang and Koren (2019) name in section 4.
+
+Source: Koren, Bell and Volinsky, "Matrix factorization techniques" (IEEE Computer 2009). Rendle, Zhang and
+Koren (2019, section 4) name the rarely searched settings.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ Table = npt.NDArray[np.float32]
 Positive = Annotated[float, Field(ge=0)]
 
 AHEAD = 12
-"""Prefetch distance: number of ratings ahead for which rows are loaded."""
+"""Prefetch distance: how many ratings ahead rows are loaded."""
 
 USER_FACTORS, ITEM_FACTORS, ORDER, STOPPING = range(4)
 """Purposes of random draws: each has draws of its own."""
 
 
 class Steps(Strict):
-    """One number for each kind of parameter: learning rates or regularisers."""
+    """Learning rates or regularisers, one number per kind of parameter."""
 
     user_biases: Positive
-    """Number for the biases of users."""
+    """Number for users' biases."""
     item_biases: Positive
-    """Number for the biases of items."""
+    """Number for items' biases."""
     user_factors: Positive
-    """Number for the factors of users."""
+    """Number for users' factors."""
     item_factors: Positive
-    """Number for the factors of items."""
+    """Number for items' factors."""
 
     def as_float32(self, by: float = 1.0) -> tuple[np.float32, ...]:
         """Return the four numbers times `by`, in the order above."""
@@ -71,22 +72,25 @@ def equal_steps(number: float) -> Steps:
 
 
 class Stopping(Strict):
-    """Early stopping: end when the error on a part of the ratings rises; return the best epoch."""
+    """Early stopping: end when the held-out error rises.
+
+    The fit returns the best epoch.
+    """
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Share of the ratings on which the error is watched."""
+    """Share of ratings held out to watch the error."""
     patience: Annotated[int, Field(ge=1)] = 3
-    """Epochs without a smaller error after which the fit ends."""
+    """Epochs without a smaller error before the fit ends."""
 
 
 class SgdSettings(RatingSettings):
-    """Settings of stochastic gradient descent; all of them can be searched.
+    """Settings of stochastic gradient descent, all open to search.
 
     Attributes:
         rates: learning rates; a single number in a file stands for all four.
         regularisers: likewise.
-        rate_decay: factor of the rates from each epoch to the next.
-        centring: means that are subtracted from the ratings before learning and added to the predictions.
+        rate_decay: factor on the rates from each epoch to the next.
+        centring: means to subtract from the ratings before learning and to add to the predictions.
         biases: true if b_u and b_i are learnt.
         order: `given`: the order of the rows; `shuffled`: anew each epoch; `shuffled_once`; both by hash.
         init_sd: standard deviation of the factors before the first epoch.
@@ -95,7 +99,7 @@ class SgdSettings(RatingSettings):
 
     kind: Literal["sgd_mf"] = "sgd_mf"
     dims: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Factors of a user and of an item."""
+    """Number of factors for each user and item."""
     epochs: Annotated[int, Field(ge=1)] = 64
     """Passes over the ratings."""
     rates: Steps = equal_steps(0.005)
@@ -127,7 +131,9 @@ class SgdSettings(RatingSettings):
 
 @dataclass(frozen=True)
 class RatingFactorModel:
-    """The model c_ui + b_u + b_i + p_u . q_i, clipped; mean and biases include the centre c.
+    """Predicts c_ui + b_u + b_i + p_u . q_i, clipped to the scale.
+
+    Mean and biases include the centre c.
 
     Attributes:
         mean: start of every prediction.
@@ -148,7 +154,10 @@ class RatingFactorModel:
     kind: ClassVar[str] = "factors"
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """Return (p,) predictions in float64; an unseen user or item has bias 0 and no factors."""
+        """Return (p,) predictions in float64.
+
+        An unseen user or item has bias 0 and no factors.
+        """
         users = indices_with_unseen(users_p, len(self.bias_u), "user")
         items = indices_with_unseen(items_p, len(self.bias_i), "item")
         bias_u, bias_i = add_unseen_row(self.bias_u), add_unseen_row(self.bias_i)
@@ -170,12 +179,14 @@ def make_score_fit(
     error: DivergedError,
     bias_i: Floats | None = None,
 ) -> Fit:
-    """Return the fit of vectors that rank. Users and items without a training pair get zero vectors.
+    """Return a fit made from vectors which rank.
+
+    Users and items without a training pair get zero vectors.
 
     Args:
-        train: the pairs that were learnt from.
+        train: the pairs in the fit.
         tables: (users, d) and (items, d) vectors; they are changed.
-        steps: number of steps of the fit.
+        steps: number of steps in the fit.
         watched: pairs to predict; None: none.
         error: raised if a number is not finite.
         bias_i: (items,) biases; None: none.
@@ -191,7 +202,10 @@ def make_score_fit(
 
 
 class Parameters(NamedTuple):
-    """The numbers that an epoch changes; rows of factors are padded with zeros, which stay zero."""
+    """Learnt parameters, changed in place by each epoch.
+
+    Factor rows are padded with zeros, which stay zero.
+    """
 
     b_u: Table
     b_i: Table
@@ -199,16 +213,17 @@ class Parameters(NamedTuple):
     q_id: Table
 
     def copy(self) -> Parameters:
-        """Return a copy that later epochs do not change."""
+        """Return a copy which later epochs do not change."""
         return Parameters(*(table.copy() for table in self))
 
 
 def fit_sgd(
     train: Ratings, settings: SgdSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Pass over the training ratings epoch by epoch; it uses one thread, whatever `threads` says.
+    """Pass over the training ratings epoch by epoch.
 
-    Raises DivergedError if the factors grow beyond all bounds; it names the epoch and the learning rates.
+    It takes one thread, whatever `threads` says. Raises DivergedError with epoch and learning rates if the
+    factors grow beyond all bounds.
     """
     learnt, stopping = _split_for_stopping(train, settings, seed)
     centre = _centre(learnt, settings)
@@ -226,7 +241,7 @@ def fit_sgd(
 
 
 def start(train: Ratings, settings: SgdSettings, seed: int) -> Parameters:
-    """Return biases of 0 and factors drawn by hash of (seed, row)."""
+    """Return zero biases and factors drawn by hash of (seed, row)."""
     p_ud = _draw_rows(train.n_users, settings, seed, USER_FACTORS)
     q_id = _draw_rows(train.n_items, settings, seed, ITEM_FACTORS)
     biases = np.zeros(train.n_users, np.float32), np.zeros(train.n_items, np.float32)
@@ -240,7 +255,7 @@ def subtract_centre(ratings: Ratings, centre: RatingMeans) -> Triples:
 
 
 def run_epoch(parameters: Parameters, triples: Triples, settings: SgdSettings, epoch: int) -> float:
-    """Make one step of descent for each rating, row after row; return the sum of the squared errors."""
+    """Make a descent step per rating; return the squared errors' sum."""
     rates = settings.rates.as_float32(settings.rate_decay**epoch)
     if not settings.biases:
         rates = (np.float32(0), np.float32(0), *rates[2:])
@@ -281,7 +296,7 @@ def _check(squares: float, settings: SgdSettings, epoch: int) -> None:
 
 
 def _split_for_stopping(train: Ratings, settings: SgdSettings, seed: int) -> tuple[Ratings, Ratings | None]:
-    """Return the ratings to learn from, and those that decide when to stop."""
+    """Return the ratings to learn from, and those for stopping."""
     if settings.stopping is None:
         return train, None
     out_r = draw_held_out(train, settings.stopping.share, seed + STOPPING)
@@ -306,7 +321,7 @@ def _draw_rows(rows: int, settings: SgdSettings, seed: int, purpose: int) -> Tab
 
 
 class _EpochMonitor:
-    """Measures the errors after each epoch, stores the best epoch and decides when to stop."""
+    """Measures each epoch, stores the best one, decides to stop."""
 
     def __init__(
         self, settings: SgdSettings, centre: RatingMeans, train: Ratings, watched: Ratings | None,
@@ -322,7 +337,7 @@ class _EpochMonitor:
         self.least, self.best_epoch, self.epoch = math.inf, 0, 0
 
     def should_stop(self, parameters: Parameters, epoch: int) -> bool:
-        """Measure the parameters after an epoch; return true if no further epoch is needed."""
+        """Measure the parameters after an epoch; return true to stop."""
         self.epoch, last = epoch, epoch + 1 == self.settings.epochs
         if self.watched is None and self.stopping is None and not last:
             return False
@@ -335,7 +350,7 @@ class _EpochMonitor:
         return epoch - self.best_epoch >= patience
 
     def result(self) -> Fit:
-        """Return the model of the best epoch."""
+        """Return the best epoch's model."""
         assert self.best is not None
         if self.watched is not None:
             self.watched_p = self.best.predict(self.watched.users_r, self.watched.items_r)
@@ -352,7 +367,7 @@ class _EpochMonitor:
         return rmse(model.predict(self.stopping.users_r, self.stopping.items_r), self.stopping.ratings_r)
 
     def _model(self, parameters: Parameters) -> RatingFactorModel:
-        """Copy without the padding; rows without ratings get zero factors, not those of the start."""
+        """Copy without padding; rows without ratings get zero factors."""
         d, centre = self.settings.dims, self.centre
         p_ud = np.where(self.seen_u[:, None], parameters.p_ud[:, :d], np.float32(0))
         q_id = np.where(self.seen_i[:, None], parameters.q_id[:, :d], np.float32(0))

@@ -1,4 +1,4 @@
-"""Orders of ratings by hash: the order depends on the seed and not on the order of the input rows."""
+"""Hash orders for ratings, independent of the input row order."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from recbench_spark.models.rating.simd import fetch_number
 TRIPLE = np.dtype(
     {"names": ["user", "item", "target"], "formats": [np.uint32, np.uint32, np.float32], "itemsize": 16}
 )
-"""A rating as an epoch reads it: its three numbers are adjacent, so that one memory access loads them."""
+"""A rating in an epoch: its three numbers are adjacent, so one memory access loads them."""
 
 AHEAD = 64
-"""Prefetch distance: number of steps ahead for which the target places of rows are loaded."""
+"""Prefetch distance: how many steps ahead the target places are loaded."""
 
 Triples = npt.NDArray[np.void]
 """Array (r,) of TRIPLE."""
@@ -28,35 +28,44 @@ Triples = npt.NDArray[np.void]
 def make_triples(
     users_r: npt.NDArray[Any], items_r: npt.NDArray[Any], targets_r: npt.NDArray[Any]
 ) -> Triples:
-    """Return ratings as records in the order of an epoch."""
+    """Return ratings as records for an epoch."""
     triples = np.empty(len(users_r), TRIPLE)
     triples["user"], triples["item"], triples["target"] = users_r, items_r, targets_r
     return triples
 
 
 def shuffle(triples: Triples, seed: int, step: int) -> None:
-    """Shuffle in place by draws of (seed, step): row r becomes the former row `permutation(...)[r]`."""
+    """Shuffle in place by draws from (seed, step).
+
+    Row r becomes the former row `permutation(...)[r]`.
+    """
     halves_h = triples.view(np.uint64)
     _shuffle_halves(halves_h, np.uint64(stream(as_unsigned(seed), np.uint64(step))))
 
 
 def hash_order(ratings: Ratings, seed: int) -> npt.NDArray[np.int64]:
-    """Return (r,) row numbers by hash of (user, item): any input order gives the same sequence.
+    """Return (r,) row numbers by hash of (user, item).
 
-    Two ratings of one user for one item are sorted by value.
+    Any input order gives the same sequence. Two ratings by one user for one item are sorted by value.
     """
     keys_r = _hashes(as_unsigned(seed), ratings.users_r, ratings.items_r)
     return np.lexsort((ratings.ratings_r, keys_r))
 
 
 def draw_held_out(ratings: Ratings, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Return (r,) true for held-out ratings: those whose hash of (user, item) is in the lowest `share`."""
+    """Return (r,) true for held-out ratings.
+
+    Their hash of (user, item) lies in the lowest `share`.
+    """
     hashes_r = _hashes(as_unsigned(seed), ratings.users_r, ratings.items_r)
     return (hashes_r >> np.uint64(11)).astype(np.float64) < share * 2.0**53
 
 
 def permutation(rows: int, seed: int, step: int) -> npt.NDArray[np.uint32]:
-    """Return (r,) 0 .. r - 1 shuffled (Fisher and Yates; Durstenfeld 1964) by draws of (seed, step)."""
+    """Return (r,) 0 .. r - 1 shuffled by draws from (seed, step).
+
+    Source: Fisher and Yates; Durstenfeld 1964.
+    """
     order_r = np.arange(rows, dtype=np.uint32)
     _shuffle(order_r, np.uint64(stream(as_unsigned(seed), np.uint64(step))))
     return order_r
@@ -74,7 +83,10 @@ def _hashes(
 
 @compile_kernel
 def _place(state: np.uint64, last: int) -> np.uint64:
-    """Return the upper 32 bits of a draw times last + 1, over 2^32: a place from 0 to last."""
+    """Return a drawn place from 0 to last.
+
+    It is (upper 32 bits times (last + 1)) / 2^32, rounded down.
+    """
     return ((mix(state) >> np.uint64(32)) * np.uint64(last + 1)) >> np.uint64(32)
 
 

@@ -1,9 +1,9 @@
-"""Loops over rows of factors in vectors of 16 numbers, in a defined order of additions.
+"""Loops over factor rows by 16-number vectors, added in fixed order.
 
-A compiler may add the terms of a dot product in any order only if it is allowed to change bits. Here bits
-matter: sixteen sums, one for each position modulo 16, are added in halves (16, 8, 4, 2), with no fused
-multiply-add, so plain Python gives the same bits (`tests/models/rating/test_sgd.py`). Tables are
-contiguous float32; the length of their rows is a multiple of 16, padded with zeros.
+A compiler may reorder a dot product's terms only if it is allowed to change bits. Here bits matter: sixteen
+sums, one for each position modulo 16, are added in halves (16, 8, 4, 2), with no fused multiply-add. So
+plain Python gives the same bits (`tests/models/rating/test_sgd.py`). Tables are contiguous float32; the
+length of their rows is a multiple of 16, padded with zeros.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 LANES = 16
-"""Rows of factors are zero-padded to a multiple of this."""
+"""Factor rows are zero-padded to a multiple of this."""
 
 DEEP = 8
-"""Rows that `add_rows` adds at once: each number of the sum is then loaded and stored once per eight."""
+"""Rows added at once by `add_rows`: each number of the sum is then loaded and stored once per eight."""
 
 WIDE = 8
-"""Rows of the sum that `add_gram` updates at once: each row of the table is then loaded once per eight."""
+"""Sum rows updated at once by `add_gram`: each table row is then loaded once per eight."""
 
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 
 
 def pad_dims(dims: int) -> int:
-    """Return the length of a stored row of factors."""
+    """Return the length of a stored factor row."""
     return -(-dims // LANES) * LANES
 
 
 def zero_rows(rows: int, length: int) -> npt.NDArray[np.float32]:
-    """Return a float32 table that begins on a cache line: a vector across two lines is loaded twice."""
+    """Return a float32 table which begins on a cache line.
+
+    A vector across two lines is loaded twice.
+    """
     line = LANES * 4
     memory = np.zeros(rows * length + LANES, np.float32)
     first = -memory.ctypes.data % line // 4
@@ -43,7 +46,10 @@ def zero_rows(rows: int, length: int) -> npt.NDArray[np.float32]:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def dot_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, first: Any) -> Any:
-    """Return p_u . q_i from position `first` on, which is rounded down to a multiple of 16; as float32."""
+    """Return p_u . q_i from position `first` on, as float32.
+
+    `first` is rounded down to a multiple of 16.
+    """
     signature = types.float32(p_ud, types.int64, q_id, types.int64, types.int64)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -60,7 +66,7 @@ def dot_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, first: Any) -> A
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fetch_row(typing: Any, table: Any, row: Any) -> Any:
-    """Prefetch a row that is needed soon, so that it is loaded during other work."""
+    """Prefetch a row, so it loads during other work."""
     signature = types.void(table, types.int64)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -88,7 +94,10 @@ def fetch_number(typing: Any, array: Any, at: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def step_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, by: Any) -> Any:
-    """Set p_u, q_i = a p_u + b q_i, c q_i + d p_u from the old rows; `by`: (a, b, c, d) in float32."""
+    """Set p_u, q_i = a p_u + b q_i, c q_i + d p_u from the old rows.
+
+    `by`: (a, b, c, d) in float32.
+    """
     signature = types.void(p_ud, types.int64, q_id, types.int64, by)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -106,10 +115,10 @@ def step_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, by: Any) -> Any
 
 @intrinsic  # type: ignore[untyped-decorator]
 def add_rows(typing: Any, out: Any, o: Any, table: Any, row: Any, first: Any, by: Any) -> Any:
-    """Compute out_o += sum_n by_n table_(row + n), n < 8, from `first` rounded down to a multiple of 16.
+    """Compute out_o += sum_n by_n table_(row + n), n < 8.
 
-    Multiplies and adds in one rounding (fma), the even and the odd n apart: two short chains, not a long
-    one.
+    It starts at `first`, rounded down to a multiple of 16. It multiplies and adds in one rounding (fma),
+    even and odd n apart: two short chains, not a long one.
     """
     signature = types.void(out, types.int64, table, types.int64, types.int64, by)
 
@@ -128,17 +137,20 @@ def add_rows(typing: Any, out: Any, o: Any, table: Any, row: Any, first: Any, by
 
 @intrinsic  # type: ignore[untyped-decorator]
 def add_gram(typing: Any, out: Any, o: Any, table: Any, row: Any) -> Any:
-    """Compute out_(o + i) += sum_n x_ni x_n for all i, x_n = table_(row + n), n < 8: the upper half of X'X.
+    """Compute the upper half of X'X into `out`.
 
-    Below the diagonal it writes only the rest of vectors that reach above it, and this rest means
-    nothing. Rounds as `add_rows` does.
+    out_(o + i) += sum_n x_ni x_n for all i, with x_n = table_(row + n), n < 8. Vectors which cross the
+    diagonal also write below it; ignore those numbers. It rounds as `add_rows` does.
     """
     return _gram(out, table, minus=False)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def subtract_gram(typing: Any, out: Any, o: Any, table: Any, row: Any, first: Any) -> Any:
-    """Compute out_(o + i) -= sum_n x_ni x_n for i from `first`, a multiple of 8, on; see `add_gram`."""
+    """Compute out_(o + i) -= sum_n x_ni x_n; see `add_gram`.
+
+    i runs from `first`, a multiple of 8.
+    """
     return _gram(out, table, minus=True)
 
 
@@ -168,7 +180,7 @@ def _gram(out: Any, table: Any, minus: bool) -> Any:
 
 
 class _TableRows:
-    """Addresses of the rows of the tables among the arguments."""
+    """Finds row addresses in the tables among the arguments."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, given: Any) -> None:
         self.context, self.builder, self.types, self.given = context, builder, signature.args, given
@@ -184,7 +196,10 @@ class _TableRows:
 
 
 class _VectorLoop:
-    """`with _VectorLoop(builder, length, first) as at:` loops over the first position of each vector."""
+    """Loops over the first position of each vector.
+
+    Use it as `with _VectorLoop(builder, length, first) as at:`.
+    """
 
     def __init__(self, builder: Any, length: Any, first: Any = None) -> None:
         self.builder, self.width = builder, length.type(LANES)

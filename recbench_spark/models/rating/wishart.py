@@ -1,8 +1,8 @@
-"""Draws of the common mean and precision of a side's rows, and of the noise's precision.
+"""Draws for a side's common mean and precision, and the noise's.
 
 Rows theta ~ N(m, L^-1), L ~ Wishart(W0, n0), m ~ N(m0, (b0 L)^-1). Given N rows the conditional has the
-same form (Salakhutdinov and Mnih 2008, equation 14). All matrices are of the size of a row. The loops are
-explicit, so that the threads of a linear algebra library cannot change bits.
+same form (Salakhutdinov and Mnih 2008, equation 14). Each matrix is as wide as a row is long. Loops are
+explicit, so the threads of a linear algebra library cannot change bits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ Floats = npt.NDArray[np.float64]
 
 
 class NormalWishart(NamedTuple):
-    """A prior or posterior of the mean and precision of rows of k numbers.
+    """A prior or posterior on the mean and precision of rows.
+
+    A row has k numbers.
 
     Attributes:
         mean: (k,) m0.
-        strength: b0: weight of the prior mean, as a number of rows.
+        strength: b0: weight of the prior mean, counted in rows.
         inverse_scale: (k, k) W0^-1.
         degrees: n0, at least k.
     """
@@ -36,7 +38,14 @@ class NormalWishart(NamedTuple):
 
 
 def update_prior(prior: NormalWishart, count: int, sums: Floats, products: Floats) -> NormalWishart:
-    """Return the conditional given rows: their number, their sum (k,) and sum of outer products (k, k)."""
+    """Return the conditional given rows.
+
+    Args:
+        prior: the distribution without rows.
+        count: number of rows.
+        sums: their sum (k,).
+        products: their summed outer products (k, k).
+    """
     mean = sums / max(count, 1)
     scatter = products - count * np.outer(mean, mean)
     away, strength = mean - prior.mean, prior.strength + count
@@ -50,7 +59,10 @@ def update_prior(prior: NormalWishart, count: int, sums: Floats, products: Float
 
 
 def draw_normal_wishart(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
-    """Draw a mean (k,) and a precision (k, k), by the decomposition of Bartlett (1933)."""
+    """Draw a mean (k,) and a precision (k, k).
+
+    It uses the decomposition by Bartlett (1933).
+    """
     return _draw(given, np.uint64(state))
 
 
@@ -61,7 +73,10 @@ def row_sums(
     chosen_n: npt.NDArray[np.int64],
     dims: int,
 ) -> tuple[Floats, Floats]:
-    """Return sum (k,) and sum of outer products (k, k) of rows (bias, factors); k = dims + 1; float64."""
+    """Return sum (k,) and summed outer products (k, k) of rows.
+
+    A row is (bias, factors), so k = dims + 1. Sums are float64.
+    """
     sums, products, row = np.zeros(dims + 1), np.zeros((dims + 1, dims + 1)), np.zeros(dims + 1)
     for n in chosen_n:
         row[0] = biases[n]
@@ -78,7 +93,10 @@ def row_sums(
 
 @compile_kernel
 def draw_gamma(shape: float, rate: float, state: np.uint64) -> float:
-    """Draw Gamma(shape, rate) by rejection (Marsaglia and Tsang 2000, section 6 below a shape of 1)."""
+    """Draw Gamma(shape, rate) by rejection.
+
+    Source: Marsaglia and Tsang 2000; section 6 below a shape of 1.
+    """
     if shape < 1:
         return float(_gamma(shape + 1, state) * uniform(state, 0) ** (1 / shape) / rate)
     return float(_gamma(shape, state) / rate)
@@ -100,7 +118,10 @@ def _gamma(shape: float, state: np.uint64) -> float:
 
 @compile_kernel
 def _draw(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
-    """Draw with W = R^-T R^-1, R R' = W^-1: L = (R^-T A)(R^-T A)' and m = mean + R A^-T z / sqrt(b)."""
+    """Draw a precision L and a mean m.
+
+    W = R^-T R^-1, R R' = W^-1: L = (R^-T A)(R^-T A)' and m = mean + R A^-T z / sqrt(b).
+    """
     k = len(given.mean)
     r = _cholesky(given.inverse_scale)
     a = _bartlett(k, given.degrees, state)
@@ -119,7 +140,10 @@ def _draw(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
 
 @compile_kernel
 def _bartlett(k: int, degrees: float, state: np.uint64) -> Floats:
-    """Return the lower triangle: normal draws, and on the diagonal roots of chi square with degrees - i."""
+    """Return Bartlett's lower triangle from normal draws.
+
+    The diagonal has roots of chi square draws with degrees - i.
+    """
     a = np.zeros((k, k))
     for i in range(k):
         fill_normals(np.uint64(draw_state(state, 0, 0, i)), a[i, :i])

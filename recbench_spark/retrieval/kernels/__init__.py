@@ -1,1 +1,1 @@
-"""Search by signed random projections, and the exact order of candidates that an index returns."""
+"""Search by signed random projections; exact order of proposed candidates."""

@@ -1,8 +1,8 @@
-"""Exact order of candidates that an index returned, and the share of the exact list that they hold.
+"""Order an index's candidates exactly and measure their recall.
 
-Candidates are scored again in float64 by `ranking.kernels.products`, without the user's training items, and
-ordered by score, then smaller index: the order of exact lists. So an index decides which items are
-candidates, and nothing else.
+`ranking.kernels.products` scores candidates again in float64, without the user's training items. They are
+ordered by score, then by smaller index, as in exact lists. So an index decides which items are candidates,
+and nothing else.
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.ranking.kernels.products import Pairing, error_bound, exact_score
 
 BIAS_ERROR = 2.0**-50
-"""Relative error of a quotient and of a bias that is added in float64, with room to spare."""
+"""Bound on the relative error when float64 divides and adds a bias, with room to spare."""
 
 
 class ItemSets(NamedTuple):
-    """Ascending items of each user: `offsets_u` (u + 1,), `items_p` int32."""
+    """One ascending item set per user, for candidates or masks.
+
+    `offsets_u`: (u + 1,). `items_p`: int32.
+    """
 
     offsets_u: Ints
     items_p: Ints32
 
 
 class RetrievedLists(NamedTuple):
-    """Lists of a block: `items_uk` (u, k) padded with -1, `scores_uk` with NaN."""
+    """Recommendation lists for a block of users.
+
+    `items_uk`: (u, k) padded with -1. `scores_uk`: (u, k) padded with NaN.
+    """
 
     items_uk: Ints
     scores_uk: Floats
@@ -46,7 +52,7 @@ multiply_rows = compile_kernel(_multiply_rows, fastmath={"reassoc", "contract"})
 
 @compile_kernel
 def remove_items(items_c: Ints32, masked_m: Ints32, out_c: Ints32) -> int:
-    """Copy ascending items that are not masked; return their number."""
+    """Copy the unmasked items, in ascending order; return their number."""
     size, m = 0, 0
     for c in range(len(items_c)):
         while m < len(masked_m) and masked_m[m] < items_c[c]:
@@ -59,7 +65,10 @@ def remove_items(items_c: Ints32, masked_m: Ints32, out_c: Ints32) -> int:
 
 @compile_kernel
 def score_items(pairing: Pairing, u: int, items_c: Ints32) -> Floats:
-    """Return `exact_score` of each item. Four sums go on side by side, each in its own order."""
+    """Return `exact_score` of each item.
+
+    Four sums go on side by side, each in its own order.
+    """
     scores, four = np.empty(len(items_c)), len(items_c) // 4 * 4
     user_d = pairing.vectors_ud[u]
     for c in range(0, four, 4):
@@ -84,14 +93,15 @@ def score_items(pairing: Pairing, u: int, items_c: Ints32) -> Floats:
 
 @compile_kernel
 def rank_candidates(pairing: Pairing, candidates: ItemSets, masked: ItemSets, top_k: int) -> RetrievedLists:
-    """Return the first K of each user's candidates by exact score, then smaller index.
+    """Return each user's best K candidates by score, then index.
 
-    A float32 product with its error bound drops what K others certainly beat; the rest is scored exactly.
+    A float32 product with its error bound drops a candidate which K others certainly beat. The rest get
+    exact scores.
 
     Args:
-        pairing: vectors of users and items; see `ranking.kernels.products.make_pairing`.
-        candidates: items that an index returned.
-        masked: items that a user's list leaves out.
+        pairing: user and item vectors; see `ranking.kernels.products.make_pairing`.
+        candidates: items proposed by an index.
+        masked: items which a user's list leaves out.
         top_k: length of the lists.
     """
     users = len(candidates.offsets_u) - 1
@@ -115,14 +125,17 @@ def rank_candidates(pairing: Pairing, candidates: ItemSets, masked: ItemSets, to
 
 @compile_kernel
 def _drop_beaten(u: int, pairing: Pairing, items_c: Ints32, size: int, top_k: int) -> int:
-    """Keep, in place and in order, the candidates that may be among the first K; return their number."""
+    """Keep candidates which may reach the first K; return their number.
+
+    They stay in order, in the same array.
+    """
     x, bound = np.empty(size), 0.0
     user_d = pairing.vectors_ud[u]
     for c in range(size):
         i = items_c[c]
         product = multiply_rows(user_d, pairing.vectors_id[i])
         x[c] = product / pairing.divisor_i[i] + pairing.bias_i[i]
-        raw = pairing.length_i[i] * pairing.divisor_i[i]  # of the vector that was multiplied
+        raw = pairing.length_i[i] * pairing.divisor_i[i]  # the vector's length before division
         own = error_bound(pairing.length_u[u], raw, 0.0, len(user_d)) / pairing.divisor_i[i]
         bound = max(bound, own + BIAS_ERROR * (abs(x[c]) + abs(pairing.bias_i[i])))
     kth = np.partition(x, size - top_k)[size - top_k]
@@ -136,12 +149,12 @@ def _drop_beaten(u: int, pairing: Pairing, items_c: Ints32, size: int, top_k: in
 
 @compile_kernel
 def count_reached(scores_uk: Floats, exact_uk: Floats, top_k: int) -> Ints:
-    """Return how many of a list's first K items reach the K-th best exact score, (u,).
+    """Return how many listed items reach the K-th best score, (u,).
 
     Args:
         scores_uk: exact scores of distinct retrieved items, falling, padded with NaN.
         exact_uk: the best exact scores, falling, padded with NaN where a user has fewer candidates.
-        top_k: the cut-off; both arrays have as many columns or more.
+        top_k: the cut-off; both arrays have at least so many columns.
     """
     reached = np.zeros(len(scores_uk), np.int64)
     for u in range(len(scores_uk)):
@@ -155,11 +168,11 @@ def count_reached(scores_uk: Floats, exact_uk: Floats, top_k: int) -> Ints:
 
 
 def measure_recall(scores_uk: Floats, exact_uk: Floats, top_k: int) -> Floats:
-    """Return recall@K of each user: the share of min(K, candidates) items.
+    """Return each user's recall@K, a share of min(K, candidates) items.
 
-    Distinct items count that reach the K-th best exact score, so each of the items that tie with the K-th
-    counts. ann-benchmarks counts copies of an item and distances within 1e-3; this does neither. NaN: user
-    without candidates.
+    It counts distinct items whose score reaches the K-th best exact score, so an item counts if it ties
+    with the K-th. ann-benchmarks also counts copies of an item, and distances within 1e-3; this function
+    does not. A user without candidates gets NaN.
     """
     possible = np.count_nonzero(~np.isnan(exact_uk[:, :top_k]), axis=1)
     with np.errstate(invalid="ignore"):

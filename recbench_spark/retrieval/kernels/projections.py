@@ -1,8 +1,8 @@
-"""Signed random projections: L bands of k bits, each band one token.
+"""Signed random projections: L bands with k bits, one token each.
 
 Bit j of band b of a vector v is [p_bj . v >= 0] for a drawn direction p_bj (Charikar 2002, section 3). Two
-vectors with angle a agree in one bit with probability 1 - a / pi, so in a band with (1 - a / pi)^k. All
-pairs share the directions of one draw, so pairs are not independent of one another.
+vectors at angle a agree in one bit with probability 1 - a / pi, so in a band with (1 - a / pi)^k. All pairs
+share one draw of directions, so pairs are not independent.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.ranking.kernels.products import error_bound, lengths
 
 MOST_BITS = 63
-"""A token is one signed integer of 64 bits."""
+"""A token is one signed 64-bit integer."""
 ROWS = 4096
-"""Vectors that are projected together: 4 bands bits bytes each."""
+"""Vectors projected together: 4 bands bits bytes each."""
 
 
 class Projections(NamedTuple):
-    """Drawn directions: `directions_jd` (bands * bits, dims) float32, and their lengths."""
+    """Random directions which turn vectors into tokens.
+
+    `directions_jd`: (bands * bits, dims) float32. `length_j`: their lengths.
+    """
 
     directions_jd: Floats32
     length_j: Floats
@@ -51,15 +54,15 @@ def make_projections(dims: int, *, bands: int, bits: int, seed: int) -> Projecti
 
 
 def restore_projections(directions_jd: Floats32, bits: int) -> Projections:
-    """Return projections over directions that were drawn before."""
+    """Return projections over stored directions."""
     return Projections(directions_jd, lengths(directions_jd), bits)
 
 
 def make_tokens(vectors_nd: Floats32, projections: Projections) -> Ints:
-    """Return the token of each band of each vector, (n, bands).
+    """Return each vector's token in each band, (n, bands).
 
-    The float32 product decides a bit where its error bound allows it; the other bits come from the float64
-    sum in the order of the dimensions. So a token depends on the vector alone, not on the block.
+    The float32 product decides a bit where its error bound allows it. Other bits come from the float64 sum
+    in dimension order. So a token depends on the vector alone, not on the block.
     """
     tokens = np.empty((len(vectors_nd), projections.bands), np.int64)
     for start in range(0, len(vectors_nd), ROWS):
@@ -88,14 +91,14 @@ def _pack_bits(
 
 
 def collision_probability(cosine: Floats, bits: int) -> Floats:
-    """Return the probability that two vectors of this cosine share the token of a band."""
+    """Return the probability of an equal token at this cosine."""
     return (1.0 - np.arccos(np.clip(cosine, -1.0, 1.0)) / np.pi) ** bits
 
 
 def candidate_probability(cosine: Floats, *, bits: int, bands: int, least: int) -> Floats:
-    """Return the probability that two vectors share the tokens of at least `least` of the bands.
+    """Return the probability of equal tokens in `least` or more bands.
 
-    It is sum_{j >= least} C(L, j) p^j (1 - p)^(L - j) with p of `collision_probability`.
+    It is sum_{j >= least} C(L, j) p^j (1 - p)^(L - j) with p from `collision_probability`.
     """
     from scipy.stats import binom  # noqa: PLC0415 (two seconds that few need)
 
@@ -104,9 +107,10 @@ def candidate_probability(cosine: Floats, *, bits: int, bands: int, least: int) 
 
 
 def choose_longest(length_i: Floats, share: float) -> Bools:
-    """Return a mask of the items that are always candidates: this share of them, the longest first.
+    """Return a mask over the share of items with longest vectors.
 
-    A sign does not see a vector's length, but a dot product does. Equal lengths go by the smaller index.
+    These are candidates for every query: a sign does not see a vector's length, but a dot product does.
+    Equal lengths go by smaller index.
     """
     always = np.zeros(len(length_i), np.bool_)
     always[np.argsort(-length_i, kind="stable")[: round(share * len(length_i))]] = True

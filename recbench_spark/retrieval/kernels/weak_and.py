@@ -1,8 +1,8 @@
-"""Weak-AND over postings of tokens: item i is a candidate of query q iff S(q, i) >= theta.
+"""Weak-AND over token postings: candidates are items with S >= theta.
 
-S(q, i) = sum_b w_b [token_b(q) = token_b(i)], summed in the order of the bands; items that are always
-candidates have S = infinity. Two ways find the same set: counting adds w_b over all postings of the query;
-pivots skip postings of items whose upper bound stays below theta (Broder et al. 2003, section 4).
+For query q and item i, S(q, i) = sum_b w_b [token_b(q) = token_b(i)], summed in band order. Items chosen
+for every query have S = infinity. Two ways find the same set. Counting adds w_b over all postings of the
+query. Pivots skip postings whose items have an upper bound below theta (Broder et al. 2003, section 4).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import ConfigError
 
 LAST = 2**31 - 1
-"""Item of a list that has ended; larger than each index."""
+"""Item of an exhausted list; larger than each index."""
 SAFE = 1.0 - 1e-9
-"""Upper bounds are summed in another order than scores: the limit of a skip is lower by this factor."""
+"""Factor below 1 on the limit of a skip: upper bounds and scores are summed in different orders."""
 
 
 class Postings(NamedTuple):
-    """Items by band and token, ascending.
+    """Item lists by band and token, ascending.
 
-    `bands_b` (bands + 1,) offsets into `tokens_t`, whose tokens ascend within a band; `offsets_t`
-    (tokens + 1,) offsets into `items_p`; `always_a` ascending items that are candidates of each query;
-    `cut`: items that were left out of buckets above the limit.
+    `bands_b`: (bands + 1,) offsets into `tokens_t`, whose tokens ascend within a band. `offsets_t`: (tokens
+    + 1,) offsets into `items_p`. `always_a`: ascending items, candidates for every query. `cut`: items left
+    out by full buckets.
     """
 
     bands_b: Ints
@@ -38,14 +38,17 @@ class Postings(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """Weights of the bands, float64 (bands,), and theta."""
+    """The score an item must reach: `weights_b`, float64 (bands,), and theta."""
 
     weights_b: Floats
     theta: float
 
 
 class Matches(NamedTuple):
-    """Candidates of a block: `offsets_u` (u + 1,), `items_c` ascending in each query, postings read."""
+    """Candidates for a block of queries, and what they cost.
+
+    `offsets_u`: (u + 1,). `items_c`: ascending within each query. `visited`: postings read.
+    """
 
     offsets_u: Ints
     items_c: Ints32
@@ -53,7 +56,7 @@ class Matches(NamedTuple):
 
 
 def make_threshold(theta: float, bands: int, weights_b: Floats | None = None) -> Threshold:
-    """Return the threshold; each band weighs 1 without `weights_b`.
+    """Return the threshold; without `weights_b` each band weighs 1.
 
     Raises:
         ConfigError: theta is not positive, or no item could reach it.
@@ -76,8 +79,8 @@ def make_postings(tokens_ib: Ints, always_i: Bools, largest_bucket: int) -> Post
 
     Args:
         tokens_ib: (items, bands) tokens.
-        always_i: mask of items that are candidates of each query; they stand in no bucket.
-        largest_bucket: a bucket keeps so many items, the smaller indices; the others are counted in `cut`.
+        always_i: mask over items which are candidates for every query; they stand in no bucket.
+        largest_bucket: most items in a bucket. It keeps the smaller indices, and `cut` counts the others.
     """
     others = np.flatnonzero(~always_i)
     tokens, counts, items, cut = [], [], [], 0
@@ -102,7 +105,10 @@ def make_postings(tokens_ib: Ints, always_i: Bools, largest_bucket: int) -> Post
 
 @compile_kernel
 def find_bucket(postings: Postings, band: int, token: int) -> tuple[int, int]:
-    """Return the start and stop of a token's items; an empty range for an unknown token."""
+    """Return start and stop of a token's items.
+
+    An unknown token has an empty range.
+    """
     low, high = postings.bands_b[band], postings.bands_b[band + 1]
     at = low + np.searchsorted(postings.tokens_t[low:high], token)
     if at == high or postings.tokens_t[at] != token:
@@ -112,7 +118,7 @@ def find_bucket(postings: Postings, band: int, token: int) -> tuple[int, int]:
 
 @compile_kernel
 def grow(items_c: Ints32, size: int, more: int) -> Ints32:
-    """Return the array with room for `more` items after the first `size`."""
+    """Return the array with room for `more` items after `size`."""
     if size + more <= len(items_c):
         return items_c
     larger = np.empty(max(2 * len(items_c), size + more), np.int32)
@@ -122,17 +128,17 @@ def grow(items_c: Ints32, size: int, more: int) -> Ints32:
 
 @compile_kernel
 def merge_always(items_c: Ints32, always_a: Ints32) -> None:
-    """Put a query's candidates in ascending order, in place.
+    """Sort a query's candidates in place.
 
     Args:
-        items_c: room for the items that are always candidates, then the others in any order.
-        always_a: the items that are always candidates, ascending; none of the others is among them.
+        items_c: room for the items in `always_a`, then the others in any order.
+        always_a: items proposed to every query, ascending; the others contain none of them.
     """
     other, a = len(always_a), 0
     items_c[other:].sort()
     for place in range(len(items_c)):
         if a == len(always_a):
-            return  # the other items that are left stand where they belong
+            return  # the remaining items stand where they belong
         if other < len(items_c) and items_c[other] < always_a[a]:
             items_c[place] = items_c[other]
             other += 1
@@ -143,7 +149,10 @@ def merge_always(items_c: Ints32, always_a: Ints32) -> None:
 
 @compile_kernel
 def match_by_counting(tokens_ub: Ints, postings: Postings, threshold: Threshold, n_items: int) -> Matches:
-    """Return the candidates by adding each posting's weight; it holds 12 bytes for each item."""
+    """Return the candidates by adding each posting's weight.
+
+    It holds 12 bytes per item.
+    """
     scores = np.zeros(n_items)
     seen = np.empty(n_items, np.int32)
     offsets = np.zeros(len(tokens_ub) + 1, np.int64)
@@ -175,7 +184,10 @@ def match_by_counting(tokens_ub: Ints, postings: Postings, threshold: Threshold,
 
 @compile_kernel
 def seek(items_p: Ints32, at: int, stop: int, item: int) -> int:
-    """Return the first place from `at` on whose item is `item` or larger, by steps that double."""
+    """Return the first place from `at` whose item reaches `item`.
+
+    Step widths double, then a binary search ends it.
+    """
     step, low = 1, at
     while low + step < stop and items_p[low + step] < item:
         low += step
@@ -192,7 +204,10 @@ def seek(items_p: Ints32, at: int, stop: int, item: int) -> int:
 
 @compile_kernel
 def sort_lists(order: Ints, doc_b: Ints) -> None:
-    """Sort the lists by their present item, by insertion: few have moved since the last time."""
+    """Sort the lists by present item.
+
+    Insertion sort is quick here: few lists have moved since the last time.
+    """
     for s in range(1, len(order)):
         list_s, at = order[s], s
         while at > 0 and doc_b[order[at - 1]] > doc_b[list_s]:
@@ -203,7 +218,10 @@ def sort_lists(order: Ints, doc_b: Ints) -> None:
 
 @compile_kernel
 def find_pivot(order: Ints, doc_b: Ints, threshold: Threshold) -> int:
-    """Return the first item of the sorted lists before which no item reaches theta, or `LAST`."""
+    """Return the first item which can reach theta, else `LAST`.
+
+    `order` holds the lists sorted by present item.
+    """
     bound = 0.0
     for s in range(len(order)):
         bound += threshold.weights_b[order[s]]
@@ -214,7 +232,7 @@ def find_pivot(order: Ints, doc_b: Ints, threshold: Threshold) -> int:
 
 @compile_kernel
 def add_weights(doc_b: Ints, item: int, weights_b: Floats) -> float:
-    """Return S of an item: the weights of the lists that stand at it, in the order of the bands."""
+    """Return an item's S: weights of lists there, in band order."""
     score = 0.0
     for b in range(len(doc_b)):
         if doc_b[b] == item:
@@ -226,7 +244,7 @@ def add_weights(doc_b: Ints, item: int, weights_b: Floats) -> float:
 def _match_query(
     place_b: Ints, stop_b: Ints, postings: Postings, threshold: Threshold, items_c: Ints32, size: int
 ) -> tuple[Ints32, int, int]:
-    """Append a query's candidates without the items that are always candidates; see `match_by_pivots`."""
+    """Append a query's candidates except `always_a`; see `match_by_pivots`."""
     bands, items, last = len(place_b), postings.items_p, LAST
     doc_b = np.empty(bands, np.int64)
     for b in range(bands):
@@ -252,10 +270,11 @@ def _match_query(
 
 @compile_kernel
 def match_by_pivots(tokens_ub: Ints, postings: Postings, threshold: Threshold, n_items: int) -> Matches:
-    """Return the candidates by pivots: lists advance together, and skip what cannot reach theta.
+    """Return the candidates by pivots, which skip postings below theta.
 
-    The pivot is the first item, in ascending order, at which the weights of all lists that stand at it or
-    before it sum to theta: no item before the pivot can reach theta. `visited` counts the lists' steps.
+    Lists advance together in ascending item order. The pivot is the first item where the lists at it or
+    before it have weights of theta or more in sum: no item before it can reach theta. `visited` counts the
+    lists' steps.
     """
     offsets = np.zeros(len(tokens_ub) + 1, np.int64)
     items_c, size, visited = np.empty(1024, np.int32), 0, 0
