@@ -98,7 +98,7 @@ class Propensities(Strict):
     their sum a mean user's interactions. `floor`: smaller values are raised to it, and values above 1
     lowered to 1. `given`: a table (item_id, propensity) at `path`. `true`: those in the generated world.
     `logistic_regression`: on feature tables, (item_id, numbers ...) and (user_id, numbers ...), one or
-    both; `rate`: the share of cells outside the log in its fit.
+    both; `rate`: its fit samples this share of cells outside the log.
     """
 
     method: Literal[
@@ -143,7 +143,7 @@ class Propensities(Strict):
 
 
 class Strata(Strict):
-    """Group items by propensity, from Q1, the least shown.
+    """Groups of items by propensity; Q1 is shown least.
 
     See `analyses.sampling.kernels.strata`. The slice `stratum` has the first number of strata.
     """
@@ -165,7 +165,7 @@ class Strata(Strict):
 
 
 class Exposure(Strict):
-    """Correct metrics for what a recommender exposed.
+    """Corrections of metrics for what a recommender exposed.
 
     See `analyses.exposure.kernels.exposure`. Under chances, `ips` is unbiased for sums (hits, precision,
     DCG). Weighted NDCG is not, and can be farther from the truth than the holdout: its ideal list holds
@@ -225,7 +225,7 @@ RANKING_ONLY = (
 
 
 class Evaluation(Strict):
-    """What is measured: metrics, cut-offs, definition, slices.
+    """Metrics to compute: their names, cut-offs, definition and slices.
 
     `metrics`: names, or names with a cut-off such as `ndcg@10`, which then joins `k`. `features`: a table
     (item_id, vector) with item features, for the metric `diversity`. `multiverse`: also measure under every
@@ -238,7 +238,7 @@ class Evaluation(Strict):
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
     k: tuple[int, ...] = (1, 3, 5, 10, 20)
-    """Cut-offs: lists count up to rank k."""
+    """Cut-offs: metrics look at lists up to rank k."""
     curve: bool = False
     """Measure at every cut-off from 1 to the largest k."""
     parts: tuple[Name, ...] = ("test",)
