@@ -401,7 +401,7 @@ class Views:
 
 
 def _are_numbers(values: object) -> bool:
-    """Check for a tuple or list of finite numbers."""
+    """Return whether a value is a list of finite numbers."""
     numbers = values if isinstance(values, tuple | list) else [None]
     plain = (isinstance(number, Real) and not isinstance(number, bool) for number in numbers)
     return all(plain) and all(map(math.isfinite, numbers))

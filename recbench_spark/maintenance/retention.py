@@ -222,6 +222,6 @@ def remove_private_files(root: str, in_use: float) -> int:
 
 
 def _is_named(place: str) -> bool:
-    """Check whether `current.txt` beside a private folder names it."""
+    """Return whether `current.txt` beside a private folder names it."""
     folder, _, name = place.rpartition("/")
     return (read_bytes(join_uri(folder, CURRENT)) or b"").decode() == name

@@ -388,7 +388,7 @@ def _convert_field_ids(
 
 
 def holds_floats(raw: pa.Array) -> bool | None:
-    """Check for whole floats alone; None without ids."""
+    """Return whether all ids are whole floats; None without ids."""
     present = raw.filter(pc.not_equal(pc.utf8_lower(raw), "nan"))
     return bool(pc.all(pc.match_substring_regex(present, WHOLE_FLOAT)).as_py()) if len(present) else None
 
@@ -400,7 +400,7 @@ def note_floats(name: str, where: str) -> None:
 
 
 def _may_exceed_float64(kind: pa.DataType) -> bool:
-    """Check for types with whole numbers beyond float64's precision."""
+    """Return whether a type's whole numbers may exceed float64's precision."""
     return kind in (pa.int64(), pa.uint64()) or (pa.types.is_decimal(kind) and not kind.scale)
 
 

@@ -149,7 +149,7 @@ def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Arra
 
 
 def has_numeric_order(tables: Sequence[pa.Table], name: str = "item_id") -> bool:
-    """Check whether ids in converted tables sort as numbers."""
+    """Return whether ids in converted tables sort as numbers."""
     return all(_has_numeric_ids(table, name) for table in tables)
 
 
@@ -181,7 +181,7 @@ def _dictionary_texts(chunk: pa.Array) -> pa.Array:
 
 
 def _is_in_order(index_r: npt.NDArray[Any], size: int) -> bool:
-    """Check whether codes appear in order, as after encoding.
+    """Return whether codes appear in order, as after encoding.
 
     Rows use all of them, such as 0 0 1 0 2.
     """
@@ -276,7 +276,7 @@ def as_long(column: pa.Array, name: str) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Check for a text type."""
+    """Return whether a type is text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 

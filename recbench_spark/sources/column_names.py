@@ -86,7 +86,7 @@ def strip_name(name: str) -> str:
 
 
 def names_ids(keys: Iterable[Any]) -> bool:
-    """Check whether keys name an id column.
+    """Return whether keys name an id column.
 
     A dict with such a key is a table.
     """

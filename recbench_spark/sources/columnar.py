@@ -101,7 +101,7 @@ def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str,
 
 
 def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:
-    """Check for ids, and for types which Spark reads alike."""
+    """Return whether both ids exist, and Spark reads all types alike."""
     allowed: dict[str, Callable[[pa.DataType], bool]] = {
         "user_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),
         "item_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),

@@ -87,7 +87,7 @@ class Stamp(NamedTuple):
         return "-".join(map(str, self))
 
     def is_settled(self, clock_ns: int) -> bool:
-        """Check whether a later change will show.
+        """Return whether a later change will show.
 
         It will if the last one is older than the clock's resolution. A modification time in the future was
         set by hand; then the ctime says when that was done.

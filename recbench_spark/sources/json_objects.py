@@ -81,7 +81,7 @@ def find_bad_line(path: str, plain: Collection[str] = (), most: int | None = Non
 
 
 def has_objects(path: str) -> bool:
-    """Check whether a first line is a JSON object."""
+    """Return whether a first line is a JSON object."""
     return any(describe_line(line) is None for _, line in islice(_read_lines(path), FIRST_LINES))
 
 
@@ -244,7 +244,7 @@ def list_keys(
 
 
 def _may_hold(raw: bytes, keys: Sequence[str], encoding: str) -> bool:
-    """Check whether objects may have one of some keys.
+    """Return whether objects may have one of some keys.
 
     Its letters may also be written by their numbers.
     """

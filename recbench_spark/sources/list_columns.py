@@ -51,7 +51,7 @@ def find_separator(cells: Sequence[str | None]) -> str | None:
 
 
 def may_hold_texts(names: Sequence[str], what: str) -> bool:
-    """Check whether text cells may hold several ids.
+    """Return whether text cells may hold several ids.
 
     That is so for lists with neither a rank nor a score.
     """
@@ -99,7 +99,7 @@ def unfold_table(table: pa.Table, what: str) -> pa.Table:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Check for an array type."""
+    """Return whether a type is an array."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 

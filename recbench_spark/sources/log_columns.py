@@ -175,7 +175,7 @@ TIME_NAME = re.compile(
 
 
 def _is_epoch(column: ColumnFacts) -> bool:
-    """Check whether one unit puts all numbers between 1990 and 2099.
+    """Return whether one unit puts all numbers between 1990 and 2099.
 
     0 and -1 count as missing times.
     """
@@ -186,7 +186,7 @@ def _is_epoch(column: ColumnFacts) -> bool:
 
 
 def _is_compact(column: ColumnFacts) -> bool:
-    """Check whether first and last number are dates such as 20260131."""
+    """Return whether first and last number are dates such as 20260131."""
     ends = [end for end in (column.lowest, column.highest) if end is not None]
     return bool(ends) and column.is_numeric and all(COMPACT.fullmatch(f"{end:.0f}") for end in ends)
 
@@ -228,7 +228,7 @@ MOST_GRADES = 201
 
 
 def may_be_rating(column: ColumnFacts) -> bool:
-    """Check whether values look like ratings.
+    """Return whether values look like ratings.
 
     Such values are few, small, and have at most two decimals.
     """
@@ -274,7 +274,7 @@ def _choose_format(log: LogFile, time: ColumnFacts, given: str | None) -> str:
 
 
 def _may_be(role: str, column: ColumnFacts) -> bool:
-    """Check whether a column's values fit a role."""
+    """Return whether a column's values fit a role."""
     if role == "rating":
         return column.is_numeric
     is_time = column.is_stored_time or column.is_time_text or column.is_other_date

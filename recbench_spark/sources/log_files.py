@@ -356,14 +356,14 @@ def find_separator(lines: Sequence[str], place: str) -> str:
 
 
 def _are_padded(fits: Sequence[str], lines: Sequence[str]) -> bool:
-    """Check whether tabs alone would leave blanks around fields."""
+    """Return whether tabs alone would leave blanks around fields."""
     return list(fits) == ["\t"] and any(
         field != field.strip() for line in lines for field in line.split("\t")
     )
 
 
 def has_header(fields: Sequence[Sequence[str]], place: str) -> bool:
-    """Check whether the first line has names instead of values.
+    """Return whether the first line has names instead of values.
 
     Raises:
         ConfigError: names and values look alike.

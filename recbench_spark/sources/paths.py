@@ -18,7 +18,7 @@ from recbench_spark.storage.uris import is_hidden
 
 
 def exists(path: str) -> bool:
-    """Check whether a local path exists; remote ones pass.
+    """Return whether a local path exists; remote ones pass.
 
     Spark checks those later.
     """
@@ -105,9 +105,9 @@ FILE_NAMES = re.compile(
 
 
 def may_be_table(name: str) -> bool:
-    """Check for the form `schema.table` or `catalog.schema.table`.
+    """Return whether a name may be a table's, and not a file's.
 
-    A file name does not count.
+    Such a name is `schema.table` or `catalog.schema.table`.
 
     >>> may_be_table("shop.orders"), may_be_table("orders.csv")
     (True, False)

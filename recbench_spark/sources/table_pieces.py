@@ -115,7 +115,7 @@ def find_place(path: str) -> str:
 
 
 def is_delta(path: str) -> bool:
-    """Check for a Delta table or partition; errors as `find_place`."""
+    """Return whether a path is in Delta; errors as `find_place`."""
     place = find_place(path)
     return is_delta_table(place) or find_partition(place) is not None
 

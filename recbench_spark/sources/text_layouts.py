@@ -109,7 +109,7 @@ def note_texts(names: Iterable[str], folders: Collection[str]) -> pa.Schema:
 
 
 def is_folder(column: pa.Field) -> bool:
-    """Check whether folder names give a column."""
+    """Return whether folder names give a column."""
     return (column.metadata or {}).get(ID_TYPE.encode()) == FOLDER_NOTES[ID_TYPE].encode()
 
 

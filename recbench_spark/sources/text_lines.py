@@ -174,7 +174,7 @@ def head_rows(head: bytes, sep: str, quotes: Quotes | None, encoding: str, comme
 
 
 def _is_open(line: str, sep: str, quotes: Quotes, is_open: bool) -> bool:
-    """Check whether a quote is open when a line ends.
+    """Return whether a quote is open when a line ends.
 
     `is_open`: one was open when it began.
     """
@@ -300,7 +300,7 @@ END, LAST_BLANK = ord("\n"), ord(" ")
 
 
 def _has_blanks(text: bytes) -> bool:
-    """Check whether a line begins with a blank; it may be blank."""
+    """Return whether a line begins with a blank; it may be blank."""
     byte_n = np.frombuffer(text, np.uint8)
     begin_l = np.append(byte_n[:1], byte_n[1:][byte_n[:-1] == END])
     return bool(np.any((begin_l <= LAST_BLANK) & (begin_l != END)))

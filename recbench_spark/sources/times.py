@@ -206,7 +206,7 @@ def time_hint(text: str | None, unit: str) -> str:
 
 
 def has_unknown_zone(text: str) -> bool:
-    """Check whether a text names a zone that is not read.
+    """Return whether a text names a zone that is not read.
 
     >>> has_unknown_zone("2026-07-01 12:00:00 BST"), has_unknown_zone("2026-07-01 12:00:00 Europe/Rome")
     (True, False)

@@ -249,7 +249,7 @@ class Split(Strict):
 
 
 def _counts_days(duration: str | None) -> bool:
-    """Check for a duration in calendar units."""
+    """Return whether a duration is in calendar units."""
     return duration is not None and parse_duration(duration)[1] in CALENDAR_UNITS
 
 

@@ -69,7 +69,7 @@ def draw_below(bound: int, *keys: Any, seed: int) -> Ints:
 
 
 def contains(sorted_values: Ints, values: Ints) -> npt.NDArray[np.bool_]:
-    """Check whether each value is among the ascending ones."""
+    """Return whether each value is among the ascending ones."""
     if not len(sorted_values):
         return np.zeros(len(values), dtype=bool)
     place = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)

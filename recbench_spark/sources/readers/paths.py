@@ -26,7 +26,7 @@ from recbench_spark.storage.warehouse import require_jars, share_access
 
 
 def is_folder(spark: SparkSession, path: str) -> bool:
-    """Check whether a path, local or remote, is a folder."""
+    """Return whether a path, local or remote, is a folder."""
     check_path(path)
     with explain_errors(path):
         files, place = file_system(spark, path)
@@ -113,7 +113,7 @@ def qualify_path(spark: SparkSession, path: str) -> str:
 
 
 def is_table(spark: SparkSession, name: str) -> bool:
-    """Check whether the catalog has this table.
+    """Return whether the catalog has this table.
 
     Names look like `schema.table` or `catalog.schema.table`.
     """
