@@ -83,7 +83,10 @@ class Board(Strict):
         return next((name for name, names in self.aliases.items() if method in names), method)
 
     def improvement(self, value: float, than: float) -> float:
-        """Return how much better a value is; negative if worse."""
+        """Return how much better a value is than another.
+
+        It is negative if the value is worse.
+        """
         return than - value if self.lower_is_better else value - than
 
 

@@ -166,7 +166,7 @@ def find_old_folders(root: str, top: str, dashes: int, rule: RetentionRule) -> d
 
 
 def find_old_fits(root: str, rule: RetentionRule) -> tuple[str, ...]:
-    """Return fits, logs and bundles which no kept night needs.
+    """Return fit, log and bundle folders which no kept night needs.
 
     Files from a night's fits are removed with its split. Files from `jobs/benchmark.py`, `jobs/tune.py` and
     bundles are removed if nothing has written to them since the first kept night. Rows in `fits` and
@@ -176,7 +176,10 @@ def find_old_fits(root: str, rule: RetentionRule) -> tuple[str, ...]:
 
 
 def find_old_layouts(root: str, rule: RetentionRule) -> tuple[str, ...]:
-    """Return stored auction logs and counts without recent replays."""
+    """Return folders of auction logs without recent replays.
+
+    Folders with their counts are among them.
+    """
     return tuple(find_old_folders(root, LAYOUTS, NO_SPLIT, rule))
 
 

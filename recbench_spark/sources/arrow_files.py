@@ -212,7 +212,7 @@ def _convert_column(
 
 
 def open_path(path: str, wanted: Iterable[str] = ()) -> StoredTable:
-    """Read a whole table, with the errors of `open_pieces`."""
+    """Read a whole table as stored; errors as `table_pieces.open_pieces`."""
     return read_whole(open_pieces(path, wanted))
 
 
@@ -252,7 +252,7 @@ def _count_lines(path: str) -> int:
 
 
 def _read_text_head(path: str) -> tuple[bytes, float]:
-    """Return a file's first text, and how much longer all is."""
+    """Return a text's first bytes, and how many times longer it is."""
     size = measure_files([path])[0] or 0
     with open_input(path) as stream:
         if not path.endswith(COMPRESSED):

@@ -121,7 +121,7 @@ def _is_whole(kind: pa.DataType) -> bool:
 def read_log(
     numbers: Iterable[int], columns: Sequence[str], files: ColumnarLog, readers: int
 ) -> Iterator[pa.Table]:
-    """Yield each `readers`th row group, from some numbers on.
+    """Yield the rows in each `readers`th row group, from each number on.
 
     Raises:
         FallbackToSpark: a value needs a second look.

@@ -173,7 +173,7 @@ def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
 
 
 def _refuse_nulls(column: pa.Array, source: str, found: Sequence[Mark]) -> list[Mark]:
-    """Refuse NULL too, apart from bad values with a hint."""
+    """Refuse NULL too, on its own if bad values have a hint."""
     missing = ~is_set(column)
     first = found[0] if found else Mark(source, "an id", np.zeros(len(column), np.bool_))
     if not first.hint:

@@ -317,7 +317,7 @@ def _refuse_words(rating: ColumnFacts | None) -> None:
 
 
 def _find_own_names(columns: Sequence[ColumnFacts], chosen: Mapping[str, ColumnFacts]) -> dict[str, str]:
-    """Return our name -> a column called so but not chosen."""
+    """Return our name -> the column so called, for roles without one."""
     taken = {column.name for column in chosen.values()}
     rest = {column.name.lower(): column.name for column in columns if column.name not in taken}
     return {role: rest[role] for role in FLAGS if role in rest and role not in chosen}

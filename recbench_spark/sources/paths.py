@@ -76,7 +76,7 @@ def find_entry(folder: str, names: Sequence[str] | None, patterns: Sequence[str]
 
 
 def refuse_empty(path: str) -> None:
-    """Refuse a local file with 0 bytes, or a folder without others.
+    """Refuse a local file with 0 bytes, or a folder full of them.
 
     Spark does not list such files. A folder is searched until a file has a byte.
 

@@ -254,7 +254,10 @@ class Dataset(Strict):
 
     @property
     def lists_negatives(self) -> bool:
-        """True if files list candidates, so that `candidates: given` needs no path."""
+        """True if the files list candidates.
+
+        Then `definition.candidates: given` needs no path.
+        """
         return self.reader == "ncf"
 
     @field_validator("scale")

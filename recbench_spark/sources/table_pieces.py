@@ -115,7 +115,10 @@ def find_place(path: str) -> str:
 
 
 def is_delta(path: str) -> bool:
-    """Return whether a path is in Delta; errors as `find_place`."""
+    """Return whether a path is a Delta table or partition.
+
+    Errors are those of `find_place`.
+    """
     place = find_place(path)
     return is_delta_table(place) or find_partition(place) is not None
 

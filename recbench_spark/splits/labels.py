@@ -280,7 +280,10 @@ class Draws:
 
     @cached_property
     def deal_hashes(self) -> Hashes:
-        """The hash of (user, item, `deal`), for dealing out parts."""
+        """The hash of (user, item, `deal`), for dealing out parts.
+
+        It differs from the hash that orders the rows.
+        """
         return self._hash_columns("user_id", "item_id", word=b"deal")
 
     def ids(self, of: Literal["users", "items"]) -> Hashes:
