@@ -231,7 +231,7 @@ def number_slots(log: CheckedAuctions, slots: SlotCounts) -> Ints:
 
 
 def select_rows(log: CheckedAuctions, keep: Bools) -> CheckedAuctions:
-    """Return the log with some of its rows, in whole auctions."""
+    """Return the log with only some whole auctions."""
     columns: dict[str, Any] = {
         name: None if (values := getattr(log, name)) is None else values[keep]
         for name in (
@@ -259,7 +259,10 @@ def read_later_rows(log: CheckedAuctions, time: int) -> CheckedAuctions:
 
 
 def mask_later_rows(log: CheckedAuctions, time: int) -> Bools:
-    """Mask rows of auctions with all rows later than a time."""
+    """Mask rows of auctions which are later than a time.
+
+    All rows of such an auction are later.
+    """
     assert log.time_r is not None, "the caller looks first"
     earlier = np.unique(log.auction_r[log.time_r <= time])
     return ~np.isin(log.auction_r, earlier)
@@ -274,7 +277,7 @@ def make_no_time_error() -> DataError:
 
 
 def make_no_later_error() -> DataError:
-    """Return the error for a log which ends before training does."""
+    """Return the error for a log older than the training."""
     return DataError(
         "no auction of the log is later than trained_until of every model",
         "replay a later log, or --same-log, which marks the results",
@@ -372,13 +375,13 @@ def find_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> tup
 
 
 def _find_places(table: pa.Table, name: str, known: pa.Array, where: str) -> Ints:
-    """Return places of a table's ids among the log's, or -1."""
+    """Return places of table ids in the log, or -1."""
     _, coded = encode_ids(table, name, where)
     return find_indices(coded, known)
 
 
 def _name_first(log: CheckedAuctions, keys: Ints) -> Participant | None:
-    """Return the first participant by the texts of auction and ad.
+    """Return the first participant by text: auction, then ad.
 
     Row order does not matter.
     """

@@ -35,7 +35,7 @@ SHOWN_REJECTS = 100_000
 
 @dataclass(frozen=True, eq=False)
 class CheckedAuctions:
-    """A log as arrays, (r,) each, by query, auction and ad.
+    """A log as arrays, (r,), by query, auction and ad.
 
     Attributes:
         query_ids, auction_ids, ad_ids: distinct ids as text; ad ids in the order that decides ties.
@@ -69,7 +69,7 @@ class CheckedAuctions:
 
 
 def read_auctions(settings: AuctionLog) -> CheckedAuctions:
-    """Read and check the log at the path in the settings.
+    """Read and check the log which the settings name.
 
     Raises:
         ConfigError, SchemaError, MissingError: the table or a column is not there.
@@ -97,7 +97,7 @@ def read_local_table(path: str, what: str) -> pa.Table:
 
 
 def make_reach_error(where: str, error: FallbackToSpark) -> DataError:
-    """Return the error for a table which this module cannot read."""
+    """Return the error for a table which only Spark reads."""
     return DataError(f"{where}: {error.message}", "a replay reads Parquet, Delta and CSV of this machine")
 
 
@@ -210,7 +210,7 @@ def _mark_repeated(keys: tuple[Ints, ...], among: Bools) -> Bools:
 
 
 def _mark_gaps(place: tuple[Ints, Ints, Ints], shown: Bools) -> Bools:
-    """Mark ads whose position follows on no other and is not 1.
+    """Mark ads whose position leaves a gap before it.
 
     Equal positions are another mistake.
     """
@@ -272,7 +272,7 @@ class BadRows:
             raise DataError(f"{where}: every auction has a row that cannot be used, e.g. {self.reasons[0]}")
 
     def list_rejects(self) -> tuple[tuple[str, str], ...]:
-        """Return the first bad rows as JSON, each with its reason."""
+        """Return the first bad rows as JSON, with reasons."""
         return tuple((line, why) for _, line, why in self.rejects)
 
     def _make_error(self, where: str) -> DataError:
@@ -286,7 +286,7 @@ class BadRows:
 def find_bad_rows(
     rows: pa.Table, converted: ConvertedRows, place_r: Ints | None = None, most: int = SHOWN_REJECTS
 ) -> tuple[BadRows, Bools]:
-    """Find unusable rows; return them and a mask of good rows.
+    """Find unusable rows, and a mask of good rows.
 
     Good rows are in auctions without a bad one.
 
@@ -322,7 +322,7 @@ def describe_row(rows: pa.Table, row: int) -> str:
 
 
 def pack_rows(rows: pa.Table, converted: ConvertedRows, where: str) -> pa.Table | None:
-    """Return rows in few bytes for a shuffle, if all are usable.
+    """Pack rows for a shuffle, if all are usable.
 
     None: a row cannot be used. Mistakes which need a whole auction are not found here.
 

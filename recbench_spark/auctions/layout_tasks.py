@@ -1,4 +1,4 @@
-"""Lay out an auction log in tasks, once for all models.
+"""Lay out an auction log in tasks, for all models.
 
 One content has one layout, made without Spark. One pass counts each query class's rows. Then all
 rows are shuffled once by part, in blocks (`piece_shuffle`), checked and written. Mistakes that need a whole
@@ -142,7 +142,7 @@ def _encode_column(rows: pa.Table, name: str) -> pa.Table:
 
 
 def _may_be_seconds(rows: pa.Table, name: str) -> bool:
-    """Return whether values decide if times are numbers in a unit.
+    """Return whether values decide if times are numbers.
 
     That is so for texts and floats.
     """
@@ -349,7 +349,10 @@ def _write_parts(
 def _write_part(
     part: int, blocks: Iterable[Block], folder: Path, source: LogSource
 ) -> Iterator[tuple[list[PieceProblem], bool, int]]:
-    """Write a part; yield problems, bad auctions or not, and auctions."""
+    """Write a part; yield problems, a flag, its auctions' number.
+
+    The flag tells whether it has bad auctions.
+    """
     rows, problems = receive_rows(blocks)
     if rows is None:
         write_no_rows(folder, part)
@@ -394,7 +397,7 @@ def _write_range(number: int, blocks: Iterable[Block], folder: Path) -> Iterator
 def _find_good_rows(
     engine: Engine, settings: AuctionLog, source: LogSource, plan: LayoutPlan, total: int
 ) -> tuple[BadRows, Any]:
-    """Check whole auctions; return bad rows, and good ones by part.
+    """Check whole auctions; return bad rows and good ones.
 
     The latter are blocks with good auctions' rows. All rows are shuffled by auction, as they are stored;
     `total` is their number.
@@ -429,7 +432,7 @@ PLACE = "place in the log"
 def _check_whole_auctions(
     placed: pa.Table, source: LogSource, most: int
 ) -> tuple[pa.Table, BadRows, Bools]:
-    """Return rows in the log's order, bad ones, and good marks.
+    """Return rows in log order, bad ones, and a mask.
 
     At most `most` bad rows are kept.
     """

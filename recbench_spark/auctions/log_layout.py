@@ -99,14 +99,14 @@ class LayoutPlan:
         return self.first_k[class_r] + (auction_hash_r % pieces_r).astype(np.int64)
 
     def list_cuts(self) -> list[tuple[int, int]]:
-        """Return first part and number of parts, for each cut class."""
+        """Return first part and part count of cut classes."""
         cut = np.flatnonzero(self.pieces_k > 1)
         return [(int(self.first_k[number]), int(self.pieces_k[number])) for number in cut]
 
 
 @dataclass(frozen=True)
 class LogLayout:
-    """A log in its layout: where its files are, and facts.
+    """A log in its layout: files and facts.
 
     Attributes:
         folder: the files.
@@ -141,13 +141,13 @@ class LogLayout:
         (self.folder / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
 
     def read_rejects(self) -> tuple[tuple[str, str], ...]:
-        """Return the first bad rows as JSON, each with its reason."""
+        """Return the first bad rows as JSON, with reasons."""
         rows = json.loads((self.folder / REJECTS).read_text(encoding="utf-8"))
         return tuple((line, why) for line, why in rows)
 
     @cached_property
     def peers(self) -> dict[int, range]:
-        """Pieces in the class of each part whose class is cut."""
+        """Pieces by part, for parts in cut classes."""
         return {
             part: range(first, first + count)
             for first, count in self.cuts
@@ -245,7 +245,7 @@ def read_auction_hashes(folder: Path, part: int) -> Hashes:
 
 
 def write_index(folder: Path, number: int, hashes: Hashes, part_a: Ints) -> bool:
-    """Write a range of the index; return whether a hash repeats.
+    """Write an index range; return whether a hash repeats.
 
     Args:
         folder: the layout's folder.

@@ -69,7 +69,10 @@ def read_facts(folder: Path) -> tuple[LogFacts, tuple[int, ...]]:
 
 
 def read_replayed(layout: LogLayout, part: int, until: int | None) -> CheckedAuctions | None:
-    """Return a part's rows after a time (None: all), if any."""
+    """Return a part's rows after a time, if any.
+
+    With None as time, all rows count.
+    """
     if not (layout.folder / f"rows-{part:05d}.arrow").exists():
         return None
     log = read_part(layout.folder, part)
@@ -136,7 +139,7 @@ def _read_pairs(place: Path) -> tuple[pa.Array, Ints, pa.Array]:
 
 
 def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Path) -> None:
-    """Add the counts from a class's other pieces to a piece.
+    """Add other pieces' counts to a piece of their class.
 
     The first piece with a pair, or a query, adds it to the log's sums. A task holds two pieces'
     pairs.
@@ -238,7 +241,7 @@ def save_showings(folder: Path, part: int, number: int, showings: PairShowings) 
 
 
 def load_showings(folder: Path, part: int, number: int, counts: Path, peers: Sequence[int]) -> PairShowings:
-    """Add up the showings of a piece's pairs in other pieces.
+    """Add up a piece's pair showings in other pieces.
 
     Those are all others in its class. A task holds two at once.
 
@@ -260,7 +263,7 @@ def load_showings(folder: Path, part: int, number: int, counts: Path, peers: Seq
 
 
 def _translate_places(rows: Ints, pairs: Ints, slots: int) -> Ints:
-    """Return the showings of common pairs, with places here, (3, n).
+    """Return showings of common pairs, with places here, (3, n).
 
     Args:
         rows: (3, m) places in the other piece, times and prices.

@@ -79,7 +79,7 @@ class CountedLog:
 
     @property
     def has_probabilities(self) -> bool:
-        """True if the log has probabilities from the model behind it."""
+        """True if the log has its own model's probabilities."""
         place = part_files.find_folder(self.folder, self.parts[0])
         return (place / "probability.npy").exists()
 
@@ -309,7 +309,7 @@ def _convert_predictions(table: pa.Table, where: str) -> pa.Table:
 
 
 def _cut_predictions(table: pa.Table, place: int, layout: LogLayout, where: str) -> Iterator[Block]:
-    """Cut rows by their auction's part; unknown auctions are left out."""
+    """Cut rows by their auction's part; drop unknown auctions."""
     del place
     _, coded = encode_ids(table, "auction_id", where)
     each = list(find_parts(layout, hash_ids(coded.dictionary)))

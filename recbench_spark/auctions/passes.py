@@ -1,4 +1,4 @@
-"""Passes over a log's parts, each with whole numbers as result.
+"""Passes over a log's parts, which return whole numbers.
 
 They count, fit the position curve, and add up the logged policy, or a model at points. So the cut into
 parts changes no bit.
@@ -59,9 +59,9 @@ class CurvePass:
 
 @dataclass(frozen=True, eq=False)
 class LogPass:
-    """Pass for the logged policy: sums (c,) and replicates (b, c).
+    """Pass for the logged policy: (c,) and (b, c).
 
-    Sums are over queries.
+    The first are sums over queries, the second replicates.
     """
 
     set_s: Ints
@@ -80,11 +80,9 @@ class LogPass:
 
 @dataclass(frozen=True, eq=False)
 class ModelPass:
-    """Pass for a model at points: (p, c) and (p, b, c).
+    """Pass for a model: (p, c) and (p, b, c).
 
-    The first are sums, the second replicates.
-
-    Sums are over queries.
+    The first are sums over queries, the second replicates.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Shuffle a table's rows which tasks read in pieces, without Spark.
+"""Shuffle a table's rows, read in pieces, without Spark.
 
 A task reads its pieces, cuts each batch into blocks by the part that the rows go to, and the runner moves
 one value for each block. A value that begins with PROBLEM is a problem instead of rows; the driver reports
@@ -75,7 +75,7 @@ def send_rows(
 
 
 def spread_pieces(engine: Engine, pieces: int) -> Any:
-    """Spread piece numbers over reading tasks, a few rounds of cores."""
+    """Spread piece numbers over tasks, a few per core."""
     return engine.parallelize(range(pieces), max(1, min(pieces, 4 * engine.cores)))
 
 
@@ -119,7 +119,7 @@ def _pack_problem(problem: PieceProblem) -> Block:
 
 
 def receive_rows(blocks: Iterable[Block]) -> tuple[pa.Table | None, list[PieceProblem]]:
-    """Return a partition's rows, or None, and the problems among them."""
+    """Return a partition's rows, or None, and its problems."""
     problems: list[PieceProblem] = []
 
     def keep_rows() -> Iterator[bytes]:

@@ -76,7 +76,7 @@ class Replayer:
 
     @classmethod
     def from_log(cls, log: AuctionLogParts, settings: ReplaySettings) -> Replayer:
-        """Count slots, fit the curve and add up the logged policy.
+        """Count slots, fit the curve, add up the logged policy.
 
         Raises:
             ConfigError: an operating point has slots that the log never filled; or users are resampled, and
@@ -330,7 +330,7 @@ def _slot_names(log: AuctionLogParts) -> list[str]:
 
 
 def _check_log(replayer: Replayer) -> list[Check]:
-    """Return facts which decide how far a replay can be trusted."""
+    """Return facts which show how trustworthy a replay is."""
     sets = np.unique(replayer.clicks.set_s)
     effective = replayer.effective_queries
     unit = "users" if replayer.settings.resample == "user" else "queries"

@@ -1,4 +1,4 @@
-"""Replay an auction log, in memory or from files, without Spark.
+"""Replay an auction log in memory or files, without Spark.
 
 Files are laid out once. Both ways give the same bits.
 """

@@ -57,7 +57,9 @@ class AuctionWorld(Strict):
 
 
 class AuctionLog(Strict):
-    """A log with a row for each participant, shown or not.
+    """A log with all participants, one per row.
+
+    A participant is there even if it was not shown.
 
     `path`: CSV, Parquet or Delta, with its column names under `columns`; or `world`: a generated log.
     `time_unit`: unit of numeric event times. `bad_rows: reject` leaves out auctions with an unusable row

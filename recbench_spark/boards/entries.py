@@ -1,4 +1,4 @@
-"""Enter published and own results on a board, and judge each."""
+"""Enter published and own results on a board, with verdicts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ METHOD_NAMES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A row in the table `boards` without its id and time.
+    """A row in the table `boards`, without id and time.
 
     The table's comments explain the fields.
     """
@@ -105,7 +105,7 @@ class Entry:
         )  # fmt: skip
 
     def merge_earlier(self, before: Entry) -> Entry:
-        """Return `before` with this entry's search, if any, and fold values.
+        """Return `before` with this entry's search and fold values.
 
         So a search run after the first entry is added to it, and no search is lost.
         """

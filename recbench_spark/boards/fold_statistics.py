@@ -32,7 +32,9 @@ class FoldSummary(NamedTuple):
 
 
 def summarise_folds(values: Mapping[tuple[int | None, int], float]) -> FoldSummary:
-    """Summarise values by (fold, seed). Without values, all numbers are NaN.
+    """Summarise values by (fold, seed).
+
+    Without values, all numbers are NaN.
 
     >>> summarise_folds({(0, 1): 0.5, (0, 2): 0.75, (1, 1): 1.0, (1, 2): 1.25})[:2]
     (0.875, 0.3535533905932738)
@@ -55,7 +57,7 @@ def summarise_folds(values: Mapping[tuple[int | None, int], float]) -> FoldSumma
 
 
 class PairedFolds(NamedTuple):
-    """Two runs' differences over the same folds, with Student's paired t.
+    """Two runs' differences by fold, with Student's paired t.
 
     Attributes:
         differences_f: (f,) first run minus second run, in fold order.

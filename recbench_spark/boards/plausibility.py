@@ -142,9 +142,9 @@ def plausible_bound(trusted: TrustedRun, possible: float, limits: ProgressLimits
 def check_level(
     value: float, trusted: TrustedRun, possible: float, limits: ProgressLimits, error: float, *, where: str
 ) -> str | None:
-    """Return a sentence of doubt about a result's level, if any.
+    """Return a sentence of doubt about a result's level.
 
-    The result is better than progress and noise explain.
+    A doubted result is better than progress and noise explain. None: nothing is doubted.
 
     Args:
         value: the result's value, on rows that submitters never see.

@@ -129,7 +129,7 @@ class Surface:
 
 
 def loss_scale(loss_n: Floats) -> float:
-    """Return the unit of losses: the median distance from the best.
+    """Return the losses' unit: the median distance from the best.
 
     If that is 0, it is the largest distance.
     """
@@ -147,7 +147,7 @@ def _kernel(one_nd: Floats, other_md: Floats, lengths_hd: Floats) -> Floats:
 
 
 def _draw_hypers(dims: int) -> tuple[Floats, Floats]:
-    """Draw lengths (h, d) and noise shares (h,), to be weighed."""
+    """Draw lengths (h, d) and noise shares (h,) for weighing."""
     from scipy.special import ndtri  # noqa: PLC0415 (slow to import)
 
     unit = np.clip(_sobol_points(HYPER_SETS, dims + 1), 1e-4, 1 - 1e-4)

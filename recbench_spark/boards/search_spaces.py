@@ -43,7 +43,7 @@ def draw_points(space: Space, count: int, method: Literal["sobol", "random"], se
 
 
 def hash_uniform(*keys: Any) -> float:
-    """Return a number in [0, 1) with 53 bits, hashed from the keys."""
+    """Hash keys to a 53-bit number in [0, 1)."""
     digest = hashlib.sha256(json.dumps(keys).encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
 
@@ -64,7 +64,7 @@ def replace_settings(document: Mapping[str, Any], setting: Setting) -> dict[str,
 
 
 class Edge(NamedTuple):
-    """A setting whose best value is at an edge of its range."""
+    """A setting with its best value at a range's edge."""
 
     name: str
     side: Literal["low", "high"]
@@ -87,7 +87,7 @@ def find_edges(space: Space, best: Setting) -> list[Edge]:
 
 
 def _range_position(bounds: SettingRange, value: float) -> float:
-    """Return a value's position in its range, from 0 to 1."""
+    """Return a value's position in its range, 0 to 1."""
     assert bounds.low is not None and bounds.high is not None
     low, high = float(bounds.low), float(bounds.high)
     if bounds.log:
@@ -125,7 +125,7 @@ def make_search(
     noise: float = 0.0,
     lower_is_better: bool = True,
 ) -> SearchTrials | None:
-    """Return the finished trials for verdicts, if any has a value."""
+    """Return the finished trials for verdicts, or None."""
     ends = {name: _range_bounds(bounds) for name, bounds in space.items()}
     trials = [
         Trial(settings=dict(settings), value=value) for settings, value in tried if math.isfinite(value)

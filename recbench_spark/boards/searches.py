@@ -48,7 +48,7 @@ class SearchTrials(Strict):
         return self
 
     def losses(self) -> Floats:
-        """Return (n,) values as losses: smaller is better for every metric."""
+        """Return (n,) values as losses: smaller is always better."""
         sign = 1 if self.lower_is_better else -1
         return np.array([sign * trial.value for trial in self.trials])
 
@@ -70,7 +70,7 @@ class ExpectedBest(NamedTuple):
 
 
 def expected_best(search: SearchTrials, level: float = 0.9) -> ExpectedBest:
-    """Return the expected best of n = 1 .. all trials.
+    """Return the expected best of n trials, for each n.
 
     The interval is the middle `level` of its distribution. P(best of n is the i-th best of N or better) = 1
     - ((N - i) / N)^n, trials drawn with replacement from those that were run: Dodge et al., "Show your
@@ -108,6 +108,6 @@ def late_gain(search: SearchTrials) -> float:
 
 
 def _quantile(losses: Floats, worse_ni: Floats, q: float) -> Floats:
-    """Return the smallest loss the best trial reaches with probability q."""
+    """Return the best trial's loss at probability q."""
     reached = 1 - worse_ni[:, 1:] >= q - 1e-12
     return np.asarray(losses[reached.argmax(axis=1)])

@@ -69,7 +69,7 @@ class SettingRange(Strict):
         return min(int(value), int(self.high)) if self.whole else float(f"{value:.6g}")
 
     def place(self, value: Choice) -> float:
-        """Return a value as a number: itself, or a choice's position."""
+        """Return a value, or a choice's position, as a number."""
         return float(self.values.index(value)) if self.values else float(value)
 
     def extend_beyond(self, side: Literal["low", "high"]) -> SettingRange | None:
@@ -89,7 +89,7 @@ class SettingRange(Strict):
         return None if low >= high else SettingRange(low=low, high=high, log=self.log and low > 0)
 
     def _below_low(self) -> float:
-        """Return the value half a width below the lower end, at least 0."""
+        """Return the value half a width lower, at least 0."""
         assert self.low is not None and self.high is not None
         if self.log:
             value = float(self.low) / math.sqrt(self.high / self.low)

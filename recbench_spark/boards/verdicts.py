@@ -287,7 +287,7 @@ def _describe_prediction(
 
 
 def describe_settings(settings: Mapping[str, float]) -> str:
-    """Return settings and their values, such as `rates .003, dims 8`."""
+    """Return settings as text, such as `rates .003, dims 8`."""
     return ", ".join(f"{name} {value:.3g}" for name, value in sorted(settings.items()))
 
 
@@ -413,7 +413,7 @@ def check_setting_searched(search: SearchTrials, name: str, moved_by: float) -> 
 
 
 def _scale_to_unit(values: Floats, space: tuple[float, ...]) -> Floats:
-    """Scale values to 0 to 1, the ends of the space.
+    """Scale values to 0 to 1 over the space.
 
     The scale is logarithmic if the space spans a factor of 10.
     """
@@ -441,9 +441,9 @@ def _group_levels(places: Floats) -> Floats:
 
 
 def _find_edge_side(places: Floats, losses: Floats) -> int | None:
-    """Return the side, 0 or 1, where the best trial is outermost.
+    """Return the side where the best trial is outermost.
 
-    It is in the lowest or highest of two or more levels; None: it is not.
+    0 is low, and 1 high. It is in the lowest or highest of two or more levels; None: it is not.
     """
     levels = _group_levels(places)
     tried, best = np.unique(levels), levels[losses.argmin()]
@@ -460,11 +460,10 @@ def _profile_falls(search: SearchTrials, places: Floats, losses: Floats, side: i
 
 
 def _slope_falls(search: SearchTrials, places: Floats, losses: Floats, side: int) -> bool:
-    """Fit c + b x + a x^2 by least squares.
+    """Return whether a quadratic fit falls outwards at the edge.
 
-    x is the distance from the edge.
-
-    Other settings enter alike.
+    It is c + b x + a x^2 by least squares, where x is the distance from the edge. Other settings enter
+    alike.
     """
     better = losses <= np.quantile(losses, BETTER_SHARE)
     columns = [np.ones(len(losses))]

@@ -77,7 +77,7 @@ class Benchmark(Strict):
     @model_validator(mode="before")
     @classmethod
     def _fill_candidates(cls, document: Any) -> Any:
-        """Rank all items by default if test pairs may repeat training."""
+        """Rank all items by default if tests may repeat training."""
         if not isinstance(document, dict):
             return document
         split, evaluation = (document.get(name) or {} for name in ("split", "evaluation"))

@@ -54,7 +54,7 @@ def find_benchmark(source: str) -> Path:
 
 
 def find_file(source: str, folder: Path, kind: str) -> Path:
-    """Return a file by path, or by name from a folder.
+    """Return a file by path, or a folder's by name.
 
     Raises:
         ConfigError: there is no such file; the message names its kind.

@@ -28,9 +28,9 @@ class OldResults:
 
 
 def find_old_results(store: FileTables, before: date, keep: Sequence[date] = ()) -> OldResults:
-    """Return earlier runs with user rows, and splits nobody else used.
+    """Return earlier runs with user rows, and their own splits.
 
-    The driver holds names of runs and splits, and no row for a user.
+    Such a split has no kept run. The driver holds names of runs and splits, and no row for a user.
     """
     known, kept, used = set[str](), set[str](), dict[str, bool]()
     for row in store.rows(RUNS, [], ["run_id", "split_id", "logical_date"]):

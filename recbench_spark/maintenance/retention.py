@@ -108,7 +108,7 @@ class FolderUse:
 
     @property
     def last(self) -> float:
-        """Time of the last use; without marks, the newest file's time."""
+        """Time of last use; without marks, of the newest file."""
         return self.marked or self.written
 
 
@@ -166,7 +166,7 @@ def find_old_folders(root: str, top: str, dashes: int, rule: RetentionRule) -> d
 
 
 def find_old_fits(root: str, rule: RetentionRule) -> tuple[str, ...]:
-    """Return fit, log and bundle folders which no kept night needs.
+    """Return fit, log and bundle folders no kept night needs.
 
     Files from a night's fits are removed with its split. Files from `jobs/benchmark.py`, `jobs/tune.py` and
     bundles are removed if nothing has written to them since the first kept night. Rows in `fits` and

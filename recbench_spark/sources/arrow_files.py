@@ -252,7 +252,7 @@ def _count_lines(path: str) -> int:
 
 
 def _read_text_head(path: str) -> tuple[bytes, float]:
-    """Return a text's first bytes, and how many times longer it is."""
+    """Return a text's first bytes, and its estimated growth factor."""
     size = measure_files([path])[0] or 0
     with open_input(path) as stream:
         if not path.endswith(COMPRESSED):
@@ -374,7 +374,7 @@ def note_id_type(column: pa.Field) -> pa.Field:
 def _convert_field_ids(
     column: pa.Field, raw: pa.Array, where: str, problems: Problems, floats: Collection[str] | None
 ) -> tuple[pa.Field, pa.Array]:
-    """Convert text ids, to whole numbers if all are whole floats."""
+    """Convert text ids, to integers if all are whole floats."""
     name, raw = column.name, drop_empty(raw)
     if name not in floats if floats is not None else not holds_floats(raw):
         problems.add_undecoded(name, raw)
@@ -432,7 +432,7 @@ def _convert_number(raw: pa.Array, name: str, where: str, problems: Problems) ->
 
 
 def convert_vectors(raw: pa.Array, where: str, problems: Problems) -> pa.Array:
-    """Convert number lists and JSON arrays to float32; others are problems."""
+    """Convert number lists and JSON arrays to float32 lists."""
     text = pa.types.is_string(raw.type) or pa.types.is_large_string(raw.type)
     column = (
         pa.array([_parse_json_vector(one) for one in raw.to_pylist()], pa.list_(pa.float64()))

@@ -220,7 +220,7 @@ def mask_unusable(name: str, column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
-    """Convert to float64, with NULL for texts which are no numbers.
+    """Convert to float64; texts without a number become NULL.
 
     With `exact`, a whole number beyond 2^53 becomes NULL, too, also as a text.
 
@@ -257,7 +257,7 @@ def find_inexact(column: pa.Array, number: pa.Array) -> pa.Array:
 
 
 def as_long(column: pa.Array, name: str) -> pa.Array:
-    """Convert to int64, with NULL for values which do not fit.
+    """Convert to int64; values which do not fit become NULL.
 
     Such a value is no whole number, or too large for int64.
     """

@@ -1,4 +1,4 @@
-"""Check a log's times without Spark, in the words of `log_checks`.
+"""Check a log's times without Spark, worded as in `log_checks`.
 
 A dry run checks a log's first rows with it.
 """
@@ -32,7 +32,7 @@ from recbench_spark.storage.local_files import COMPRESSED, open_stream
 
 
 def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bool, all_bad: bool) -> None:
-    """Refuse values which are no times, or beyond a log's years.
+    """Refuse values which are no times, or implausible ones.
 
     Args:
         column: (n,) the first values; NULL is ignored.

@@ -130,7 +130,7 @@ class ColumnNames:
                     raise ConfigError(f"columns: {show_value({role: source})}", hint)
 
     def match(self, names: Sequence[str], what: str) -> dict[str, str]:
-        """Return our name -> the table's different name, and note it.
+        """Return our name -> the table's, if different; note it.
 
         Raises:
             SchemaError: a column named by the caller is missing; two columns could be the same one.
@@ -219,7 +219,7 @@ class ColumnNames:
         return frame.drop(*self.list_unread(frame.columns, what))
 
     def take(self, names: Sequence[str], what: str) -> dict[str, str]:
-        """Return our name -> the table's name, for all columns read."""
+        """Return our name -> the table's, for columns read."""
         ours, replaced = self._list_changes(names, what)
         taken = {ours.get(name, name): name for name in names if name not in replaced}
         unread = self.list_unread(list(taken), what)

@@ -101,7 +101,7 @@ def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str,
 
 
 def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:
-    """Return whether both ids exist, and Spark reads all types alike."""
+    """Return whether both ids exist, in types which Spark shares."""
     allowed: dict[str, Callable[[pa.DataType], bool]] = {
         "user_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),
         "item_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),
@@ -121,7 +121,7 @@ def _is_whole(kind: pa.DataType) -> bool:
 def read_log(
     numbers: Iterable[int], columns: Sequence[str], files: ColumnarLog, readers: int
 ) -> Iterator[pa.Table]:
-    """Yield the rows in each `readers`th row group, from each number on.
+    """Yield each `readers`th row group, from each number on.
 
     Raises:
         FallbackToSpark: a value needs a second look.

@@ -172,7 +172,7 @@ def match_numbers(rows: pa.Table) -> pa.ChunkedArray:
 def count_overlap(
     rows: pa.Table, sides: Sequence[Sequence[str]], number: pa.ChunkedArray | None = None
 ) -> tuple[int, ...]:
-    """Count ids on each side and in common, and whole numbers.
+    """Count ids on each side, common ones, and whole numbers.
 
     number: the result of `match_numbers`, if known.
     """

@@ -1,4 +1,4 @@
-"""Identify plain files by content, whatever their path, time or machine.
+"""Identify plain files by content, not by path or time.
 
 The identity is a digest over the multiset of all files. Each file counts with its partition folders (`k=v`)
 below the root, the part of its name that says how to read it (`.tsv`, compression, MovieLens' names), its
@@ -269,7 +269,7 @@ def read_stamp(file: Path) -> Stamp:
 
 
 def read_storage_clock(folder: Path) -> int:
-    """Return nanoseconds since 1970 by the clock of a folder's storage.
+    """Return nanoseconds since 1970 by a folder's storage clock.
 
     For read-only storage, it is this host's clock minus the largest assumed difference.
     """

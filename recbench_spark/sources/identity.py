@@ -1,4 +1,4 @@
-"""Compute an input's identity: it names the data behind a number.
+"""Compute an input's identity: the data behind a number.
 
 `delta_snapshots` computes it for Delta tables and `digests` for plain files; both engines give the same
 text. Threads digest files on a local disk, in object storage and on HDFS; for large ones, Spark's tasks do.
@@ -50,7 +50,7 @@ REMOTE_BYTES = 1 << 28
 
 
 def identity(spark: SparkSession, path: str, *, named: bool = False, options: Options | None = None) -> str:
-    """Return a short text, equal for equal data at any path.
+    """Return a short text, equal for equal data anywhere.
 
     It differs for other data. Inside `inputs.pin_inputs` the path is looked at once.
 

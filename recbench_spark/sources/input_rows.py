@@ -107,7 +107,7 @@ class CheckedInput:
 def open_input(
     engine: Engine, table: Any, needed: Sequence[str], what: str, columns: ColumnNames | None = None
 ) -> InputRows:
-    """Open a Spark frame, a table in memory, or a path.
+    """Open a Spark frame, a table, or a path.
 
     Tasks open row groups, and the lines of large text files. Small ones, and lists in a text cell, are read
     here. Spark reads tables in a catalog, Delta beyond `deltalake`, and storage known to Hadoop alone.

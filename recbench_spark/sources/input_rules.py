@@ -29,7 +29,7 @@ WHOLE_NUMBER = r"^[+-]?[0-9]{16,}$"
 
 
 def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
-    """Return the value column of lists or scores: column -> type.
+    """Return the value column: column -> type.
 
     Lists have a rank, or else a score.
 

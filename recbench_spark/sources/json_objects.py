@@ -35,7 +35,7 @@ CONVERT = (
 
 
 class BadLine(NamedTuple):
-    """A line which is no object with plain ids, with advice."""
+    """A bad line of JSON, with a description and advice."""
 
     number: int
     what: str
@@ -190,7 +190,7 @@ def _describe_text(line: str, shown: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Objects:
-    """Layout with an object per line, whose values stay as written.
+    """Layout with an object per line; values stay as written.
 
     Attributes:
         names: the keys to read.

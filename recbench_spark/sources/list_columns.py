@@ -1,4 +1,4 @@
-"""Unfold rows which hold all of a user's items in one cell.
+"""Unfold rows which hold a user's items in one cell.
 
 Each item gets a row. Spark's ALS gives `recommendations: array<struct<item, rating>>`; others give an array
 of ids, with or without an array of scores beside it, or a text with several ids. A list's order is its

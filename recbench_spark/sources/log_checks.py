@@ -173,7 +173,7 @@ def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
 
 
 def _refuse_nulls(column: pa.Array, source: str, found: Sequence[Mark]) -> list[Mark]:
-    """Refuse NULL too, on its own if bad values have a hint."""
+    """Refuse NULL too, separately if bad values have a hint."""
     missing = ~is_set(column)
     first = found[0] if found else Mark(source, "an id", np.zeros(len(column), np.bool_))
     if not first.hint:
@@ -204,7 +204,7 @@ Ids = tuple[pa.Array, list[Mark], str]
 
 
 def _check_ids(array: pa.Array, source: str, rules: LogRules) -> Ids:
-    """Convert ids by their column type (`core.ids`), missing ones to NULL."""
+    """Convert ids by column type (`core.ids`), missing ones to NULL."""
     if rules.line or source in rules.folders:
         return _field_ids(array, source, rules)
     kind = array.type

@@ -175,7 +175,7 @@ TIME_NAME = re.compile(
 
 
 def _is_epoch(column: ColumnFacts) -> bool:
-    """Return whether one unit puts all numbers between 1990 and 2099.
+    """Return whether one unit puts numbers between 1990 and 2099.
 
     0 and -1 count as missing times.
     """
@@ -186,7 +186,7 @@ def _is_epoch(column: ColumnFacts) -> bool:
 
 
 def _is_compact(column: ColumnFacts) -> bool:
-    """Return whether first and last number are dates such as 20260131."""
+    """Return whether first and last number look like 20260131."""
     ends = [end for end in (column.lowest, column.highest) if end is not None]
     return bool(ends) and column.is_numeric and all(COMPACT.fullmatch(f"{end:.0f}") for end in ends)
 
@@ -317,14 +317,14 @@ def _refuse_words(rating: ColumnFacts | None) -> None:
 
 
 def _find_own_names(columns: Sequence[ColumnFacts], chosen: Mapping[str, ColumnFacts]) -> dict[str, str]:
-    """Return our name -> the column so called, for roles without one."""
+    """Return our name -> a column so called, if unchosen."""
     taken = {column.name for column in chosen.values()}
     rest = {column.name.lower(): column.name for column in columns if column.name not in taken}
     return {role: rest[role] for role in FLAGS if role in rest and role not in chosen}
 
 
 def _refuse_own_names(own: Mapping[str, str]) -> None:
-    """Refuse an unchosen column which a night reads by its name."""
+    """Refuse an unchosen column which a night would read."""
     for role, name in own.items():
         hint = f"rename it in the file, or add {FLAGS[role]} {name} or {FLAGS[role]} {NONE}"
         raise ConfigError(f"a night reads the column {name} as {role}", hint)
@@ -377,7 +377,7 @@ def _check_unit(name: str, ends: tuple[float, float], unit: str) -> tuple[str, s
 
 
 def _make_unit_error(name: str, ends: tuple[float, float]) -> ConfigError:
-    """Return the error for numbers which fit no unit or several."""
+    """Return the error for numbers in no unit or several."""
     shown = f"{name} is from {ends[0]:.15g} to {ends[1]:.15g}"
     if {guess_unit(end) for end in ends} == {"ns"}:
         hint = "these are nanoseconds since 1970: divide them by 1000, then --time-unit us"

@@ -133,7 +133,7 @@ class TextLog:
 
 @dataclass(frozen=True)
 class Finder:
-    """Ways to find a log's files: here or, with Spark, elsewhere.
+    """Ways to find a log's files, here or by Spark.
 
     Attributes:
         is_folder: says whether a path is a folder.
@@ -408,7 +408,7 @@ QUOTING = {"quote", "escape", "multiline", "comment"}
 
 
 def _find_object_files(dataset: Dataset, finder: Finder) -> TextLog:
-    """Find a JSON log's files; all get the keys of any.
+    """Find a JSON log's files, with the keys of all.
 
     Raises:
         ConfigError: an option has no such value. DataError: a file begins with no objects.

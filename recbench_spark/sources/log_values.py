@@ -1,4 +1,4 @@
-"""Look at a log's values: facts, time patterns, values for no rating.
+"""Look at a log's values: facts, time patterns, placeholders.
 
 A database in this process reads the file, once for each question.
 """
@@ -68,7 +68,7 @@ class ColumnFacts:
 
     @property
     def is_stored_time(self) -> bool:
-        """True for timestamps and dates that the file stores as such."""
+        """True for timestamps and dates stored as such."""
         return self.stored.startswith(("TIMESTAMP", "DATE"))
 
     @property
@@ -78,12 +78,12 @@ class ColumnFacts:
 
     @property
     def is_other_date(self) -> bool:
-        """True if all values are dates in another form than ISO."""
+        """True if all values are dates, but not in ISO."""
         return self.present > 0 and self.dates == self.present and not self.days
 
 
 def profile_columns(log: LogFile) -> tuple[int, int, list[ColumnFacts]]:
-    """Return numbers of rows and broken CSV lines, and column facts.
+    """Return row and broken-line counts, and column facts.
 
     Raises:
         DataError: the file cannot be read.
@@ -113,7 +113,7 @@ EXACT_BYTES = 1 << 26
 
 
 def find_no_ratings(log: LogFile, name: str) -> tuple[float, int] | None:
-    """Return a rating which usually means "no rating", and its rows.
+    """Find a rating which means "no rating", and its rows.
 
     It is 0, -1, 99 or the like, the lowest or highest value, with a gap to all others. None: there is no
     such rating.
@@ -158,7 +158,7 @@ def _count_bytes(path: str) -> int:
 
 
 def _write_aggregates(name: str, distinct: str) -> str:
-    """Return SQL for a column's facts, in the order of `ColumnFacts`."""
+    """Return SQL for a column's facts, ordered as in `ColumnFacts`."""
     text = f"nullif(CAST({_quote(name)} AS VARCHAR), '')"
     number = f"try_cast({text} AS DOUBLE)"
     is_time = f"regexp_matches({text}, '{DATE}')"
@@ -182,7 +182,7 @@ def _write_aggregates(name: str, distinct: str) -> str:
 
 
 def share_known_users(log: LogFile, user: str, time: str, pattern: str = "") -> float:
-    """Return the share of late users who have earlier rows, too.
+    """Return the share of late users with earlier rows, too.
 
     Late users have one of the last fifth of rows, by time. The share is 0 if no row is later than the
     others. `pattern`: Spark's pattern for the times.

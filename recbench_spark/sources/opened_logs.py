@@ -1,4 +1,4 @@
-"""Check any log in one pass, and return its usable rows.
+"""Check any log in one pass; return its usable rows.
 
 Rows have canonical columns. Unusable ones are counted and refused, or left out; messages name file, column
 and an example.
@@ -89,7 +89,7 @@ class OpenedLog:
 
 
 def fill_columns(log: OpenedLog) -> ChangedRows:
-    """Return a log's rows in `INTERACTIONS`, with NULL for missing columns."""
+    """Return a log's rows in `INTERACTIONS`; missing columns are NULL."""
     names = tuple(INTERACTIONS.names)
     return ChangedRows(log.rows, [name for name in names if name in log.columns], _fill, names)
 
@@ -348,7 +348,7 @@ class Stretches:
 
 
 def label_stretches(log: OpenedLog, split: Split, *, every_fold: bool = False) -> OpenedLog:
-    """Add `part` by the row's place, unless the log names it."""
+    """Add `part` by the row's place, unless the log does."""
     stretches = Stretches(log.n, split.folds, split.fold, split.valid, every_fold)
     names = tuple(dict.fromkeys((*log.columns, "part")))
     if isinstance(log.rows, PieceRows):

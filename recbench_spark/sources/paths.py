@@ -32,7 +32,7 @@ def strip_scheme(path: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """Refuse a local path which is missing or unreadable for Spark.
+    """Refuse a local path which is missing or not readable.
 
     The hint has the nearest name.
 
@@ -76,7 +76,7 @@ def find_entry(folder: str, names: Sequence[str] | None, patterns: Sequence[str]
 
 
 def refuse_empty(path: str) -> None:
-    """Refuse a local file with 0 bytes, or a folder full of them.
+    """Refuse an empty local file, or a folder of them.
 
     Spark does not list such files. A folder is searched until a file has a byte.
 
@@ -105,7 +105,7 @@ FILE_NAMES = re.compile(
 
 
 def may_be_table(name: str) -> bool:
-    """Return whether a name may be a table's, and not a file's.
+    """Return whether a name may be a table's.
 
     Such a name is `schema.table` or `catalog.schema.table`.
 

@@ -244,7 +244,7 @@ class Dataset(Strict):
 
     @property
     def is_table(self) -> bool:
-        """True for a table with its own columns, all files alike."""
+        """True for a table with columns of its own."""
         return self.is_headed or self.reader == "json"
 
     @property

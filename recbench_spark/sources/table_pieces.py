@@ -1,4 +1,4 @@
-"""Open any table in pieces for tasks: Parquet, Delta or text.
+"""Open any table in pieces: Parquet, Delta or text.
 
 Tables are here or on object storage. A piece is a row group, or the lines of a text file that begin in a
 range of bytes. The rows of all pieces, in order, are the table's rows. A task holds MOST_ROWS rows, or some
@@ -69,7 +69,7 @@ READ_COLUMNS = frozenset({*IDS, *NUMBER_COLUMNS, "rank", "vector"})
 
 @dataclass(frozen=True)
 class FragmentPiece:
-    """A row group of Delta, with its file and folder columns."""
+    """A row group of Delta, with its folder columns."""
 
     fragment: ds.Fragment
     schema: pa.Schema
@@ -124,14 +124,14 @@ def is_delta(path: str) -> bool:
 
 
 def detect_kind(path: str) -> str:
-    """Return a table's kind: delta, text or parquet; errors as `find_place`."""
+    """Return delta, text or parquet; errors as `find_place`."""
     if is_delta(path):
         return "delta"
     return "text" if find_layout(path) else "parquet"
 
 
 def find_layout(path: str) -> Fields | Layout | None:
-    """Return the layout of a text file or folder, else None."""
+    """Return a text file's or folder's layout, else None."""
     if (name := bare_name(path)) in LAYOUTS:
         return LAYOUTS[name]
     if kind := find_format(path):
@@ -257,9 +257,9 @@ GLOB = {"*": ".*", "?": ".", "{": "(?:", "}": ")", "[": "[", "\\": "\\"}
 
 
 def read_folders(root: str, names: Iterable[str]) -> dict[str, Folders]:
-    """Return file names with the values of folders NAME=VALUE above them.
+    """Return file names with the values of their folders.
 
-    Files in folders with other names are left out.
+    Folders are called NAME=VALUE. Files in folders with other names are left out.
     """
     parts = {name: name.removeprefix(root).strip("/").split("/")[:-1] for name in names}
     return {
@@ -284,7 +284,7 @@ def read_rows(pieces: Iterable[TablePiece], columns: Sequence[str]) -> Iterator[
 def read_unfolded(
     pieces: Iterable[TablePiece], columns: Sequence[str], names: Sequence[str], rename: Change
 ) -> Iterator[pa.Table]:
-    """Yield a row for each item in lists in a cell."""
+    """Yield a row for each item in cells with lists."""
     for table in read_rows(pieces, names):
         yield rename(table).select(list(columns))
 

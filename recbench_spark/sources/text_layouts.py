@@ -1,4 +1,4 @@
-"""Layouts of text files, column types, and their names in messages.
+"""Layouts of text files, column types, and their names.
 
 No Spark is needed.
 """
@@ -38,7 +38,7 @@ OPTION_ALIASES = {"delimiter": "sep", "charset": "encoding"}
 
 
 def read_options(given: Options) -> dict[str, str]:
-    """Return a log's options by their first names in small letters.
+    """Return a log's options by first names, in small letters.
 
     Raises:
         ConfigError: an option has two names with two values, or an impossible value.
@@ -63,7 +63,7 @@ def read_options(given: Options) -> dict[str, str]:
 
 
 def open_quote_error(file: str, line: str, separator: str, width: int | None) -> DataError:
-    """Return the error for a quote that is opened and not closed.
+    """Return the error for a quote which is not closed.
 
     Args:
         file: the file with the line.
@@ -87,7 +87,7 @@ def open_quote_error(file: str, line: str, separator: str, width: int | None) ->
 
 
 def make_nested_error(file: str, row: str) -> DataError:
-    """Return the error for a quoted field with whole rows inside."""
+    """Return the error for a quoted field with whole rows."""
     return DataError(
         f"{file}: a quoted field holds whole rows of the file, which would be lost: {row[:120]!r}",
         "where quotes are characters like any others set dataset.options quote: '' instead of multiLine; "

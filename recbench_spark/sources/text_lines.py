@@ -149,7 +149,7 @@ def _name_place(path: str) -> str:
 
 
 def join_lines(lines: Iterable[str], sep: str, quotes: Quotes, comment: str = "") -> list[str]:
-    """Join lines whose quoted fields go on in the next line.
+    """Join lines if a quoted field continues in the next.
 
     Blank rows are left out, comments are not.
     """
@@ -165,7 +165,10 @@ def join_lines(lines: Iterable[str], sep: str, quotes: Quotes, comment: str = ""
 
 
 def head_rows(head: bytes, sep: str, quotes: Quotes | None, encoding: str, comment: str) -> list[str]:
-    """Return the rows in a file's head, without blanks and comments."""
+    """Return the rows in a file's head, without comments.
+
+    Blank ones are left out, too.
+    """
     if quotes is None or not quotes.multiline:
         return head_lines(head, encoding, comment)
     lines = split_lines(head.removeprefix(BOM_UTF8), encoding, blanks=True).to_pylist()
@@ -217,7 +220,7 @@ def _holds_rows(field: str, place: int, sep: str, width: int) -> bool:
 
 
 def read_names(lines: Sequence[str], sep: str, path: str, quotes: Quotes | None = RFC_4180) -> list[str]:
-    """Return the names in the first line, completed as by Spark.
+    """Return the names in the first line, as Spark does.
 
     It names columns without a name, and numbers repeated names.
 
@@ -300,7 +303,10 @@ END, LAST_BLANK = ord("\n"), ord(" ")
 
 
 def _has_blanks(text: bytes) -> bool:
-    """Return whether a line begins with a blank; it may be blank."""
+    """Return whether a line begins with a blank.
+
+    Such a line may be blank.
+    """
     byte_n = np.frombuffer(text, np.uint8)
     begin_l = np.append(byte_n[:1], byte_n[1:][byte_n[:-1] == END])
     return bool(np.any((begin_l <= LAST_BLANK) & (begin_l != END)))

@@ -53,7 +53,7 @@ MARK = b"\xef\xbb\xbf"
 
 
 class LinePiece(NamedTuple):
-    """Lines of a file which begin in a range of bytes.
+    """Lines in a file which begin in a byte range.
 
     Attributes:
         path: the file.
@@ -74,7 +74,7 @@ class LinePiece(NamedTuple):
         return self.path
 
     def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
-        """Yield the rows as text, and lines with another layout apart."""
+        """Yield rows as text, with lines in other layouts apart."""
         for rows in read_pieces([self], [*columns, BAD_LINE]):
             bad = rows.column(BAD_LINE)
             good = rows.filter(pc.is_null(bad)) if bad.null_count < len(bad) else rows
@@ -95,7 +95,7 @@ class TextLayout(Protocol):
 
     @property
     def carries(self) -> bool:
-        """True if a line says something about the lines after it."""
+        """True if a line describes the lines after it."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class TextLayout(Protocol):
 def split_file(
     path: str, layout: TextLayout, given: Mapping[str, str | None] | None = None, begin: int = 0
 ) -> Iterator[LinePiece]:
-    """Yield a file's pieces from a byte on; one if compressed."""
+    """Yield pieces from a byte on, one if compressed."""
     size = measure_files([path])[0] or 0
     if path.endswith(COMPRESSED) or not layout.divisible:
         yield LinePiece(path, begin, -1, layout, given or {})
@@ -141,7 +141,7 @@ def read_pieces(pieces: Iterable[LinePiece], columns: Sequence[str]) -> Iterator
 
 
 def cut_text(raw: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
-    """Cut whole lines into rows; `piece.first` 0: they begin the file."""
+    """Cut whole lines into rows; `piece.first` 0: the file's first."""
     text = raw.removeprefix(MARK) if piece.first == 0 else raw
     layout = piece.layout
     rows = layout.cut_at_once(text, piece, columns) if isinstance(layout, Fields) else None
@@ -164,7 +164,7 @@ def name_file(path: str) -> str:
 
 
 def read_texts(piece: LinePiece) -> Iterator[bytes]:
-    """Yield whole lines, about BYTES_A_PIECE at a time; undivided files, at once."""
+    """Yield whole lines, BYTES_A_PIECE at once, or an undivided file."""
     if piece.size >= 0:
         yield _read_range(piece)
         return
@@ -203,7 +203,7 @@ def _read_range(piece: LinePiece) -> bytes:
 
 
 def _find_line(file: BinaryIO, at: int) -> int:
-    """Return where the next line from `at` on begins, or the end."""
+    """Return where the next line begins, or the file ends."""
     at = min(at, file.seek(0, io.SEEK_END))  # an object has no place behind its end
     if at == 0:
         return 0
@@ -245,12 +245,12 @@ class Fields:
 
     @property
     def is_multiline(self) -> bool:
-        """True if a quoted field may go on in the next line."""
+        """True if a quoted field may span several lines."""
         return self.quotes is not None and self.quotes.multiline
 
     @property
     def divisible(self) -> bool:
-        """False if only the whole text tells where a row ends."""
+        """False if only the whole text shows where rows end."""
         return not self.is_multiline and not is_wide(self.encoding)
 
     @property
@@ -265,7 +265,7 @@ class Fields:
         return f"{len(self.names)} fields separated by {between}"
 
     def cut_at_once(self, text: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table | None:
-        """Cut text at once; None if each line needs a look."""
+        """Cut text at once; None if lines need a look."""
         if self.null or self.encoding.lower() not in ("utf-8", "utf8"):
             return None
         wanted = [name for name in self.columns if name in columns]
@@ -310,7 +310,7 @@ class Fields:
 def _take_fields(
     parts: pa.Array, fits: pa.Array, places: Iterable[int], width: int, *, null: str = ""
 ) -> list[pa.Array]:
-    """Take fields from lines which fit, with NULL for empty ones and other lines."""
+    """Take fields from fitting lines; all other fields are NULL."""
     if not len(parts):
         return [pa.array([], pa.string()) for _ in places]
     if not pc.all(fits).as_py():
@@ -333,7 +333,7 @@ LISTED = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"
 
 @dataclass(frozen=True)
 class ItemLines:
-    """Lines with a user and its items; without items, no row.
+    """Lines with a user and items; without items, no row.
 
     Attributes:
         listed: a line has `(user,item)`, a test item, and the user's negatives (NCF). A test item among its
@@ -353,7 +353,7 @@ class ItemLines:
         return f"'{fields} ...' in whole numbers"
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
-        """Make a row per item in a line, or per bad line."""
+        """Make a row per item or bad line."""
         fits = pc.match_substring_regex(lines, LISTED if self.listed else WHOLE_NUMBERS)
         wrong = lines.filter(pc.invert(fits))
         good = lines.filter(fits)
@@ -371,7 +371,7 @@ class ItemLines:
 
 
 def _mark_negatives(line_r: pa.Array, value_r: pa.Array, starts: Ints) -> Bools:
-    """Mark each item in a line once, but not its test item."""
+    """Mark a line's items once each, without its test item."""
     code_r, at_r = value_r.dictionary_encode().indices.to_numpy().astype(np.int64), line_r.to_numpy()
     code_r[starts] = -1  # the user may be called as an item is
     first = np.zeros(len(code_r), np.bool_)
@@ -397,7 +397,7 @@ class Matrix:
         return ("user_id", "item_id", self.value)
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
-        """Make a row per number except 0, or per bad line."""
+        """Make a row per number except 0, or bad line."""
         parts = split_tokens(lines)
         width_l = pc.list_value_length(parts).to_numpy(zero_copy_only=False)
         width = int(width_l[0]) if len(width_l) else 0
@@ -454,7 +454,7 @@ class MovieBlocks:
 
     @property
     def carries(self) -> bool:
-        """True if a line says something about the lines after it."""
+        """True if a line describes the lines after it."""
         return not self.single
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:

@@ -43,7 +43,7 @@ class TextRules:
     keeps: bool = False
 
     def convert(self, stored: StoredTable, taken: Mapping[str, str]) -> tuple[pa.Table, Problems]:
-        """Return columns under our names (new -> old), and what is wrong."""
+        """Return columns under our names (new -> old), and problems."""
         table = stored.table.select(list(taken.values())).rename_columns(list(taken))
         problems = Problems(self.where, self.path, keeps=self.keeps)
         problems.add_lines(stored.bad_lines, stored.line)

@@ -1,4 +1,4 @@
-"""Rules for a log's times: units, plausible years, the unit that fits."""
+"""Rules for a log's times: units and plausible years."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ weeks of 1970.
 
 
 def guess_unit(number: float) -> str | None:
-    """Return the unit which puts a number between 1990 and 2099.
+    """Guess a number's unit for times from 1990 to 2099.
 
     It is s, ms, us, ns or None.
     """
@@ -121,7 +121,7 @@ def coarser_unit(lowest: float | None, highest: float | None, unit: str) -> str 
 def describe_coarser_unit(
     where: str, name: str, ends: tuple[float, float], unit: str
 ) -> tuple[str, str] | None:
-    """Return message and hint for too fine a unit, or None.
+    """Return message and hint for too fine a unit.
 
     Args:
         where: the log's name in messages.
@@ -138,7 +138,7 @@ def describe_coarser_unit(
 
 
 def describe_misread_times(where: str, name: str, ends: tuple[float, float]) -> tuple[str, str] | None:
-    """Return message and hint for timestamps made in too fine a unit.
+    """Return message and hint for timestamps made too fine.
 
     None: they are right.
 
@@ -184,7 +184,9 @@ def _format_far_day(micros: int) -> str:
 
 
 def time_hint(text: str | None, unit: str) -> str:
-    """Return the setting which makes a value a time, if known.
+    """Return the setting which makes a value a time.
+
+    The text is empty if none is known.
 
     Args:
         text: the value, which is no time in the unit; None for a missing one.
@@ -206,7 +208,7 @@ def time_hint(text: str | None, unit: str) -> str:
 
 
 def has_unknown_zone(text: str) -> bool:
-    """Return whether a text names a zone that is not read.
+    """Return whether a text names an unreadable zone.
 
     >>> has_unknown_zone("2026-07-01 12:00:00 BST"), has_unknown_zone("2026-07-01 12:00:00 Europe/Rome")
     (True, False)
@@ -215,7 +217,7 @@ def has_unknown_zone(text: str) -> bool:
 
 
 def parse_zoned_time(text: str) -> int | None:
-    """Return microseconds for a text with its zone, as Spark does.
+    """Return microseconds for a text with its zone.
 
     None: it is no time. If the clock skips a time, the earlier offset applies; if a time comes twice, the
     first counts.
@@ -231,7 +233,9 @@ def parse_zoned_time(text: str) -> int | None:
 
 
 def parse_zone(name: str) -> tzinfo:
-    """Return the zone for an offset, Z, UTC, GMT or full name.
+    """Return a zone by its offset or full name.
+
+    Z, UTC and GMT are read, too.
 
     Raises:
         ValueError, KeyError: there is no such zone.

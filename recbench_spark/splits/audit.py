@@ -153,7 +153,7 @@ def _merge_pair(
 
 
 def exact_sum(values: Ints) -> int:
-    """Return the exact sum, which may need more than 64 bits."""
+    """Return the exact sum, beyond 64 bits if need be."""
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
@@ -177,7 +177,7 @@ def _hash_rows(table: pa.Table) -> Ints:
 
 
 def _read_times(table: pa.Table) -> tuple[Ints, Bools]:
-    """Return times, 0 if missing, and a mask of present ones."""
+    """Return times, 0 if missing, with a mask."""
     column = table.column("event_time")
     return pc.fill_null(column, 0).to_numpy(), pc.is_valid(column).to_numpy()
 
@@ -317,7 +317,7 @@ def _count_future(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[s
 
 
 def merge_pieces(pieces: pa.Table) -> pa.Table:
-    """Add up all pieces: one row per user, item and total."""
+    """Add up pieces: one row per user, item and total."""
     names = [name for name in pieces.column_names if name not in ("of", "id")]
     counts = pieces.group_by(["of", "id"], use_threads=False).aggregate([(name, "sum") for name in names])
     return counts.rename_columns([name.removesuffix("_sum") for name in counts.column_names])
@@ -390,9 +390,7 @@ def _find_suspects(
 def _sum_gaps(items: Ints, request: AuditRequest) -> dict[tuple[str, str], int]:
     """Sum up differences in popularity between training and each part.
 
-    They are |n_train(i) n_part - n_part(i) n_train| over items i.
-
-    All numbers are whole.
+    They are |n_train(i) n_part - n_part(i) n_train| over items i, in whole numbers.
     """
     train = request.parts.index(TRAIN)
     trained = request.rows[TRAIN]

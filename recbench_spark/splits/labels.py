@@ -145,7 +145,7 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
 
 
 def read_dropped(labelled: pa.Table) -> Counter[tuple[str, str]]:
-    """Return how many rows were left out: (part, reason) -> rows.
+    """Return numbers of rows left out: (part, reason) -> rows.
 
     The counts are in its table's notes. Reasons are names of facts. `unordered_pairs`: pairs that differ in
     rating or attributes, and no time says which row is the last.

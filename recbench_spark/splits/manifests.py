@@ -21,7 +21,7 @@ from recbench_spark.splits.pairs import OPEN_LOOP
 
 
 class Fact(NamedTuple):
-    """A number or text about a part or the whole log."""
+    """A number or text about a part or whole log."""
 
     part: str
     fact: str

@@ -55,7 +55,7 @@ class PairRule(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Rows left out by a rule, and rows kept by hash.
+    """Rows left out by rule, and rows kept by hash.
 
     Attributes:
         why_r: (r,) place of each row's reason in REASONS.
@@ -75,7 +75,7 @@ PAIR_COLUMNS = ("user_id", "item_id", "n")
 
 
 def find_doubled_pair(rows: pa.Table, apart: bool) -> pa.Table:
-    """Return the first pair in two rows, and its row count.
+    """Return the first pair in two rows, and its count.
 
     The columns are PAIR_COLUMNS. `apart`: a pair in the open loop and in another part does not count.
     """

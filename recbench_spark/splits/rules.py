@@ -200,9 +200,7 @@ def _read_pair(rows: pa.Table) -> tuple[str, str, int] | None:
 def choose_open_loop(dataset: Dataset, split: Split) -> OpenLoop:
     """Return how to treat the open loop.
 
-    It may be a log apart, and some of its pairs stay.
-
-    Such a log may show any pair.
+    It may be a log apart, which may show any pair, and some of its pairs stay.
     """
     shows_all = dataset.reader == "world" and dataset.world.open_items == "all"
     keeps_known = split.open_loop == "all"

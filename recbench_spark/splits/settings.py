@@ -72,7 +72,7 @@ class HeldOut(Strict):
 
 
 class Split(Strict):
-    """Division into training and test rows: order x holdout x group.
+    """Division into training and test: order x holdout x group.
 
     A `protocol` names such a combination. Rows are put in order (random: by hash), inside each user's rows
     or all together, and held out:
@@ -201,7 +201,7 @@ class Split(Strict):
 
     @property
     def by_calendar(self) -> bool:
-        """True if the period follows a calendar's days, weeks and months."""
+        """True if the period follows the calendar."""
         return _counts_days(self.length) and self.anchor != "last_event"
 
     def localise(self, zone: tzinfo) -> Split:
@@ -254,7 +254,9 @@ def _counts_days(duration: str | None) -> bool:
 
 
 def _parse_time(start: Any) -> datetime | None:
-    """Return a time in UTC, or in no zone if none is given.
+    """Return a time in UTC, or in no zone.
+
+    It has no zone if none is given.
 
     Raises:
         ValueError: it is no time, or UTC has no such time.

@@ -211,7 +211,7 @@ def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Ar
 
 
 def _label_warmth(rows: _OrderedRows) -> pa.Array:
-    """Label rows, (r,): cold if their user never trains, else warm."""
+    """Label rows, (r,): cold without training rows, else warm."""
     in_train_r: Bools = rows.part_r == (rows.parts.index(TRAIN) if TRAIN in rows.parts else -1)
     n_train_u = np.bincount(rows.user_r[in_train_r], minlength=len(rows.users))
     return pa.array([COLD, "warm"]).take(pa.array((n_train_u > 0).astype(np.int8)[rows.user_r]))

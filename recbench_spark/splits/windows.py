@@ -70,11 +70,11 @@ def _share_instants(times: Rows, split: Split, facts: tuple[int, int, int]) -> t
 
 
 def find_time(times: Rows, place: int, low: int, high: int) -> int:
-    """Find the time at a place (from 0) in ascending order.
+    """Find the time at a place in ascending order.
 
-    It is exact. Rows are counted in BUCKETS equal ranges, then inside the range with the place, until a
-    range is one microsecond: at most four passes over one column, without a sort, with a shuffle only of
-    counts.
+    Places begin with 0, and the time is exact. Rows are counted in BUCKETS equal ranges, then inside the
+    range with the place, until a range is one microsecond: at most four passes over one column, without a
+    sort, with a shuffle only of counts.
 
     Args:
         times: event_time.

@@ -466,9 +466,9 @@ def _user_cells(users: Ints, world: WorldSettings) -> Ints:
 
 
 def _feedback_cells(users: Ints, t: int, world: WorldSettings, loop: Loop) -> Ints:
-    """Return taste * items + item for a period's good ratings.
+    """Return cells, taste * items + item, for good ratings.
 
-    A repeated exposure counts again.
+    They are those in period `t`. A repeated exposure counts again.
     """
     user_r, item_r, _ = _draw_period(users, t, world, loop)
     good = draw_ratings(users, user_r, item_r, world) >= RELEVANT

@@ -227,7 +227,9 @@ def _add_pair_counts(shown_gs: Ints32, clicks_gs: Ints32, starts_q: Ints, sums_q
 
 @dataclass(frozen=True)
 class LogColumns:
-    """The logged policy's sums over queries, as floats (..., c) by name.
+    """The logged policy's sums by name, as floats (..., c).
+
+    They are over queries.
 
     Attributes:
         auctions: (...) auctions.
@@ -321,9 +323,7 @@ def bootstrap_columns(key_q: Ints, sums_qc: Ints, replicates: int, seed: int) ->
 def split_rows(key_q: Ints, sums_qc: Ints) -> tuple[Ints, Ints]:
     """Cut rows with too large a number into several rows.
 
-    All have the old key.
-
-    The new rows add up to the old one.
+    All have the old key. The new rows add up to the old one.
     """
     if max(sums_qc.max(initial=0), -sums_qc.min(initial=0)) < LARGEST_CELL:
         return key_q, sums_qc

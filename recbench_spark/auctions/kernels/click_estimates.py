@@ -88,7 +88,7 @@ def count_columns(slots: int) -> int:
 
 
 def find_column(name: str, slots: int) -> slice:
-    """Return the place of a column, or of all slots' columns."""
+    """Return a column's place, or all slots' columns'."""
     if name in FIXED:
         at = FIXED.index(name)
         return slice(at, at + 1)
@@ -98,7 +98,7 @@ def find_column(name: str, slots: int) -> slice:
 
 @dataclass(frozen=True, eq=False)
 class PairTotals:
-    """All that estimates need from a log: pairs' counts and totals.
+    """A log's counts and totals by pair, for estimates.
 
     Totals are over each connected slot set.
 
@@ -131,7 +131,9 @@ class PairTotals:
 
 
 def estimate_clicks(rows: Rows, pairs: PairTotals, groups: int) -> Ints:
-    """Add up estimates by group: int64 (q, c), multiples of 2^-30.
+    """Add up estimates by group, int64 (q, c).
+
+    They are multiples of 2^-30.
 
     Args:
         rows: participants.

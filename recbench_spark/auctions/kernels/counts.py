@@ -38,7 +38,7 @@ class ImpressionCounts:
     def from_rows(
         cls, pair_r: Ints, slot_r: Ints32, click_r: Ints32, pairs: int, slots: int
     ) -> ImpressionCounts:
-        """Count a log's rows; those with a negative slot were not shown."""
+        """Count a log's rows; negative slots were not shown."""
         shown_gs = np.zeros((pairs, slots), dtype=np.int32)
         clicks_gs = np.zeros((pairs, slots), dtype=np.int32)
         _count_rows(pair_r, slot_r, click_r, shown_gs, clicks_gs)
@@ -59,7 +59,7 @@ class SlotTotals:
 
 
 def click_rates(clicks: Ints | Floats, shown: Ints | Floats) -> Floats:
-    """Return clicks / impressions by slot, (..., s); 0 without impressions."""
+    """Return slots' click rates, (..., s); 0 without impressions."""
     rates: Floats = np.divide(clicks, shown, out=np.zeros(shown.shape), where=shown > 0)
     return rates
 

@@ -47,7 +47,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True)
 class SlotCounts:
-    """Slots in the log, on the main line and in the sidebar.
+    """Slots in the log, on main line and sidebar.
 
     Numbers of sidebar slots come after those of main-line slots.
     """
@@ -60,7 +60,7 @@ class SlotCounts:
         return self.main + self.side
 
     def check(self, point: OperatingPoint) -> None:
-        """Refuse a point with a slot which the log never filled.
+        """Refuse a point with slots which the log never filled.
 
         Nothing is known about such a slot.
 
@@ -137,7 +137,7 @@ def _fill_scores(
     weight_r: Floats,
     score_r: Floats,
 ) -> None:
-    """Fill in factor and score; a power of 1 changes no bit."""
+    """Fill in factor and score; power 1 changes no bit."""
     for r in range(len(bid_r)):
         power = probability_r[r] if exponent == 1.0 else probability_r[r] ** exponent
         weight_r[r] = power * quality_r[r]

@@ -72,7 +72,7 @@ def find_connected_sets(links_ss: Bools) -> Ints:
 def compute_derivatives(
     counts: ImpressionCounts, starts_q: Ints, set_s: Ints, log_theta_s: Floats
 ) -> CurveDerivatives:
-    """Compute the derivatives by group, (q, s) and (q, s, s).
+    """Compute derivatives by group, (q, s) and (q, s, s).
 
     Args:
         counts: pairs' impressions and clicks.

@@ -1,4 +1,4 @@
-"""Take a replay's sums apart by user, so users can be drawn.
+"""Take a replay's sums apart by user.
 
 A bootstrap then draws users instead of queries.
 
@@ -138,7 +138,7 @@ class PairShowings:
         return np.stack([self.place_n, self.times_n, self.prices_n])
 
     def spread(self, shape: tuple[int, int]) -> tuple[Ints, Ints]:
-        """Return times and prices by pair and slot, (g, s) each."""
+        """Return times and prices by pair and slot, (g, s)."""
         times, prices = np.zeros(shape[0] * shape[1], np.int64), np.zeros(shape[0] * shape[1], np.int64)
         times[self.place_n], prices[self.place_n] = self.times_n, self.prices_n
         return times.reshape(shape), prices.reshape(shape)
@@ -196,7 +196,7 @@ def _add_shares(row: Ints, t: int, parts: tuple[float, float], share_s: Floats) 
 
 @compile_kernel
 def _count_showings(pair_r: Ints, slot_r: Ints32, price_r: Floats, times_gs: Ints, prices_gs: Ints) -> None:
-    """Count each pair's showings at each slot, and sum their prices."""
+    """Count pairs' showings at each slot, and sum their prices."""
     for r in range(len(pair_r)):
         if slot_r[r] >= 0:
             times_gs[pair_r[r], slot_r[r]] += 1

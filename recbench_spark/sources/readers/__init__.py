@@ -1,4 +1,4 @@
-"""Read logs and tables of published data sets and from Spark.
+"""Read published data sets, and what Spark alone reads.
 
 Everything is checked when it is read, in one pass that counts problems. A missing file or column, a value
 that is not a number, or a row without ids becomes an error that names file, column and an example. No row

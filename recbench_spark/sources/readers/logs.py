@@ -79,7 +79,7 @@ def _number_rows(engine: Engine, open_rows: Callable[[Engine], Rows]) -> Rows:
 
 
 def read_text_files(spark: SparkSession, find: Callable[[Finder], TextLog]) -> RawLog:
-    """Read files in a known layout, each cut by one task."""
+    """Read files in a known layout, one task per file."""
     names_of, head_of = partial(list_names, spark), partial(read_file_head, spark)
     log = find(Finder(partial(is_folder, spark), names_of, head_of, partial(list_files, spark)))
     pieces = {strip_host(file): LinePiece(file, 0, -1, layout, given) for given, file, layout in log.files}
@@ -126,7 +126,7 @@ def _make_raw(frame: DataFrame, dataset: Dataset) -> RawLog:
 
 
 def _open_columns(frame: DataFrame) -> Rows:
-    """Return a frame as rows, also with dots in column names.
+    """Return a frame as rows, with dots in column names.
 
     PySpark sends no such column to tasks.
     """

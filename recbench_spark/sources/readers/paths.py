@@ -1,4 +1,4 @@
-"""Check paths and table names, find files, and explain Spark's errors."""
+"""Check paths and table names, and explain Spark's errors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_file_head(spark: SparkSession, file: str) -> bytes:
 
 
 def unpack(content: bytes, path: str, size: int | None = None) -> bytes:
-    """Return a file's text, or its first `size` bytes, from bytes."""
+    """Unpack a file's bytes to text, `size` bytes at most."""
     packing = pa.Codec.detect(path).name if path.endswith(COMPRESSED) else None
     with pa.input_stream(pa.BufferReader(content), compression=packing) as stream:
         return bytes(stream.read(size))
@@ -101,7 +101,7 @@ def reach_storage(spark: SparkSession, path: str) -> None:
 
 
 def file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system for a path, and the Java path."""
+    """Return a path's Hadoop file system, and its Java path."""
     reach_storage(spark, path)
     return open_hadoop(spark, path)
 

@@ -78,7 +78,7 @@ class TextInput(NamedTuple):
 
 
 def find_rounds(path: str, engine: Any = None) -> TextInput:
-    """Find a CSV file with rounds, or the one in a folder.
+    """Find a CSV file with rounds, also by its folder.
 
     It has a header. Each policy has its own folder: `random` and `bts` are read separately.
 
@@ -132,7 +132,7 @@ def _mark_nothing(rows: pa.Table) -> list[tuple[pa.Array, Mark]]:
 
 
 def _find_text(path: str, find: Callable[[Finder], TextLog], engine: Any) -> RawLog:
-    """Open text with tasks if they reach it, else with Spark."""
+    """Open text in tasks if possible, else by Spark."""
     try:
         check_path(path)
         find_place(path)
@@ -218,7 +218,7 @@ def _is_whole(number: Floats) -> Bools:
 
 
 def _read_numbers(rows: pa.Table, name: str) -> Floats:
-    """Return a column as float64, NaN where a text is no number."""
+    """Return a column as float64, NaN for other texts."""
     number = parse_numbers(combine_column(rows.column(name)), name, name)
     return np.asarray(pc.fill_null(number, np.nan), np.float64)
 

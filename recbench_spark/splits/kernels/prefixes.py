@@ -85,10 +85,10 @@ def order_by_hash(
     draw: int,
     seed: int,
 ) -> Ints:
-    """Order users' rows by a hash of (seed, draw, user, item).
+    """Order each user's rows by hash.
 
-    The result is the rows' places. A user's order depends on raw keys alone: no partitioning and no row
-    order changes it.
+    It is a hash over (seed, draw, user, item), and the result is the rows' places. A user's order depends
+    on raw keys alone: no partitioning and no row order changes it.
 
     Args:
         offsets: (u + 1,) bounds of the users' rows.
