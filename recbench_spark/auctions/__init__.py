@@ -1,1 +1,1 @@
-"""Replay of logged auctions: models at operating points, on the log as it was."""
+"""Replay logged auctions with other models and operating points."""

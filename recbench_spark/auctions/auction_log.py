@@ -1,7 +1,8 @@
-"""Cut a checked log of auctions into parts by a hash of the query, with the probabilities of the models.
+"""Cut a checked auction log into parts, with models' probabilities.
 
-Here one process holds the log; `log_layout` cuts a log whose parts are files. A part is the unit of every
-pass: a function from a part to whole numbers, which are added over all parts.
+A hash of the query chooses the part. Here one process holds the log; `log_layout` cuts a log whose parts
+are files. A pass takes one part at a time: it is a function from a part to whole numbers, which are added
+over all parts.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from recbench_spark.schemas import require_names
 from recbench_spark.sources.arrow_rows import as_double, combine_column, encode_ids, find_indices
 
 Sums = tuple[Ints, ...]
-"""Whole numbers of a part, in any shapes; those of all parts are added, so no order changes a bit."""
+"""A part's whole numbers, in any shapes. They are added over all parts, so no order changes a bit."""
 
 LogArrays = tuple[npt.NDArray[Any], ...]
-"""Arrays of a log that no model changes: sums, and the position curve."""
+"""Arrays about a log which no model changes: sums, and the position curve."""
 
 
 @dataclass(frozen=True, eq=False)
 class LoggedPart:
-    """Auctions of some queries, and the probabilities of each model for their participants, (r,).
+    """Some queries' auctions, with each model's probabilities, (r,).
 
     Attributes:
         auctions: the auctions.
-        probabilities: by model.
-        whole_auctions_q: (q,) auctions of each query in the whole log; 0 where another part counts it.
-        read_elsewhere: returns the showings of this part's pairs in other parts, at the operating point
-            with a number; None: no query of this part is cut, or the pass shares nothing.
+        probabilities: by model, for the participants.
+        whole_auctions_q: (q,) each query's auctions in the whole log; 0 if another part counts it.
+        read_elsewhere: returns the showings of this part's pairs in other parts, at a
+            numbered operating point; None: no query in this part is cut, or the pass shares nothing.
     """
 
     auctions: AuctionPart
@@ -55,15 +56,15 @@ PartWork = Callable[[LoggedPart], Sums]
 """A pass: what a part adds."""
 
 CountShowings = Callable[[LoggedPart], Iterable[PairShowings]]
-"""First half of a pass that shares showings: those of a part's pairs, at one point after the other."""
+"""First half of a pass that shares showings: those of a part's pairs, point by point."""
 
 
 @dataclass(frozen=True)
 class LogFacts:
-    """Facts about the replayed rows that every part must know.
+    """Facts about the replayed rows for all parts to know.
 
     Attributes:
-        slots: slots of the log in each block.
+        slots: the log's slots in each block.
         largest_bid: the unit of revenue; None: the log has no bids.
         losers: participants that were not shown.
         has_blocks: whether the log says which ads stood on the main line.
@@ -78,7 +79,7 @@ class LogFacts:
 
     @classmethod
     def from_log(cls, log: CheckedAuctions) -> LogFacts:
-        """Return the facts about the rows of a log, or of a part of one."""
+        """Return the facts about a log's rows, or a part's."""
         shown = log.position_r > 0
         block_r = np.zeros(len(shown), np.int64) if log.block_r is None else log.block_r
         main, side = (int(log.position_r[shown & (block_r == n)].max(initial=0)) for n in (0, 1))
@@ -87,7 +88,7 @@ class LogFacts:
         return cls(SlotCounts(main, side), largest, losers, log.block_r is not None, len(shown))
 
     def __add__(self, other: LogFacts) -> LogFacts:
-        """Return the facts about the rows of both."""
+        """Return the facts about both logs' rows."""
         bids = [bid for bid in (self.largest_bid, other.largest_bid) if bid is not None]
         slots = SlotCounts(max(self.slots.main, other.slots.main), max(self.slots.side, other.slots.side))
         rows = self.rows + other.rows
@@ -95,12 +96,12 @@ class LogFacts:
 
     @property
     def bid_unit(self) -> float:
-        """The largest bid, or 1 where there is none above 0."""
+        """The largest bid, or 1 if none is above 0."""
         return self.largest_bid or 1.0
 
 
 class AuctionLogParts(Protocol):
-    """A log in parts, in this process or in files that tasks read."""
+    """A log in parts, in this process or in files."""
 
     @property
     def facts(self) -> LogFacts:
@@ -108,37 +109,43 @@ class AuctionLogParts(Protocol):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the models whose probabilities the parts have."""
+        """Names of models with probabilities in the parts."""
 
     def add(self, work: PartWork, count_showings: CountShowings | None = None) -> Sums:
-        """Return the sums of a pass over all parts.
+        """Return a pass's sums over all parts.
 
         Args:
             work: the pass.
-            count_showings: counts the showings that other parts of a query need before the pass.
+            count_showings: counts the showings which a query's other parts need before the pass.
         """
 
     def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
-        """Return arrays that depend on the log and on what `name` says; a log in files makes them once."""
+        """Return arrays about the log, made once if in files.
+
+        They depend on the log and on what `name` says.
+        """
 
     def count_users(self) -> Ints:
-        """Return the auctions, the sum of squares of those of each user, and the number of users, (3,)."""
+        """Return auctions, their squares summed by user, and users, (3,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class AuctionParts:
-    """A log in parts that this process holds."""
+    """A log in parts, held by this process."""
 
     parts: tuple[LoggedPart, ...]
     facts: LogFacts
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the models whose probabilities the parts have."""
+        """Names of models with probabilities in the parts."""
         return tuple(self.parts[0].probabilities)
 
     def add(self, work: PartWork, count_showings: CountShowings | None = None) -> Sums:
-        """Return the sums of a pass over all parts; no query is cut, so nothing is shared."""
+        """Return a pass's sums over all parts.
+
+        No query is cut, so nothing is shared.
+        """
         del count_showings
         return reduce(add_sums, map(work, self.parts))
 
@@ -148,7 +155,10 @@ class AuctionParts:
         return make()
 
     def count_users(self) -> Ints:
-        """Return auctions, squares and users, (3,); 16 bytes for each user of each part."""
+        """Return auctions, squares and users, (3,).
+
+        It takes 16 bytes for each user in each part.
+        """
         users = [part.auctions.users for part in self.parts]
         return square_auctions(
             np.concatenate([one.key_u for one in users]), np.concatenate([one.auctions_u for one in users])
@@ -156,11 +166,11 @@ class AuctionParts:
 
 
 def square_auctions(keys: Ints, auctions: Ints) -> Ints:
-    """Return the auctions, the sum of the squares of those of each user, and the number of users, (3,).
+    """Count auctions, their squares summed by user, and users, (3,).
 
     Args:
-        keys: (n,) users; one that stands in several parts is there several times.
-        auctions: (n,) auctions of each.
+        keys: (n,) users; one in several parts is there several times.
+        auctions: (n,) auctions by user.
     """
     key_u, place = np.unique(keys, return_inverse=True)
     auctions_u = np.zeros(len(key_u), dtype=np.int64)
@@ -169,7 +179,7 @@ def square_auctions(keys: Ints, auctions: Ints) -> Ints:
 
 
 def add_sums(one: Sums, other: Sums) -> Sums:
-    """Add the whole numbers of two parts."""
+    """Add two parts' whole numbers."""
     return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
@@ -178,8 +188,8 @@ def make_parts(log: CheckedAuctions, models: Mapping[str, Floats], count: int) -
 
     Args:
         log: the checked log.
-        models: probabilities of each model, (r,) in the order of the log.
-        count: number of parts; parts without a query are left out.
+        models: each model's probabilities, (r,) in the log's order.
+        count: number of parts to make; parts without a query are left out.
     """
     facts = LogFacts.from_log(log)
     part_q = (hash_ids(log.query_ids) % np.uint64(count)).astype(np.int64)
@@ -194,7 +204,7 @@ def make_parts(log: CheckedAuctions, models: Mapping[str, Floats], count: int) -
 
 
 def make_part(log: CheckedAuctions, facts: LogFacts) -> AuctionPart:
-    """Make a part of all rows of a log.
+    """Make one part from all rows of a log.
 
     Args:
         log: rows of some queries.
@@ -214,14 +224,14 @@ def make_part(log: CheckedAuctions, facts: LogFacts) -> AuctionPart:
 
 
 def number_slots(log: CheckedAuctions, slots: SlotCounts) -> Ints:
-    """Return the slot of each row, (r,): the sidebar comes after the main line."""
+    """Return each row's slot, (r,): main line, then sidebar."""
     block_r = 0 if log.block_r is None else log.block_r
     slot_r = log.position_r - 1 + np.where(block_r == 1, slots.main, 0)
     return np.where(log.position_r > 0, slot_r, NOT_SHOWN)
 
 
 def select_rows(log: CheckedAuctions, keep: Bools) -> CheckedAuctions:
-    """Return the log with some of its rows, whole auctions each."""
+    """Return the log with only some whole auctions."""
     columns: dict[str, Any] = {
         name: None if (values := getattr(log, name)) is None else values[keep]
         for name in (
@@ -233,7 +243,9 @@ def select_rows(log: CheckedAuctions, keep: Bools) -> CheckedAuctions:
 
 
 def read_later_rows(log: CheckedAuctions, time: int) -> CheckedAuctions:
-    """Return the auctions after a time in microseconds; an auction counts by its earliest row.
+    """Return the auctions after a time in microseconds.
+
+    An auction counts by its earliest row.
 
     Raises:
         DataError: the log has no times, or no auction is later.
@@ -247,7 +259,10 @@ def read_later_rows(log: CheckedAuctions, time: int) -> CheckedAuctions:
 
 
 def mask_later_rows(log: CheckedAuctions, time: int) -> Bools:
-    """Return a mask of the rows of auctions whose rows are all later than a time."""
+    """Mask rows of auctions which are later than a time.
+
+    All rows of such an auction are later.
+    """
     assert log.time_r is not None, "the caller looks first"
     earlier = np.unique(log.auction_r[log.time_r <= time])
     return ~np.isin(log.auction_r, earlier)
@@ -262,7 +277,7 @@ def make_no_time_error() -> DataError:
 
 
 def make_no_later_error() -> DataError:
-    """Return the error for a log that ends before a model's training ends."""
+    """Return the error for a log older than the training."""
     return DataError(
         "no auction of the log is later than trained_until of every model",
         "replay a later log, or --same-log, which marks the results",
@@ -275,7 +290,7 @@ Participant = tuple[str, str]
 
 @dataclass(frozen=True)
 class MatchProblems:
-    """Mistakes of a model's table, over some auctions.
+    """Mistakes in a model's table, over some auctions.
 
     Attributes:
         twice: the first participant with two rows, by auction and ad as text.
@@ -287,7 +302,7 @@ class MatchProblems:
     bad: tuple[int, Participant | None] = (0, None)
 
     def __add__(self, other: MatchProblems) -> MatchProblems:
-        """Return the mistakes over the auctions of both."""
+        """Return the mistakes over both sides' auctions."""
         return MatchProblems(
             _find_first(self.twice, other.twice),
             *(
@@ -297,7 +312,7 @@ class MatchProblems:
         )
 
     def refuse(self, where: str) -> None:
-        """Raise DataError where there is a mistake."""
+        """Raise DataError if there is a mistake."""
         if self.twice:
             raise DataError(f"{where}: {_describe(self.twice)} stands there twice", "keep one row of each")
         if self.missing[1]:
@@ -314,11 +329,13 @@ class MatchProblems:
 
 
 def match_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> Floats:
-    """Return the probability of each row of the log, (r,), from rows auction_id, ad_id, probability.
+    """Return the probability of each log row, (r,).
+
+    The table has rows auction_id, ad_id, probability.
 
     Raises:
-        SchemaError: a column is missing. DataError: a participant has no probability or two, or one that
-            is outside 0..1.
+        SchemaError: a column is missing. DataError: a participant has no probability or two, or one outside
+            0..1.
     """
     require_names(table.column_names, MODEL_COLUMNS, where)
     probability_r, problems = find_probabilities(log, table, where)
@@ -330,7 +347,10 @@ MODEL_COLUMNS = ("auction_id", "ad_id", "probability")
 
 
 def find_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> tuple[Floats, MatchProblems]:
-    """Return the probability of each row of the log, (r,), NaN where there is none, and all mistakes."""
+    """Return each log row's probability, (r,), and all mistakes.
+
+    A missing probability is NaN.
+    """
     auction = _find_places(table, "auction_id", log.auction_ids, where)
     ad = _find_places(table, "ad_id", log.ad_ids, where)
     numbers = as_double(combine_column(table.column("probability")), "probability")
@@ -355,13 +375,16 @@ def find_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> tup
 
 
 def _find_places(table: pa.Table, name: str, known: pa.Array, where: str) -> Ints:
-    """Return the place of each id of a table among the log's ids; -1 where the log does not have it."""
+    """Return places of table ids in the log, or -1."""
     _, coded = encode_ids(table, name, where)
     return find_indices(coded, known)
 
 
 def _name_first(log: CheckedAuctions, keys: Ints) -> Participant | None:
-    """Return the first of some participants by the texts of auction and ad, in any order of the rows."""
+    """Return the first participant by text: auction, then ad.
+
+    Row order does not matter.
+    """
     if not len(keys):
         return None
     auction, ad = np.divmod(keys, len(log.ad_ids))

@@ -1,4 +1,7 @@
-"""Convert the columns of a log of auctions to arrays: ids, numbers, blocks and times."""
+"""Convert an auction log's columns to arrays.
+
+They hold ids, numbers, blocks and times.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ BLOCKS = ("main", "side")
 
 @dataclass(frozen=True)
 class RowRules:
-    """Rules by which rows are converted, the same for all rows of a log.
+    """Rules for converting rows, the same in the whole log.
 
     Attributes:
-        time_unit: unit of times that are numbers.
-        number_times: whether times that are text are numbers; None: if all texts of the rows are digits.
-        numeric_ads: whether ads are in the order of numbers; None: if all ids here are.
+        time_unit: unit of numeric times.
+        number_times: whether times in text are numbers; None: if all texts in the rows are digits.
+        numeric_ads: whether ads sort as numbers; None: if all ids here are numbers.
     """
 
     time_unit: str
@@ -47,30 +50,33 @@ class ConvertedRows:
     """Rows of a log as arrays, in any order.
 
     Attributes:
-        ids: distinct texts of each column of ids, and their places, (r,); -1 where an id is missing.
-        columns: the other columns as float64, (r,); NaN where a value is missing or no number.
+        ids: distinct texts in each id column, and their places, (r,); -1 if an id is missing.
+        columns: the other columns as float64, (r,); NaN if a value is missing or no number.
     """
 
     ids: Mapping[str, tuple[pa.Array, Ints]]
     columns: Mapping[str, Floats]
 
     def mask_good(self, bad_r: Bools) -> Bools:
-        """Return a mask of the rows of auctions without a bad row."""
+        """Mask rows in auctions without a bad row."""
         auction_r = self.ids["auction_id"][1]
         return ~np.isin(auction_r, auction_r[bad_r]) & (auction_r >= 0)
 
 
 def convert_rows(rows: pa.Table, rules: RowRules, where: str) -> ConvertedRows:
-    """Convert the columns of a log to arrays.
+    """Convert a log's columns to arrays.
 
     Raises:
-        SchemaError: a column of another type. DataError: an id or a time that is none.
+        SchemaError: a column has another type. DataError: an id or a time is none.
     """
     return ConvertedRows(read_ids(rows, rules, where), _read_columns(rows, rules, where))
 
 
 def read_ids(rows: pa.Table, rules: RowRules, where: str) -> dict[str, tuple[pa.Array, Ints]]:
-    """Return the distinct texts and their places of each column of ids; -1 where an id is missing."""
+    """Return each id column's distinct texts, and their places.
+
+    The place is -1 if an id is missing.
+    """
     ids = {}
     for name in ID_COLUMNS:
         field, coded = encode_ids(rows, name, where)
@@ -89,7 +95,10 @@ def read_ids(rows: pa.Table, rules: RowRules, where: str) -> dict[str, tuple[pa.
 
 
 def _read_columns(rows: pa.Table, rules: RowRules, where: str) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the other columns as float64, NaN where a value is missing or no number."""
+    """Return the other columns as float64.
+
+    A missing value or text without a number is NaN.
+    """
     columns = {}
     for name in ("bid", "quality", "probability", "clicked", "position"):
         if name in rows.column_names:
@@ -111,7 +120,10 @@ def _read_columns(rows: pa.Table, rules: RowRules, where: str) -> dict[str, npt.
 
 
 def _hash_users(rows: pa.Table, where: str) -> npt.NDArray[np.float64]:
-    """Return 53 bits of the hash of each user, NaN where it is missing: a bootstrap needs no more."""
+    """Return 53 bits of each user's hash, or NaN.
+
+    A bootstrap needs no more.
+    """
     _, coded = encode_ids(rows, "user_id", where)
     hashes = np.append((hash_ids(coded.dictionary) >> np.uint64(11)).astype(np.float64), np.nan)
     users: Floats = hashes[pc.fill_null(coded.indices, len(coded.dictionary)).to_numpy()]
@@ -119,7 +131,10 @@ def _hash_users(rows: pa.Table, where: str) -> npt.NDArray[np.float64]:
 
 
 def _read_times(column: pa.Array, rules: RowRules, where: str) -> npt.NDArray[np.float64]:
-    """Return microseconds since 1970 UTC, NaN where there is no time; without a zone times are UTC."""
+    """Return microseconds since 1970 UTC, NaN without a time.
+
+    A time without a zone is in UTC.
+    """
     try:
         if pa.types.is_timestamp(column.type):
             times = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
@@ -141,7 +156,7 @@ def _read_times(column: pa.Array, rules: RowRules, where: str) -> npt.NDArray[np
 
 
 def _parse_times(texts: pa.Array) -> pa.Array:
-    """Return microseconds of ISO texts; NULL where a text is no time."""
+    """Return microseconds for ISO texts; NULL for other texts."""
     for kind in TIME_TYPES:
         try:
             return texts.cast(kind).cast(pa.int64())
@@ -153,7 +168,7 @@ def _parse_times(texts: pa.Array) -> pa.Array:
 
 
 TIME_TYPES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
-"""Types of texts without and with a zone."""
+"""Types for texts without and with a zone."""
 
 
 def _parse_time(text: pa.Scalar) -> int | None:
@@ -166,12 +181,15 @@ def _parse_time(text: pa.Scalar) -> int | None:
 
 
 def has_number_times(texts: pa.Array) -> bool:
-    """Return whether all texts are digits; a missing one says nothing."""
+    """Return whether all texts are digits, ignoring missing ones."""
     return bool(pc.all(pc.match_substring_regex(texts, "^[0-9]+$"), min_count=0).as_py())
 
 
 def pack_ids(column: pa.ChunkedArray, what: str) -> pa.Array:
-    """Return ids as whole numbers or text, as the type of the column decides and not its values."""
+    """Return ids as whole numbers or text.
+
+    The column's type decides, not its values.
+    """
     ids = combine_column(as_ids(column, what))
     may_be_text = pa.types.is_decimal(column.type) or column.type == pa.uint64()
     return ids.cast(pa.string()) if may_be_text else ids

@@ -1,6 +1,7 @@
-"""Read logs of auctions: one row for each participant, shown or not, checked before anything is computed.
+"""Read auction logs: one row per participant, shown or not.
 
-One process reads the whole log, about 100 bytes for each row.
+Everything is checked before anything is computed. One process reads the whole log, about 100 bytes for each
+row.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ SHOWN_REJECTS = 100_000
 
 @dataclass(frozen=True, eq=False)
 class CheckedAuctions:
-    """A log as arrays, (r,) each, in the order of query, auction and ad.
+    """A log as arrays, (r,), by query, auction and ad.
 
     Attributes:
-        query_ids, auction_ids, ad_ids: distinct ids as text; those of ads in the order that decides ties.
+        query_ids, auction_ids, ad_ids: distinct ids as text; ad ids in the order that decides ties.
         query_r, auction_r, ad_r: places in them.
         time_r: microseconds since 1970 UTC; None: the log has no times.
-        bid_r, quality_r, probability_r: None where the log has no such column.
-        block_r: 0 main line, 1 sidebar; None where the log has no blocks.
+        bid_r, quality_r, probability_r: None if the log has no such column.
+        block_r: 0 main line, 1 sidebar; None if the log has no blocks.
         position_r: from 1; 0: not shown.
         click_r: 0 or 1.
-        user_r: hash of the user, -1 where it is missing; None: the log has no users.
-        rejects: rows that were left out, as JSON, and the reason of each.
-        left_out: rows in the auctions that were left out.
+        user_r: the user's hash, -1 if it is missing; None: the log has no users.
+        rejects: rows left out, as JSON, each with the reason.
+        left_out: rows in the auctions left out.
     """
 
     query_ids: pa.Array
@@ -68,21 +69,21 @@ class CheckedAuctions:
 
 
 def read_auctions(settings: AuctionLog) -> CheckedAuctions:
-    """Read and check the log at the path of the settings.
+    """Read and check the log which the settings name.
 
     Raises:
         ConfigError, SchemaError, MissingError: the table or a column is not there.
-        DataError: rows that cannot be used, with their number and an example.
+        DataError: rows cannot be used; the message has their number and an example.
     """
     path = settings.path or ""
     return check_auctions(read_local_table(path, "log"), settings, f"log {path}")
 
 
 def read_local_table(path: str, what: str) -> pa.Table:
-    """Read a table of this machine as it is stored.
+    """Read a table on this machine as it is stored.
 
     Raises:
-        DataError: it has lines of another layout, or only Spark's readers read it.
+        DataError: it has lines with another layout, or only Spark's readers read it.
     """
     try:
         stored = arrow_files.open_path(path)
@@ -96,7 +97,7 @@ def read_local_table(path: str, what: str) -> pa.Table:
 
 
 def make_reach_error(where: str, error: FallbackToSpark) -> DataError:
-    """Return the error for a table that this module cannot read."""
+    """Return the error for a table which only Spark reads."""
     return DataError(f"{where}: {error.message}", "a replay reads Parquet, Delta and CSV of this machine")
 
 
@@ -112,12 +113,12 @@ def check_auctions(table: pa.Table, settings: AuctionLog, where: str) -> Checked
 
 
 def count_shown_rejects(settings: AuctionLog) -> int:
-    """Return the most rows that are kept in `rejects`."""
+    """Return the most rows to keep in `rejects`."""
     return SHOWN_REJECTS if settings.bad_rows == "reject" else 0
 
 
 def select_columns(table: pa.Table, settings: AuctionLog, where: str) -> pa.Table:
-    """Return the columns of a log by their own names.
+    """Return a log's columns under our names.
 
     Raises:
         SchemaError: a column is missing.
@@ -127,7 +128,10 @@ def select_columns(table: pa.Table, settings: AuctionLog, where: str) -> pa.Tabl
 
 
 def name_columns(names: Sequence[str], settings: AuctionLog, where: str) -> dict[str, str]:
-    """Return the name in the file of each column of a log that is there; errors as `select_columns`."""
+    """Return our name -> the file's name, for present columns.
+
+    Errors are those of `select_columns`.
+    """
     wanted = {name: settings.columns.get(name, name) for name in AUCTION_COLUMNS}
     needed = [wanted[name] for name in AUCTION_COLUMNS if name in REQUIRED or name in settings.columns]
     require_names(names, needed, where)
@@ -137,14 +141,14 @@ def name_columns(names: Sequence[str], settings: AuctionLog, where: str) -> dict
 def _find_problems(
     ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
 ) -> dict[str, Bools]:
-    """Return a mask of bad rows for each kind of mistake."""
+    """Mask bad rows, for each kind of mistake."""
     return _find_row_problems(ids, columns) | _find_auction_problems(ids, columns)
 
 
 def _find_row_problems(
     ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
 ) -> dict[str, Bools]:
-    """Return masks of mistakes that a row shows by itself."""
+    """Mask mistakes which a row shows by itself."""
     problems = {f"{name} is missing": place < 0 for name, (_, place) in ids.items()}
     shown = ~columns["no_position"].astype(bool)
     position, clicked = columns["position"], columns["clicked"]
@@ -175,7 +179,7 @@ def _is_position(position: Floats) -> Bools:
 def _find_auction_problems(
     ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
 ) -> dict[str, Bools]:
-    """Return masks of mistakes that need all rows of an auction."""
+    """Mask mistakes which need a whole auction."""
     shown = ~columns["no_position"].astype(bool) & _is_position(columns["position"])
     auction, query, ad = (ids[name][1] for name in ID_COLUMNS)
     block = columns.get("block", np.zeros(len(auction)))
@@ -194,7 +198,7 @@ def _find_auction_problems(
 
 
 def _mark_repeated(keys: tuple[Ints, ...], among: Bools) -> Bools:
-    """Mark the rows whose keys stand in an earlier row."""
+    """Mark rows whose keys stand in an earlier row."""
     rows = np.flatnonzero(among)
     order = rows[np.lexsort([key[rows] for key in reversed(keys)])]
     equal = np.ones(max(len(order) - 1, 0), bool)
@@ -206,7 +210,10 @@ def _mark_repeated(keys: tuple[Ints, ...], among: Bools) -> Bools:
 
 
 def _mark_gaps(place: tuple[Ints, Ints, Ints], shown: Bools) -> Bools:
-    """Mark ads whose position follows on no other and is not 1; equal positions are another mistake."""
+    """Mark ads whose position leaves a gap before it.
+
+    Equal positions are another mistake.
+    """
     rows = np.flatnonzero(shown)
     auction, block, position = (key[rows] for key in place)
     order = np.lexsort((position, block, auction))
@@ -221,13 +228,13 @@ def _mark_gaps(place: tuple[Ints, Ints, Ints], shown: Bools) -> Bools:
 
 @dataclass(frozen=True, eq=False)
 class BadRows:
-    """Bad rows of a log, or of a part of one that has whole auctions.
+    """Bad rows in a log, or in some whole auctions.
 
     Attributes:
         counts: rows by reason, also reasons without a row, in the order in which they are reported.
-        examples: the first row of each reason that has rows: its place in the log and the row as JSON.
+        examples: the first row for each reason with rows: its place in the log and the row as JSON.
         rejects: the first rows: place in the log, the row as JSON, and its reason.
-        rows, good: rows in all, and rows of auctions without a bad row.
+        rows, good: rows in all, and rows in auctions without a bad row.
     """
 
     counts: Mapping[str, int]
@@ -237,7 +244,7 @@ class BadRows:
     good: int
 
     def __add__(self, other: BadRows) -> BadRows:
-        """Return the bad rows of both parts of a log."""
+        """Return the bad rows from both parts of a log."""
         return BadRows(
             {why: self.counts[why] + other.counts[why] for why in self.counts},
             {
@@ -251,18 +258,21 @@ class BadRows:
 
     @property
     def reasons(self) -> list[str]:
-        """Reasons that have rows."""
+        """Reasons with rows."""
         return [why for why, count in self.counts.items() if count]
 
     def refuse(self, settings: AuctionLog, where: str) -> None:
-        """Raise DataError where bad rows are not left out by the settings, or no auction is good."""
+        """Raise DataError for bad rows, unless the settings reject them.
+
+        It is also raised if no auction is good.
+        """
         if self.reasons and settings.bad_rows == "fail":
             raise self._make_error(where)
         if not self.good:
             raise DataError(f"{where}: every auction has a row that cannot be used, e.g. {self.reasons[0]}")
 
     def list_rejects(self) -> tuple[tuple[str, str], ...]:
-        """Return the first bad rows as JSON with the reason of each."""
+        """Return the first bad rows as JSON, with reasons."""
         return tuple((line, why) for _, line, why in self.rejects)
 
     def _make_error(self, where: str) -> DataError:
@@ -276,12 +286,14 @@ class BadRows:
 def find_bad_rows(
     rows: pa.Table, converted: ConvertedRows, place_r: Ints | None = None, most: int = SHOWN_REJECTS
 ) -> tuple[BadRows, Bools]:
-    """Find the rows that cannot be used; return them, and a mask of the rows of good auctions.
+    """Find unusable rows, and a mask of good rows.
+
+    Good rows are in auctions without a bad one.
 
     Args:
         rows: rows as they are stored, whole auctions.
         converted: the same rows.
-        place_r: (r,) rising places of the rows in the log; None: the rows are the log.
+        place_r: (r,) the rows' rising places in the log; None: the rows are the log.
         most: most rejects.
     """
     masks = _find_problems(converted.ids, converted.columns)
@@ -310,14 +322,14 @@ def describe_row(rows: pa.Table, row: int) -> str:
 
 
 def pack_rows(rows: pa.Table, converted: ConvertedRows, where: str) -> pa.Table | None:
-    """Return rows in few bytes for a shuffle; None if a row cannot be used.
+    """Pack rows for a shuffle, if all are usable.
 
-    Mistakes that need all rows of an auction are not found here.
+    None: a row cannot be used. Mistakes which need a whole auction are not found here.
 
     Args:
         rows: rows as they are stored.
         converted: the same rows.
-        where: name of the log in errors.
+        where: the log's name in errors.
     """
     columns = converted.columns
     if np.any(list(_find_row_problems(converted.ids, columns).values())):
@@ -347,14 +359,14 @@ def unpack_rows(packed: pa.Table, numeric_ads: bool, where: str) -> ConvertedRow
 
 
 def has_bad_auctions(converted: ConvertedRows) -> bool:
-    """Return whether a mistake shows that needs all rows of an auction."""
+    """Return whether an auction as a whole has a mistake."""
     return bool(np.any(list(_find_auction_problems(converted.ids, converted.columns).values())))
 
 
 def sort_rows(
     converted: ConvertedRows, good: Bools, rejects: tuple[tuple[str, str], ...] = ()
 ) -> CheckedAuctions:
-    """Return the good rows in the order of query, auction and ad."""
+    """Return the good rows by query, auction and ad."""
     columns = converted.columns
     (auctions, auction_r), (queries, query_r), (ads, ad_r) = converted.ids.values()
     rows = np.flatnonzero(good)

@@ -1,10 +1,10 @@
-"""Lay out a log of auctions by tasks: once for each content, whatever models are replayed. Without Spark.
+"""Lay out an auction log in tasks, for all models.
 
-One pass counts the rows of each class of queries. Then all rows are shuffled once by part, in blocks
-(`piece_shuffle`), checked and written. Mistakes that need a whole auction are looked for again only where
-there are any: then a second shuffle, by auction, counts them, and finds the rows of good auctions. A task
-holds the rows of a part. The driver holds CLASSES counts, a few facts for each part, and at most
-SHOWN_REJECTS rows that are left out.
+One content has one layout, made without Spark. One pass counts each query class's rows. Then all
+rows are shuffled once by part, in blocks (`piece_shuffle`), checked and written. Mistakes that need a whole
+auction are looked for again only if there are any: then a second shuffle, by auction, counts them, and
+finds good auctions' rows. A task holds a part's rows. The driver holds CLASSES counts, a few facts
+for each part, and at most SHOWN_REJECTS rejected rows.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ from recbench_spark.storage.publish import remove_tree
 
 @dataclass(frozen=True)
 class LogSource:
-    """A log in pieces.
+    """A log in pieces, and rules for converting it.
 
     Attributes:
-        pieces: of the table.
-        names: name in the file of each column of a log that is there.
-        rules: rules of conversion for all rows.
-        where: name of the log in errors.
+        pieces: the table's pieces.
+        names: our name -> the name in the file, for present columns.
+        rules: conversion rules for all rows.
+        where: the log's name in errors.
     """
 
     pieces: tuple[TablePiece, ...]
@@ -90,7 +90,7 @@ class LogSource:
 
     @classmethod
     def open(cls, settings: AuctionLog) -> LogSource:
-        """Open the log of the settings; types of columns are checked.
+        """Open the log in the settings, and check column types.
 
         Raises:
             SchemaError, DataError, MissingError: as `read_auctions`.
@@ -107,17 +107,20 @@ class LogSource:
         return replace(source, rules=_choose_rules(empty, source.rules))
 
     def select(self, table: pa.Table) -> pa.Table:
-        """Return the columns of a log by their own names."""
+        """Return a log's columns under our names."""
         fields = [table.schema.field(own).with_name(name) for name, own in self.names.items()]
         return pa.table([table.column(own) for own in self.names.values()], schema=pa.schema(fields))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns in the file."""
+        """Column names in the file."""
         return tuple(dict.fromkeys(self.names.values()))
 
     def refuse(self, engine: Engine, problems: Sequence[PieceProblem]) -> None:
-        """Raise the error that a reader of the whole log would raise, where there are problems."""
+        """Raise what a reader of the whole log would raise.
+
+        Nothing is raised without problems.
+        """
         if any(problem.kind == DataError.__name__ for problem in problems):
             ids = {name: self.names[name] for name in (*ID_COLUMNS, "user_id") if name in self.names}
             refuse_wrong_ids(engine, self.pieces, ids, self.where)
@@ -125,7 +128,7 @@ class LogSource:
 
 
 def _choose_rules(empty: pa.Table, rules: RowRules) -> RowRules:
-    """Return the rules that types decide; texts are looked at in `_scan_pieces`."""
+    """Return the rules which types decide; `_scan_pieces` looks at texts."""
     numeric = (
         None if _may_vary(empty, "ad_id") else has_numeric_order([_encode_column(empty, "ad_id")], "ad_id")
     )
@@ -139,13 +142,16 @@ def _encode_column(rows: pa.Table, name: str) -> pa.Table:
 
 
 def _may_be_seconds(rows: pa.Table, name: str) -> bool:
-    """Return whether the values of a column decide if they are numbers of a unit: texts, and floats."""
+    """Return whether values decide if times are numbers.
+
+    That is so for texts and floats.
+    """
     kind = combine_column(rows.column(name)).type
     return not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind))
 
 
 def _may_vary(rows: pa.Table, name: str) -> bool:
-    """Return whether the values of a column decide if its ids are numbers."""
+    """Return whether values decide if ids are numbers."""
     kind = combine_column(rows.column(name)).type
     return not (pa.types.is_integer(kind) and kind != pa.uint64()) and not pa.types.is_floating(kind)
 
@@ -156,14 +162,16 @@ def _may_vary(rows: pa.Table, name: str) -> bool:
 def open_layout(
     engine: Engine, settings: AuctionLog, identity: str, *, folder: Path, most: int, report: Report
 ) -> LogLayout:
-    """Return the layout of a log; the first run makes it, under a lease.
+    """Return a log's layout, made by the first run.
+
+    It does so under a lease.
 
     Args:
         engine: the runner.
         settings: the log.
-        identity: identity of the content of the log.
-        folder: folder of layouts, on storage that all workers see.
-        most: rows of a part.
+        identity: identity for the log's content.
+        folder: folder for layouts, on storage that all workers see.
+        most: rows in a part.
         report: gets lines about the progress.
 
     Raises:
@@ -212,11 +220,11 @@ def _make_layout(engine: Engine, settings: AuctionLog, folder: Path, most: int) 
 
 @dataclass(frozen=True, eq=False)
 class LogScan:
-    """Counts and flags that one look at the ids of all rows gives.
+    """Counts and flags from one look at all rows' ids.
 
     Attributes:
-        rows_k: (CLASSES,) rows of each class of queries.
-        numeric_ads: whether all ids of ads are whole numbers.
+        rows_k: (CLASSES,) rows in each query class.
+        numeric_ads: whether all ad ids are whole numbers.
         number_times: whether all times are digits.
         problems: pieces that cannot be read or converted.
     """
@@ -228,11 +236,11 @@ class LogScan:
 
     @classmethod
     def make_empty(cls, *problems: PieceProblem) -> LogScan:
-        """Return the scan of no rows."""
+        """Return a scan without rows."""
         return cls(np.zeros(CLASSES, np.int64), True, True, problems)
 
     def __add__(self, other: LogScan) -> LogScan:
-        """Return the scan of the rows of both."""
+        """Return the scan of both sides' rows."""
         return LogScan(
             self.rows_k + other.rows_k,
             self.numeric_ads and other.numeric_ads,
@@ -248,7 +256,10 @@ class LogScan:
 
 
 def _scan_log(engine: Engine, source: LogSource) -> LogScan:
-    """Count the rows of each class, and look at texts; a task sends one value."""
+    """Count each class's rows, and look at texts.
+
+    A task sends one value.
+    """
     pieces = spread_pieces(engine, len(source.pieces))
     scan: LogScan = LogScan.make_empty() + pieces.mapPartitions(
         partial(_scan_pieces, source=source)
@@ -285,7 +296,7 @@ def _scan_rows(source: LogSource, table: pa.Table, number: int) -> LogScan | Pie
 
 
 def _hash_column(rows: pa.Table, name: str, where: str) -> Hashes:
-    """Return the hash of each id, (r,); 0 where it is missing."""
+    """Return each id's hash, (r,); 0 if it is missing."""
     _, coded = encode_ids(rows, name, where)
     hashes = np.append(hash_ids(coded.dictionary), np.uint64(0))
     places: Ints = coded.indices.fill_null(len(coded.dictionary)).to_numpy()
@@ -306,7 +317,7 @@ def _cut_rows(table: pa.Table, place: int, source: LogSource, plan: LayoutPlan) 
 
 
 class _DirtyRowsError(DataError):
-    """Signal of a task that a row cannot be used."""
+    """Signal from a task with an unusable row."""
 
 
 def _cut_packed(packed: pa.Table, plan: LayoutPlan, where: str) -> Iterator[Block]:
@@ -320,7 +331,7 @@ def _write_parts(
     """Write all parts and the index.
 
     Returns:
-        Whether the log must be checked auction by auction, and the number of ranges of the index.
+        Whether the log must be checked auction by auction, and the number of ranges in the index.
 
     Raises:
         DataError: a piece cannot be read or converted.
@@ -338,7 +349,10 @@ def _write_parts(
 def _write_part(
     part: int, blocks: Iterable[Block], folder: Path, source: LogSource
 ) -> Iterator[tuple[list[PieceProblem], bool, int]]:
-    """Write a part; yield problems, whether it has bad auctions, and the number of its auctions."""
+    """Write a part; yield problems, a flag, its auctions' number.
+
+    The flag tells whether it has bad auctions.
+    """
     rows, problems = receive_rows(blocks)
     if rows is None:
         write_no_rows(folder, part)
@@ -356,7 +370,7 @@ def _write_part(
 def _write_ranges(engine: Engine, folder: Path, parts: int, ranges: int) -> bool:
     """Write the index; return whether a hash is there twice.
 
-    The hashes of all auctions are shuffled by range, twelve bytes for each.
+    All auctions' hashes are shuffled by range, twelve bytes for each.
     """
     numbers = engine.parallelize(range(parts), min(parts, 4 * engine.cores))
     hashes = numbers.flatMap(partial(_cut_hashes, folder=folder, ranges=ranges)).partitionBy(ranges, int)
@@ -383,9 +397,10 @@ def _write_range(number: int, blocks: Iterable[Block], folder: Path) -> Iterator
 def _find_good_rows(
     engine: Engine, settings: AuctionLog, source: LogSource, plan: LayoutPlan, total: int
 ) -> tuple[BadRows, Any]:
-    """Check whole auctions; return the bad rows, and the blocks of good auctions by part.
+    """Check whole auctions; return bad rows and good ones.
 
-    All rows are shuffled by auction, as they are stored; `total` is their number.
+    The latter are blocks with good auctions' rows. All rows are shuffled by auction, as they are stored;
+    `total` is their number.
 
     Raises:
         DataError: a piece cannot be read or converted, or lacks rows that were there before; there are bad
@@ -417,7 +432,10 @@ PLACE = "place in the log"
 def _check_whole_auctions(
     placed: pa.Table, source: LogSource, most: int
 ) -> tuple[pa.Table, BadRows, Bools]:
-    """Return the rows in the order of the log, the bad ones (`most` are kept), and which are good."""
+    """Return rows in log order, bad ones, and a mask.
+
+    At most `most` bad rows are kept.
+    """
     placed = placed.take(pa.array(np.argsort(placed.column(PLACE).to_numpy()))).combine_chunks()
     rows, places = placed.drop_columns([PLACE]), placed.column(PLACE).to_numpy()
     bad, good = find_bad_rows(rows, convert_rows(rows, source.rules, source.where), places, most)
@@ -425,7 +443,7 @@ def _check_whole_auctions(
 
 
 AuctionCounts = tuple[tuple[PieceProblem, ...], BadRows | None]
-"""Pieces that cannot be read or converted, and the bad rows of all others."""
+"""Pieces that cannot be read or converted, and the bad rows in all others."""
 
 
 def _count_bad_rows(blocks: Iterable[Block], source: LogSource, most: int) -> Iterator[AuctionCounts]:

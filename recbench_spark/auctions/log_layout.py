@@ -1,13 +1,14 @@
-"""Files of a log that is laid out once: parts by hash of the query, and an index from auctions to parts.
+"""Files of an auction log's layout: parts, and an index.
 
-A layout depends on the content of the log and on LAYOUT_VERSION, and not on models. Queries are in classes
-by the first bits of their hash. A class with more rows than a part may have is cut by the hash of the
-auction into several parts, the *pieces* of the class, so that no task holds all auctions of a large query.
+The index leads from auctions to parts. A layout depends on the log's content and on LAYOUT_VERSION, and not
+on models. Queries are in classes by the first bits of their hash. A class with more rows than a part may
+have is cut by the auction's hash into several parts, the *pieces* of the class, so that no task holds all
+a large query's auctions.
 
-    rows-00007.arrow        rows of a part, in the order of query, auction and ad
+    rows-00007.arrow        a part's rows, in order of query, auction and ad
     auctions-00007.npy      hashes of its auctions, in order
-    index-00003.npy         hashes of auctions of a range, in order, and parts-00003.npy: the part of each
-    rejects.json            rows that were left out
+    index-00003.npy         a range of auction hashes, in order, and parts-00003.npy: the part of each
+    rejects.json            rows left out
     layout.json             facts; written last
 """
 
@@ -34,7 +35,7 @@ from recbench_spark.storage.publish import replace_file
 from recbench_spark.storage.shared_arrays import replace_array
 
 LAYOUTS = "auction_logs"
-"""Folder of a warehouse for logs that are laid out, and for the counts of their replayed rows."""
+"""Folder in a warehouse for logs in their layout, and for counts of their replayed rows."""
 
 LAYOUT_VERSION = 2
 """Version of the files; another one makes other layouts. 2: users; ranges of the index hold many parts."""
@@ -43,28 +44,29 @@ CLASS_BITS = 14
 CLASSES = 1 << CLASS_BITS
 
 MOST_ROWS_OF_A_PART = 1 << 19
-"""Rows of a part; a class of queries with more is cut. A task takes some 300 bytes for each row, and 1.5 KB
-for each query."""
+"""Rows in a part; a class of queries with more is cut. A task takes some 300 bytes for each row, and 1.5 KB
+for each query.
+"""
 
 AUCTIONS_OF_A_RANGE = 1 << 21
-"""Auctions of a range of the index. A task that sorts one takes some 60 bytes for each."""
+"""Auctions in a range of the index. A task that sorts one takes some 60 bytes for each."""
 
 MANIFEST = "layout.json"
 REJECTS = "rejects.json"
 
 
 def find_classes(hash_r: Hashes) -> Ints:
-    """Return the class of each query from its hash, (r,)."""
+    """Return each query's class from its hash, (r,)."""
     return (hash_r >> np.uint64(64 - CLASS_BITS)).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class LayoutPlan:
-    """The part of each row.
+    """Assignment of rows to parts, by query class.
 
     Attributes:
-        first_k: (CLASSES,) first part of each class of queries.
-        pieces_k: (CLASSES,) number of parts of each class; 1: the class shares its part with others.
+        first_k: (CLASSES,) each class's first part.
+        pieces_k: (CLASSES,) parts in each class; 1: the class shares its part with others.
         parts: number of parts.
     """
 
@@ -77,8 +79,8 @@ class LayoutPlan:
         """Fill parts with classes in order.
 
         Args:
-            rows_k: (CLASSES,) rows of each class.
-            most: rows of a part.
+            rows_k: (CLASSES,) rows in each class.
+            most: rows in a part.
         """
         first_k, pieces_k = np.zeros(CLASSES, np.int64), -(-rows_k // most)
         part, filled = 0, 0
@@ -91,29 +93,29 @@ class LayoutPlan:
         return cls(first_k, np.maximum(pieces_k, 1), part + (filled > 0))
 
     def assign(self, query_hash_r: Hashes, auction_hash_r: Hashes) -> Ints:
-        """Return the part of each row, (r,)."""
+        """Return each row's part, (r,)."""
         class_r = find_classes(query_hash_r)
         pieces_r = self.pieces_k[class_r].astype(np.uint64)
         return self.first_k[class_r] + (auction_hash_r % pieces_r).astype(np.int64)
 
     def list_cuts(self) -> list[tuple[int, int]]:
-        """Return first part and number of parts of each class that is cut."""
+        """Return first part and part count of cut classes."""
         cut = np.flatnonzero(self.pieces_k > 1)
         return [(int(self.first_k[number]), int(self.pieces_k[number])) for number in cut]
 
 
 @dataclass(frozen=True)
 class LogLayout:
-    """A log that is laid out.
+    """A log in its layout: files and facts.
 
     Attributes:
         folder: the files.
         parts: number of parts.
-        ranges: number of ranges of the index.
-        cuts: first part and number of parts of each class that is cut.
-        numeric_ads: whether ads are in the order of numbers.
+        ranges: number of ranges in the index.
+        cuts: first part and number of parts for each cut class.
+        numeric_ads: whether ads sort as numbers.
         has_times: whether rows have times.
-        rows: rows of good auctions; left_out: rows of others.
+        rows: rows in good auctions; left_out: rows in others.
     """
 
     folder: Path
@@ -127,7 +129,7 @@ class LogLayout:
 
     @classmethod
     def read(cls, folder: Path) -> LogLayout:
-        """Read the facts of a published layout."""
+        """Read the facts about a published layout."""
         facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         cuts = tuple((first, count) for first, count in facts.pop("cuts"))
         return cls(folder=folder, cuts=cuts, **facts)
@@ -139,13 +141,13 @@ class LogLayout:
         (self.folder / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
 
     def read_rejects(self) -> tuple[tuple[str, str], ...]:
-        """Return the first bad rows as JSON with the reason of each."""
+        """Return the first bad rows as JSON, with reasons."""
         rows = json.loads((self.folder / REJECTS).read_text(encoding="utf-8"))
         return tuple((line, why) for line, why in rows)
 
     @cached_property
     def peers(self) -> dict[int, range]:
-        """Pieces of the class of each part whose class is cut."""
+        """Pieces by part, for parts in cut classes."""
         return {
             part: range(first, first + count)
             for first, count in self.cuts
@@ -157,7 +159,7 @@ class LogLayout:
 
 
 def write_part(folder: Path, part: int, log: CheckedAuctions) -> None:
-    """Write the rows of a part, and the hashes of its auctions."""
+    """Write a part's rows, and its auctions' hashes."""
     replace_file(folder / f"rows-{part:05d}.arrow", lambda path: _write_rows(path, log))
     present = np.unique(log.auction_r)
     hashes = np.sort(hash_ids(log.auction_ids)[present])
@@ -165,7 +167,7 @@ def write_part(folder: Path, part: int, log: CheckedAuctions) -> None:
 
 
 def write_no_rows(folder: Path, part: int) -> None:
-    """Write a part without rows, also in place of one that an earlier attempt wrote."""
+    """Write a part without rows, also over an earlier attempt's."""
     (folder / f"rows-{part:05d}.arrow").unlink(missing_ok=True)
     replace_array(folder / f"auctions-{part:05d}.npy", np.zeros(0, np.uint64))
 
@@ -188,7 +190,7 @@ def _write_rows(path: Path, log: CheckedAuctions) -> None:
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write a table as a file of Arrow, which readers map."""
+    """Write a table as an Arrow file, which readers map."""
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
 
@@ -198,11 +200,11 @@ STORED: dict[str, tuple[type, str]] = {
     "probability": (np.float64, "probability_r"), "block": (np.int8, "block_r"),
     "position": (np.int16, "position_r"), "clicked": (np.int8, "click_r"), "user_id": (np.int64, "user_r"),
 }  # fmt: skip
-"""Columns of the files, their types, and the attributes of the log that they hold; users are hashes."""
+"""Columns in the files, their types, and the log's attributes which they hold; users are hashes."""
 
 
 def read_part(folder: Path, part: int) -> CheckedAuctions:
-    """Read the rows of a part."""
+    """Read a part's rows."""
     source = pa.memory_map(str(folder / f"rows-{part:05d}.arrow"))
     table = pa.ipc.open_file(source).read_all().combine_chunks()
     coded = [table.column(name).chunk(0) for name in ID_COLUMNS]
@@ -223,30 +225,33 @@ def read_part(folder: Path, part: int) -> CheckedAuctions:
 
 
 def count_ranges(auctions: int) -> int:
-    """Return the number of ranges of an index."""
+    """Return the number of ranges in an index."""
     return max(1, -(-auctions // AUCTIONS_OF_A_RANGE))
 
 
 def find_ranges(hashes: Hashes, ranges: int) -> Ints:
-    """Return the range of the index of each hash, (n,): as many equal ranges of all hashes, in order."""
+    """Return each hash's range in the index, (n,).
+
+    Ranges are equally wide, and in order.
+    """
     half = np.uint64(32)
     return ((hashes >> half) * np.uint64(ranges) >> half).astype(np.int64)
 
 
 def read_auction_hashes(folder: Path, part: int) -> Hashes:
-    """Return the hashes of the auctions of a part."""
+    """Return a part's auction hashes."""
     hashes: Hashes = np.load(folder / f"auctions-{part:05d}.npy")
     return hashes
 
 
 def write_index(folder: Path, number: int, hashes: Hashes, part_a: Ints) -> bool:
-    """Write a range of the index; return whether a hash is there twice.
+    """Write an index range; return whether a hash repeats.
 
     Args:
-        folder: of the layout.
+        folder: the layout's folder.
         number: number of the range.
         hashes: (a,) hashes of its auctions, in any order.
-        part_a: (a,) part of each.
+        part_a: (a,) their parts.
     """
     order = np.lexsort((part_a, hashes))
     hashes = hashes[order]
@@ -256,13 +261,13 @@ def write_index(folder: Path, number: int, hashes: Hashes, part_a: Ints) -> bool
 
 
 def find_parts(layout: LogLayout, hashes: Hashes) -> Iterator[tuple[Ints, Ints]]:
-    """Yield places of auctions among some hashes, and their parts; unknown auctions are left out.
+    """Yield places of auctions among some hashes, and their parts.
 
-    An auction whose hash another one has, too, may be yielded with several parts.
+    Unknown auctions are left out. If two auctions share a hash, each may be yielded with several parts.
 
     Args:
-        layout: of the log.
-        hashes: (n,) hashes of auctions.
+        layout: the log's layout.
+        hashes: (n,) auction hashes.
     """
     order = np.argsort(hashes)
     wanted = hashes[order]

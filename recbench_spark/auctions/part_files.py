@@ -1,8 +1,8 @@
-"""Arrays of the replayed auctions of a part, in files that tasks map.
+"""Arrays about a part's replayed auctions, in mapped files.
 
-They depend on the layout and on the time after which rows are replayed, and not on models. Counts of a
-class of queries that is cut are first those of one piece; `join_counts` adds the counts of the other pieces
-in their order. Whole numbers are added, so the number of pieces changes no bit.
+They depend on the layout and on the time after which rows are replayed, and not on models. If a query
+class is cut, counts are first for one piece; `join_counts` adds the other pieces' counts in order.
+Whole numbers are added, so the number of pieces changes no bit.
 
     counted-00007/key_q.npy ...   fields of `AuctionPart`
     counted-00007/pairs.arrow     pairs as text, of a piece
@@ -56,20 +56,23 @@ FACTS = "facts.json"
 
 
 def write_facts(folder: Path, facts: LogFacts, parts: list[int]) -> None:
-    """Write the facts about all replayed rows, and the parts that have some."""
+    """Write the facts about all replayed rows, and their parts."""
     content = json.dumps({"facts": asdict(facts), "parts": parts})
     replace_file(folder / FACTS, lambda path: path.write_text(content, encoding="utf-8"))
 
 
 def read_facts(folder: Path) -> tuple[LogFacts, tuple[int, ...]]:
-    """Read the facts about all replayed rows, and the parts that have some."""
+    """Read the facts about all replayed rows, and their parts."""
     content = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     slots = SlotCounts(**content["facts"].pop("slots"))
     return LogFacts(slots=slots, **content["facts"]), tuple(content["parts"])
 
 
 def read_replayed(layout: LogLayout, part: int, until: int | None) -> CheckedAuctions | None:
-    """Return the rows of a part after a time (None: all); None if there are none."""
+    """Return a part's rows after a time, if any.
+
+    With None as time, all rows count.
+    """
     if not (layout.folder / f"rows-{part:05d}.arrow").exists():
         return None
     log = read_part(layout.folder, part)
@@ -83,7 +86,7 @@ def read_replayed(layout: LogLayout, part: int, until: int | None) -> CheckedAuc
 
 
 def count_part(layout: LogLayout, part: int, until: int | None, facts: LogFacts, folder: Path) -> None:
-    """Write the arrays of a part. A task holds its rows."""
+    """Write a part's arrays. A task holds its rows."""
     log = read_replayed(layout, part, until)
     assert log is not None, "only parts with rows are counted"
     place, auctions = find_folder(folder, part), make_part(log, facts)
@@ -100,7 +103,7 @@ def count_part(layout: LogLayout, part: int, until: int | None, facts: LogFacts,
 
 
 def _write_counts(place: Path, auctions: AuctionPart, whole_auctions_q: Ints) -> None:
-    """Write what depends on all auctions of a query."""
+    """Write what depends on all of a query's auctions."""
     telling = auctions.telling_pairs
     counts = (auctions.counts.shown_gs, auctions.counts.clicks_gs, telling.shown_gs, telling.clicks_gs)
     for name, array in zip((*COUNTS, *TELLING), counts, strict=True):
@@ -111,7 +114,10 @@ def _write_counts(place: Path, auctions: AuctionPart, whole_auctions_q: Ints) ->
 
 
 def _write_pairs(place: Path, log: CheckedAuctions, auctions: AuctionPart) -> None:
-    """Write the pairs of a piece: place of the query, ad, and counts in this piece alone."""
+    """Write a piece's pairs: the query's place, ad, own counts.
+
+    Own counts are those in this piece alone.
+    """
     ad_g = np.empty(len(auctions.counts.shown_gs), np.int64)
     ad_g[auctions.pair_r] = log.ad_r
     query_q = np.unique(log.query_r)
@@ -126,23 +132,23 @@ def _write_pairs(place: Path, log: CheckedAuctions, auctions: AuctionPart) -> No
 
 
 def _read_pairs(place: Path) -> tuple[pa.Array, Ints, pa.Array]:
-    """Return queries, the place among them of each pair's query, and the ad of each pair."""
+    """Return queries, each pair's query among them, and its ad."""
     table = pa.ipc.open_file(pa.memory_map(str(place / "pairs.arrow"))).read_all().combine_chunks()
     queries = pa.array(json.loads(table.schema.metadata[b"queries"]), pa.string())
     return queries, table.column("query").to_numpy(), table.column("ad").combine_chunks()
 
 
 def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Path) -> None:
-    """Add the counts of all pieces of a class to the pairs of one piece.
+    """Add other pieces' counts to a piece of their class.
 
-    The first piece that has a pair, or a query, adds it to sums of the log. A task holds the pairs of two
-    pieces.
+    The first piece with a pair, or a query, adds it to the log's sums. A task holds two pieces'
+    pairs.
 
     Args:
-        layout: of the log.
+        layout: the log's layout.
         part: the piece.
         parts: parts with rows.
-        folder: of the arrays.
+        folder: where the arrays are.
     """
     place = find_folder(folder, part)
     queries, query_g, ad_g = _read_pairs(place)
@@ -179,12 +185,12 @@ def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Pat
 
 
 def keep_sums(folder: Path, name: str, make: Callable[[], LogArrays]) -> LogArrays:
-    """Return the arrays in a file, which is made where no earlier run has.
+    """Return the arrays in a file, made if missing.
 
     Two runs that make it at once write equal files. A damaged file is made again.
 
     Args:
-        folder: of the arrays of the parts.
+        folder: where the parts' arrays are.
         name: digest of what the arrays depend on beside the log.
         make: makes them.
     """
@@ -205,18 +211,18 @@ def _write_arrays(path: Path, arrays: LogArrays) -> None:
 
 
 def find_folder(folder: Path, part: int) -> Path:
-    """Return the folder of a part's arrays."""
+    """Return the folder with a part's arrays."""
     return folder / f"counted-{part:05d}"
 
 
 def load_part(folder: Path, part: int, facts: LogFacts, models: Mapping[str, Path]) -> LoggedPart:
-    """Map the arrays of a part.
+    """Map a part's arrays.
 
     Args:
-        folder: of the arrays.
+        folder: where the arrays are.
         part: the part.
         facts: facts about all rows.
-        models: folder of the probabilities of each model.
+        models: folder with each model's probabilities.
     """
     place = find_folder(folder, part)
     probabilities = {name: _load(find_folder(one, part), "probability") for name, one in models.items()}
@@ -225,23 +231,26 @@ def load_part(folder: Path, part: int, facts: LogFacts, models: Mapping[str, Pat
 
 
 def save_showings(folder: Path, part: int, number: int, showings: PairShowings) -> None:
-    """Write the showings of a piece's pairs at an operating point; `number`: of the point."""
+    """Write the showings of a piece's pairs at a point.
+
+    `number`: the point's number.
+    """
     place = find_folder(folder, part)
     place.mkdir(parents=True, exist_ok=True)
     _save(place, f"showings-{number:05d}", showings.stack())
 
 
 def load_showings(folder: Path, part: int, number: int, counts: Path, peers: Sequence[int]) -> PairShowings:
-    """Add up the showings of a piece's pairs in all other pieces of its class.
+    """Add up a piece's pair showings in other pieces.
 
-    A task holds those of two pieces.
+    Those are all others in its class. A task holds two at once.
 
     Args:
-        folder: of the showings.
+        folder: where the showings are.
         part: the piece.
-        number: of the operating point.
-        counts: folder of the arrays.
-        peers: pieces of the class that have rows.
+        number: the operating point's number.
+        counts: where the arrays are.
+        peers: the class's pieces with rows.
     """
     place = find_folder(counts, part)
     slots = _load(place, COUNTS[0]).shape[1]
@@ -254,11 +263,11 @@ def load_showings(folder: Path, part: int, number: int, counts: Path, peers: Seq
 
 
 def _translate_places(rows: Ints, pairs: Ints, slots: int) -> Ints:
-    """Return the showings of pairs that this piece has too, with their places here, (3, n).
+    """Return showings of common pairs, with places here, (3, n).
 
     Args:
         rows: (3, m) places in the other piece, times and prices.
-        pairs: (2, g) pairs of both pieces: rising numbers there, and numbers here.
+        pairs: (2, g) pairs in both pieces: rising numbers there, and numbers here.
         slots: number of slots.
     """
     their_g, own_g = pairs
@@ -271,7 +280,7 @@ def _translate_places(rows: Ints, pairs: Ints, slots: int) -> Ints:
 
 
 def load_auctions(place: Path, bid_unit: float) -> AuctionPart:
-    """Map the auctions of a part."""
+    """Map a part's auctions."""
     counts = ImpressionCounts(*(_load(place, name) for name in COUNTS))
     owned_g = _load(place, "owned_g") if (place / "owned_g.npy").exists() else None
     fields = {name: _load(place, name) for name in FIELDS}
@@ -284,7 +293,7 @@ def load_auctions(place: Path, bid_unit: float) -> AuctionPart:
 
 
 def save_probabilities(folder: Path, part: int, probability_r: npt.NDArray[np.float64]) -> None:
-    """Write the probabilities of a model for a part."""
+    """Write a model's probabilities for a part."""
     place = find_folder(folder, part)
     place.mkdir(parents=True, exist_ok=True)
     _save(place, "probability", probability_r)
@@ -295,6 +304,9 @@ def _save(place: Path, name: str, array: npt.NDArray[Any]) -> None:
 
 
 def _load(place: Path, name: str) -> npt.NDArray[Any]:
-    """Map an array; pages that nobody needs are not read, and no change reaches the file."""
+    """Map an array.
+
+    Pages that nobody needs are not read, and no change reaches the file.
+    """
     path = place / f"{name}.npy"
     return np.asarray(np.load(path, mmap_mode="c")) if path.stat().st_size > 1 << 16 else np.load(path)

@@ -1,8 +1,8 @@
-"""Parts of a log that is laid out, as tasks read them: counts, probabilities, passes. Without Spark.
+"""Count, match and replay a log's parts in tasks.
 
-Each pass is a job over the parts, whose tasks send sums. So the driver holds sums alone: those of
-replicates at POINTS_AT_ONCE operating points are the largest, and nothing grows with queries, ads, pairs or
-auctions.
+The log is in its layout, and no Spark is needed. Each pass is a job over the parts, whose tasks send sums.
+So the driver holds sums alone: replicates at POINTS_AT_ONCE operating points are the largest, and
+nothing grows with queries, ads, pairs or auctions.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ from recbench_spark.storage.scratch import scratch_folder
 
 @dataclass(frozen=True, eq=False)
 class CountedLog:
-    """The replayed rows of a log that is laid out, in files.
+    """A log's replayed rows, in files.
 
     Attributes:
         layout: all rows.
         until: time in microseconds after which rows are replayed; None: all.
-        folder: arrays of the parts.
+        folder: the parts' arrays.
         facts: facts about the replayed rows.
-        parts: parts that have some.
+        parts: parts with some.
     """
 
     layout: LogLayout
@@ -79,19 +79,19 @@ class CountedLog:
 
     @property
     def has_probabilities(self) -> bool:
-        """Return whether the log has the probabilities of the model that made it."""
+        """True if the log has its own model's probabilities."""
         place = part_files.find_folder(self.folder, self.parts[0])
         return (place / "probability.npy").exists()
 
 
 @dataclass(frozen=True, eq=False)
 class LaidOutParts:
-    """The parts of a log, with the folder of each model's probabilities.
+    """A log's parts in files, with models' probabilities.
 
     Attributes:
         engine: the runner.
         log: the replayed rows.
-        probabilities: folder of each model.
+        probabilities: each model's folder.
         scratch: folder in which tasks make scratch.
     """
 
@@ -107,11 +107,14 @@ class LaidOutParts:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the models whose probabilities the parts have."""
+        """Names of models with probabilities in the parts."""
         return tuple(self.probabilities)
 
     def add(self, work: PartWork, count_showings: CountShowings | None = None) -> Sums:
-        """Return the sums of a pass over all parts; a task adds up those of its parts."""
+        """Return a pass's sums over all parts.
+
+        A task adds up its parts' sums.
+        """
         reader = PartReader(self.log, self.probabilities)
         cut = [part for part in self.log.parts if part in self.log.layout.peers]
         if count_showings is None or not cut:
@@ -126,7 +129,10 @@ class LaidOutParts:
             remove_tree(folder)
 
     def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
-        """Return arrays that a later run reads again, from a file beside the counts of the parts."""
+        """Return arrays from a file, which later runs read again.
+
+        It lies beside the parts' counts.
+        """
         return part_files.keep_sums(self.log.folder, name, make)
 
     def _add(self, reader: PartReader, work: PartWork) -> Sums:
@@ -135,7 +141,10 @@ class LaidOutParts:
         return total
 
     def count_users(self) -> Ints:
-        """Return auctions, squares and users, (3,). The users of all parts are shuffled, 16 bytes each."""
+        """Return auctions, squares and users, (3,).
+
+        All parts' users are shuffled, 16 bytes each.
+        """
         tasks = max(len(self.log.parts), self.engine.cores)
         reader = PartReader(self.log, {})
         users = self._spread(self.log.parts).flatMap(partial(_cut_users, reader=reader, tasks=tasks))
@@ -143,18 +152,18 @@ class LaidOutParts:
         return total
 
     def _spread(self, parts: Sequence[int]) -> Any:
-        """Return parts over tasks, two rounds of all cores."""
+        """Spread parts over tasks, two rounds of all cores."""
         return self.engine.parallelize(parts, min(len(parts), 2 * self.engine.cores))
 
 
 @dataclass(frozen=True, eq=False)
 class PartReader:
-    """Reader of the parts of a log, which is sent to tasks.
+    """Reader for a log's parts, which is sent to tasks.
 
     Attributes:
         log: the replayed rows.
-        models: folder of the probabilities of each model.
-        showings: folder of the showings that pieces share; None: nothing is shared.
+        models: folder with each model's probabilities.
+        showings: folder with the showings that pieces share; None: nothing is shared.
     """
 
     log: CountedLog
@@ -162,7 +171,7 @@ class PartReader:
     showings: Path | None = None
 
     def read(self, part: int) -> LoggedPart:
-        """Map the arrays of a part."""
+        """Map a part's arrays."""
         loaded = part_files.load_part(self.log.folder, part, self.log.facts, self.models)
         pieces = self.log.layout.peers.get(part)
         if self.showings is None or pieces is None:
@@ -197,11 +206,13 @@ def _square_auctions(blocks: Iterable[Block]) -> Iterator[Ints]:
 
 
 def open_counts(engine: Engine, layout: LogLayout, until: int | None, report: Report) -> CountedLog:
-    """Return the replayed rows of a layout; the first run counts them, under a lease.
+    """Return a layout's replayed rows; the first run counts them.
+
+    It does so under a lease.
 
     Args:
         engine: the runner.
-        layout: of the log.
+        layout: the log's layout.
         until: time in microseconds after which rows are replayed; None: all.
         report: gets lines about the progress.
 
@@ -221,7 +232,10 @@ def open_counts(engine: Engine, layout: LogLayout, until: int | None, report: Re
 
 
 def _count_parts(engine: Engine, layout: LogLayout, until: int | None, folder: Path) -> None:
-    """Count all parts; classes that are cut need a second pass over their pieces."""
+    """Count all parts.
+
+    Cut classes need a second pass over their pieces.
+    """
     numbers = engine.parallelize(range(layout.parts), layout.parts)
     each = numbers.map(partial(_find_facts, layout=layout, until=until)).collect()
     parts = [part for part, facts in enumerate(each) if facts is not None]
@@ -254,16 +268,16 @@ def _join_counts(part: int, layout: LogLayout, parts: frozenset[int], folder: Pa
 
 
 def match_model(engine: Engine, log: CountedLog, path: str, where: str, folder: Path) -> None:
-    """Write the probabilities of a model for all parts.
+    """Write a model's probabilities for all parts.
 
-    Rows are shuffled once, by the part of their auction, which the index of the layout gives. A task holds
-    the rows of a part.
+    Rows are shuffled once, by their auction's part, which the layout's index gives. A task holds a part's
+    rows.
 
     Args:
         engine: the runner.
         log: the replayed rows.
         path: table auction_id, ad_id, probability.
-        where: name of the table in errors.
+        where: the table's name in errors.
         folder: folder to write to, which all workers see.
 
     Raises:
@@ -295,7 +309,7 @@ def _convert_predictions(table: pa.Table, where: str) -> pa.Table:
 
 
 def _cut_predictions(table: pa.Table, place: int, layout: LogLayout, where: str) -> Iterator[Block]:
-    """Cut rows by the part of their auction; rows of auctions that the log does not have are left out."""
+    """Cut rows by their auction's part; drop unknown auctions."""
     del place
     _, coded = encode_ids(table, "auction_id", where)
     each = list(find_parts(layout, hash_ids(coded.dictionary)))

@@ -1,6 +1,7 @@
-"""Passes over the parts of a log: counts, the position curve, the logged policy, and a model at points.
+"""Passes over a log's parts, which return whole numbers.
 
-A pass returns whole numbers, so the cut into parts changes no bit.
+They count, fit the position curve, and add up the logged policy, or a model at points. So the cut into
+parts changes no bit.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ from recbench_spark.config import Bootstrap
 from recbench_spark.core.arrays import Bools, Floats, Ints, Ints32
 
 CELLS_AT_ONCE = 1 << 24
-"""Numbers of queries x columns that a part holds at once, 128 MiB, unless one point alone has more."""
+"""Numbers (queries x columns) that a part holds at once, 128 MiB, unless one point alone has more."""
 
 
 def count_part(part: LoggedPart) -> Sums:
-    """Count impressions and clicks (s,), links (s, s), and auctions, their squares and queries (3,)."""
+    """Count a part's impressions, clicks, links and auctions.
+
+    Shapes are (s,) for impressions and clicks, (s, s) for links, and (3,) for auctions, their squares and
+    queries.
+    """
     counts = part.auctions.own_counts
     totals = part.auctions.count_slots()
     auctions_q = part.whole_auctions_q
@@ -38,20 +43,26 @@ def count_part(part: LoggedPart) -> Sums:
 
 @dataclass(frozen=True, eq=False)
 class CurvePass:
-    """Pass that adds the derivatives of the curve's likelihood, (s,) and (s, s)."""
+    """Pass for the derivatives of the curve's likelihood.
+
+    They have the shapes (s,) and (s, s).
+    """
 
     set_s: Ints
     log_theta: Floats
 
     def __call__(self, part: LoggedPart) -> Sums:
-        """Return the derivatives of a part."""
+        """Return a part's derivatives."""
         derived = part.auctions.derive_curve(self.set_s, self.log_theta)
         return derived.gradient, derived.information
 
 
 @dataclass(frozen=True, eq=False)
 class LogPass:
-    """Pass that adds the logged policy: sums over queries (c,) and those of replicates (b, c)."""
+    """Pass for the logged policy: (c,) and (b, c).
+
+    The first are sums over queries, the second replicates.
+    """
 
     set_s: Ints
     log_theta: Floats
@@ -59,7 +70,7 @@ class LogPass:
     by_user: bool = False
 
     def __call__(self, part: LoggedPart) -> Sums:
-        """Return the sums of a part."""
+        """Return a part's sums."""
         auctions = part.auctions
         rows, units = auctions.log_columns(self.set_s, self.log_theta), None
         if self.by_user:
@@ -69,7 +80,10 @@ class LogPass:
 
 @dataclass(frozen=True, eq=False)
 class ModelPass:
-    """Pass that adds a model at points: sums over queries (p, c) and those of replicates (p, b, c)."""
+    """Pass for a model: (p, c) and (p, b, c).
+
+    The first are sums over queries, the second replicates.
+    """
 
     model: str
     points: tuple[OperatingPoint, ...]
@@ -79,7 +93,7 @@ class ModelPass:
     by_user: bool = False
 
     def __call__(self, part: LoggedPart) -> Sums:
-        """Return the sums of a part."""
+        """Return a part's sums."""
         columns = count_columns(len(self.slots))
         units = len(part.auctions.users.key_u if self.by_user else part.auctions.key_q)
         size = max(1, CELLS_AT_ONCE // max(1, units * columns))
@@ -90,13 +104,16 @@ class ModelPass:
         return sums.reshape(len(self.points), columns), replicates
 
     def count_showings(self, part: LoggedPart) -> Iterator[PairShowings]:
-        """Yield the showings of a part's pairs at each point."""
+        """Yield a part's pair showings at each point."""
         for _, slot_r, price_r in self._run_points(part, range(len(self.points))):
             shape = part.auctions.counts.shown_gs.shape
             yield PairShowings.count(part.auctions.pair_r, slot_r, price_r, shape)
 
     def _run_points(self, part: LoggedPart, numbers: range) -> Iterator[tuple[int, Ints32, Floats]]:
-        """Yield number, slots and prices of some points; each exponent's scores are sorted once."""
+        """Yield number, slots and prices for some points.
+
+        Scores with one exponent are sorted once.
+        """
         order, exponent = None, None
         for number in numbers:
             point = self.points[number]
@@ -106,7 +123,7 @@ class ModelPass:
             yield number, *part.auctions.run(order, point, self.slots)
 
     def _add_points(self, part: LoggedPart, numbers: range) -> Sums:
-        """Return the sums of some points side by side."""
+        """Return the sums for some points side by side."""
         rows, users = [], []
         probability_r = part.probabilities[self.model]
         pairs = PairTotals.from_counts(part.auctions.counts, self.clicks)
@@ -122,7 +139,10 @@ class ModelPass:
 
 
 def _sum_rows(part: LoggedPart, rows: Ints, bootstrap: Bootstrap, user_rows: Ints | None) -> Sums:
-    """Return sums over queries, (c,), and of each replicate over queries or users, (b, c)."""
+    """Return sums over queries, (c,), and replicates, (b, c).
+
+    Replicates are drawn over queries or users.
+    """
     sums, number, seed = rows.sum(axis=0), bootstrap.replicates, bootstrap.seed
     if user_rows is None:
         return sums, bootstrap_columns(part.auctions.key_q, rows, number, seed)
@@ -135,8 +155,8 @@ def add_up_log(log: AuctionLogParts, settings: ReplaySettings) -> LogArrays:
     """Return what no model and no operating point changes.
 
     Returns:
-        Auctions, squares and number of queries (3,), and of what is resampled (3,); the first slot of each
-        connected set and log theta, (s,) each; sums of the log (c,) and those of replicates (b, c).
+        Auctions, squares and queries (3,), and the same for what is resampled (3,); the first slot in each
+        connected set and log theta, (s,) each; the log's sums (c,) and replicates (b, c).
     """
     shown, clicks, links, queries = log.add(count_part)
     set_s, log_theta = _fit_curve(log, SlotTotals(shown, clicks), links > 0, settings.curve)
@@ -147,7 +167,10 @@ def add_up_log(log: AuctionLogParts, settings: ReplaySettings) -> LogArrays:
 
 
 def _fit_curve(log: AuctionLogParts, totals: SlotTotals, links: Bools, kind: str) -> tuple[Ints, Floats]:
-    """Return the first slot of each connected set, and log theta, (s,) each."""
+    """Return each slot's connected set, and log theta, (s,) each.
+
+    A set is named by its first slot.
+    """
     if kind == "plain":
         clicked = totals.clicks_s > 0
         first = int(np.argmax(clicked)) if clicked.any() else 0

@@ -1,8 +1,8 @@
-"""Shuffle the rows of a table that tasks read in pieces: blocks of rows, and problems of single pieces.
+"""Shuffle a table's rows, read in pieces, without Spark.
 
 A task reads its pieces, cuts each batch into blocks by the part that the rows go to, and the runner moves
 one value for each block. A value that begins with PROBLEM is a problem instead of rows; the driver reports
-the first one in the order of the pieces, as a reader of the whole table would. Without Spark.
+the first one in piece order, as a reader of the whole table would.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from recbench_spark.storage.packed_blocks import Block, unpack_blocks
 PROBLEM = b"problem"
 
 MakeBlocks = Callable[[pa.Table, int], Iterable[Block]]
-"""Function from rows and the place of the first of them in the table to blocks."""
+"""Function from rows, and the first row's place in the table, to blocks."""
 
 PLACES_OF_A_PIECE = 1 << 36
 """Places that a piece has for its rows, so that places rise through the table."""
@@ -35,13 +35,13 @@ PLACES_OF_A_PIECE = 1 << 36
 
 @dataclass(frozen=True, order=True)
 class PieceProblem:
-    """Something that a task cannot use.
+    """Something that a task cannot use, in a piece.
 
     Attributes:
-        piece: number of the piece.
-        lines: lines with another layout than `layout`, of which `text` is the first; 0: another problem.
-        kind: name of the class of errors.
-        text, hint: message of the error.
+        piece: the piece's number.
+        lines: lines with another layout than `layout`; `text` is the first; 0: another problem.
+        kind: name of the error class.
+        text, hint: the error's message.
     """
 
     piece: int
@@ -59,13 +59,13 @@ def send_rows(
     make_blocks: MakeBlocks,
     tasks: int,
 ) -> Any:
-    """Return the blocks of all pieces, those of a part in the partition of its number.
+    """Return all pieces' blocks, partitioned by part number.
 
-    A reading task holds one batch of a piece.
+    A reading task holds one batch at once.
 
     Args:
         engine: the runner.
-        pieces: of the table.
+        pieces: the table's pieces.
         columns: columns to read.
         make_blocks: cuts rows into blocks.
         tasks: number of partitions.
@@ -75,7 +75,7 @@ def send_rows(
 
 
 def spread_pieces(engine: Engine, pieces: int) -> Any:
-    """Return the numbers of pieces over reading tasks: a few rounds of all cores."""
+    """Spread piece numbers over tasks, a few per core."""
     return engine.parallelize(range(pieces), max(1, min(pieces, 4 * engine.cores)))
 
 
@@ -97,7 +97,7 @@ def _read_pieces(
 
 
 def read_piece(piece: TablePiece, number: int, columns: Sequence[str]) -> Iterator[pa.Table | PieceProblem]:
-    """Yield the rows of a piece in batches, and what cannot be read."""
+    """Yield a piece's rows in batches, and problems."""
     try:
         for stored in piece.read(columns):
             if stored.bad_lines:
@@ -110,7 +110,7 @@ def read_piece(piece: TablePiece, number: int, columns: Sequence[str]) -> Iterat
 
 
 def describe_problem(number: int, error: RecbenchError) -> PieceProblem:
-    """Return an error as the problem of a piece."""
+    """Return an error as a piece's problem."""
     return PieceProblem(number, 0, error.message, type(error).__name__, error.hint)
 
 
@@ -119,7 +119,7 @@ def _pack_problem(problem: PieceProblem) -> Block:
 
 
 def receive_rows(blocks: Iterable[Block]) -> tuple[pa.Table | None, list[PieceProblem]]:
-    """Return all rows of a partition, None if there are none, and the problems that came with them."""
+    """Return a partition's rows, or None, and its problems."""
     problems: list[PieceProblem] = []
 
     def keep_rows() -> Iterator[bytes]:
@@ -136,15 +136,16 @@ def receive_rows(blocks: Iterable[Block]) -> tuple[pa.Table | None, list[PiecePr
 def refuse_wrong_ids(
     engine: Engine, pieces: Sequence[TablePiece], names: Mapping[str, str], where: str
 ) -> None:
-    """Raise the error of a reader of the whole table where there are ids that are none.
+    """Raise what a reader of the whole table would raise.
 
-    It counts all rows of the first such column. All pieces are read again; a task sends a few values.
+    It is about ids that are none, and counts all rows in the first such column. All pieces are read again;
+    a task sends a few values.
 
     Args:
         engine: the runner.
-        pieces: of the table.
-        names: name in the file of each column of ids, in the order in which they are read.
-        where: name of the table in errors.
+        pieces: the table's pieces.
+        names: each id column's name in the file, in the order in which they are read.
+        where: the table's name in errors.
     """
     count = partial(_count_wrong_ids, pieces=tuple(pieces), names=dict(names), where=where)
     each = spread_pieces(engine, len(pieces)).flatMap(count).collect()
@@ -157,7 +158,7 @@ def refuse_wrong_ids(
 def _count_wrong_ids(
     number: int, pieces: Sequence[TablePiece], names: Mapping[str, str], where: str
 ) -> list[tuple[int, str, WrongIds]]:
-    """Return the number of the piece, the column, and its values that are no ids, where there are some."""
+    """Return wrong ids, with piece number and column."""
     wrong: dict[str, WrongIds] = {}
     for item in read_piece(pieces[number], number, tuple(dict.fromkeys(names.values()))):
         if isinstance(item, PieceProblem):
@@ -169,7 +170,10 @@ def _count_wrong_ids(
 
 
 def refuse_problems(problems: Iterable[PieceProblem], where: str) -> None:
-    """Raise the error that a reader of the whole table would raise: the first one, or all bad lines."""
+    """Raise what a reader of the whole table would raise.
+
+    It is the first one, or about all bad lines.
+    """
     ordered = sorted(problems)
     errors = [problem for problem in ordered if not problem.lines]
     if errors:

@@ -1,9 +1,9 @@
-"""Replay models at operating points over the parts of a log, with intervals: rows of the table `replays`.
+"""Replay models at operating points: rows of `replays`, with intervals.
 
-Passes over the parts: one counts slots, some fit the position curve (Newton steps), one adds up the logged
-policy, and each model takes one for every POINTS_AT_ONCE points. Every pass returns whole numbers, so the
-cut into parts changes no bit. The caller holds sums alone: POINTS_AT_ONCE x replicates x (11 + 6 slots)
-numbers, and replicates x metrics of each model and point. Nothing grows with queries, ads or pairs.
+Passes over the log's parts: one counts slots, some fit the position curve (Newton steps), one adds up the
+logged policy, and each model takes one for every POINTS_AT_ONCE points. Every pass returns whole numbers,
+so the cut into parts changes no bit. The caller holds sums alone: POINTS_AT_ONCE x replicates x (11 + 6
+slots) numbers, and replicates x metrics for each model and point. Nothing grows with queries, ads or pairs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from recbench_spark.core.revisions import REVISIONS
 from recbench_spark.errors import ConfigError
 
 LOGGED = "logged"
-"""Name of the logged policy among the models."""
+"""The logged policy's name among the models."""
 
 FEWEST_QUERIES = 30.0
 """Effective number of queries below which there is no interval."""
 
 POINTS_AT_ONCE = 16
-"""Operating points of a pass: all of them share one draw of the bootstrap weights."""
+"""Operating points in a pass: all share one draw of the bootstrap weights."""
 
 SAME_CLICKS = 1e-7
 """Largest relative difference between logged clicks and those of the logged model replayed: rounding."""
@@ -55,15 +55,15 @@ Values = Mapping[str, tuple[float, Floats]]
 
 @dataclass(frozen=True, eq=False)
 class Replayer:
-    """A log, what it says about slots, and the settings of a replay.
+    """A log, its facts about slots, and a replay's settings.
 
     Attributes:
-        log: parts of the log.
+        log: the log in parts.
         settings: the section `replay`.
-        clicks: position curve and rules of the estimates.
-        logged: sums of the log, and of its replicates.
-        effective_queries: (sum of auctions)^2 / sum of squares over queries, or over users where the
-            bootstrap draws users.
+        clicks: position curve and rules for estimates.
+        logged: the log's sums, and its replicates'.
+        effective_queries: (sum of auctions)^2 / sum of squares over queries, or over users if the bootstrap
+            draws users.
         queries: number of queries.
     """
 
@@ -76,11 +76,11 @@ class Replayer:
 
     @classmethod
     def from_log(cls, log: AuctionLogParts, settings: ReplaySettings) -> Replayer:
-        """Count slots, fit the curve and add up the logged policy.
+        """Count slots, fit the curve, add up the logged policy.
 
         Raises:
-            ConfigError: an operating point has slots that the log never filled; or users are resampled,
-                and the log has none. DataError: an auction without a user, or with two.
+            ConfigError: an operating point has slots that the log never filled; or users are resampled, and
+                the log has none. DataError: an auction without a user, or with two.
         """
         slots = log.facts.slots
         for point in settings.list_points():
@@ -100,10 +100,10 @@ class Replayer:
         )  # fmt: skip
 
     def replay(self, model: str, points: Sequence[OperatingPoint]) -> Iterator[ReplayedModel]:
-        """Yield the estimates of a model at each point.
+        """Yield a model's estimates at each point.
 
         Args:
-            model: name of the model.
+            model: the model's name.
             points: operating points; neighbours with one exponent share one sort.
         """
         for first in range(0, len(points), POINTS_AT_ONCE):
@@ -117,14 +117,17 @@ class Replayer:
                 )
 
     def measure_log(self) -> Values:
-        """Return the metrics of the logged policy."""
+        """Return the logged policy's metrics."""
         first, replicates = (one.measure() for one in self.logged)
         values = {name: (float(value), replicates[name]) for name, value in first.items()}
         return values if self.log.facts.has_blocks else _drop_main_line(values)
 
     @property
     def definition(self) -> str:
-        """The definition of the numbers: version of the defaults, and the settings that differ."""
+        """The numbers' definition.
+
+        It names the defaults' version, and each changed setting.
+        """
         settings = self.settings
         words = [VERSION, f"curve={settings.curve}"]
         words += [f"minimum={settings.minimum}"] if settings.minimum > 1 else []
@@ -136,14 +139,14 @@ class Replayer:
 
 @dataclass(frozen=True, eq=False)
 class ReplayedModel:
-    """The sums of a model at a point, and of its replicates."""
+    """A model's sums at a point, and its replicates'."""
 
     whole: ReplayedPolicy
     boot: ReplayedPolicy
     log: AuctionLogParts
 
     def values(self, unseen: str) -> Values:
-        """Return the metrics, with unseen pairs as one of UNSEEN says."""
+        """Return the metrics, treating unseen pairs as in UNSEEN."""
         largest = self.log.facts.largest_bid
         first, replicates = (one.measure(unseen, largest or 1.0) for one in (self.whole, self.boot))
         values = {name: (float(value), replicates[name]) for name, value in first.items()}
@@ -152,7 +155,7 @@ class ReplayedModel:
         return values if self.log.facts.has_blocks else _drop_main_line(values)
 
     def cases(self) -> dict[str, float]:
-        """Return the share of shown ads of each case, and the clicks estimated for each."""
+        """Return each case's share of shown ads, and its clicks."""
         shown = float(self.whole.column("shown"))
         unseen = self.whole.column("unseen")
         reference = self.whole.logged.reference
@@ -168,10 +171,12 @@ class ReplayedModel:
 def replay_models(
     log: AuctionLogParts, models: Sequence[str], settings: ReplaySettings
 ) -> tuple[list[ReplayRow], list[Check]]:
-    """Replay models at all operating points: rows of `replays`, and checks of the log.
+    """Replay models at all operating points.
+
+    The result has rows of `replays`, and checks on the log.
 
     Args:
-        log: parts of the log, with the probabilities of the models, and of `logged` where the log has them.
+        log: the log in parts, with probabilities from the models, and from `logged` if the log has them.
         models: names, in the order in which they are compared.
         settings: the section `replay`.
     """
@@ -191,12 +196,12 @@ def replay_models(
 
 @dataclass(frozen=True)
 class RowWriter:
-    """Writer of rows of `replays`."""
+    """Writer for rows of `replays`."""
 
     replayer: Replayer
 
     def log_rows(self) -> list[ReplayRow]:
-        """Return the metrics of the logged policy, its reference rates and its position curve."""
+        """Return the logged policy's metrics, reference rates and position curve."""
         rows = [self._row(LOGGED, None, name, value) for name, value in self.replayer.measure_log().items()]
         whole, boot = self.replayer.logged
         theta = self.replayer.clicks.theta_s
@@ -219,7 +224,10 @@ class RowWriter:
     def model_rows(
         self, model: str, point: OperatingPoint, by_unseen: Mapping[str, Values], cases: Mapping[str, float]
     ) -> list[ReplayRow]:
-        """Return the metrics of a model at a point by each rule for unseen pairs, and their cases."""
+        """Return a model's metrics at a point, and its cases.
+
+        There is a row for each rule for unseen pairs.
+        """
         rows = [
             {**self._row(model, point, name, value), "unseen": unseen}
             for unseen, values in by_unseen.items()
@@ -234,7 +242,10 @@ class RowWriter:
         models: Sequence[str],
         points: Sequence[OperatingPoint],
     ) -> list[ReplayRow]:
-        """Return differences to the logged policy, and between models, on the same bootstrap weights."""
+        """Return differences between models, and to the logged policy.
+
+        They use the same bootstrap weights.
+        """
         rows, logged = [], self.replayer.measure_log()
         for point in points:
             known = {LOGGED: logged} | {model: values[model, point] for model in models}
@@ -266,7 +277,10 @@ class RowWriter:
 
 
 def compare_values(one: Values, other: Values) -> dict[str, tuple[float, Floats]]:
-    """Return differences of the metrics that both have, and the lifts: quotients minus 1."""
+    """Return differences in common metrics, and the lifts.
+
+    A lift is a quotient minus 1.
+    """
     common = {name: (one[name], other[name]) for name in one if name in other}
     compared = {name: (a[0] - b[0], a[1] - b[1]) for name, (a, b) in common.items()}
     for lift, name in LIFTS.items():
@@ -278,7 +292,10 @@ def compare_values(one: Values, other: Values) -> dict[str, tuple[float, Floats]
 
 
 def _describe_value(value: tuple[float, Floats], replayer: Replayer) -> dict[str, float | None]:
-    """Return value, standard error and interval; NULL where there are too few queries."""
+    """Return value, standard error and interval.
+
+    With too few queries, the latter two are NULL.
+    """
     number, replicates = value
     row: dict[str, float | None] = {"value": number if np.isfinite(number) else None}
     finite = replicates[np.isfinite(replicates)]
@@ -289,7 +306,7 @@ def _describe_value(value: tuple[float, Floats], replayer: Replayer) -> dict[str
 
 
 def _count_views(page_views: int | None, auctions: int) -> float:
-    """Return the page views for each auction.
+    """Return the page views per auction.
 
     Raises:
         ConfigError: fewer views than auctions.
@@ -313,7 +330,7 @@ def _slot_names(log: AuctionLogParts) -> list[str]:
 
 
 def _check_log(replayer: Replayer) -> list[Check]:
-    """Return facts about the log that decide how far its replay can be trusted."""
+    """Return facts which show how trustworthy a replay is."""
     sets = np.unique(replayer.clicks.set_s)
     effective = replayer.effective_queries
     unit = "users" if replayer.settings.resample == "user" else "queries"
@@ -334,9 +351,10 @@ def _check_log(replayer: Replayer) -> list[Check]:
 
 
 def _check_logged_model(replayer: Replayer) -> list[Check]:
-    """Replay the logged model at its own point: it must give back the logged clicks.
+    """Check that the logged model gives back the logged clicks.
 
-    Minimum and shrinkage change estimates of the same slot too, so the check does without them.
+    It is replayed at its own point. Minimum and shrinkage change estimates at the same slot too, so the
+    check does without them.
     """
     point = replayer.settings.logged
     if point is None or LOGGED not in replayer.log.models:

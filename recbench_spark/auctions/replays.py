@@ -1,4 +1,7 @@
-"""Replay a log of auctions: in memory, or laid out in files once, with the same bits. Without Spark."""
+"""Replay an auction log in memory or files, without Spark.
+
+Files are laid out once. Both ways give the same bits.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,14 @@ from recbench_spark.storage.scratch import drop_scratch, scratch_folder
 
 @dataclass(frozen=True, eq=False)
 class ReplayOutcome:
-    """Results of a replay.
+    """Rows, checks and rejects from a replay.
 
     Attributes:
         rows: rows of `replays` without run ids.
-        checks: checks of the log.
-        rejects: rows of the log that were left out, as JSON, and the reason of each.
+        checks: checks on the log.
+        rejects: rows left out of the log, as JSON, each with the reason.
         participants: rows that were replayed.
-        left_out: rows of auctions that were left out.
+        left_out: rows in auctions that were left out.
     """
 
     rows: list[dict[str, Any]]
@@ -57,18 +60,20 @@ class ReplayOutcome:
     def from_parts(
         cls, file: ReplayFile, parts: AuctionLogParts, rejects: tuple[tuple[str, str], ...], left_out: int
     ) -> ReplayOutcome:
-        """Replay the models of a file over the parts of a log."""
+        """Replay a file's models over a log's parts."""
         rows, checks = replay_models(parts, [model.name for model in file.models], file.replay)
         return cls(rows, checks, rejects, parts.facts.rows, left_out)
 
 
 def replay_here(file: ReplayFile, until: int | None, parts: int | None) -> ReplayOutcome:
-    """Read the log and the models, leave out rows that models were fitted to, and replay the models.
+    """Replay a file's models in this process.
+
+    Rows that a model was fitted to are left out.
 
     Args:
         file: the replay.
         until: time in microseconds after which rows are replayed; None: all.
-        parts: number of parts of the log; None: as many as its rows need.
+        parts: number of parts to cut the log into; None: as many as its rows need.
     """
     world = make_auctions(file.log.world) if file.log.world else None
     log = check_auctions(world.log, file.log, "generated log") if world else read_auctions(file.log)
@@ -84,14 +89,16 @@ def replay_here(file: ReplayFile, until: int | None, parts: int | None) -> Repla
 def replay_laid_out(
     engine: Engine, file: ReplayFile, until: int | None, *, warehouse: Path, most: int, report: Report
 ) -> ReplayOutcome:
-    """Lay the log out where no earlier run has, match the models by the layout, and replay them in tasks.
+    """Replay a file's models in tasks, on the log's layout.
+
+    The log is laid out unless an earlier run has, and the models are matched by the layout.
 
     Args:
         engine: the runner.
         file: the replay; log and models are files.
         until: as in `replay_here`.
         warehouse: folder that all workers see.
-        most: rows of a part of the log.
+        most: rows in a part of the log.
         report: gets lines about the progress.
     """
     base = warehouse.absolute()
@@ -116,7 +123,7 @@ def replay_laid_out(
 def read_models(
     file: ReplayFile, log: CheckedAuctions, world: GeneratedAuctions | None
 ) -> dict[str, Floats]:
-    """Return the probabilities of each model, (r,) in the order of the log."""
+    """Return each model's probabilities, (r,) in the log's order."""
     models = {}
     for number, model in enumerate(file.models):
         where = f"model {model.name}"

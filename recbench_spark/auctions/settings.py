@@ -1,4 +1,4 @@
-"""The file of a replay: a log of auctions, operating points, and the models to be replayed."""
+"""A replay file: an auction log, operating points, and models."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Exponent = Annotated[float, Field(ge=0, le=10)]
 
 
 class AuctionWorld(Strict):
-    """Settings of a generated log whose true click rates are known.
+    """A generated log whose true click rates are known.
 
-    `ads`: candidates of each query, of which `participants` enter an auction. `zipf`: exponent of the law
-    that queries follow; the share of the query of rank r is as r^-zipf.
+    `ads`: candidates for each query, of which `participants` enter an auction. `zipf`: exponent of the law
+    for queries; the query with rank r has a share proportional to r^-zipf.
     """
 
     auctions: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
@@ -53,26 +53,28 @@ class AuctionWorld(Strict):
     """Ads that enter an auction."""
     zipf: Annotated[float, Field(ge=0, le=5)] = 1.0
     seed: Seed = 42
-    """Seed of the log."""
+    """Seed for the log."""
 
 
 class AuctionLog(Strict):
-    """A log: one row for each participant of an auction, shown or not.
+    """A log with all participants, one per row.
 
-    `path`: CSV, Parquet or Delta, with names of its columns under `columns`; or `world`: a generated log.
-    `time_unit`: unit of event times that are numbers. `bad_rows: reject` leaves out auctions with a row
-    that cannot be used and keeps these rows in the table `rejects`.
+    A participant is there even if it was not shown.
+
+    `path`: CSV, Parquet or Delta, with its column names under `columns`; or `world`: a generated log.
+    `time_unit`: unit of numeric event times. `bad_rows: reject` leaves out auctions with an unusable row
+    and keeps these rows in the table `rejects`.
     """
 
     path: Location | None = None
     columns: dict[str, Location] = {}
-    """Standard names, and the log's names of these columns."""
+    """Standard names, and the log's names for these columns."""
     world: AuctionWorld | None = None
-    """Settings of a generated log, in place of `path`."""
+    """Settings for a generated log, in place of `path`."""
     time_unit: Literal["s", "ms", "us"] = "us"
     bad_rows: Literal["fail", "reject"] = "fail"
-    """`fail` stops where a row cannot be used; `reject` drops its auction and keeps the row in the table
-    `rejects`."""
+    """`fail` stops at an unusable row; `reject` drops its auction and keeps the row in the table `rejects`.
+    """
 
     @field_validator("columns")
     @classmethod
@@ -90,8 +92,10 @@ class AuctionLog(Strict):
 
 
 class ReplayPoint(Strict):
-    """One operating point: up to `main_slots` ads with a score of `main_floor` or more on the main line,
-    then up to `side_slots` with `reserve` or more; score = bid x probability^exponent x quality.
+    """One operating point of the mechanism.
+
+    Up to `main_slots` ads with a score of `main_floor` or more stand on the main line, then up to
+    `side_slots` with `reserve` or more; score = bid x probability^exponent x quality.
     """
 
     exponent: Exponent = 1.0
@@ -106,7 +110,7 @@ class ReplayPoint(Strict):
     """Ads beside the main line, at most."""
 
     def point(self) -> OperatingPoint:
-        """Return the point as the mechanism takes it."""
+        """Return the point for the mechanism."""
         return OperatingPoint(**self.model_dump())
 
 
@@ -125,19 +129,19 @@ class PointGrid(Strict):
     """Largest numbers of ads beside the main line."""
 
     def points(self) -> tuple[OperatingPoint, ...]:
-        """Return the points in the order of the lists, the last one fastest."""
+        """Return the points in list order, the last list fastest."""
         lists = (self.exponent, self.main_floor, self.main_slots, self.reserve, self.side_slots)
         return tuple(OperatingPoint(*values) for values in product(*lists))
 
 
 class ReplaySettings(Strict):
-    """The section `replay`.
+    """The section `replay`: operating points, curve, estimates, bootstrap.
 
     `points`: a list, or a grid. `logged`: the point at which the log was made; with the log's own
     probabilities it must give back the logged clicks, which is checked. `curve`: the position curve.
     `minimum`: impressions below which a pair's own click rate is not used; `shrinkage`: impressions at the
-    slot's reference rate added to it. `page_views`: all views, also those without participants.
-    `resample`: what the bootstrap draws; `user` needs the column user_id, one user for each auction.
+    slot's reference rate added to it. `page_views`: all views, also those without participants. `resample`:
+    what the bootstrap draws; `user` needs the column user_id, one user for each auction.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"resample"})
@@ -176,10 +180,10 @@ class ReplayModel(Strict):
     """
 
     name: Name
-    """Name of the model."""
+    """The model's name."""
     path: Location | None = None
     noise: Annotated[float, Field(ge=0, le=10)] | None = None
-    """For a generated log: distance of the logarithms of click rates from the truth."""
+    """For a generated log: how far the logarithms of click rates lie from the truth."""
     trained_until: AwareDatetime | None = None
 
     @field_validator("trained_until", mode="before")
@@ -197,16 +201,16 @@ class ReplayModel(Strict):
 
 
 class ReplayFile(Strict):
-    """A replay file."""
+    """A whole replay file."""
 
     name: Name
     """Name of the suite."""
     log: AuctionLog
-    """The log of auctions."""
+    """The auction log."""
     replay: ReplaySettings
-    """Settings of the replay."""
+    """Settings for the replay."""
     models: Annotated[tuple[ReplayModel, ...], Field(min_length=1)]
-    """Models that are replayed."""
+    """Models to replay."""
 
     @model_validator(mode="after")
     def _check_models(self) -> ReplayFile:
@@ -217,7 +221,9 @@ class ReplayFile(Strict):
         return self
 
     def end_training(self, same_log: bool) -> datetime | None:
-        """Return the time after which rows are replayed; None: all rows (`--same-log`).
+        """Return the time after which rows are replayed.
+
+        None: all rows (`--same-log`).
 
         Raises:
             ConfigError: a model does not say what it was fitted to, since its own clicks would flatter it.
@@ -235,7 +241,9 @@ class ReplayFile(Strict):
 
 
 def load_replay(source: str) -> ReplayFile:
-    """Load a replay file by path, or by its name under conf/replays.
+    """Load a replay file by path or name.
+
+    Names are those in conf/replays.
 
     Raises:
         ConfigError: there is no such file, or it has a mistake.

@@ -1,4 +1,4 @@
-"""Check users and count them, where a bootstrap draws users."""
+"""Check and count users, for a bootstrap which draws users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recbench_spark.errors import ConfigError, DataError
 
 
 def count_users(log: AuctionLogParts) -> Ints:
-    """Return the auctions, the sum of the squares of those of each user, and the number of users, (3,).
+    """Return auctions, their squares summed by user, and users, (3,).
 
     Raises:
         ConfigError: the log has no users. DataError: an auction without a user, or with two.
@@ -30,11 +30,14 @@ def count_users(log: AuctionLogParts) -> Ints:
 
 
 PROBLEMS = ("have no user_id", "have another user_id than the first row of their auction")
-"""Mistakes of users, in the order in which they are reported."""
+"""Mistakes about users, in the order in which they are reported."""
 
 
 def find_user_problems(part: LoggedPart) -> Sums:
-    """Return whether a part has no users, and its rows with each of PROBLEMS, (3,)."""
+    """Count a part's mistakes about users, (3,).
+
+    The first number is 1 if it has no users; the others are rows with each of PROBLEMS.
+    """
     user_r, starts_a = part.auctions.user_key_r, part.auctions.starts_a
     if user_r is None:
         return (np.array([1, 0, 0]),)

@@ -1,4 +1,4 @@
-"""Generate logs of auctions whose true click rates are known.
+"""Generate auction logs whose true click rates are known.
 
 Queries follow Zipf's law. A click on an ad at a slot has the probability attractiveness x theta_slot. The
 logging policy ranks by bid x a noisy view of attractiveness; bids vary from auction to auction, so that an
@@ -17,7 +17,7 @@ from recbench_spark.auctions.settings import AuctionWorld
 from recbench_spark.core.arrays import Bools, Floats, Ints, Ints32
 
 THETA = np.array([1, 0.72, 0.55, 0.45, 0.16, 0.12, 0.09, 0.07])
-"""True click rates of four slots of the main line and four of the sidebar, as shares of the first one."""
+"""True click rates at four slots on the main line and four in the sidebar, as shares of the first one."""
 
 SLOTS = SlotCounts(4, 4)
 LOGGED = OperatingPoint(exponent=1.0, main_floor=0.03, main_slots=4, reserve=0.005, side_slots=4)
@@ -27,18 +27,20 @@ LOGGING_NOISE, BID_SPREAD = 1.0, 0.6
 """Spread of the logarithms of the logging policy's errors, and of bids."""
 
 FIRST_TIME, STEP = 1_767_225_600_000_000, 1_000_000
-"""Microseconds since 1970 of the first auction (2026-01-01), and between two auctions."""
+"""When the first auction takes place (2026-01-01), in microseconds since 1970, and the time between two
+auctions.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class GeneratedAuctions:
-    """A log and its truth.
+    """A generated log and its truth.
 
     Attributes:
-        log: table of the log.
+        log: the log as a table.
         rates: true click rate of each row's ad at the first slot, (r,).
-        starts_a: (a + 1,) first row of each auction.
-        pair_r: (r,) pair of query and ad of each row; pairs: number of pairs; seed: of the world.
+        starts_a: (a + 1,) each auction's first row.
+        pair_r: (r,) each row's pair (query, ad); pairs: number of pairs; seed: of the world.
     """
 
     log: pa.Table
@@ -49,13 +51,16 @@ class GeneratedAuctions:
     pairs: int
 
     def predict(self, noise: float, number: int) -> Floats:
-        """Return the probabilities of a model whose logarithms are off by `noise`; `number`: which one."""
+        """Return a model's probabilities with logarithms off by `noise`.
+
+        `number`: which model.
+        """
         draw = np.random.default_rng([abs(self.seed), 2, number])
         errors = draw.normal(size=self.pairs)[self.pair_r]
         return np.minimum(self.rates * np.exp(noise * errors - noise * noise / 2), 1.0)
 
     def true_clicks(self, probability: Floats, point: OperatingPoint) -> float:
-        """Return the expected clicks of a model at an operating point."""
+        """Return a model's expected clicks at an operating point."""
         bid = self.log.column("bid").to_numpy()
         order = AuctionOrder.from_scores(self.starts_a, bid, probability, np.ones(len(bid)), point.exponent)
         slot_r, _ = order.run(point, SLOTS)

@@ -1,1 +1,1 @@
-"""Leaderboards: published results, searches for settings, and verdicts on how well baselines are tuned."""
+"""Leaderboards: published results, searches, and verdicts on baselines."""

@@ -1,4 +1,4 @@
-"""Entries of a board: published results and results of this package, with a verdict on each."""
+"""Enter published and own results on a board, with verdicts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BAYESIAN_METHODS = {
     "u,i,t,iu": "Bayesian timeSVD++",
     "u,i,t,iu,ii": "Bayesian timeSVD++ flipped",
 }
-"""Names of the feature sets in the table of the source."""
+"""Names for the feature sets in the source's table."""
 
 METHOD_NAMES = {
     "sgd_mf": "matrix factorisation by SGD",
@@ -49,12 +49,15 @@ METHOD_NAMES = {
     "gru4rec": "GRU4Rec",
     "memn2n": "MemN2N",
 }
-"""Canonical name of the method of each learner."""
+"""Canonical name for each learner's method."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the table `boards` without its id and time; the table comments explain the fields."""
+    """A row in the table `boards`, without id and time.
+
+    The table's comments explain the fields.
+    """
 
     board: str
     origin: Literal["published", "ours", "bundle"]
@@ -85,13 +88,16 @@ class Entry:
 
     @property
     def entry_id(self) -> str:
-        """Hash of the fields that describe the run. What is known of its search may change."""
+        """Hash over the fields which describe the run.
+
+        Facts about its search may change.
+        """
         columns = asdict(self)
         run_columns = {name: columns[name] for name in _RUN_FIELDS}
         return hashlib.sha256(json.dumps(run_columns, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_run(self) -> BoardRun:
-        """Return the entry as a run that verdicts are made of."""
+        """Return the entry as a run, for verdicts."""
         part = cast("BoardPart | None", self.part if self.part in ("probe", "quiz", "test") else None)
         return BoardRun(
             method=self.name, value=self.value, spread=self.spread_folds, part=part, year=self.year,
@@ -99,9 +105,9 @@ class Entry:
         )  # fmt: skip
 
     def merge_earlier(self, before: Entry) -> Entry:
-        """Return `before` with the search of this entry, if it has one, and its values of folds.
+        """Return `before` with this entry's search and fold values.
 
-        So a search that was run after the first entry is added to it, and no search is lost.
+        So a search run after the first entry is added to it, and no search is lost.
         """
         if self.budget_settings is None and self.search_space is None:
             facts = {name: getattr(before, name) for name in _SEARCH_FIELDS}
@@ -115,7 +121,9 @@ _RUN_FIELDS = ("board", "origin", "method", "name", "value", "part", "ran_by", "
 
 
 def canonical_method(kind: str, settings: Mapping[str, Any]) -> str:
-    """Return the canonical name of a learner's method, by its feature set if it has one.
+    """Return the canonical name for a learner's method.
+
+    The feature set decides if there is one.
 
     >>> canonical_method("bayesian_mf", {"features": "u,i,t"}), canonical_method("mine", {})
     ('Bayesian timeSVD', 'mine')
@@ -128,11 +136,14 @@ def canonical_method(kind: str, settings: Mapping[str, Any]) -> str:
 
 
 BESIDE_TABLE = "beside the table"
-"""Evidence of a number that the source gives outside its table. It is shown, and not judged."""
+"""Evidence for a number which the source gives outside its table. It is shown, and not judged."""
 
 
 def make_published_entries(board: Board) -> list[Entry]:
-    """Return the rows of a published table, and the numbers that its source gives beside it."""
+    """Return a published table's rows, and numbers beside it.
+
+    The source gives both.
+    """
     return [
         Entry(
             board.name, "published", board.data, board.protocol, board.metric, board.lower_is_better,
@@ -150,7 +161,10 @@ def number_or_none(value: float) -> float | None:
 
 
 def spread_columns(summary: FoldSummary) -> dict[str, Any]:
-    """Return the columns of a mean over folds and seeds, and of its spreads."""
+    """Return the columns for a mean over folds and seeds.
+
+    Spreads are among them.
+    """
     return {
         "value": summary.mean,
         "spread_folds": number_or_none(summary.over_folds),
@@ -162,7 +176,7 @@ def spread_columns(summary: FoldSummary) -> dict[str, Any]:
 
 
 def search_columns(search: SearchTrials | None, seconds: float, edges: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of a search; no columns if no search is known."""
+    """Return the columns about a search; none without a search."""
     if search is None:
         return {}
     varied = {name: {trial.settings[name] for trial in search.trials} for name in search.space}
@@ -176,14 +190,14 @@ def search_columns(search: SearchTrials | None, seconds: float, edges: Sequence[
 
 
 class SettingsSource(NamedTuple):
-    """The origin of the settings of an entry.
+    """The source of an entry's settings.
 
     Attributes:
         search: trials of this model with the same fixed settings, on this log; None: no search is known.
-        used: values of the searched settings in this run; None: those of the best trial.
+        used: values of the searched settings in this run; None: the best trial's.
         description: text about a search in a file, if none of its trials is known.
         fixed: the model has no setting to search.
-        why: reason why the searches of this model do not count for this run.
+        why: reason why this model's searches do not count for this run.
     """
 
     search: SearchTrials | None = None
@@ -199,13 +213,15 @@ def judge_entries(
     effects_elsewhere: Mapping[str, Mapping[str, float]],
     used: Mapping[str, SettingsSource] | None = None,
 ) -> dict[str, TuningVerdict]:
-    """Return a verdict on each entry by its id. Entries of the same part are compared with each other.
+    """Return a verdict on each entry by its id.
+
+    Entries on the same part are compared with each other.
 
     Args:
-        entries: entries of one board.
-        searches: trials by the name of an entry of origin `ours`.
+        entries: entries on one board.
+        searches: trials by the name of an entry with origin `ours`.
         effects_elsewhere: by method, how much each setting has moved it, relative to the value.
-        used: by entry id, the origin of its settings. None: a search belongs to the entry of the same
+        used: by entry id, where its settings come from. None: a search belongs to the entry with the same
             name, which uses its best trial.
     """
     verdicts = {}
@@ -227,7 +243,7 @@ def judge_entries(
 
 
 def _note_missing_search(entry: Entry, tuning: SettingsSource) -> list[TuningNote]:
-    """Return the note on an entry whose search has no known trial."""
+    """Return the note on an entry without known trials."""
     if tuning.search is not None or entry.origin == "published" or tuning.fixed:
         return []
     if tuning.description or entry.search_space:
@@ -245,7 +261,10 @@ def _note_missing_search(entry: Entry, tuning: SettingsSource) -> list[TuningNot
 
 
 def _make_board(entries: Sequence[Entry]) -> Board:
-    """Return a board of entries of one part. Different names of one method are aliases."""
+    """Return a board with entries on one part.
+
+    Different names for one method are aliases.
+    """
     first = entries[0]
     names_by_method: dict[str, list[str]] = {}
     for entry in entries:
@@ -270,10 +289,11 @@ def _take_new_names(names: Iterable[str], taken: set[str]) -> list[str]:
 def measure_setting_effects(
     searches: Mapping[str, tuple[str, SearchTrials]],
 ) -> dict[str, dict[str, float]]:
-    """Return how much each setting has moved its method, relative to the value, in other searches.
+    """Return how much each setting has moved its method elsewhere.
 
-    The range of a setting is cut into three levels. The effect is the difference between the best trials of
-    the best and the worst level: the loss by a wrong value while all other settings are well chosen.
+    The effect is relative to the value, in other searches. A setting's range is cut into three levels. The
+    effect is the difference between the best trials at the best and the worst level: the loss by a wrong
+    value while all other settings are well chosen.
 
     Args:
         searches: method and trials by any name.

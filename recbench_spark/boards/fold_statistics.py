@@ -1,4 +1,4 @@
-"""Statistics over folds and seeds: a mean, its spread over folds, and its spread over seeds."""
+"""Compute means over folds and seeds, with their spreads."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from scipy.special import stdtr
 
 
 class FoldSummary(NamedTuple):
-    """Mean and spreads of a model over folds and seeds.
+    """A model's mean and spreads over folds and seeds.
 
     Attributes:
-        mean: mean of the folds' means over their seeds.
+        mean: mean over the folds' means over seeds.
         over_folds: standard deviation of these means; NaN for one fold. It shows the effect of the data.
         over_seeds: standard deviation over seeds within a fold, as a mean of variances; NaN for one seed.
             It shows the effect of chance in the fit.
         folds: number of folds.
-        seeds: number of seeds of the fold that has fewest.
-        by_fold: mean over seeds of each fold; empty where there are no folds.
+        seeds: number of seeds in the fold with fewest.
+        by_fold: mean over seeds by fold; empty if there are no folds.
     """
 
     mean: float
@@ -32,7 +32,9 @@ class FoldSummary(NamedTuple):
 
 
 def summarise_folds(values: Mapping[tuple[int | None, int], float]) -> FoldSummary:
-    """Summarise values by (fold, seed). Without values, all numbers are NaN.
+    """Summarise values by (fold, seed).
+
+    Without values, all numbers are NaN.
 
     >>> summarise_folds({(0, 1): 0.5, (0, 2): 0.75, (1, 1): 1.0, (1, 2): 1.25})[:2]
     (0.875, 0.3535533905932738)
@@ -55,12 +57,12 @@ def summarise_folds(values: Mapping[tuple[int | None, int], float]) -> FoldSumma
 
 
 class PairedFolds(NamedTuple):
-    """Differences of two runs over the same folds, with Student's paired t.
+    """Two runs' differences by fold, with Student's paired t.
 
     Attributes:
-        differences_f: (f,) first run minus second run, in the order of folds.
-        mean: mean of the differences.
-        t: Student's t of the differences; infinite if all are equal.
+        differences_f: (f,) first run minus second run, in fold order.
+        mean: mean difference.
+        t: Student's t for the differences; infinite if all are equal.
         p: two-sided p. It is too small, because folds share most of their training rows.
     """
 
@@ -76,9 +78,10 @@ class PairedFolds(NamedTuple):
 
 
 def compare_folds(one: Mapping[int, float], other: Mapping[int, float]) -> PairedFolds | None:
-    """Compare two runs fold by fold. Returns None for fewer than two folds, or for different folds.
+    """Compare two runs fold by fold.
 
-    Equal differences in all folds leave no spread to judge by: t and p are NaN, or 0 and 1 if all are 0.
+    Returns None for fewer than two folds, or for different folds. Equal differences in all folds leave no
+    spread to judge by: t and p are NaN, or 0 and 1 if all are 0.
 
     >>> found = compare_folds({0: 3.0, 1: 5.0, 2: 7.0}, {0: 2.0, 1: 3.0, 2: 4.0})
     >>> found.mean, round(found.t, 3), round(found.p, 3)

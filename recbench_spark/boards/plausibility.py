@@ -1,9 +1,10 @@
-"""Plausibility of submitted results: counts over held-out pairs in, a sentence of doubt out.
+"""Doubt submitted results which look too good.
 
-There are two rules. Level: a result is doubted if it is better than the best trusted run (published, run
-here, or accepted by an operator) by more than progress and the noise of repeated runs explain. Exactness:
-predictions very near a rating are not right more often than predictions a little farther away, unless true
-ratings are among them. `docs/how_to/submissions.md` has the error rates on simulated submissions.
+Counts over held-out pairs go in, a sentence of doubt comes out. There are two rules. Level: a result is
+doubted if it beats the best trusted run (published, run here, or accepted by an operator) by more than
+progress and noise between repeated runs explain. Exactness: predictions very near a rating are not right
+more often than predictions a little farther away, unless true ratings are among them.
+`docs/how_to/submissions.md` has the error rates on simulated submissions.
 """
 
 from __future__ import annotations
@@ -12,35 +13,38 @@ import math
 from typing import NamedTuple
 
 SIGMAS = 5.0
-"""Standard deviations of noise that a result must exceed to be doubted."""
+"""A doubted result exceeds noise by this many standard deviations."""
 
 MANY_METHODS = 3
-"""From this number of methods on, little progress beyond the best run of a board is plausible."""
+"""From this number of methods on, little progress beyond a board's best run is plausible."""
 
 MAX_WAY_SHARE = 0.9
-"""Largest share of the way from the best run to the best possible value that noise can explain."""
+"""Largest share of the way from the best run to the best possible value which noise can explain."""
 
 EXACT_MARGIN = 0.05
-"""Difference between two hit rates that calibration alone can explain."""
+"""Difference between two hit rates which calibration alone can explain."""
 
 MIN_PAIRS = 50
 """Fewest pairs for a hit rate."""
 
 FAR_DISTANCE = 0.5
-"""Distance outside the scale, as a share of its width, from which predictions are far outside."""
+"""Distance outside the scale, as a share of its width, from which on predictions are far outside."""
 
 FAR_SHARE, OUTSIDE_SHARE, MEAN_SHIFT = 0.01, 0.5, 0.5
 """Largest shares of predictions far outside and outside the scale; largest shift of the mean, in standard
-deviations of the training ratings."""
+deviations of the training ratings.
+"""
 
 
 class ProgressLimits(NamedTuple):
-    """Largest plausible share of the way from the best trusted run to the best possible value.
+    """Largest plausible steps towards the best possible value.
+
+    A step is a share of the way there from the best trusted run.
 
     Attributes:
         many: limit if at least `MANY_METHODS` methods are trusted.
         few: limit if fewer are.
-        alone: limit without a trusted method, from the value of a constant prediction.
+        alone: limit without a trusted method, from a constant prediction's value.
     """
 
     many: float
@@ -49,22 +53,24 @@ class ProgressLimits(NamedTuple):
 
 
 RATING_LIMITS = ProgressLimits(0.08, 0.15, 0.5)
-"""The largest step from the best of three or more methods to the next best is 1.3 % of RMSE on
-the published boards; from means to the best run of `docs/measured/ratings.md` it is 10 %."""
+"""The largest step from the best of three or more methods to the next best is 1.3 % of RMSE on the
+published boards; from means to the best run in `docs/measured/ratings.md` it is 10 %.
+"""
 
 RANKING_LIMITS = ProgressLimits(0.25, 0.5, 0.99)
-"""From popular items to the best run of the NCF paper's split: 27 % of the way to 1; from item neighbours
-and two more methods: 10 %."""
+"""From popular items to the best run on the NCF paper's split: 27 % of the way to 1; from item neighbours
+and two more methods: 10 %.
+"""
 
 
 class TrustedRun(NamedTuple):
-    """The best trusted run that a result is compared with.
+    """The best trusted run, with which a result is compared.
 
     Attributes:
         name: its name.
-        value: value of the metric of the board.
+        value: its value in the board's metric.
         noise: standard deviation of its repeated runs over folds and seeds; 0 if not known.
-        methods: number of different trusted methods; 0: `value` is that of a constant prediction.
+        methods: number of different trusted methods; 0: `value` is a constant prediction's.
     """
 
     name: str
@@ -74,13 +80,15 @@ class TrustedRun(NamedTuple):
 
 
 class RatingHits(NamedTuple):
-    """Predictions by their distance from the nearest rating inside the scale, in steps of the scale.
+    """Predictions counted by distance from the nearest rating.
+
+    Distances are in steps of the scale, and ratings inside it.
 
     Attributes:
         near: number within a tenth of a step.
-        near_hits: those of them whose true rating is that one.
+        near_hits: how many of them have that true rating.
         next: number between one and two tenths of a step.
-        next_hits: those of them whose true rating is that one.
+        next_hits: how many of them have that true rating.
     """
 
     near: int
@@ -90,13 +98,13 @@ class RatingHits(NamedTuple):
 
 
 class PredictionSpread(NamedTuple):
-    """Location of predictions relative to the scale of the log.
+    """The place of predictions on the log's scale.
 
     Attributes:
         rows: number of predictions.
         outside: number outside the scale.
         far: number outside by more than `FAR_DISTANCE` of its width.
-        mean: mean of the predictions.
+        mean: mean prediction.
         scale: lowest and highest rating.
         learnt_mean: mean of the training ratings.
         learnt_spread: their standard deviation.
@@ -116,8 +124,8 @@ def plausible_bound(trusted: TrustedRun, possible: float, limits: ProgressLimits
 
     Args:
         trusted: the best trusted run.
-        possible: the best value that the metric can have: 0 of an error, 1 of a share.
-        limits: limits of the task.
+        possible: the metric's best possible value: 0 for an error, 1 for a share.
+        limits: limits for the task.
         error: standard error of the result.
 
     >>> round(plausible_bound(TrustedRun("means", 0.9, 0.003, 1), 0.0, RATING_LIMITS, 0.0), 3)
@@ -134,10 +142,12 @@ def plausible_bound(trusted: TrustedRun, possible: float, limits: ProgressLimits
 def check_level(
     value: float, trusted: TrustedRun, possible: float, limits: ProgressLimits, error: float, *, where: str
 ) -> str | None:
-    """Return a sentence of doubt if a result is better than progress and noise explain, else None.
+    """Return a sentence of doubt about a result's level.
+
+    A doubted result is better than progress and noise explain. None: nothing is doubted.
 
     Args:
-        value: value of the result, on rows that submitters never see.
+        value: the result's value, on rows that submitters never see.
         trusted: see `plausible_bound`.
         possible: see `plausible_bound`.
         limits: see `plausible_bound`.
@@ -154,9 +164,10 @@ def check_level(
 
 
 def check_exactness(hits: RatingHits) -> str | None:
-    """Return a sentence of doubt if true ratings are among the predictions, else None.
+    """Return a sentence of doubt if true ratings were predicted.
 
-    `hits` leaves out predictions at the ends of the scale, which clipping puts there.
+    None: they are not among the predictions. `hits` leaves out predictions at the scale's ends, which
+    clipping puts there.
 
     >>> check_exactness(RatingHits(2000, 900, 2000, 880)) is None
     True
@@ -174,7 +185,10 @@ def check_exactness(hits: RatingHits) -> str | None:
 
 
 def check_scale(spans: PredictionSpread) -> str | None:
-    """Return a sentence if predictions are on another scale than the log; None if clipping them is fair."""
+    """Return a sentence if predictions are on another scale.
+
+    None: to clip them to the log's scale is fair.
+    """
     low, high = spans.scale
     on = f"the log's scale is {low:g} to {high:g}, the mean of what is learnt from {spans.learnt_mean:.2f}"
     if spans.far > FAR_SHARE * spans.rows or spans.outside > OUTSIDE_SHARE * spans.rows:

@@ -1,4 +1,7 @@
-"""Boards of published results, read from a file of the package or of a user."""
+"""Read boards with published results.
+
+The file is this package's or a user's.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ from recbench_spark.errors import ConfigError, nearest
 PUBLISHED_FILE = Path(__file__).resolve().parent / "published.yaml"
 
 RanBy = Literal["inventor", "rival", "rerun", "ours"]
-"""The inventor of a method, authors of a rival, authors of a careful rerun, or this project."""
+"""A method's inventor, authors of a rival, authors of a careful rerun, or this project."""
 
 
 class BoardRun(Strict):
-    """One number of a board. None: not known.
+    """One number on a board. None: not known.
 
     Attributes:
         method: its name in the table.
-        value: value of the board's metric.
+        value: its value in the board's metric.
         spread: standard deviation over folds, as printed.
         ran_by: the people who ran the method.
-        year: year of the source.
+        year: the source's year.
         dims: number of factors.
         part: part of the Netflix protocol.
-        by_fold: value of each fold, as a mean over seeds, if known.
+        by_fold: each fold's value, as a mean over seeds, if known.
     """
 
     method: Annotated[str, Field(min_length=1)]
@@ -42,18 +45,18 @@ class BoardRun(Strict):
 
 
 class Board(Strict):
-    """All known runs of one benchmark.
+    """All known runs on one benchmark.
 
     Attributes:
-        name: name of the board.
+        name: the board's name.
         data: description of the data set.
         protocol: description of the split.
-        metric: name of the metric.
+        metric: the metric's name.
         lower_is_better: true for errors.
-        source: publication of the table.
-        aliases: canonical name of a method to its other names.
+        source: publication with the table.
+        aliases: a method's canonical name to its other names.
         runs: the table.
-        beside: further numbers of the source that are not rows of its table.
+        beside: further numbers in the source that are not rows of its table.
     """
 
     name: Name
@@ -76,11 +79,14 @@ class Board(Strict):
         return self
 
     def canonical(self, method: str) -> str:
-        """Return the canonical name of a method."""
+        """Return a method's canonical name."""
         return next((name for name, names in self.aliases.items() if method in names), method)
 
     def improvement(self, value: float, than: float) -> float:
-        """Return how much better a value is than another; negative if it is worse."""
+        """Return how much better a value is than another.
+
+        It is negative if the value is worse.
+        """
         return than - value if self.lower_is_better else value - than
 
 
@@ -90,7 +96,10 @@ class _BoardFile(Strict):
 
 @cache
 def load_published_boards(path: Path = PUBLISHED_FILE) -> dict[str, Board]:
-    """Read all boards of a file by name. Raises ConfigError with file, key and nearest known key."""
+    """Read all boards in a file, by name.
+
+    Raises ConfigError with file, key and nearest known key.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -100,7 +109,7 @@ def load_published_boards(path: Path = PUBLISHED_FILE) -> dict[str, Board]:
 
 
 def load_published_board(name: str) -> Board:
-    """Return one board of the package. Raises ConfigError for an unknown name."""
+    """Return one board of this package. Raises ConfigError if unknown."""
     boards = load_published_boards()
     if name not in boards:
         raise ConfigError(f"there is no published board '{name}'", nearest(name, boards))

@@ -1,9 +1,9 @@
-"""Chances that untried settings are better, estimated from the few trials of a search.
+"""Estimate from few trials whether untried settings are better.
 
 The loss over the settings is a Gaussian process with one length for each setting. A few trials do not
-determine lengths and noise, so hundreds of sets are weighed by the marginal likelihood of the trials.
-Points of low discrepancy replace random numbers, so equal trials give equal answers.
-Source: Rasmussen and Williams, "Gaussian processes for machine learning" (2006), sections 2.7 and 5.4.1.
+determine lengths and noise, so hundreds of sets are weighed by the trials' marginal likelihood. Points of
+low discrepancy replace random numbers, so equal trials give equal answers. Source: Rasmussen and Williams,
+"Gaussian processes for machine learning" (2006), sections 2.7 and 5.4.1.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ LENGTH, LENGTHS_SD = 1.2, 0.8
 """Median length, in widths of the space, and its standard deviation in logarithms, before any trial."""
 
 NOISE = (1e-7, 3e-2)
-"""Lowest and highest variance of the noise, as a share of the variance of the process."""
+"""Lowest and highest variance of the noise, as a share of the process's variance."""
 
 HYPER_SETS, KEPT_SETS = 511, 48
-"""Number of sets of lengths and noise that are weighed, and of the likeliest ones that predict."""
+"""How many sets of lengths and noise are weighed, and how many of the likeliest ones predict."""
 
 PRIOR_FREEDOM = 2.0
-"""Degrees of freedom of the prior of the variance of the process."""
+"""Degrees of freedom in the prior for the process's variance."""
 
 REACH = 0.5
-"""Distance beyond an edge, in widths of the space, that is considered; extended searches go as far."""
+"""Distance beyond an edge, in widths of the space, to consider; extended searches go as far."""
 
 OUTLIER = 4.0
-"""Largest distance from the best loss, in distances of the median; larger ones are cut to it."""
+"""Largest distance from the best loss, in median distances; larger ones are cut to it."""
 
 MAX_TRIALS = 64
-"""Most trials that a surface is fitted to; the best ones are taken."""
+"""Most trials for fitting a surface; the best ones are taken."""
 
 MIN_EXTRA_TRIALS = 3
 """Fewest trials beyond the number of settings that a surface needs."""
@@ -53,7 +53,7 @@ class BetterSetting(NamedTuple):
 
 
 class Surface:
-    """Surface of losses over settings, fitted to the trials of one search."""
+    """Losses over settings, predicted from one search's trials."""
 
     def __init__(self, places_nd: Floats, loss_n: Floats, noise: float = 0.0) -> None:
         """Fit the surface.
@@ -73,7 +73,7 @@ class Surface:
         self._weigh_hypers(target_n, lengths_hd, noise_h)
 
     def _weigh_hypers(self, target_n: Floats, lengths_hd: Floats, noise_h: Floats) -> None:
-        """Keep the likeliest lengths and noises, with the matrices that predictions need."""
+        """Keep the likeliest lengths and noises, with matrices for predictions."""
         n = len(target_n)
         kernel_hnn = _kernel(self.places_nd, self.places_nd, lengths_hd)
         kernel_hnn += (noise_h[:, None, None] + 1e-8) * np.eye(n)
@@ -95,7 +95,10 @@ class Surface:
         self.weight_k, self.scale_k = weight_h[top], squares_h[top] / self.freedom
 
     def chances(self, used_d: Floats, places_md: Floats, gain: float) -> Floats:
-        """Return (m,) chances that a place has a loss lower by more than `gain` than `used_d`."""
+        """Return (m,) chances that places gain more than `gain`.
+
+        Their losses are compared with the loss at `used_d`.
+        """
         from scipy.special import stdtr  # noqa: PLC0415 (slow to import)
 
         every = np.vstack([used_d[None], places_md])
@@ -113,10 +116,10 @@ class Surface:
         return np.asarray(self.share_k @ found_km[:, 1:])
 
     def find_better(self, used_d: Floats, gain: float, reach_d: Floats) -> BetterSetting:
-        """Return the place with the largest chance to gain more than `gain` over `used_d`.
+        """Return the place most likely to gain more than `gain`.
 
         Args:
-            used_d: (d,) setting that is compared with.
+            used_d: (d,) setting to compare with.
             gain: required gain, in units of the loss.
             reach_d: (d, 2) largest distance of places beyond the lower and the upper edge.
         """
@@ -126,19 +129,25 @@ class Surface:
 
 
 def loss_scale(loss_n: Floats) -> float:
-    """Return the unit of losses: median distance from the best, or the largest if that is 0."""
+    """Return the losses' unit: the median distance from the best.
+
+    If that is 0, it is the largest distance.
+    """
     distance_n = loss_n - loss_n.min()
     return float(np.median(distance_n)) or float(distance_n.max()) or 1.0
 
 
 def _kernel(one_nd: Floats, other_md: Floats, lengths_hd: Floats) -> Floats:
-    """Return (h, n, m) covariances: 1 at distance 0, falling with the squared distance in lengths."""
+    """Return (h, n, m) covariances.
+
+    They are 1 at distance 0, and fall with the squared distance in lengths.
+    """
     squared_nmd = np.square(one_nd[:, None] - other_md[None])
     return np.asarray(np.exp(-0.5 * np.einsum("nmd,hd->hnm", squared_nmd, lengths_hd**-2.0, optimize=True)))
 
 
 def _draw_hypers(dims: int) -> tuple[Floats, Floats]:
-    """Draw lengths (h, d) and noise shares (h,) that are weighed by likelihood."""
+    """Draw lengths (h, d) and noise shares (h,) for weighing."""
     from scipy.special import ndtri  # noqa: PLC0415 (slow to import)
 
     unit = np.clip(_sobol_points(HYPER_SETS, dims + 1), 1e-4, 1 - 1e-4)
@@ -147,7 +156,10 @@ def _draw_hypers(dims: int) -> tuple[Floats, Floats]:
 
 
 def _candidates(best_d: Floats) -> Floats:
-    """Return places in and around the space, near the best trial, and along each setting through it."""
+    """Return places to try, in and around the space.
+
+    Some are near the best trial, and some along each setting through it.
+    """
     dims = len(best_d)
     unit = _sobol_points(255, dims)
     lines = np.repeat(best_d[None], dims * 17, axis=0)
@@ -158,7 +170,10 @@ def _candidates(best_d: Floats) -> Floats:
 
 
 def _sobol_points(count: int, dims: int) -> Any:
-    """Return points of low discrepancy: Sobol's without the first one, which is 0."""
+    """Return points of low discrepancy.
+
+    They are Sobol's without the first one, which is 0.
+    """
     from scipy.stats import qmc  # noqa: PLC0415 (slow to import)
 
     sequence = qmc.Sobol(dims, scramble=False)

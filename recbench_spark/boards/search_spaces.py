@@ -1,7 +1,7 @@
-"""Points of a search space: the n-th point is a function of seed, space and n alone.
+"""Draw the points of a search space.
 
-So a search that was interrupted continues with its next point, and a search with a larger budget starts
-with the points of the smaller one.
+The n-th point is a function of seed, space and n alone. So an interrupted search continues with its next
+point, and a search with a larger budget starts with the smaller one's points.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Space = Mapping[str, SettingRange]
 Setting = dict[str, Choice]
 
 EDGE_SHARE = 0.1
-"""Share of a range, at each end, that counts as its edge."""
+"""Share of a range, at each end, which counts as its edge."""
 
 
 def draw_points(space: Space, count: int, method: Literal["sobol", "random"], seed: int) -> list[Setting]:
-    """Return the first settings of a search.
+    """Return the first settings in a search.
 
     `sobol`: Sobol's sequence, shifted by a hash of (seed, setting), modulo 1 (Cranley and Patterson 1976);
     `random`: hashes of (seed, setting, number).
@@ -43,13 +43,16 @@ def draw_points(space: Space, count: int, method: Literal["sobol", "random"], se
 
 
 def hash_uniform(*keys: Any) -> float:
-    """Return a number in [0, 1) with 53 bits, hashed from the keys."""
+    """Hash keys to a 53-bit number in [0, 1)."""
     digest = hashlib.sha256(json.dumps(keys).encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
 
 
 def replace_settings(document: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
-    """Return the settings of a learner with some replaced; a dot leads into a section."""
+    """Return a learner's settings with some replaced.
+
+    A dot leads into a section.
+    """
     settings = json.loads(json.dumps(document))
     for name, value in setting.items():
         *sections, last = name.split(".")
@@ -61,7 +64,7 @@ def replace_settings(document: Mapping[str, Any], setting: Setting) -> dict[str,
 
 
 class Edge(NamedTuple):
-    """A setting whose best value is at an edge of its range."""
+    """A setting with its best value at a range's edge."""
 
     name: str
     side: Literal["low", "high"]
@@ -69,7 +72,10 @@ class Edge(NamedTuple):
 
 
 def find_edges(space: Space, best: Setting) -> list[Edge]:
-    """Return settings of the best trial in the outermost tenth of their range; choices have no edge."""
+    """Return the best trial's settings near an edge.
+
+    They are in the outermost tenth of their range; choices have no edge.
+    """
     edges = []
     for name, bounds in sorted(space.items()):
         if bounds.values:
@@ -81,7 +87,7 @@ def find_edges(space: Space, best: Setting) -> list[Edge]:
 
 
 def _range_position(bounds: SettingRange, value: float) -> float:
-    """Return the position of a value in its range, from 0 to 1."""
+    """Return a value's position in its range, 0 to 1."""
     assert bounds.low is not None and bounds.high is not None
     low, high = float(bounds.low), float(bounds.high)
     if bounds.log:
@@ -90,14 +96,17 @@ def _range_position(bounds: SettingRange, value: float) -> float:
 
 
 def extend_space(space: Space, beyond: Sequence[Edge]) -> dict[str, SettingRange]:
-    """Return the space extended beyond these edges; empty if nothing is beyond."""
+    """Return the space extended beyond these edges.
+
+    It is empty if nothing is beyond.
+    """
     wider = {edge.name: space[edge.name].extend_beyond(edge.side) for edge in beyond}
     extended = {name: bounds for name, bounds in wider.items() if bounds is not None}
     return {**space, **extended} if extended else {}
 
 
 def merge_spaces(one: Space, other: Space) -> dict[str, SettingRange]:
-    """Return the smallest space that contains both."""
+    """Return the smallest space with both inside."""
     return {name: _merge_ranges(bounds, other.get(name, bounds)) for name, bounds in one.items()}
 
 
@@ -116,7 +125,7 @@ def make_search(
     noise: float = 0.0,
     lower_is_better: bool = True,
 ) -> SearchTrials | None:
-    """Return the finished trials for verdicts; None if no trial has a value."""
+    """Return the finished trials for verdicts, or None."""
     ends = {name: _range_bounds(bounds) for name, bounds in space.items()}
     trials = [
         Trial(settings=dict(settings), value=value) for settings, value in tried if math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Trials of a search for settings, and the result that another budget would have given."""
+"""Trials in a search for settings, and expectations for fewer."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Trial(Strict):
 
 
 class SearchTrials(Strict):
-    """All trials of one method on one benchmark.
+    """One method's trials on one benchmark.
 
     Attributes:
-        space: the values of a grid, or lowest and highest of a range, of each setting searched.
+        space: for each searched setting, the values in a grid, or a range's lowest and highest.
         trials: settings that were run.
         noise: standard deviation of one trial's value over folds or seeds, 0 if not known.
         lower_is_better: true for errors.
@@ -48,7 +48,7 @@ class SearchTrials(Strict):
         return self
 
     def losses(self) -> Floats:
-        """Return (n,) values as losses: smaller is better for every metric."""
+        """Return (n,) values as losses: smaller is always better."""
         sign = 1 if self.lower_is_better else -1
         return np.array([sign * trial.value for trial in self.trials])
 
@@ -59,7 +59,7 @@ class ExpectedBest(NamedTuple):
     Attributes:
         budget_n: (n,) number of trials.
         expected_n: (n,) expected value of the best.
-        low_n: (n,) lower end of the interval of the best.
+        low_n: (n,) lower end of its interval.
         high_n: (n,) its upper end.
     """
 
@@ -70,12 +70,15 @@ class ExpectedBest(NamedTuple):
 
 
 def expected_best(search: SearchTrials, level: float = 0.9) -> ExpectedBest:
-    """Return the expected best of n = 1 .. all trials, with the middle `level` of its distribution.
+    """Return the expected best of n trials, for each n.
 
-    P(best of n is the i-th best of N or better) = 1 - ((N - i) / N)^n, trials drawn with replacement from
-    those that were run: Dodge et al., "Show your work" (EMNLP 2019), section 3.1. It knows only
-    the trials that were run: the best of them is its bound, and for n near N it says little.
-    Raises DataError for a level outside 0 to 1.
+    The interval is the middle `level` of its distribution. P(best of n is the i-th best of N or better) = 1
+    - ((N - i) / N)^n, trials drawn with replacement from those that were run: Dodge et al., "Show your
+    work" (EMNLP 2019), section 3.1. It knows only the trials that were run: the best of them is its bound,
+    and for n near N it says little.
+
+    Raises:
+        DataError: the level is outside 0 to 1.
     """
     if not 0 < level < 1:
         raise DataError(f"an interval of level {level}", "give a level between 0 and 1, such as 0.9")
@@ -92,9 +95,10 @@ def expected_best(search: SearchTrials, level: float = 0.9) -> ExpectedBest:
 
 
 def late_gain(search: SearchTrials) -> float:
-    """Return the gain of the second half of the trials: expected best of N against that of N / 2.
+    """Return the gain from the second half of the trials.
 
-    A search that gained much by its last doubling is not finished. NaN for fewer than two trials.
+    It is the expected best of N against the expected best of N / 2. A search that gained much by its last
+    doubling is not finished. NaN for fewer than two trials.
     """
     count = len(search.trials)
     if count < 2:
@@ -104,6 +108,6 @@ def late_gain(search: SearchTrials) -> float:
 
 
 def _quantile(losses: Floats, worse_ni: Floats, q: float) -> Floats:
-    """Return the smallest loss that the best trial reaches with probability q."""
+    """Return the best trial's loss at probability q."""
     reached = 1 - worse_ni[:, 1:] >= q - 1e-12
     return np.asarray(losses[reached.argmax(axis=1)])

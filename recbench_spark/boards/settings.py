@@ -1,4 +1,4 @@
-"""Settings of the section `search`: the spaces of settings, and the budget of each method."""
+"""Settings in the section `search`: spaces, and each method's budget."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from pydantic import Field, model_validator
 from recbench_spark.core.strict_settings import Seed, Strict
 
 MAX_SETTINGS = 100_000
-"""Largest number of settings per method: each of them is a fit."""
+"""Most settings per method: each of them is a fit."""
 
 MAX_SEEDS = 1000
-"""Largest number of fits per setting."""
+"""Most fits per setting."""
 
 MIN_SHARE = 1e-6
-"""Smallest share of the training rows to validate on, or to train on: less has no row in most logs."""
+"""Smallest share of training rows to validate on, or to train on: less has no row in most logs."""
 
 Choice = bool | int | float | str
 
 
 class SettingRange(Strict):
-    """The space of one setting: from `low` to `high`, on a logarithmic scale if `log`, or `values`.
+    """Space for one setting: from `low` to `high`, or `values`.
 
-    If both ends are whole numbers, only whole numbers between them are meant.
+    With `log`, the scale is logarithmic. If both ends are whole numbers, only whole numbers between them
+    are meant.
     """
 
     low: int | float | None = None
@@ -51,7 +52,7 @@ class SettingRange(Strict):
 
     @property
     def whole(self) -> bool:
-        """True where only whole numbers are meant."""
+        """True if only whole numbers are meant."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def at(self, u: float) -> Choice:
@@ -68,11 +69,13 @@ class SettingRange(Strict):
         return min(int(value), int(self.high)) if self.whole else float(f"{value:.6g}")
 
     def place(self, value: Choice) -> float:
-        """Return a value as a number: itself, or its position among the choices."""
+        """Return a value, or a choice's position, as a number."""
         return float(self.values.index(value)) if self.values else float(value)
 
     def extend_beyond(self, side: Literal["low", "high"]) -> SettingRange | None:
-        """Return the range beyond an edge, half as wide; None where there is nothing beyond.
+        """Return the range beyond an edge, half as wide.
+
+        None: there is nothing beyond.
 
         >>> SettingRange(low=0.01, high=0.04).extend_beyond("low").model_dump(include={"low", "high"})
         {'low': 0.0, 'high': 0.01}
@@ -86,7 +89,7 @@ class SettingRange(Strict):
         return None if low >= high else SettingRange(low=low, high=high, log=self.log and low > 0)
 
     def _below_low(self) -> float:
-        """Return the value half a width below the lower end, at least 0."""
+        """Return the value half a width lower, at least 0."""
         assert self.low is not None and self.high is not None
         if self.log:
             value = float(self.low) / math.sqrt(self.high / self.low)
@@ -103,19 +106,19 @@ class SettingRange(Strict):
 
 
 class SearchSettings(Strict):
-    """One budget for every method.
+    """One search budget for every method.
 
     `budget`: number of settings per method. `method`: points of low discrepancy, or random ones, both by
-    hash of `seed`. `share`: share of the training rows of `fold`, drawn by hash, to validate on (for
-    rankings: of each user's rows, in the order of the split). The test rows of this fold are never read.
-    Test rows of other folds are read, since they are training rows of this one. `seeds`: fits per setting,
-    whose mean counts. `spaces`: by model, by setting; a dot leads into a section (`rates.user_factors`).
+    hash of `seed`. `share`: share of the training rows in `fold`, drawn by hash, to validate on (for
+    rankings: from each user's rows, in the split's order). The test rows of this fold are never read. Test
+    rows of other folds are read, since they are training rows in this one. `seeds`: fits per setting, whose
+    mean counts. `spaces`: by model, by setting; a dot leads into a section (`rates.user_factors`).
     """
 
     budget: Annotated[int, Field(ge=1, le=MAX_SETTINGS)] = 16
     method: Literal["sobol", "random"] = "sobol"
     seed: Seed = 42
-    """Seed of the points and of the validation rows."""
+    """Seed for the points and for the validation rows."""
     share: Annotated[float, Field(ge=MIN_SHARE, le=1 - MIN_SHARE)] = 0.05
     fold: Annotated[int, Field(ge=0)] = 0
     """Fold of the split whose training rows are divided."""

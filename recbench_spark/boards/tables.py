@@ -1,4 +1,4 @@
-"""Tables of models: their vectors and neighbours, fits, trials of searches, boards, submissions."""
+"""Tables about models: vectors, neighbours, fits, trials, boards, submissions."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The verdict "under-tuned baseline" with its reasons, as a pure function of what is known of a run.
+"""Judge whether a baseline is under-tuned, and give reasons.
 
-There are six reasons, and each is enough: the best trial is at an edge of the space and the error still
-falls towards it; the trials predict a better setting within the space; the search found a better setting
-than the run uses; a rival had far more trials; a better run of the same method is known; a setting was
-never searched that matters for this method elsewhere. Statistical significance is no excuse: it does
-not include the spread over setups (Rendle, Zhang and Koren 2019, section 5).
+The verdict is a pure function of what is known about a run. There are six reasons, and each is enough: the
+best trial is at an edge of the space and the error still falls towards it; the trials predict a better
+setting within the space; the search found a better setting than the run uses; a rival had far more trials;
+a better run of the same method is known; a setting that matters for this method elsewhere was never
+searched. Statistical significance is no excuse: it does not include the spread over setups (Rendle, Zhang
+and Koren 2019, section 5).
 
 Three notes accuse nobody: `never_searched`; `no_power`, if the trials decide nothing; and
 `better_not_used`, if the best trial is better by less than the required gain.
@@ -23,31 +24,32 @@ from recbench_spark.boards.response_surfaces import MIN_EXTRA_TRIALS, REACH, Sur
 from recbench_spark.boards.searches import Floats, SearchTrials
 
 LEVELS = 5
-"""Number of levels that a range is cut into."""
+"""Number of levels for cutting a range."""
 
 SIGMAS = 2.0
-"""Standard deviations of noise that a difference has to exceed."""
+"""A difference must exceed noise by this many standard deviations."""
 
 MIN_RELATIVE_DIFFERENCE = 0.002
 """Smallest difference that counts, as a share of the value, if no spread is known: .0016 of .8."""
 
 BETTER_SHARE = 0.75
-"""Share of trials, the best ones, that a slope is fitted to. Failed trials would bend it."""
+"""Share of trials, the best ones, for fitting a slope. Failed trials would bend it."""
 
 FEW_SHARE = 0.5
-"""Share of the trials of a rival below which a budget is small."""
+"""Share of a rival's trials below which a budget is small."""
 
 TRIALS_PER_COEFFICIENT = 2
-"""Fewest trials beyond the coefficients, for each coefficient, that a slope is fitted to."""
+"""Fewest trials beyond the coefficients, for each coefficient, to fit a slope."""
 
 MIN_GAIN_SHARE = 0.01
-"""Required gain of a better setting, as a share of the value, for a baseline to be under-tuned."""
+"""Gain, as a share of the value, which a better setting needs for a baseline to be under-tuned."""
 
 MIN_GAIN_SPREADS = 3.0
-"""Required gain in spreads over folds; the larger of both counts."""
+"""The same gain in spreads over folds; the larger of both counts."""
 
 SURE_CHANCE, UNSURE_CHANCE = 0.85, 0.2
-"""Chances of such a gain from which a run is under-tuned, and from which the trials decide nothing."""
+"""Chances of such a gain from which on a run is under-tuned, and from which on the trials decide nothing.
+"""
 
 SAME_SETTING_SHARE = 0.02
 """Difference, as a share of the range, up to which two values are the same setting, rounded."""
@@ -57,7 +59,7 @@ SIGNIFICANCE_LEVEL = 0.01
 
 
 class TuningReason(NamedTuple):
-    """A reason why a baseline is under-tuned: a code and a sentence."""
+    """A reason why a baseline is under-tuned: code and sentence."""
 
     code: Literal[
         "edge", "unfinished_search", "better_not_used", "fewer_settings", "better_run_known",
@@ -67,19 +69,22 @@ class TuningReason(NamedTuple):
 
 
 class TuningNote(NamedTuple):
-    """A limit of what the board knows of a run: a code and a sentence. It accuses nobody."""
+    """A limit to what the board knows about a run.
+
+    It has a code and a sentence, and accuses nobody.
+    """
 
     code: Literal["never_searched", "no_power", "better_not_used"]
     text: str
 
 
 class TuningVerdict(NamedTuple):
-    """The verdict on a run.
+    """The verdict on a run, with its reasons and notes.
 
     Attributes:
         method: its name.
         reasons: reasons to call it under-tuned; empty if there is none.
-        notes: limits of what is known of it.
+        notes: limits to what is known about it.
     """
 
     method: str
@@ -106,17 +111,17 @@ def judge_run(
     *,
     used: Mapping[str, float] | None = None,
 ) -> TuningVerdict:
-    """Return the verdict on a run: all reasons to call it under-tuned, and notes.
+    """Return the verdict on a run: reasons and notes.
 
     Args:
         run: the run in question.
-        board: all known runs of the benchmark, among them better runs of the same method.
-        search: trials of its search, if known.
+        board: all known runs on the benchmark, among them better runs of the same method.
+        search: trials in its search, if known.
         rivals: searches of other methods, by method.
         effects_elsewhere: settings and by how much each has moved this method on another benchmark or in
             another work, relative to the value there; what moves less than `MIN_RELATIVE_DIFFERENCE` does
             not count.
-        used: values of the searched settings in this run; None: those of the best trial.
+        used: values of the searched settings in this run; None: the best trial's.
     """
     reasons: list[TuningReason | None] = [find_better_run(run, board)]
     notes: tuple[TuningNote, ...] = ()
@@ -134,7 +139,7 @@ def judge_run(
 def judge_search(
     search: SearchTrials, run: BoardRun, used: Mapping[str, float] | None
 ) -> list[TuningReason | TuningNote]:
-    """Return the reasons and notes from the trials of the run's search."""
+    """Return the reasons and notes from a search's trials."""
     if used is not None and not uses_best(search, used):
         remark = compare_with_best(search, run, used)
         is_decided = isinstance(remark, TuningReason) or remark.code == "no_power"
@@ -146,19 +151,25 @@ def judge_search(
 
 
 def uses_best(search: SearchTrials, used: Mapping[str, float]) -> bool:
-    """Return whether a run uses the best setting of its search, or one that is as good within noise."""
+    """Return whether a run uses its search's best setting.
+
+    One as good within noise counts, too.
+    """
     losses, at = search.losses(), find_trial(search, used)
     return at is not None and float(losses[at] - losses.min()) <= trial_noise(search)
 
 
 def trial_noise(search: SearchTrials) -> float:
-    """Return the difference of two trials that chance or rounding explain."""
+    """Return the difference between trials which noise or rounding explain."""
     best = float(np.abs(search.losses()).min())
     return max(SIGMAS * float(np.sqrt(2)) * search.noise, MIN_RELATIVE_DIFFERENCE * best)
 
 
 def find_trial(search: SearchTrials, used: Mapping[str, float]) -> int | None:
-    """Return the number of the trial with these settings, up to rounding; None if no trial has them."""
+    """Return the trial with these settings, up to rounding.
+
+    None: no trial has them.
+    """
     names = list(search.space)
     places = np.column_stack([_trial_places(search, name) for name in names])
     own = _settings_place(search, names, used)
@@ -171,7 +182,7 @@ def find_trial(search: SearchTrials, used: Mapping[str, float]) -> int | None:
 def compare_with_best(
     search: SearchTrials, run: BoardRun, used: Mapping[str, float]
 ) -> TuningReason | TuningNote:
-    """Judge a run whose settings are not the best of its search.
+    """Judge a run without its search's best settings.
 
     Returns:
         A reason if the best trial is better by the required gain, else a note.
@@ -207,7 +218,10 @@ def compare_with_best(
 
 
 def _best_trial_chance(search: SearchTrials, used: Mapping[str, float], gain: float) -> float | None:
-    """Return the chance that the best trial is better by more than `gain` than untried settings."""
+    """Return the chance that the best trial beats untried settings.
+
+    It must be better by more than `gain`.
+    """
     names = _varying_settings(search)
     fitted = _fit_surface(search, names)
     if fitted is None:
@@ -222,7 +236,10 @@ def _settings_place(search: SearchTrials, names: Sequence[str], used: Mapping[st
 
 
 def required_gain(search: SearchTrials, run: BoardRun) -> float:
-    """Return the gain, in units of the value, from which a run is under-tuned."""
+    """Return the gain from which on a run is under-tuned.
+
+    It is in units of the value.
+    """
     best = float(search.losses().min())
     return max(MIN_GAIN_SHARE * abs(best), MIN_GAIN_SPREADS * (run.spread or 0.0))
 
@@ -230,12 +247,12 @@ def required_gain(search: SearchTrials, run: BoardRun) -> float:
 def predict_gain(
     search: SearchTrials, run: BoardRun, used: Mapping[str, float] | None = None
 ) -> TuningReason | TuningNote | None:
-    """Judge whether an untried setting is predicted to be better by the required gain.
+    """Judge whether an untried setting promises the required gain.
 
     Args:
         search: the trials.
         run: the run in question.
-        used: settings to be improved; None: those of the best trial.
+        used: settings to be improved; None: the best trial's.
 
     Returns:
         A reason if the chance is `SURE_CHANCE` or more, None if it is below `UNSURE_CHANCE`, else a note.
@@ -270,17 +287,17 @@ def _describe_prediction(
 
 
 def describe_settings(settings: Mapping[str, float]) -> str:
-    """Return settings and their values, such as `rates .003, dims 8`."""
+    """Return settings as text, such as `rates .003, dims 8`."""
     return ", ".join(f"{name} {value:.3g}" for name, value in sorted(settings.items()))
 
 
 def _varying_settings(search: SearchTrials) -> list[str]:
-    """Return the settings that took more than one value."""
+    """Return the settings which took more than one value."""
     return [name for name in search.space if len({trial.settings[name] for trial in search.trials}) > 1]
 
 
 def _fit_surface(search: SearchTrials, names: Sequence[str]) -> Surface | None:
-    """Fit the losses over the settings that varied; None for too few trials."""
+    """Fit losses over the varied settings; None for few trials."""
     if not names or len(search.trials) < len(names) + MIN_EXTRA_TRIALS:
         return None
     places = np.column_stack([_trial_places(search, name) for name in names])
@@ -292,7 +309,10 @@ def _trial_places(search: SearchTrials, name: str) -> Floats:
 
 
 def _edge_reach(search: SearchTrials, names: Sequence[str]) -> Floats:
-    """Return (d, 2) distances beyond each edge: 0 for a choice, and no number goes below 0."""
+    """Return (d, 2) distances beyond each edge.
+
+    A choice has 0, and no number goes below 0.
+    """
     reach = []
     for name in names:
         low, high = min(search.space[name]), max(search.space[name])
@@ -302,11 +322,11 @@ def _edge_reach(search: SearchTrials, names: Sequence[str]) -> Floats:
 
 
 def find_better_run(run: BoardRun, board: Board) -> TuningReason | None:
-    """Return a better run of the same method, if spread and rounding do not explain the difference.
+    """Return a better run of the same method, if any.
 
-    Runs with known folds are compared fold by fold by Student's paired t, since a hard fold is hard for
-    both.
-    p is multiplied by the number of such runs (Bonferroni).
+    Spread and rounding must not explain the difference. Runs with known folds are compared fold by fold by
+    Student's paired t, since a hard fold is hard for both. p is multiplied by the number of such runs
+    (Bonferroni).
     """
     same = [
         other
@@ -346,11 +366,12 @@ def _find_better_by_folds(run: BoardRun, others: Sequence[BoardRun], board: Boar
 
 
 def check_edge(search: SearchTrials, name: str) -> TuningReason | None:
-    """Check whether the best value of a setting is outermost, and the error still falls towards it.
+    """Check whether a setting's best value is at an edge.
 
-    If this setting alone varied, the best losses of the three outermost levels must fall, the last time by
-    more than the noise. If several varied, the slope of a quadratic fit to the better trials must point
-    outwards at the edge by more than chance. `predict_gain` judges searches with too few trials for a fit.
+    The error must still fall towards it. If this setting alone varied, the best losses at the three
+    outermost levels must fall, the last time by more than the noise. If several varied, the slope of a
+    quadratic fit to the better trials must point outwards at the edge by more than chance. `predict_gain`
+    judges searches with too few trials for a fit.
     """
     if name in search.choices:
         return None
@@ -379,7 +400,10 @@ def check_budget(search: SearchTrials, rivals: Mapping[str, SearchTrials]) -> Tu
 
 
 def check_setting_searched(search: SearchTrials, name: str, moved_by: float) -> TuningReason | None:
-    """Check whether a setting that matters elsewhere was tried with one value at most."""
+    """Check whether a setting that matters elsewhere was searched.
+
+    It was not if it had one value at most.
+    """
     tried = {trial.settings[name] for trial in search.trials if name in trial.settings}
     if len(tried) > 1 or abs(moved_by) <= MIN_RELATIVE_DIFFERENCE:
         return None
@@ -389,7 +413,10 @@ def check_setting_searched(search: SearchTrials, name: str, moved_by: float) -> 
 
 
 def _scale_to_unit(values: Floats, space: tuple[float, ...]) -> Floats:
-    """Scale values to 0 to 1, the ends of the space; logarithmically if it spans a factor of 10."""
+    """Scale values to 0 to 1 over the space.
+
+    The scale is logarithmic if the space spans a factor of 10.
+    """
     low, high = min(space), max(space)
     if _is_logarithmic(low, high):
         low, high, values = np.log(low), np.log(high), np.log(values)
@@ -407,14 +434,17 @@ def _scale_from_unit(place: float, space: tuple[float, ...]) -> float:
 
 
 def _group_levels(places: Floats) -> Floats:
-    """Return few values unchanged, and many values rounded to levels."""
+    """Return few values unchanged, and many rounded to levels."""
     if len(np.unique(places)) <= 2 * LEVELS:
         return places
     return np.clip(np.floor(places * LEVELS), 0, LEVELS - 1) / (LEVELS - 1)
 
 
 def _find_edge_side(places: Floats, losses: Floats) -> int | None:
-    """Return 0 or 1 if the best trial is in the lowest or highest of two or more levels, else None."""
+    """Return the side where the best trial is outermost.
+
+    0 is low, and 1 high. It is in the lowest or highest of two or more levels; None: it is not.
+    """
     levels = _group_levels(places)
     tried, best = np.unique(levels), levels[losses.argmin()]
     if len(tried) < 2 or best not in (tried[0], tried[-1]):
@@ -430,7 +460,11 @@ def _profile_falls(search: SearchTrials, places: Floats, losses: Floats, side: i
 
 
 def _slope_falls(search: SearchTrials, places: Floats, losses: Floats, side: int) -> bool:
-    """Fit c + b x + a x^2 by least squares, x = distance from the edge; other settings alike."""
+    """Return whether a quadratic fit falls outwards at the edge.
+
+    It is c + b x + a x^2 by least squares, where x is the distance from the edge. Other settings enter
+    alike.
+    """
     better = losses <= np.quantile(losses, BETTER_SHARE)
     columns = [np.ones(len(losses))]
     for name, space in search.space.items():

@@ -1,8 +1,8 @@
-"""The benchmark file: its settings are strict, frozen, and checked before Spark starts.
+"""The benchmark file: strict, frozen settings, checked before Spark starts.
 
-An unknown key, a value of the wrong type or out of range is a ConfigError that names the file, the path of
-the key and the nearest known key. The settings of this package are here; Spark's settings are passed to
-spark-submit; secrets belong in neither.
+An unknown key, a wrong type or a value out of range is a ConfigError. It names the file, the key's path and
+the nearest known key. This package has only its own settings: pass Spark's to spark-submit, and write
+secrets in neither.
 """
 
 from __future__ import annotations

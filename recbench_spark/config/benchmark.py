@@ -31,8 +31,8 @@ from recbench_spark.splits.settings import FOLD_HOLDOUTS, Split
 class Benchmark(Strict):
     """One benchmark file: one complete protocol.
 
-    `search`: spaces of settings, for `recbench tune`. `board`: the board on which results over all folds
-    are entered, a published board or one of your own; without it, the board has the file's name.
+    `search`: spaces of settings, for `recbench tune`. `board`: the board which receives results over all
+    folds, a published one or your own; without it, the board has the file's name.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"search", "board", "retrieval"})
@@ -40,9 +40,9 @@ class Benchmark(Strict):
     name: Name
     """Name of the suite in tables and reports."""
     description: str = ""
-    """Text that says what the file measures."""
+    """What the file measures, in words."""
     dataset: Dataset
-    """The log and the way to read it."""
+    """The log, and how to read it."""
     split: Split = Split()
     """Rows that train and rows that test."""
     retrieval: Retrieval | None = None
@@ -50,7 +50,7 @@ class Benchmark(Strict):
     models: tuple[SerializeAsAny[ModelConfig], ...]
     """Models, each under a name of its own."""
     evaluation: Evaluation = Evaluation()
-    """Metrics, cut-offs, parts and the definition by which they are computed."""
+    """Metrics, cut-offs, parts, and the definition behind the metrics."""
     headline: Annotated[str, Field(pattern="^[a-z_0-9]+(@[1-9][0-9]{0,8})?$")] = "ndcg@10"
     """Figure that reports show first."""
     gates: tuple[Gate, ...] = ()
@@ -62,7 +62,7 @@ class Benchmark(Strict):
     paradoxes: Paradoxes | None = None
     """Search for cases where parts and whole disagree."""
     ran_by: str | None = None
-    """Person or team that ran the file, for boards."""
+    """Person or team who ran the file, for boards."""
     search: SearchSettings | None = None
     board: Name | None = None
 
@@ -77,7 +77,7 @@ class Benchmark(Strict):
     @model_validator(mode="before")
     @classmethod
     def _fill_candidates(cls, document: Any) -> Any:
-        """Rank all items where the split asks for pairs that training knows and no candidates are set."""
+        """Rank all items by default if tests may repeat training."""
         if not isinstance(document, dict):
             return document
         split, evaluation = (document.get(name) or {} for name in ("split", "evaluation"))
@@ -109,19 +109,22 @@ class Benchmark(Strict):
 
     @property
     def definition(self) -> Definition:
-        """The definition of the metrics; only lists of another system can have ranks with gaps."""
+        """The metric definition.
+
+        Only lists from another system can have ranks with gaps.
+        """
         definition = self.evaluation.resolve()
         lists = any(isinstance(model, ListsModel) for model in self.models)
         return definition if lists else definition.without_ranks()
 
     @property
     def switches(self) -> tuple[SwitchModel, ...]:
-        """The models that switch between others."""
+        """The models which switch between others."""
         return tuple(model for model in self.models if isinstance(model, SwitchModel))
 
     @property
     def curve_models(self) -> tuple[ModelConfig, ...]:
-        """The models that have a learning curve of their own, if the file asks for curves."""
+        """The models with a learning curve of their own."""
         return tuple(
             model for model in self.models if model.measured and not isinstance(model, SwitchModel)
         )
@@ -157,9 +160,10 @@ WITHOUT_VECTORS = (ItemKnnModel, ListsModel, PublishedModel, RandomModel, Scores
 def make_retrieved_models(
     retrieval: Retrieval | None, models: tuple[ModelConfig, ...]
 ) -> tuple[ModelConfig, ...]:
-    """Return a model `model.index` for each index of each model that the section `retrieval` names.
+    """Return a model for each index and model in `retrieval`.
 
-    Models that a document holds already, because it was written from a benchmark, are not made again.
+    It is called `model.index`. A document written from a benchmark already holds these models; they are not
+    made again.
     """
     if retrieval is None:
         return ()
@@ -183,7 +187,7 @@ def make_retrieved_models(
 
 
 def _retrieval_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return what lists through indexes need and the rest of the file lacks: (is wrong, message)."""
+    """Return mistakes in lists through indexes: (is wrong, message)."""
     retrieval, evaluation = benchmark.retrieval, benchmark.evaluation
     retrieved = [model for model in benchmark.models if isinstance(model, RetrievedModel)]
     if not retrieved:
@@ -218,7 +222,7 @@ def _retrieval_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
 
 
 def _history_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return models that are shown rows which the file measures: (is wrong, message)."""
+    """Return models which see measured rows: (is wrong, message)."""
     return [
         (
             model.shows_validation and "valid" in benchmark.evaluation.parts,
@@ -230,7 +234,7 @@ def _history_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
 
 
 def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return what comparisons and regressions need and the rest of the file lacks: (is wrong, message)."""
+    """Return mistakes in comparisons and regressions: (is wrong, message)."""
     comparisons, evaluation = benchmark.comparisons or Comparisons(), benchmark.evaluation
     wanted = bool(benchmark.comparisons or benchmark.regressions)
     compared = comparisons.metrics or evaluation.all_metrics
@@ -259,7 +263,7 @@ def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
 
 
 def _open_loop_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return settings of the closed and of the open loop that cannot go together: (is wrong, message)."""
+    """Return conflicts between closed and open loop: (is wrong, message)."""
     dataset, split = benchmark.dataset, benchmark.split
     given, divided = split.holdout == "given", dataset.closed_loop == "split"
     has_open_loop = dataset.is_table or dataset.reader in ("world", *CLOSED_LOOP_READERS)
@@ -281,7 +285,7 @@ def _open_loop_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
 
 
 def _curve_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return what learning curves need and the rest of the file lacks: (is wrong, message)."""
+    """Return mistakes around learning curves: (is wrong, message)."""
     split, parts = benchmark.split, benchmark.evaluation.parts
     if benchmark.evaluation.learning_curve is None:
         return []
@@ -299,7 +303,7 @@ def _curve_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
 
 
 def _switch_mistakes(benchmark: Benchmark, switch: SwitchModel) -> list[tuple[bool, str]]:
-    """Return what a switch needs and the rest of the file lacks: (is wrong, message)."""
+    """Return mistakes around a switch: (is wrong, message)."""
     curve, where = benchmark.evaluation.learning_curve, f"models.{switch.name}"
     if curve is None:
         return [(True, f"{where}: a switch needs evaluation.learning_curve")]
@@ -331,7 +335,7 @@ def _switch_mistakes(benchmark: Benchmark, switch: SwitchModel) -> list[tuple[bo
 
 
 def _search_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return what a search needs and the rest of the file lacks: (is wrong, message)."""
+    """Return mistakes in the search: (is wrong, message)."""
     search = benchmark.search
     if search is None:
         return []
@@ -345,7 +349,10 @@ def _search_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
 
 
 def _fold_in_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return models whose item vectors alone rank nobody in this split: (is wrong, message)."""
+    """Return item vectors without users to rank: (is wrong, message).
+
+    Such a model needs a split with held-out users.
+    """
     alone = [m for m in benchmark.models if isinstance(m, EmbeddingsModel) and m.users is None]
     return [
         (
@@ -357,7 +364,7 @@ def _fold_in_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
 
 
 def _paradox_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return what the search for paradoxes needs and the file lacks: (is wrong, message)."""
+    """Return mistakes in the search for paradoxes: (is wrong, message)."""
     paradoxes, evaluation = benchmark.paradoxes, benchmark.evaluation
     if paradoxes is None:
         return []

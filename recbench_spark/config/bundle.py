@@ -1,4 +1,4 @@
-"""Description of a submission bundle: its predictions or rankings, benchmark, author and search."""
+"""Describe a submission bundle: its content, benchmark, author and search."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from recbench_spark.models.settings import Provenance
 
 
 class Bundle(Strict):
-    """The file `bundle.json` of a bundle.
+    """The file `bundle.json`: a submission and how it was made.
 
     `task`: for `predictions`, `predictions.parquet` holds user_id, item_id, prediction and, with folds,
-    `fold`; for `rankings`, `lists.parquet` holds user_id, item_id, rank. `method`: the one name of the
-    method. `log_id`, `split`: of the log that it was made on. `rows`: number of rows of the file;
-    `content`: a hash of them in any order. `digest`: a hash of all other keys, `content` among them, and so
-    of the rows; it detects accidents. It is no signature: whoever packs a bundle can name anybody as `who`.
-    Format 1 has no digest.
+    `fold`; for `rankings`, `lists.parquet` holds user_id, item_id, rank. `method`: the method's one name.
+    `log_id`, `split`: the log and split behind the file. `rows`: number of rows in the file; `content`:
+    their hash, in any order. `digest`: a hash over all other keys, `content` among them, and so over the
+    rows; it detects accidents. It is no signature: whoever packs a bundle can name anybody as `who`. Format
+    1 has no digest.
     """
 
     format: Literal[1, 2] = 2
-    """Version of the form of the file."""
+    """Version of the file's form."""
     name: Name
     """Name of the submission."""
     task: Literal["predictions", "rankings"]
@@ -32,21 +32,21 @@ class Bundle(Strict):
     """Role of the person who ran the method."""
     method: Annotated[str, Field(min_length=1)]
     kind: str = "unknown"
-    """Kind of the model, where it is one of this package."""
+    """Kind of model, where this package has it."""
     settings: dict[str, bool | int | float | str | dict[str, float] | None] = {}
     """Settings of the fit."""
     dims: int | None = None
-    """Length of the vectors, where the method has some."""
+    """Length of the vectors, if the method has any."""
     benchmark: Name
-    """Name of the benchmark file."""
+    """Name in the benchmark file."""
     log_id: str
     split: str
     provenance: Provenance = Provenance()
-    """Origin of the figure, and the search behind it."""
+    """Where the figure comes from, and the search behind it."""
     rows: Annotated[int, Field(ge=1)]
     content: str
     code_version: str
-    """Version of the code that packed the bundle."""
+    """Version of the code which packed the bundle."""
     digest: str | None = None
 
     @model_validator(mode="after")
@@ -57,5 +57,8 @@ class Bundle(Strict):
 
     @property
     def evidence(self) -> str:
-        """Name of the bundle on a board: its digest, or for format 1 the hash of its rows."""
+        """The bundle's name on a board: its digest.
+
+        Format 1 has none, and takes the hash of its rows.
+        """
         return f"bundle {self.digest or self.content}"

@@ -1,4 +1,4 @@
-"""Settings of the section `evaluation`: metrics, candidates and corrections."""
+"""Settings in the section `evaluation`: metrics, candidates and corrections."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from recbench_spark.errors import ConfigError, show_value
 
 
 class Slice(Strict):
-    """A label for each truth item; metrics are computed for each value of the label.
+    """A label for truth items. Metrics are computed by label.
 
-    `popularity` (head, torso, tail, cold) and `cold_user` always exist; `column` names an attribute of the
-    log, or of the users' or items' table at `path`.
+    `popularity` (head, torso, tail, cold) and `cold_user` always exist; `column` names an attribute in the
+    log, or in the users' or items' table at `path`.
     """
 
     key: Name
-    """Name of the slice in tables and reports."""
+    """The slice's name in tables and reports."""
     of: Literal["popularity", "cold_user", "log", "users", "items"]
-    """Source of the labels: popularity of the item, users new to training, the log, a table of users or
-    of items."""
+    """Where the labels come from: an item's popularity, users new to training, the log, or a table of users
+    or items.
+    """
     column: str | None = None
     """Column with the labels, for `log`, `users` and `items`."""
     path: Location | None = None
@@ -41,28 +42,30 @@ class Slice(Strict):
 
 
 class Bootstrap(Strict):
-    """Resampling of users for the intervals."""
+    """Resampling of users for confidence intervals."""
 
     replicates: Annotated[int, Field(ge=0, le=100_000)] = 1000
     """Number of resamplings; 0 gives no interval."""
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     """Coverage of the intervals."""
     seed: Seed = 42
-    """Seed of the resampling."""
+    """Seed for resampling."""
 
 
 class CandidateDraw(Strict):
-    """Sampled candidates (definition.candidates uniform or popularity): their number, and the seed.
+    """Number and seed of sampled candidates.
 
-    `per`: `n` items for each user, or for each of the user's held-out items. `estimators`: names of the
-    corrections that stand beside the raw values of uniform draws (see `analyses.sampling.kernels.sampled`).
+    They apply where definition.candidates is uniform or popularity.
+
+    `per`: `n` items for each user, or for each held-out item. `estimators`: the corrections beside the raw
+    values under uniform draws (see `analyses.sampling.kernels.sampled`).
     """
 
     n: Count = 100
-    """Number of items that are drawn."""
+    """Number of items to draw."""
     per: Literal["user", "positive"] = "user"
     seed: Seed = 42
-    """Seed of the draws, by hash."""
+    """Seed for the draws, by hash."""
     estimators: tuple[DrawEstimator, ...] = (
         "rank_estimate",
         "monotone_least_squares",
@@ -71,7 +74,7 @@ class CandidateDraw(Strict):
     )
 
     def add_to(self, definition: Definition) -> Definition:
-        """Return the definition with this draw in words, where its candidates are drawn.
+        """Return the definition; sampled candidates get this draw in words.
 
         >>> CandidateDraw(n=10).add_to(Definition(candidates="uniform")).describe()
         'v1;candidates=uniform;draw=10 a user without replacement, seed 42'
@@ -87,13 +90,15 @@ DEFAULT_METRICS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg", "au
 
 
 class Propensities(Strict):
-    """Chances that an item was shown, from the training part (`analyses.exposure.kernels.propensities`).
+    """Estimates of the chance to be shown, for each item.
 
-    `law`: the way to find the exponent. `scale`: powers are known up to a factor; make the largest 1, or
-    their sum the interactions of a mean user. `floor`: smaller values are raised to it, and values above 1
-    lowered to 1. `given`: a table (item_id, propensity) at `path`. `true`: those of the generated world.
-    `logistic_regression`: on tables of features, (item_id, numbers ...) and (user_id, numbers ...), one
-    or both; `rate`: the share of the cells outside the log that it is fitted to.
+    They come from the training part (`analyses.exposure.kernels.propensities`).
+
+    `law`: how to find the exponent. `scale`: powers are known up to a factor; make the largest 1, or make
+    their sum a mean user's interactions. `floor`: smaller values are raised to it, and values above 1
+    lowered to 1. `given`: a table (item_id, propensity) at `path`. `true`: those in the generated world.
+    `logistic_regression`: on feature tables, (item_id, numbers ...) and (user_id, numbers ...), one or
+    both; `rate`: its fit samples this share of cells outside the log.
     """
 
     method: Literal[
@@ -106,7 +111,7 @@ class Propensities(Strict):
         "given",
         "true",
     ] = "power_law"
-    """Way to compute the chances; see the list above."""
+    """How to compute the chances; see the list above."""
     law: Literal["approximate", "exact"] = "approximate"
     scale: Literal["as_is", "largest", "interactions"] = "as_is"
     floor: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -132,21 +137,22 @@ class Propensities(Strict):
 
     @property
     def name(self) -> str:
-        """The method and the settings that differ from the defaults, as in the column `method`."""
+        """The method and all changed settings, for the column `method`."""
         changed = self.model_dump(exclude_defaults=True, exclude={"method"})
         return ";".join([self.method, *(f"{key}={value}" for key, value in changed.items())])
 
 
 class Strata(Strict):
-    """Strata of items by propensity, Q1 the least shown (see `analyses.sampling.kernels.strata`).
+    """Groups of items by propensity; Q1 is shown least.
 
-    The slice `stratum` is that of the first number.
+    See `analyses.sampling.kernels.strata`. The slice `stratum` has the first number of strata.
     """
 
     kind: Literal["equal_mass", "equal_count", "equal_width"] = "equal_mass"
-    """Strata of equal propensity mass, of equal numbers of items, or of equal width. Items of one
-    propensity share a stratum; equal mass and count cut where the running total, from the least shown items
-    on, is nearest to its share of the whole, of two equally near places at the lower one."""
+    """Strata with equal propensity mass, with equally many items, or with equal width. Items with one
+    propensity share a stratum. Equal mass and count cut where the running total, from the least shown items
+    on, is nearest to its share of the whole; between two equally near places, the lower one wins.
+    """
     n: tuple[Annotated[int, Field(ge=2, le=10)], ...] = (2,)
     """Numbers of strata; each gives an estimate of its own."""
 
@@ -159,21 +165,21 @@ class Strata(Strict):
 
 
 class Exposure(Strict):
-    """Estimates that correct for what a recommender exposed (see `analyses.exposure.kernels.exposure`).
+    """Corrections of metrics for what a recommender exposed.
 
-    Under chances `ips` is unbiased for sums (hits, precision, DCG). Weighted NDCG is not, and can be
-    farther from the truth than the holdout: its ideal list holds only what was shown. `ips_pooled` divides
-    the weighted DCG of all users by the ideal of a user with the mean number of relevant items, which is
-    estimated in the same way.
+    See `analyses.exposure.kernels.exposure`. Under chances, `ips` is unbiased for sums (hits, precision,
+    DCG). Weighted NDCG is not, and can be farther from the truth than the holdout: its ideal list holds
+    only what was shown. `ips_pooled` divides the weighted DCG over all users by a user's ideal at the mean
+    number of relevant items, estimated in the same way.
 
-    `clip`, `switch`, `shrink`: settings of clipped_ips, switch_dr and dros. `without_most_popular`: the
-    share of the items, most popular first, that the slice `most_popular` leaves out or keeps alone; 0:
-    no such slice. `rewards`: a table (item_id[, user_id], reward) of a model's chances that an item is
-    liked, for dm, dr, switch_dr and dros.
+    `clip`, `switch`, `shrink`: settings for clipped_ips, switch_dr and dros. `without_most_popular`: the
+    share of items, most popular first, which the slice `most_popular` leaves out or keeps alone; 0: no such
+    slice. `rewards`: a table (item_id[, user_id], reward) with a model's chances that an item is liked, for
+    dm, dr, switch_dr and dros.
     """
 
     propensities: Propensities = Propensities()
-    """Chances that an item was shown."""
+    """Chances with which each item was shown."""
     estimators: tuple[ExposureEstimator, ...] = (
         "ips",
         "clipped_ips",
@@ -181,7 +187,7 @@ class Exposure(Strict):
         "snips_global",
         "stratified",
     )
-    """Corrections that stand beside every number, in the column `estimator`."""
+    """Corrections beside every number, in the column `estimator`."""
     clip: Annotated[float, Field(gt=0)] = 100.0
     switch: Annotated[float, Field(gt=0)] = 100.0
     shrink: Annotated[float, Field(gt=0)] = 100.0
@@ -200,59 +206,58 @@ class Exposure(Strict):
 
 
 EXPOSURE_SLICES = ("stratum", "most_popular")
-"""Keys of the slices that `evaluation.exposure` adds."""
+"""Keys of the slices which `evaluation.exposure` adds."""
 
 
 CURVE_METRIC, MANDCG = "ndcg", "mandcg"
-"""The metric along a learning curve that decides between two models, and its mean over the points."""
+"""The metric along a learning curve which decides between two models, and its mean over the points."""
 
 MAX_CURVE_SUMS = 1 << 24
-"""Most columns times replicates of the learning curves of a model: 256 MiB of sums in a task."""
+"""Limit on columns times replicates in one model's learning curves: 256 MiB of sums in a task."""
 
 RATING_METRICS = ("rmse", "mse", "mae")
-"""Metrics of predicted ratings where `metrics` is not set."""
+"""Metrics for predicted ratings where `metrics` is not set."""
 
 RANKING_ONLY = (
     "curve", "preset", "candidates_path", "features", "multiverse", "exposure", "uncut", "learning_curve",
 )  # fmt: skip
-"""Settings that have a meaning only for the task `ranking`."""
+"""Settings which mean something only for the task `ranking`."""
 
 
 class Evaluation(Strict):
-    """Settings of the measurement: metrics, cut-offs, definition, slices.
+    """Metrics to compute: their names, cut-offs, definition and slices.
 
-    `metrics`: names, or names with a cut-off such as `ndcg@10`, which is then one of `k`.
-    `features`: a table (item_id, vector) of item features, for the metric `diversity`.
-    `multiverse`: also measure under every defensible definition (`evaluation.multiverse`).
-    `exposure`: estimates that correct for what was shown, by propensities of the items.
-    `task`: rank items, or predict the ratings of held-out rows (`metrics` are then rmse, mse, mae ...).
-    `uncut`: count all ranks; false: only up to the largest k, several times faster on large catalogues,
-    with the same values at every k and none over the whole ranking.
-    `learning_curve`: also measure held-out users after 1, 2, ... given ratings.
+    `metrics`: names, or names with a cut-off such as `ndcg@10`, which then joins `k`. `features`: a table
+    (item_id, vector) with item features, for the metric `diversity`. `multiverse`: also measure under every
+    defensible definition (`evaluation.multiverse`). `exposure`: estimates corrected for what was shown, by
+    item propensities. `task`: rank items, or predict the ratings in held-out rows (`metrics` are then rmse,
+    mse, mae ...). `uncut`: count all ranks; false: only up to the largest k, several times faster on large
+    catalogues, with the same values at every k and none over the whole ranking. `learning_curve`: also
+    measure held-out users after 1, 2, ... given ratings.
     """
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
     k: tuple[int, ...] = (1, 3, 5, 10, 20)
-    """Cut-offs: lists are looked at up to rank k."""
+    """Cut-offs: metrics look at lists up to rank k."""
     curve: bool = False
     """Measure at every cut-off from 1 to the largest k."""
     parts: tuple[Name, ...] = ("test",)
-    """Held-out parts that are measured: test, valid, open_loop, or parts of the split."""
+    """Held-out parts to measure: test, valid, open_loop, or parts of the split."""
     preset: str | None = None
     """Library whose numbers are reproduced, such as `recbole`; see the presets."""
     definition: dict[str, Any] = {}
-    """Axes of the definition that replace those of the preset, such as `{gain: exponential}`."""
+    """Axes which replace the preset's own in the definition, such as `{gain: exponential}`."""
     candidates_path: Location | None = None
-    """Table (user_id, item_id) of the ranked items, for `definition.candidates: given`."""
+    """Table (user_id, item_id) with the items to rank, for `definition.candidates: given`."""
     features: Location | None = None
     draw: CandidateDraw = CandidateDraw()
-    """Settings of drawn candidates, for `definition.candidates` uniform or popularity."""
+    """Settings for drawn candidates, for `definition.candidates` uniform or popularity."""
     slices: tuple[Slice, ...] = (Slice(key="popularity", of="popularity"),)
-    """Groups of users or items for which every metric is computed again."""
+    """Groups of users or items; every metric is computed for each again."""
     bootstrap: Bootstrap = Bootstrap()
     """Resampling for the confidence intervals."""
     user_metrics: bool = True
-    """Store the value of every user too; comparisons need it."""
+    """Store every user's value too; comparisons need it."""
     multiverse: bool = False
     exposure: Exposure | None = None
     uncut: bool = True
@@ -264,7 +269,7 @@ class Evaluation(Strict):
     @model_validator(mode="before")
     @classmethod
     def _fill_rating_metrics(cls, document: Any) -> Any:
-        """Fill in the metrics of predicted ratings where the file does not set them."""
+        """Fill in default metrics for predicted ratings."""
         if not isinstance(document, dict) or document.get("task") != "rating":
             return document
         return {"metrics": RATING_METRICS, "slices": (), **document}
@@ -272,7 +277,10 @@ class Evaluation(Strict):
     @model_validator(mode="before")
     @classmethod
     def _read_metric_names(cls, document: Any) -> Any:
-        """Give metrics our names, and take cut-offs such as that of `ndcg@10` into `k`."""
+        """Give metrics our names, and move cut-offs into `k`.
+
+        For example, `ndcg@10` becomes `ndcg`, and `k` gets a 10.
+        """
         names = document.get("metrics") if isinstance(document, dict) else None
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
             return document
@@ -350,22 +358,22 @@ class Evaluation(Strict):
 
     @property
     def all_metrics(self) -> tuple[str, ...]:
-        """The metrics of users and lists that a night publishes; MANDCG follows from a learning curve."""
+        """The published metrics; a learning curve adds MANDCG."""
         return (*self.metrics, MANDCG) if self.learning_curve else self.metrics
 
     @property
     def cutoffs(self) -> tuple[int, ...]:
-        """The cut-offs; every cut-off from 1 to max(k) where the whole curve is kept."""
+        """The cut-offs; with `curve`, all from 1 to max(k)."""
         return tuple(range(1, max(self.k) + 1)) if self.curve else self.k
 
     def resolve(self) -> Definition:
-        """Return the definition: the preset, with single axes replaced, and the draw of candidates."""
+        """Return the definition: preset, replaced axes and draw."""
         return self.draw.add_to(make_definition(self.preset, self.definition))
 
 
 @dataclass(frozen=True)
 class Views:
-    """Settings of the metrics by bin: bins of equal mass, thresholds, false-positive rates."""
+    """Settings for metrics by bin: equal-mass bins, thresholds, false-positive rates."""
 
     quantiles: int = 10
     thresholds: tuple[float, ...] = (0.5,)
@@ -375,7 +383,7 @@ class Views:
         """Check the settings.
 
         Raises:
-            ConfigError: a value that is no number, or outside of its range.
+            ConfigError: a value is no number, or out of range.
         """
         if not _are_numbers([self.quantiles]) or self.quantiles != int(self.quantiles):
             raise ConfigError(f"quantiles is {show_value(self.quantiles)}", "give a whole number from 1 on")
@@ -393,7 +401,7 @@ class Views:
 
 
 def _are_numbers(values: object) -> bool:
-    """Return whether a value is a tuple or list of finite numbers."""
+    """Return whether a value is a list of finite numbers."""
     numbers = values if isinstance(values, tuple | list) else [None]
     plain = (isinstance(number, Real) and not isinstance(number, bool) for number in numbers)
     return all(plain) and all(map(math.isfinite, numbers))

@@ -1,4 +1,7 @@
-"""The default gate on the age of a log: one that grows, and stopped, is not scored as tonight's."""
+"""Warn by default when a growing log has stopped.
+
+Otherwise a report would show old rows as tonight's.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,21 @@ AGE_FACT = "newest_age_days"
 """Fact: days from the log's newest row to the end of the night's day."""
 
 PERIODS, DAYS = 2, 2.0
-"""The age that is allowed: so many lengths of the period, and so many days where there is none."""
+"""The allowed age: this many period lengths, or this many days without a period."""
 
 
 def make_age_gate(split: Split) -> Gate:
-    """Return the gate that warns of a log that has stopped."""
+    """Return the gate which warns when a log has stopped."""
     length = split.length if split.holdout == "period" else None
     days = PERIODS * seconds(length) / UNITS["d"] if length else DAYS
     return Gate(fact=AGE_FACT, part="log", above=days, action="warn")
 
 
 def grows(benchmark: Benchmark) -> bool:
-    """Return whether a file says that its log grows: by `{logical_date}`, or by the last period of a table.
+    """Return whether a file's log grows.
 
-    Published data sets have readers of their own, and never grow.
+    It does if the file uses `{logical_date}`, or measures the last period in a table. Published data sets
+    have readers of their own, and never grow.
     """
     dataset, split = benchmark.dataset, benchmark.split
     texts = (dataset.path, dataset.until, *dataset.options.values(), split.start)
@@ -37,7 +41,10 @@ def grows(benchmark: Benchmark) -> bool:
 
 
 def gates_with_age(benchmark: Benchmark) -> tuple[Gate, ...]:
-    """Return the gates of a file, and the default one for a log that grows, unless the file has its own."""
+    """Return a file's gates.
+
+    A growing log also gets the default age gate, unless the file has its own.
+    """
     gates = benchmark.gates
     if not grows(benchmark) or any(gate.fact == AGE_FACT for gate in gates):
         return gates

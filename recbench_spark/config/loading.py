@@ -1,4 +1,7 @@
-"""Loading of a benchmark file, with `--set a.b=value` applied, into a checked benchmark."""
+"""Load and check a benchmark file, changed by `--set`.
+
+Each `--set a.b=value` replaces one value.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,35 @@ from recbench_spark.core.strict_settings import parse, shorten
 from recbench_spark.errors import ConfigError, nearest
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
-"""Named files; in a checkout links to folders of `conf/`, in a wheel copies of them."""
+"""Named files: in a checkout links to folders in `conf/`, in a wheel copies."""
 
 BENCHMARKS = CONF / "benchmarks"
 
 
 def load_benchmark(source: str, overrides: Sequence[str] = ()) -> Benchmark:
-    """Load a benchmark file by path, or by its name under conf/benchmarks, with `a.b=value` replaced."""
+    """Load a benchmark file by path or name.
+
+    Names are those in conf/benchmarks. Each override `a.b=value` replaces a value.
+    """
     path = find_benchmark(source)
     remember_folder(path)
     return make_benchmark(read_yaml(path, "see conf/benchmarks/demo.yaml"), overrides, str(path))
 
 
 def make_benchmark(document: dict[str, Any], overrides: Sequence[str], where: str) -> Benchmark:
-    """Make a benchmark from keys and values, with `a.b=value` replaced; `where` names them in errors."""
+    """Make a benchmark from keys and values.
+
+    Each override `a.b=value` replaces one. Errors call the document `where`.
+    """
     for override in overrides:
         _apply_override(document, override)
     return parse(Benchmark, document, where)
 
 
 def find_benchmark(source: str) -> Path:
-    """Return the file of a path, or of a name under conf/benchmarks.
+    """Return a benchmark file by path or name.
+
+    Names are those in conf/benchmarks.
 
     Raises:
         ConfigError: there is no such file.
@@ -43,7 +54,7 @@ def find_benchmark(source: str) -> Path:
 
 
 def find_file(source: str, folder: Path, kind: str) -> Path:
-    """Return the file of a path, or of a name in a folder of conf.
+    """Return a file by path, or a folder's by name.
 
     Raises:
         ConfigError: there is no such file; the message names its kind.
@@ -63,11 +74,11 @@ def _is_file(path: Path) -> bool:
 
 
 def read_yaml(path: Path, example: str) -> dict[str, Any]:
-    """Read the keys and values of a YAML file.
+    """Read keys and values from a YAML file.
 
     Args:
-        path: path of the file.
-        example: the place of a correct file, for the hint.
+        path: the file's path.
+        example: where a correct file is, for the hint.
 
     Raises:
         ConfigError: the file cannot be read, is not YAML, or holds no keys and values.
@@ -87,7 +98,7 @@ def read_yaml(path: Path, example: str) -> dict[str, Any]:
 
 
 def _apply_override(document: dict[str, Any], override: str) -> None:
-    """Set one `a.b.0.c=value`; the value is read as YAML."""
+    """Set one `a.b.0.c=value`, whose value is YAML."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {shorten(key)}: expected KEY=VALUE", "e.g. --set split.seed=7")
@@ -118,7 +129,10 @@ def _descend(place: Any, step: str, key: str) -> Any:
 
 
 def _find_entry(place: list[Any], step: str, key: str) -> int:
-    """Return the position of a list entry by its number or, for models and slices, by its name."""
+    """Return a list entry's position by number or name.
+
+    Only models and slices have names.
+    """
     names = [entry.get("name", entry.get("key")) for entry in place if isinstance(entry, dict)]
     if step in names:
         return names.index(step)

@@ -1,11 +1,11 @@
-"""Placeholders `{logical_date}` in paths and days of a benchmark file, filled in before anything is read.
+"""Fill `{logical_date}` into paths and days of a benchmark.
 
     models: [{name: ours, kind: lists, path: "s3://team/lists/{logical_date}"}]
     dataset: {path: "/logs/{logical_date:%Y/%m/%d}", until: "{logical_date}"}
     split: {holdout: period, start: "{logical_date}", length: 1d}
 
-`{logical_date}` becomes 2026-01-31. A format after a colon is one of strftime, for whole days only.
-Patterns of Hadoop, such as `{a,b}`, stay as they are.
+This happens before anything is read. `{logical_date}` becomes 2026-01-31. A format after a colon is one for
+strftime, for whole days only. Hadoop's patterns, such as `{a,b}`, stay as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ S = TypeVar("S", bound=Strict)
 PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)(?::([^{}]*))?\}")
 KNOWN_NAMES = ("logical_date",)
 DIRECTIVES = set("YymdjGVu")
-"""Directives of strftime that give a day in digits, the same in every language."""
+"""Directives for strftime which give a day in digits, the same in every language."""
 
 DATASET_FIELDS = ("path", "until", "options")
 EVALUATION_FIELDS = ("candidates_path", "features")
@@ -32,10 +32,12 @@ PROPENSITY_FIELDS = ("path", "item_features", "user_features")
 
 
 def fill_placeholders(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
-    """Return the benchmark with every placeholder filled in, and the default gate of a log that grows.
+    """Return the benchmark with placeholders filled in.
+
+    A growing log also gets its default age gate.
 
     Raises:
-        ConfigError: a placeholder or format is unknown, or there is a placeholder and no night (None).
+        ConfigError: a placeholder or format is unknown, or a placeholder has no night to name (None).
     """
 
     def fill(section: S, names: Sequence[str], where: str) -> S:
@@ -69,7 +71,10 @@ def fill_placeholders(benchmark: Benchmark, logical_date: date | None) -> Benchm
 
 
 def _fill_start(split: Split, dataset: Dataset, day: date | None) -> Split:
-    """Return the split with its `start` in UTC: a day begins at midnight of the dataset's zone."""
+    """Return the split with its `start` in UTC.
+
+    A day begins at midnight in the dataset's zone.
+    """
     if not isinstance(split.start, str):
         return split
     start = _fill_value(split.start, day, "split.start")
@@ -113,9 +118,9 @@ def _format_day(day: date, style: str | None, what: str) -> str:
 
 
 def log_end_micros(dataset: Dataset) -> int | None:
-    """Return the end of the log in microseconds UTC: the end of the day `dataset.until` in its zone.
+    """Return the log's end in microseconds UTC, or None.
 
-    None: the log has no end.
+    It is the end of the day `dataset.until` in the dataset's zone. None: the log has no end.
 
     Raises:
         ConfigError: `until` is not a day.

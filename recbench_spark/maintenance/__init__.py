@@ -1,1 +1,1 @@
-"""Maintenance of a warehouse: retention of files and rows, compaction, removal of unfinished runs."""
+"""Keep a warehouse small: retention, compaction, removal of unfinished runs."""

@@ -1,4 +1,7 @@
-"""Keep a warehouse small and fast: retention, compaction, removal of the remains of killed runs."""
+"""Keep a warehouse small and fast.
+
+Retention removes old results, compaction joins small files, and leftovers from killed runs go.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,21 @@ from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.object_access import map_together
 
 LARGE_RESULTS = ("rankings", "user_metrics", "curve_values", "curve_rankings")
-"""Tables with a row for each user and run. Metrics and checks of an old night are small and stay."""
+"""Tables with a row for each user and run. Metrics and checks are small and stay, however old the night."""
 
 
 @dataclass(frozen=True)
 class OldResults:
-    """Runs and splits that retention removes."""
+    """Runs and splits for retention to remove."""
 
     runs: tuple[str, ...]
     splits: tuple[str, ...]
 
 
 def find_old_results(store: FileTables, before: date, keep: Sequence[date] = ()) -> OldResults:
-    """Return runs of earlier nights that have rows of users, and splits that only such runs have used.
+    """Return earlier runs with user rows, and their own splits.
 
-    The driver holds names of runs and splits, no row for a user.
+    Such a split has no kept run. The driver holds names of runs and splits, and no row for a user.
     """
     known, kept, used = set[str](), set[str](), dict[str, bool]()
     for row in store.rows(RUNS, [], ["run_id", "split_id", "logical_date"]):
@@ -42,7 +45,7 @@ def find_old_results(store: FileTables, before: date, keep: Sequence[date] = ())
 
 
 def list_known(store: FileTables, table: Table) -> set[str]:
-    """Return the values of the partition column of a table; none where there is no such table."""
+    """Return a table's partition values; none without the table."""
     return store.list_values(table, table.partition_by[0]) if store.exists(table.name) else set()
 
 

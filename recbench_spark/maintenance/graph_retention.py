@@ -1,8 +1,8 @@
-"""Retention of the files of graphs and of models over them, and of the vectors of layers.
+"""Remove old graph files, models over graphs, and layer vectors.
 
-Files of a split's graph are removed with the split. Files of a graph from an edge list are removed if
-nothing has used them since the first night that is kept: each use updates the time of the graph's manifest
-and of a model's note. Files that a run may be using stay (`maintenance/retention.py`).
+A split's graph goes with its split. A graph from an edge list goes if nothing has used it since the first
+kept night: each use updates the time on the graph's manifest and on a model's note. Files stay while a run
+may be using them (`maintenance/retention.py`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from recbench_spark.storage.uris import join_uri, relative_place
 
 @dataclass(frozen=True)
 class OldGraphs:
-    """Graph files and vectors that retention removes.
+    """Graph files and vectors for retention to remove.
 
     Attributes:
-        folders: folders of graphs and of models, in `graph_files`.
-        models: models of edge lists whose layers are removed; their embeddings stay.
-        size: bytes of the folders.
+        folders: folders of graphs and models, in `graph_files`.
+        models: models on edge lists whose layers are removed; their embeddings stay.
+        size: bytes in the folders.
     """
 
     folders: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class OldGraphs:
 
 
 def find_old_graphs(root: str, rule: RetentionRule) -> OldGraphs:
-    """Return the folders that no kept night needs, of the warehouse at `root`."""
+    """Return the warehouse's graph folders which no kept night needs."""
     files = join_uri(root, FOLDER)
     sizes = find_old_folders(root, FOLDER, 2, rule)
     names = tuple(relative_place(place, files) for place in sizes)
@@ -52,9 +52,9 @@ def find_old_graphs(root: str, rule: RetentionRule) -> OldGraphs:
 
 
 def drop_old_graphs(store: FileTables, old: OldGraphs) -> None:
-    """Delete old graphs, rows of layers first, so that no model without files appears complete.
+    """Delete old graphs, except those a run now uses.
 
-    Those that a run has begun to use stay.
+    Layer rows go first, so that a model without files never looks complete.
     """
     in_use = store.find_use_time(MAX_NIGHT_SECONDS)
     places = find_unused((join_uri(store.root, FOLDER, name) for name in old.folders), in_use)
@@ -68,17 +68,17 @@ def drop_old_graphs(store: FileTables, old: OldGraphs) -> None:
 
 
 def _last_layer(place: str) -> int:
-    """Return the layer of a model whose vectors are its result and are kept like embeddings."""
+    """Return a model's output layer, which is kept like embeddings."""
     note = read_note(place)
     assert note is not None
     return int(note["layers"]) + int(note["output"] == "embeddings")
 
 
 def compact_table(store: FileTables, name: str) -> bool:
-    """OPTIMIZE a table; return False for one whose files must stay as tasks wrote them, block by block.
+    """OPTIMIZE a table; return False if its files must stay.
 
-    A run over a graph identifies finished blocks by the names of files. So vectors of graph models are not
-    compacted, in `embeddings` either.
+    A run over a graph recognises finished blocks by file name. So vectors from graph models are never
+    compacted, not even in `embeddings`.
     """
     if name == GRAPH_VECTORS.name:
         return False

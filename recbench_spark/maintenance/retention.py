@@ -1,8 +1,8 @@
-"""Retention of folders that runs share, on any storage: find old ones and remove them.
+"""Find and remove old shared folders, on any storage.
 
-Nothing is removed that a living run may use: data used within a day or since the longest running job began,
-and data with a lease whose owner may be alive. All times are by the storage's clock. Remains of ended
-owners follow the same rule as the folder that they were making.
+Data stays while a living run may use it: if it was used within a day or since the longest running job
+began, or if it has a lease whose owner may be alive. All times are by the storage's clock. Work left by
+ended owners follows the same rule as the folder they were making.
 """
 
 from __future__ import annotations
@@ -36,24 +36,25 @@ MAX_NIGHT_SECONDS = 24 * 3600
 SHARED_FOLDERS = (
     FOLDER, f"{FOLDER}/models", FIT_FILES, f"{FIT_FILES}/logs", f"{FIT_FILES}/bundles", LAYOUTS,
 )  # fmt: skip
-"""Folders of a warehouse whose subfolders are each a graph, a model, a fit, a log, a bundle, or a log of
-auctions that is laid out."""
+"""Warehouse folders whose subfolders are each a graph, a model, a fit, a log, a bundle, or an auction log
+in its stored layout.
+"""
 
 USE_MARKS = (MANIFEST, NIGHT_NOTE, LAYOUT_MANIFEST, FACTS)
-"""Files of such folders that each use touches."""
+"""Files which each use touches in such a folder."""
 
 NO_SPLIT = 1 << 30
-"""Dashes of the names of split folders, where no folder belongs to a split."""
+"""More dashes than any name has, for places where no folder belongs to a split."""
 
 
 @dataclass(frozen=True)
 class RetentionRule:
-    """Rule of retention that decides which folders are old.
+    """The rule for which folders are old.
 
     Attributes:
-        splits: splits that stay; a folder of such a split stays with it.
-        before: the first night that is kept.
-        keep: earlier nights that are kept.
+        splits: splits that stay, and with them their folders.
+        before: the first night to keep.
+        keep: earlier nights to keep, too.
         in_use: seconds since 1970 by the storage's clock; data used later may be in use.
     """
 
@@ -66,7 +67,7 @@ class RetentionRule:
     def read(
         cls, store: FileTables, before: date, keep: Sequence[date], doomed: Collection[str]
     ) -> RetentionRule:
-        """Return the rule for a warehouse; `doomed`: splits that will be removed."""
+        """Return a warehouse's rule; the splits in `doomed` will go."""
         existing = store.list_values(SPLITS, "split_id") if store.exists(SPLITS.name) else set()
         in_use = store.find_use_time(MAX_NIGHT_SECONDS)
         return cls(frozenset(existing - set(doomed)), before, tuple(keep), in_use)
@@ -74,7 +75,7 @@ class RetentionRule:
     def is_old(self, name: str, last_use: float, dashes: int) -> bool:
         """Return whether nobody needs a folder.
 
-        The name of a split's folder has `dashes`, and the id of the split before them.
+        A name with `dashes` or more is a split's folder, and begins with the split's id.
         """
         if last_use > self.in_use:
             return False
@@ -86,12 +87,12 @@ class RetentionRule:
 
 @dataclass
 class FolderUse:
-    """Times of the last use of a folder, and its bytes.
+    """A folder's last use, and its size.
 
     Attributes:
-        marked: time of the newest mark of use in it, in seconds since 1970; 0: it has none.
-        written: time of its newest file.
-        size: bytes of its files.
+        marked: time on its newest mark of use, in seconds since 1970; 0 without a mark.
+        written: time on its newest file.
+        size: bytes in its files.
     """
 
     marked: float = 0.0
@@ -107,12 +108,12 @@ class FolderUse:
 
     @property
     def last(self) -> float:
-        """Time of the last use; of the newest file where none was finished."""
+        """Time of last use; without marks, of the newest file."""
         return self.marked or self.written
 
 
 def read_use(*places: str) -> FolderUse:
-    """Return the last use of some folders or files, which need not exist."""
+    """Return the last use among places, which need not exist."""
     use = FolderUse()
     for entry in (entry for place in places for entry in stat_whole(place)):
         use.add(entry.name, entry)
@@ -120,13 +121,13 @@ def read_use(*places: str) -> FolderUse:
 
 
 def list_uses(root: str, room: str, pattern: re.Pattern[str], depth: int = 1) -> dict[str, FolderUse]:
-    """Return the folders in one of SHARED_FOLDERS, by place, and how each was used.
+    """Return a room's folders by place, with their use.
 
     Args:
-        root: folder or URI of the warehouse.
-        room: the one of SHARED_FOLDERS.
-        pattern: what the names of the folders match.
-        depth: 2: the folders inside its folders.
+        root: the warehouse's folder or URI.
+        room: one of SHARED_FOLDERS.
+        pattern: what folder names match.
+        depth: 1 for its own folders; 2 for those one level deeper.
     """
 
     def counts(names: Sequence[str]) -> bool:
@@ -139,16 +140,16 @@ def list_uses(root: str, room: str, pattern: re.Pattern[str], depth: int = 1) ->
 
 
 def find_old_folders(root: str, top: str, dashes: int, rule: RetentionRule) -> dict[str, int]:
-    """Return the old folders below one of a warehouse: their places in order, and their bytes.
+    """Return old folders and their bytes, sorted by place.
 
-    Leases and work folders of owners that have ended are among them, and on remote storage private folders,
-    which their owners may only read for long.
+    Among them are leases and work folders whose owners have ended. On remote storage, so are private
+    folders, which their owners may only read for long.
 
     Args:
-        root: folder or URI of the warehouse.
-        top: name of the folder. Its folders are fits, graphs or logs, and those of SHARED_FOLDERS hold
+        root: the warehouse's folder or URI.
+        top: name of the folder to search. It holds fits, graphs or logs, and each of SHARED_FOLDERS holds
             folders.
-        dashes: dashes in the name of a split's folder (`RetentionRule.is_old`); 1 in those that are held.
+        dashes: dashes in the folder name of a split (`RetentionRule.is_old`); 1 in the folders inside.
         rule: says which are old.
     """
     old = {}
@@ -165,27 +166,33 @@ def find_old_folders(root: str, top: str, dashes: int, rule: RetentionRule) -> d
 
 
 def find_old_fits(root: str, rule: RetentionRule) -> tuple[str, ...]:
-    """Return the folders of fits, their logs and bundles that no kept night needs.
+    """Return fit, log and bundle folders no kept night needs.
 
-    Files that a night fitted are removed with its split. Files of `recbench benchmark`, `recbench tune` and
-    of bundles are removed if nothing has written to them since the first night that is kept. Rows of `fits`
-    and `trials` stay.
+    Files from a night's fits are removed with its split. Files from `recbench benchmark`, `recbench tune` and
+    bundles are removed if nothing has written to them since the first kept night. Rows in `fits` and
+    `trials` stay.
     """
     return tuple(find_old_folders(root, FIT_FILES, 1, rule))
 
 
 def find_old_layouts(root: str, rule: RetentionRule) -> tuple[str, ...]:
-    """Return the folders of logs of auctions, and of their counts, that no replay has used lately."""
+    """Return folders of auction logs without recent replays.
+
+    Folders with their counts are among them.
+    """
     return tuple(find_old_folders(root, LAYOUTS, NO_SPLIT, rule))
 
 
 def find_unused(places: Iterable[str], in_use: float) -> list[str]:
-    """Return the folders that nobody has used after a time of the storage's clock, or makes now."""
+    """Return folders unused after `in_use` which nobody makes now."""
     return [place for place in places if read_use(place).last <= in_use and not is_held_within(place)]
 
 
 def remove_folders(places: Iterable[str], in_use: float) -> None:
-    """Remove the result of `find_old_folders`; a folder that a run has begun to use since then stays."""
+    """Remove old folders, except those in use since then.
+
+    `find_old_folders` returned the places.
+    """
     for place in find_unused(places, in_use):
         target = find_target(Path(place))
         if target is None:
@@ -195,13 +202,13 @@ def remove_folders(places: Iterable[str], in_use: float) -> None:
 
 
 def remove_private_files(root: str, in_use: float) -> int:
-    """Remove private files and folders of killed runs; return their number.
+    """Remove private files and folders of killed runs; count them.
 
-    Runs that came second left some, too. On object storage a folder that counts is named by
-    `current.txt` (`made_folders`) beside it.
+    Runs which came second left some, too. On object storage, `current.txt` (`made_folders`) names the one
+    private folder beside it that counts.
 
     Args:
-        root: folder or URI of the warehouse.
+        root: the warehouse's folder or URI.
         in_use: seconds since 1970 by the storage's clock; what was written later stays.
     """
     root, newest = arrow_uri(root), dict[str, float]()
@@ -218,6 +225,6 @@ def remove_private_files(root: str, in_use: float) -> int:
 
 
 def _is_named(place: str) -> bool:
-    """Return whether a private folder counts: `current.txt` beside it has its name."""
+    """Return whether `current.txt` beside a private folder names it."""
     folder, _, name = place.rpartition("/")
     return (read_bytes(join_uri(folder, CURRENT)) or b"").decode() == name

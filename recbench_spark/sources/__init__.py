@@ -1,1 +1,1 @@
-"""Logs and tables of other systems: what they look like, how they are read and checked."""
+"""Find, read and check logs and tables from other systems."""

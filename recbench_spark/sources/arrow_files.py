@@ -1,7 +1,7 @@
-"""Read whole tables of other systems in this process, and convert and check their columns.
+"""Read, convert and check whole tables in this process.
 
-For what only Spark can read (a catalog, storage that Hadoop alone knows, Delta features that `deltalake`
-does not know) the functions raise `FallbackToSpark`.
+The functions raise `FallbackToSpark` for what only Spark can read: a catalog, storage known to Hadoop
+alone, or Delta features unknown to `deltalake`.
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ def read_table(
     *,
     keeps: bool = False,
 ) -> pa.Table:
-    """Read a table at a path. Ids become text, and the metadata of their columns say how they were stored.
+    """Read a table at a path, with ids as text.
 
-    The columns of NUMBER_COLUMNS become float64, `rank` int64, `vector` lists of float32 (in text a JSON
-    array); other columns stay as they are. NULL stays NULL.
+    Metadata on id columns say how ids were stored. The columns in NUMBER_COLUMNS become float64, `rank`
+    int64, `vector` lists of float32 (in text a JSON array); other columns stay as they are. NULL stays
+    NULL.
 
     Raises:
         FallbackToSpark: only Spark reads it. MissingError: nothing is there. SchemaError: a column is
@@ -87,7 +88,7 @@ def check_table(
     columns: ColumnNames | None = None,
     keeps: bool = False,
 ) -> pa.Table:
-    """Convert and check a table; arguments and errors as `read_table`."""
+    """Convert and check a table, as `read_table` does."""
     where = f"{what} {path}"
     if columns is not None:
         stored = replace(stored, table=columns.rename(stored.table, what))
@@ -102,7 +103,7 @@ def check_table(
 
 
 def list_optional(what: str) -> Sequence[str]:
-    """Return columns that a table may lack, and that change results where it has them."""
+    """Return the optional columns which change a table's results."""
     return OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ())
 
 
@@ -115,16 +116,16 @@ def convert_columns(
     *,
     floats: Collection[str] | None = None,
 ) -> pa.Table:
-    """Convert columns by the meaning of their names, and collect what is wrong.
+    """Convert columns by the meaning of their names.
 
     Args:
         stored: the table.
         names: the columns.
-        where: name of the table in messages.
-        problems: what is wrong is added to it.
-        plain: columns of a text file whose bytes are checked.
-        floats: ids of a text file that are whole floats throughout, and become float64; None: all rows are
-            here, and say so.
+        where: the table's name in messages.
+        problems: collects what is wrong.
+        plain: columns in a text file whose bytes are checked.
+        floats: id columns in a text file which hold whole floats throughout, and become float64; None: all
+            rows are here, and say so.
     """
     fields, arrays = [], []
     for name in dict.fromkeys(names):
@@ -139,9 +140,9 @@ def convert_columns(
 
 
 def read_column_names(path: str) -> list[str]:
-    """Read the column names of a table at a path, without reading a row of Parquet or Delta.
+    """Read a table's column names without reading its rows.
 
-    Of a text file of more than COUNTED_BYTES bytes only the header is read.
+    In a text file larger than COUNTED_BYTES, only the header is read.
     """
     opened = open_pieces(path)
     if opened.line and opened.size <= COUNTED_BYTES:
@@ -150,7 +151,7 @@ def read_column_names(path: str) -> list[str]:
 
 
 def read_vector_width(path: str) -> int | None:
-    """Read the length of a table's first vector; None where it has no rows or the vector is NULL."""
+    """Read a table's vector width; None without a first vector."""
     values = read_first_values(path, "vector", 1).to_pylist()
     first = values[0] if values else None
     if isinstance(first, str):
@@ -159,7 +160,7 @@ def read_vector_width(path: str) -> int | None:
 
 
 def read_first_values(path: str, name: str, n: int) -> pa.Array:
-    """Read the first n values of a column, or all of them; values of text files are text."""
+    """Read a column's first n values; text files give text."""
     opened, tables = open_pieces(path), []
     for stored in (stored for piece in opened.pieces for stored in piece.read([name])):
         tables.append(stored.table)
@@ -172,10 +173,12 @@ def read_first_values(path: str, name: str, n: int) -> pa.Array:
 
 
 def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
-    """Read the length of a model's vectors from the first row of each table; None where a table is empty.
+    """Read the common vector length from each table's first row.
+
+    None: a table is empty.
 
     Args:
-        users, items: the name of each table in messages, and its path.
+        users, items: each table's name in messages, and its path.
 
     Raises:
         SchemaError: users and items have vectors of different lengths.
@@ -191,7 +194,7 @@ def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | N
 def _convert_column(
     stored: StoredTable, name: str, where: str, problems: Problems, *, plain: bool
 ) -> tuple[pa.Field, pa.Array]:
-    """Convert a column by the meaning of its name, and collect its problems."""
+    """Convert a column by its name's meaning, and collect problems."""
     text_file = bool(stored.line)
     raw = arrow_rows.read_column(stored.table, name, where)
     if name in IDS:
@@ -209,12 +212,12 @@ def _convert_column(
 
 
 def open_path(path: str, wanted: Iterable[str] = ()) -> StoredTable:
-    """Open a whole table as it is stored; arguments and errors as `table_pieces.open_pieces`."""
+    """Read a whole table as stored; errors as `table_pieces.open_pieces`."""
     return read_whole(open_pieces(path, wanted))
 
 
 def read_whole(opened: TablePieces) -> StoredTable:
-    """Read all rows of an opened table, its pieces side by side."""
+    """Read all rows of an opened table, pieces in parallel."""
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         read = [*pool.map(partial(_read_piece, names=opened.schema.names), opened.pieces)]
     stored = [one for piece in read for one in piece]
@@ -227,10 +230,10 @@ def _read_piece(piece: TablePiece, names: Sequence[str]) -> list[StoredTable]:
 
 
 def estimate_rows(path: str) -> int:
-    """Estimate the rows of a table from its metadata, without reading it.
+    """Estimate a table's number of rows without reading it.
 
-    The lines of a text file are counted, of a large one in its first COUNTED_BYTES bytes alone, of a
-    compressed one in the first UNPACKED_BYTES of its text.
+    Metadata give it. In a text file, lines are counted: in the first COUNTED_BYTES bytes of a large one,
+    and in the first UNPACKED_BYTES of text of a compressed one.
     """
     files = _list_texts(path)
     if files is None:
@@ -249,7 +252,7 @@ def _count_lines(path: str) -> int:
 
 
 def _read_text_head(path: str) -> tuple[bytes, float]:
-    """Return the first bytes of a file's text, and how many times as long the whole text is about."""
+    """Return a text's first bytes, and its estimated growth factor."""
     size = measure_files([path])[0] or 0
     with open_input(path) as stream:
         if not path.endswith(COMPRESSED):
@@ -262,13 +265,13 @@ def _read_text_head(path: str) -> tuple[bytes, float]:
 
 
 OPENERS: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
-"""Functions that unpack a text up to where it is damaged, by the ending of the file's name."""
+"""Functions to unpack a text until it is damaged, by file name ending."""
 
 
 def _unpack_head(text: Any) -> bytes:
     """Return the first bytes of a compressed text.
 
-    A damaged file ends where it is damaged; the reader says so.
+    A damaged file ends where it is damaged; the reader reports it.
     """
     head = bytearray()
     with suppress(OSError, EOFError, zlib.error):
@@ -278,9 +281,10 @@ def _unpack_head(text: Any) -> bytes:
 
 
 def count_large_text(path: str) -> int:
-    """Return the bytes of a text file of more than COUNTED_BYTES, which a process reads whole; else 0.
+    """Return a text file's bytes if above COUNTED_BYTES, else 0.
 
-    Of a compressed file these are the bytes of its text, as `estimate_rows` estimates them.
+    One process reads such a file whole. Compressed files count with the bytes of their text, as
+    `estimate_rows` estimates them.
     """
     size = sum(map(_measure_text, _list_texts(path) or ()))
     return size if size > COUNTED_BYTES else 0
@@ -294,7 +298,7 @@ def _measure_text(path: str) -> int:
 
 
 COUNTED_BYTES = 1 << 28
-"""Bytes of a text file whose lines are counted; those beyond have as many lines for each byte."""
+"""Bytes in a text file whose lines are counted; the rest has as many lines per byte."""
 
 UNPACKED_BYTES = 1 << 24
 """Bytes of a compressed file's text whose lines are counted: a tenth of a second."""
@@ -304,14 +308,14 @@ UNPACKED_BYTES = 1 << 24
 
 
 class Problems:
-    """Problems of a table's values; those of pieces are added. `keeps`: U+FFFD is a letter."""
+    """Wrong values in a table. `keeps`: U+FFFD is a letter."""
 
     def __init__(self, where: str, path: str, *, keeps: bool = False) -> None:
         self.where, self.path, self.hint, self.keeps = where, path, "", keeps
         self.found: dict[str, tuple[int, str | None]] = {}
 
     def __add__(self, other: Problems) -> Problems:
-        """Return the problems of both pieces."""
+        """Return the problems from both pieces."""
         both = Problems(self.where, self.path)
         both.hint = self.hint or other.hint
         for text, (n, example) in (*self.found.items(), *other.found.items()):
@@ -320,12 +324,12 @@ class Problems:
         return both
 
     def add_lines(self, bad: Sequence[str], expected: str) -> None:
-        """Add lines with another number of fields."""
+        """Add lines with a wrong number of fields."""
         if bad:
             self.found[f"lines that are not {expected}"] = (len(bad), min(bad))
 
     def add_values(self, name: str, raw: pa.Array, bad: Bools, expected: str, hint: str = "") -> None:
-        """Add values that do not fit their column."""
+        """Add values which do not fit their column."""
         if bad.any():
             shown = map(str, raw.filter(pa.array(bad)).drop_null().to_pylist())
             self.found[f"rows whose '{name}' is not {expected}"] = (
@@ -335,14 +339,14 @@ class Problems:
             self.hint = self.hint or hint
 
     def add_undecoded(self, name: str, raw: pa.Array) -> None:
-        """Add fields of a text file whose bytes are not UTF-8."""
+        """Add fields which are not UTF-8 in a text file."""
         if self.keeps:
             return
         undecoded = pc.fill_null(pc.match_substring(raw, "\ufffd"), False).to_numpy(zero_copy_only=False)
         self.add_values(name, raw, undecoded, "text in UTF-8", IN_UTF8)
 
     def refuse(self) -> None:
-        """Raise DataError where a problem was added."""
+        """Raise DataError if there is any problem."""
         if self.found:
             lines = [
                 f"{n} {text}, e.g. {'a missing value' if example is None else repr(example[:120])}"
@@ -354,14 +358,14 @@ class Problems:
 
 
 def _convert_ids(table: pa.Table, name: str, where: str) -> tuple[pa.Field, pa.Array]:
-    """Convert an id column of a table that has types."""
+    """Convert an id column in a typed table."""
     field, ids = arrow_rows.encode_ids(table, name, where)
     notes = {**field.metadata, **(note_id_type(table.schema.field(name)).metadata or {})}
     return field.with_metadata(notes), ids
 
 
 def note_id_type(column: pa.Field) -> pa.Field:
-    """Return a column of ids with Spark's name of its type, for messages."""
+    """Note Spark's type name on an id column, for messages."""
     kind = str(column.type)
     notes = {ID_TYPE.encode(): arrow_rows.SPARK_NAMES.get(kind, kind).encode(), **(column.metadata or {})}
     return column.with_metadata(notes)
@@ -370,7 +374,7 @@ def note_id_type(column: pa.Field) -> pa.Field:
 def _convert_field_ids(
     column: pa.Field, raw: pa.Array, where: str, problems: Problems, floats: Collection[str] | None
 ) -> tuple[pa.Field, pa.Array]:
-    """Convert an id column of a text file: ids stay text, unless all of them are whole floats."""
+    """Convert text ids, to integers if all are whole floats."""
     name, raw = column.name, drop_empty(raw)
     if name not in floats if floats is not None else not holds_floats(raw):
         problems.add_undecoded(name, raw)
@@ -384,24 +388,24 @@ def _convert_field_ids(
 
 
 def holds_floats(raw: pa.Array) -> bool | None:
-    """Return whether ids of text are whole floats throughout; None: there are none."""
+    """Return whether all ids are whole floats; None without ids."""
     present = raw.filter(pc.not_equal(pc.utf8_lower(raw), "nan"))
     return bool(pc.all(pc.match_substring_regex(present, WHOLE_FLOAT)).as_py()) if len(present) else None
 
 
 def note_floats(name: str, where: str) -> None:
-    """Print that ids of text are read as whole numbers."""
+    """Print that text ids are read as whole numbers."""
     what = f"note: {where}: {name} is whole floats throughout, such as 10.0"
     print(f"{what}: read as whole numbers, 10", file=sys.stderr)
 
 
 def _may_exceed_float64(kind: pa.DataType) -> bool:
-    """Check whether a type holds whole numbers that float64 cannot represent exactly."""
+    """Return whether a type's whole numbers may exceed float64's precision."""
     return kind in (pa.int64(), pa.uint64()) or (pa.types.is_decimal(kind) and not kind.scale)
 
 
 def _convert_number(raw: pa.Array, name: str, where: str, problems: Problems) -> tuple[pa.Field, pa.Array]:
-    """Convert a column to finite float64, or `rank` to int64, and collect its bad values."""
+    """Convert to finite float64 (`rank`: int64) and collect bad values."""
     try:
         number = arrow_rows.as_double(raw, name)
     except SchemaError:
@@ -428,7 +432,7 @@ def _convert_number(raw: pa.Array, name: str, where: str, problems: Problems) ->
 
 
 def convert_vectors(raw: pa.Array, where: str, problems: Problems) -> pa.Array:
-    """Convert lists of numbers (JSON arrays in text files) to lists of float32; others are problems."""
+    """Convert number lists and JSON arrays to float32 lists."""
     text = pa.types.is_string(raw.type) or pa.types.is_large_string(raw.type)
     column = (
         pa.array([_parse_json_vector(one) for one in raw.to_pylist()], pa.list_(pa.float64()))
@@ -463,12 +467,12 @@ def _parse_json_vector(text: str | None) -> list[float | None] | None:
 
 
 def identity(path: str, *, named: bool = False, options: Options | None = None) -> str:
-    """Return the same text as `sources.identity.identity`, without Spark.
+    """Return the same identity as `sources.identity.identity`, without Spark.
 
     Args:
-        path: of this machine.
+        path: on this machine.
         named: whether names of plain files count.
-        options: of the reader; `versionAsOf` names the version of a Delta table.
+        options: of the reader; `versionAsOf` names a Delta table's version.
 
     Raises:
         FallbackToSpark: only Spark can tell. DataError, MissingError: nothing is there.

@@ -1,7 +1,7 @@
-"""Check and convert tables of other systems, without Spark.
+"""Check and convert other systems' tables, without Spark.
 
-A converted table holds ids as text. The metadata of its id columns say how the ids were stored, as in
-Spark's frames. Errors have the same words as Spark's.
+A converted table holds ids as text. As in Spark's frames, metadata on its id columns say how the ids were
+stored. Errors have the same words as Spark's.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from recbench_spark.sources.input_rules import EXACT_LIMIT, WHOLE_NUMBER
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?$"
-"""Pattern of a finite number without the blanks around it: Java's `parseDouble` without hexadecimal
-numbers."""
+"""Pattern for a finite number without blanks around it: Java's `parseDouble` without hexadecimal numbers.
+"""
 
 IDS_TYPE = pa.dictionary(pa.int32(), pa.string())
 """Type of ids in a converted table: text, each distinct id once."""
@@ -34,7 +34,9 @@ FLOAT32 = pa.list_(pa.float32())
 
 
 def as_table(frame: Any, what: str) -> pa.Table:
-    """Convert a frame of pandas, polars (also lazy), Arrow (also a dataset) or DuckDB to an Arrow table.
+    """Convert a frame to an Arrow table.
+
+    The frame is from pandas, polars (also lazy), Arrow (also a dataset) or DuckDB.
 
     Raises:
         DataError: Arrow cannot read it as a table.
@@ -60,11 +62,12 @@ def as_table(frame: Any, what: str) -> pa.Table:
 
 
 CONVERTERS = ("collect", "to_table", "to_df", "to_dataframe")
-"""Methods that make a table: of lazy frames, datasets, LensKit's lists, and ranx's runs and judgements."""
+"""Methods which make tables: from lazy frames, datasets, LensKit's lists, and ranx's runs and judgements.
+"""
 
 
 def _frame_hint(frame: Any) -> str:
-    """Suggest a frame to pass instead; for a dict of lists, say how to make a frame from it."""
+    """Suggest a frame to pass instead of this one."""
     if isinstance(frame, Mapping):
         return (
             "turn a dict of users and lists into a frame with one row per user and item: "
@@ -75,7 +78,10 @@ def _frame_hint(frame: Any) -> str:
 
 
 def _find_converter(frame: Any, name: str) -> Any:
-    """Return the method that makes a table of a frame; None where Arrow reads the frame itself."""
+    """Return the method which makes a table from this frame.
+
+    None: Arrow reads the frame itself.
+    """
     return None if hasattr(frame, "__arrow_c_stream__") else getattr(frame, name, None)
 
 
@@ -83,7 +89,7 @@ def read_column(table: pa.Table, name: str, what: str) -> pa.Array:
     """Return a column in one piece, with dictionaries decoded.
 
     Raises:
-        SchemaError: the table has two columns of this name.
+        SchemaError: the table has two columns with this name.
     """
     require_names(table.column_names, [name], what)
     refuse_repeated(table.column_names, [name], what)
@@ -91,7 +97,7 @@ def read_column(table: pa.Table, name: str, what: str) -> pa.Array:
 
 
 def refuse_repeated(names: Sequence[str], wanted: Sequence[str], what: str) -> None:
-    """Refuse a table of which two columns have the same name. Raises SchemaError."""
+    """Refuse two wanted columns with one name. Raises SchemaError."""
     for name in wanted:
         if names.count(name) > 1:
             raise SchemaError(f"{what}: more than one column {name}", f"it has {', '.join(names)}")
@@ -114,20 +120,20 @@ SPARK_NAMES = {
     "bool": "boolean",
     "null": "void",
 }
-"""Spark's names of Arrow types. Types that are not listed have the same name in both."""
+"""Spark's names for Arrow types. Types not listed have the same name in both."""
 
 
 # ------------------------------------------------------------------------------------------ ids
 
 
 def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Array]:
-    """Convert a column of ids to text in a dictionary, each distinct id once.
+    """Convert ids to text in a dictionary, each id once.
 
     Returns:
         The field, whose metadata say how the ids were stored, and the column.
 
     Raises:
-        SchemaError: a type that holds no ids. DataError: a value that is none.
+        SchemaError: a type that holds no ids. DataError: a value that is no id.
     """
     read_column(table, name, what)
     metadata = table.schema.field(name).metadata or {}
@@ -143,7 +149,7 @@ def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Arra
 
 
 def has_numeric_order(tables: Sequence[pa.Table], name: str = "item_id") -> bool:
-    """Check whether ids of converted tables are ordered as numbers."""
+    """Return whether ids in converted tables sort as numbers."""
     return all(_has_numeric_ids(table, name) for table in tables)
 
 
@@ -156,14 +162,17 @@ def _has_numeric_ids(table: pa.Table, name: str) -> bool:
 
 
 def distinct_ids(columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.Array:
-    """Return the distinct ids of some columns in the order of their first occurrence, without NULL."""
+    """Return distinct ids in order of first occurrence, without NULL."""
     chunks = [chunk for column in columns for chunk in getattr(column, "chunks", [column])]
     texts = [pc.unique(_dictionary_texts(chunk)).drop_null() for chunk in chunks]
     return pc.unique(pa.chunked_array(texts, pa.string()))
 
 
 def _dictionary_texts(chunk: pa.Array) -> pa.Array:
-    """Return the texts that a dictionary column uses, in the order of the rows, or the plain column."""
+    """Return a dictionary column's used texts in row order.
+
+    A plain column is returned as it is.
+    """
     if not pa.types.is_dictionary(chunk.type):
         return chunk
     if not chunk.indices.null_count and _is_in_order(chunk.indices.to_numpy(), len(chunk.dictionary)):
@@ -172,14 +181,20 @@ def _dictionary_texts(chunk: pa.Array) -> pa.Array:
 
 
 def _is_in_order(index_r: npt.NDArray[Any], size: int) -> bool:
-    """Return whether rows use a whole dictionary in its order, as after its encoding: 0 0 1 0 2."""
+    """Return whether codes appear in order, as after encoding.
+
+    Rows use all of them, such as 0 0 1 0 2.
+    """
     highest = np.maximum.accumulate(index_r)
     used_in_order = (index_r[1:] <= highest[:-1] + 1).all() and (not len(index_r) or index_r[0] == 0)
     return bool(used_in_order and (highest[-1] + 1 if len(index_r) else 0) == size)
 
 
 def find_indices(values: pa.ChunkedArray | pa.Array, known: pa.Array) -> Ints:
-    """Return (r,) the index of each id in `known`; -1 where it is missing there, or NULL."""
+    """Return (r,) each id's index in `known`, or -1.
+
+    It is -1 for NULL and for ids missing from `known`.
+    """
     chunks = [_find_chunk_indices(chunk, known) for chunk in getattr(values, "chunks", [values])]
     return np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
 
@@ -197,7 +212,7 @@ def _find_chunk_indices(chunk: pa.Array, known: pa.Array) -> Ints:
 
 
 def mask_unusable(name: str, column: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return a mask of values that cannot be used: NULL, NaN, infinite, or ranks below 1."""
+    """Mask unusable values: NULL, NaN, infinite, or ranks below 1."""
     values = column.to_numpy(zero_copy_only=False).astype(np.float64)
     bad = column.is_null().to_numpy(zero_copy_only=False) | ~np.isfinite(values)
     mask: npt.NDArray[np.bool_] = bad | (values < 1) | (values >= EXACT_LIMIT) if name == "rank" else bad
@@ -205,7 +220,7 @@ def mask_unusable(name: str, column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
-    """Convert a column to float64; a text that is no number becomes NULL.
+    """Convert to float64; texts without a number become NULL.
 
     With `exact`, a whole number beyond 2^53 becomes NULL, too, also as a text.
 
@@ -233,13 +248,19 @@ def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
 
 
 def find_inexact(column: pa.Array, number: pa.Array) -> pa.Array:
-    """Return true for texts that are whole numbers of 2^53 and more, where float64 merges some."""
+    """Mark texts with whole numbers too large for float64.
+
+    From 2^53 on, float64 merges some.
+    """
     whole = pc.match_substring_regex(pc.ascii_trim_whitespace(column.cast(pa.string())), WHOLE_NUMBER)
     return pc.and_(whole, pc.fill_null(pc.greater_equal(pc.abs(number), EXACT_LIMIT), False))
 
 
 def as_long(column: pa.Array, name: str) -> pa.Array:
-    """Convert a column to int64; NULL where a value is no whole number, or too large for int64."""
+    """Convert to int64; values which do not fit become NULL.
+
+    Such a value is no whole number, or too large for int64.
+    """
     if is_text(column.type):
         text = pc.ascii_trim_whitespace(column.cast(pa.string()))
         fits = pc.match_substring_regex(text, "^[+-]?0*[0-9]{1,18}$")
@@ -255,7 +276,7 @@ def as_long(column: pa.Array, name: str) -> pa.Array:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a type holds text."""
+    """Return whether a type is text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
@@ -269,7 +290,7 @@ def _parse_numbers(column: pa.Array) -> pa.Array:
 
 
 def as_vectors(column: pa.Array, what: str) -> pa.Array:
-    """Convert a column of lists to lists of float32, rounded to the nearest.
+    """Convert lists to lists of float32, rounded to the nearest.
 
     Raises:
         SchemaError: the column holds no lists of numbers.
@@ -286,7 +307,7 @@ def as_vectors(column: pa.Array, what: str) -> pa.Array:
 
 
 def find_wrong_vectors(vectors: pa.Array, bias: pa.Array) -> dict[str, int]:
-    """Count vectors and biases that hold NaN or infinite numbers, by column."""
+    """Count vectors and biases with NaN or infinity, by column."""
     offsets, values = flatten_lists(vectors)
     values = values.astype(np.float32)
     bad_u = np.zeros(len(vectors), bool)
@@ -296,7 +317,7 @@ def find_wrong_vectors(vectors: pa.Array, bias: pa.Array) -> dict[str, int]:
 
 
 def spell_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values as text, spelled as Spark's casts do.
+    """Return values as text, spelled as in Spark's casts.
 
     >>> spell_values(pa.chunked_array([[1.0, 1e10, 0.0001, None]])).to_pylist()
     ['1.0', '1.0E10', '1.0E-4', None]

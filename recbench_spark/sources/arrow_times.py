@@ -1,6 +1,6 @@
-"""Check the times of a log without Spark, with the messages of `log_checks`.
+"""Check a log's times without Spark, worded as in `log_checks`.
 
-A dry run uses it to check the first rows of a log.
+A dry run checks a log's first rows with it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from recbench_spark.storage.local_files import COMPRESSED, open_stream
 
 
 def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bool, all_bad: bool) -> None:
-    """Refuse values that are no times in their unit, or that are outside the years of logs.
+    """Refuse values which are no times, or implausible ones.
 
     Args:
         column: (n,) the first values; NULL is ignored.
         name: the column's name.
         unit: s, ms, us or timestamp.
         where: the log's name in messages.
-        whole: true if these are all values of the log.
+        whole: true if these are all values in the log.
         all_bad: true to refuse the column only if no value is good (bad rows are left out later).
 
     Raises:
-        SchemaError: numbers that are read as timestamps. DataError: values that are no such times.
+        SchemaError: numbers are read as timestamps. DataError: values are no such times.
     """
     present, kind = column.drop_null(), column.type
     if not len(present):
@@ -80,13 +80,13 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
 
 
 def read_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.Array] | None:
-    """Return the ratings file of a MovieLens data set, its column of times and the first n of them.
+    """Return a MovieLens file, its time column and first times.
 
-    The result is None where the file or the column is missing; the reader reports that.
+    The result is None if the ratings file or the column is missing; the reader reports that.
 
     Args:
         path: the folder or the file.
-        reader: a key of MOVIELENS.
+        reader: a key in MOVIELENS.
         n: the largest number of values to read.
     """
     names, place = MOVIELENS[reader], Path(path)
@@ -111,7 +111,7 @@ def read_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.A
 
 
 def _refuse_misread(times: pa.Array, name: str, where: str) -> None:
-    """Raise DataError where timestamps were made in too fine a unit."""
+    """Raise DataError for timestamps made in too fine a unit."""
     instants = times.cast(pa.timestamp("us", getattr(times.type, "tz", None)), safe=False)
     ends = pc.min_max(instants.cast(pa.int64()))
     mistake = describe_misread_times(where, name, (ends["min"].as_py(), ends["max"].as_py()))
@@ -120,7 +120,10 @@ def _refuse_misread(times: pa.Array, name: str, where: str) -> None:
 
 
 def _parse_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
-    """Parse (n,) float64, NaN where a text is no number; None where the type is left to the reader."""
+    """Parse (n,) float64, NaN where a text is no number.
+
+    None: the reader decides about this type.
+    """
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         numbers: npt.NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()
         return numbers
@@ -139,7 +142,7 @@ def _parse_number(text: str) -> float:
 def _refuse_bad_times(
     column: pa.Array, good: npt.NDArray[np.bool_], problem: str, *, where: str, unit: str, all_bad: bool
 ) -> None:
-    """Raise DataError where a value is bad, with the smallest one as an example."""
+    """Raise DataError for bad values; the smallest is the example."""
     if good.all() or (all_bad and good.any()):
         return
     example = min(str(one) for one in column.filter(pa.array(~good)).to_pylist())

@@ -1,8 +1,8 @@
-"""Columns of tables of other systems: a caller's names, and the usual names of other libraries.
+"""Find columns by the caller's names or other libraries' names.
 
-A column with our name is always taken. A missing one is looked for under the names that LensKit, RecTools,
-RePlay, RecBole, ranx, Surprise, recommenders, MLlib and MovieLens give it, and those of runs and judgements
-of TREC. What was taken is noted, so that the caller reads it. Nothing is chosen among two columns.
+A column with our name is always taken. A missing one is looked for under its names in LensKit, RecTools,
+RePlay, RecBole, ranx, Surprise, recommenders, MLlib, MovieLens, and TREC's runs and judgements. Each choice
+is noted, so that the caller reads it. Between two candidates nothing is chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ARRAYS = ("recommendations", "recs", "itemids")
-"""Usual names of a column that holds all items of a user: see `sources.list_columns`."""
+"""Usual names for a column with all items of a user: see `sources.list_columns`."""
 
 USUAL: Mapping[str, tuple[str, ...]] = {
     "user_id": ("userid", "user", "useridx", "uid", "queryid", "qid", "query", "topic", "topicid",
@@ -38,7 +38,8 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "vector": ("vector", "embedding", "factors", "features"),
     "bias": ("bias", "itembias"),
 }  # fmt: skip
-"""Our name of a column, and the usual ones: in small letters, without `_` and without a type behind `:`."""
+"""Our name for a column, and the usual ones: in small letters, without `_` and without a type behind `:`.
+"""
 
 LOG_NAMES: Mapping[str, tuple[str, ...]] = {
     "user_id": (*USUAL["user_id"], "reviewerid", "memberid", "accountid", "authorid", "steamid"),
@@ -51,7 +52,7 @@ LOG_NAMES: Mapping[str, tuple[str, ...]] = {
                    "reviewtime", "createdat", "ratingtimestamp", "ratingtime", "timestampms",
                    "checkintime"),
 }  # fmt: skip
-"""Our name of a column of a log, and the usual ones, in the form of `USUAL`."""
+"""Our name for a log's column, and the usual ones, in the form of `USUAL`."""
 
 _PAIR = ("user_id", "item_id")
 
@@ -66,13 +67,13 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "user embeddings": ("user_id", "vector"),
     "pairs": ("query_id", "item_id"),
 }
-"""The columns that are read of each table; of all others the pair of ids."""
+"""The columns read from each table; from all others, the pair of ids."""
 
 INSTEAD = {"relevance": "rating", "rating": "relevance", "score": "rank"}
-"""A column that is not looked for where the table has the other one: a rank wins over a score."""
+"""Columns ignored if the table has the other one: a rank wins over a score."""
 
 VECTOR_ID = "id"
-"""MLlib's name of the ids beside vectors, of users and of items."""
+"""MLlib's name for ids beside vectors, both users' and items'."""
 
 
 def strip_name(name: str) -> str:
@@ -85,23 +86,29 @@ def strip_name(name: str) -> str:
 
 
 def names_ids(keys: Iterable[Any]) -> bool:
-    """Return whether some keys are names of columns of ids, so that a dict of them is a table."""
+    """Return whether keys name an id column.
+
+    A dict with such a key is a table.
+    """
     usual = {name for role, names in USUAL.items() if role.endswith("_id") for name in names}
     return any(strip_name(key) in usual for key in keys if isinstance(key, str))
 
 
 def list_roles(what: str) -> tuple[str, ...]:
-    """Return our names of the columns that are read of a table, such as `lists` or `lists of als`."""
+    """Return our names for a table's columns.
+
+    The table is called `lists` or `lists of als`, for example.
+    """
     return ROLES.get(what.partition(" of ")[0], _PAIR)
 
 
 @dataclass
 class ColumnNames:
-    """The caller's names of columns, and notes of the usual names that were taken.
+    """The caller's column names, and notes on other names taken.
 
     Attributes:
-        given: our name -> the caller's name, for all tables; or the name of a table -> such a mapping.
-        notes: one text for each table of which columns were taken.
+        given: our name -> the caller's name, for all tables; or a table's name -> such a mapping.
+        notes: one text for each table in which other names than ours were taken.
     """
 
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -123,10 +130,10 @@ class ColumnNames:
                     raise ConfigError(f"columns: {show_value({role: source})}", hint)
 
     def match(self, names: Sequence[str], what: str) -> dict[str, str]:
-        """Return our name -> the table's name, of columns with other names than ours, and note them.
+        """Return our name -> the table's, if different; note it.
 
         Raises:
-            SchemaError: a column that the caller names is missing; two columns could be the same one.
+            SchemaError: a column named by the caller is missing; two columns could be the same one.
         """
         own = self._read_given(what)
         matched: dict[str, str] = {}
@@ -146,10 +153,12 @@ class ColumnNames:
     def _refuse_log(
         matched: Mapping[str, str], own: Mapping[str, str], names: Sequence[str], what: str
     ) -> None:
-        """Refuse lists whose only scores are ratings beside times: they look like rows of a log.
+        """Refuse lists whose only scores are ratings beside times.
+
+        They look like rows from a log.
 
         Raises:
-            SchemaError: they do; the hint takes the column as it is.
+            SchemaError: they do; the hint says how to take the column as it is.
         """
         source = matched.get("score", "")
         is_rating = strip_name(source) in LOG_NAMES["rating"][:3] and own.get("score") != source
@@ -190,11 +199,11 @@ class ColumnNames:
         return similar[0] if similar else None
 
     def list_unread(self, names: Sequence[str], what: str) -> list[str]:
-        """Return scores of lists that have ranks: they are not read, whatever they are."""
+        """Return scores which stay unread, because their lists have ranks."""
         return ["score"] if what.startswith("lists") and {"rank", "score"} <= set(names) else []
 
     def rename(self, table: pa.Table, what: str) -> pa.Table:
-        """Return an Arrow table under our names, without columns that are not read in their place."""
+        """Return an Arrow table under our names, without replaced columns."""
         ours, replaced = self._list_changes(table.column_names, what)
         table = table.drop_columns(replaced)
         table = table.rename_columns([ours.get(name, name) for name in table.column_names])
@@ -210,19 +219,22 @@ class ColumnNames:
         return frame.drop(*self.list_unread(frame.columns, what))
 
     def take(self, names: Sequence[str], what: str) -> dict[str, str]:
-        """Return our name -> the table's name, of all columns that are read."""
+        """Return our name -> the table's, for columns read."""
         ours, replaced = self._list_changes(names, what)
         taken = {ours.get(name, name): name for name in names if name not in replaced}
         unread = self.list_unread(list(taken), what)
         return {name: source for name, source in taken.items() if name not in unread}
 
     def rename_names(self, names: Sequence[str], what: str) -> list[str]:
-        """Return the names of a table's columns under our names."""
+        """Return a table's column names under our names."""
         ours, replaced = self._list_changes(names, what)
         return [ours.get(name, name) for name in names if name not in replaced]
 
     def _list_changes(self, names: Sequence[str], what: str) -> tuple[dict[str, str], list[str]]:
-        """Return the table's name -> ours, and columns whose names go to others: they are not read."""
+        """Return the table's name -> ours, and columns not read.
+
+        The latter's names go to other columns.
+        """
         matched = self.match(names, what)
         ours = {source: role for role, source in matched.items()}
         return ours, [role for role in matched if role in names and role not in ours]

@@ -1,8 +1,8 @@
-"""Read a log in Parquet or Delta by Python tasks and partition it in blocks, without a row in Java.
+"""Read a clean Parquet or Delta log without Java.
 
-The module reads only clean logs: ids that are whole numbers or text, finite ratings, a time in each row.
-Everything else (a missing value, another type) is left to `opened_logs`, which reads all logs in two passes
-and reports what is wrong.
+Python tasks read it, and partition it in blocks. A log is clean if its ids are whole numbers or text, its
+ratings are finite, and each row has a time. Everything else (a missing value, another type) is left to
+`opened_logs`, which reads all logs in two passes and reports what is wrong.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ INSTANTS = (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC"))
 
 @dataclass(frozen=True)
 class ColumnarLog:
-    """The row groups of a log, and the rules by which a task converts their columns.
+    """A log's row groups, and rules for converting their columns.
 
     Attributes:
         groups: the row groups; the driver sends them to all tasks.
-        theirs: canonical column names to the log's own names, for the columns that it has.
+        theirs: canonical column names to the log's own names, for the columns present.
         micros: microseconds per unit of time.
-        whole: the names of id columns that are whole numbers.
+        whole: names of id columns with whole numbers.
         n: number of rows.
     """
 
@@ -56,7 +56,10 @@ class ColumnarLog:
 
 
 def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
-    """Read the footers of a log's files into row groups; None where it takes two passes."""
+    """Find a clean log's row groups, or return None.
+
+    Only file footers are read. None: the log takes two passes.
+    """
     source_names = {name: dataset.columns.get(name, name) for name in COLUMNS}
     if not dataset.is_typed or dataset.attributes or dataset.until:
         return None
@@ -76,7 +79,7 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
 
 
 def open_groups(dataset: Dataset) -> TablePieces:
-    """Open the row groups of a log; errors as `table_pieces.open_typed`."""
+    """Open a log's row groups; errors as `table_pieces.open_typed`."""
     path, wanted = str(dataset.path), {*dataset.source_names.values(), *dataset.attributes}
     if dataset.reader != "delta":
         check_path(path)
@@ -84,7 +87,10 @@ def open_groups(dataset: Dataset) -> TablePieces:
 
 
 def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str, pa.DataType]:
-    """Return the types of the log's columns; empty where a name is ambiguous, or rows have a part."""
+    """Return the types in the log's columns.
+
+    The result is empty if a name is ambiguous, or rows have a part.
+    """
     lower = [name.lower() for name in schema.names]
     if len(set(lower)) < len(lower) or "part" in lower:
         return {}
@@ -95,7 +101,7 @@ def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str,
 
 
 def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:
-    """Check that the ids are there, and that all columns have types with the same meaning in Spark."""
+    """Return whether both ids exist, in types which Spark shares."""
     allowed: dict[str, Callable[[pa.DataType], bool]] = {
         "user_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),
         "item_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),
@@ -115,10 +121,10 @@ def _is_whole(kind: pa.DataType) -> bool:
 def read_log(
     numbers: Iterable[int], columns: Sequence[str], files: ColumnarLog, readers: int
 ) -> Iterator[pa.Table]:
-    """Yield the rows of every `readers`th row group from each of some numbers.
+    """Yield each `readers`th row group, from each number on.
 
     Raises:
-        FallbackToSpark: a value that needs a second look.
+        FallbackToSpark: a value needs a second look.
     """
     wanted = replace(files, theirs={name: own for name, own in files.theirs.items() if name in columns})
     names = list(dict.fromkeys(wanted.theirs.values())) or [files.theirs["user_id"]]
@@ -128,7 +134,10 @@ def read_log(
 
 
 def deal_owners(tables: Iterable[pa.Table], owner: str, tasks: int) -> Iterator[Block]:
-    """Partition rows in blocks by a hash of the owner; a task writes `buffer_rows` rows at a time."""
+    """Partition rows in blocks by a hash of the owner.
+
+    A task writes `buffer_rows` rows at a time.
+    """
     batches = (batch for table in tables for batch in table.to_batches())
     for log in chunks(batches, buffer_rows(tasks)):
         yield from partition_rows(log, _assign_tasks(log.column(owner), tasks))
@@ -192,7 +201,10 @@ def _convert_times(column: pa.Array, micros: int) -> pa.Array:
 
 
 def _refuse_misread(times: pa.Array) -> None:
-    """Raise FallbackToSpark where timestamps may be of another unit, since Spark checks all rows."""
+    """Raise FallbackToSpark if timestamps may have another unit.
+
+    Spark then checks all rows.
+    """
     ends = pc.min_max(times)
     low, high = ends["min"].as_py(), ends["max"].as_py()
     if low is not None and describe_misread_times("", "", (low, high)):
@@ -200,7 +212,10 @@ def _refuse_misread(times: pa.Array) -> None:
 
 
 def _refuse_finer(column: pa.Array, micros: int) -> None:
-    """Raise FallbackToSpark where all numbers fit a coarser unit, since Spark checks all rows."""
+    """Raise FallbackToSpark if all numbers fit a coarser unit.
+
+    Spark then checks all rows.
+    """
     ends = pc.min_max(column)
     unit = next(name for name, factor in MICROS_PER_UNIT.items() if factor == micros)
     if coarser_unit(ends["min"].as_py(), ends["max"].as_py(), unit):
@@ -208,7 +223,7 @@ def _refuse_finer(column: pa.Array, micros: int) -> None:
 
 
 def _assign_tasks(owners: pa.ChunkedArray, tasks: int) -> npt.NDArray[np.int32]:
-    """Assign each row a task by a hash of its owner, so that all rows of an owner have the same task."""
+    """Assign rows to tasks, each owner's to one, by hash."""
     if pa.types.is_integer(owners.type):
         # Multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4), high bits folded in.
         id_r = owners.to_numpy().view(np.uint64)

@@ -1,4 +1,7 @@
-"""Ids of two tables, dealt to tasks so that each is in one: how many are common. Without Spark."""
+"""Compare the ids of two tables in tasks, without Spark.
+
+Each id is dealt to one task, which counts it on both sides.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,17 @@ from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, Side, Sides
 from recbench_spark.storage.packed_blocks import Block, Change, partition_rows, unpack_blocks
 
 EXAMPLES = 3
-"""Ids of each side that messages show."""
+"""Ids from each side to show in messages."""
 
 
 def deal_ids(engine: Engine, sides: Sequence[tuple[Rows, str]], tasks: int) -> TaskRows:
-    """Deal the ids of some rows: each id once, as `id` and a column of truths a side, `0`, `1` ...
+    """Deal ids from some rows to tasks, each id once.
+
+    The column `id` holds them; `0`, `1` ... say which sides have them.
 
     Args:
         engine: the runner.
-        sides: rows, and their column of ids (text; NULL is ignored).
+        sides: rows, and their id column (text; NULL is ignored).
         tasks: number of tasks.
     """
     opened = [
@@ -55,13 +60,13 @@ def _join_sides(blocks: Sides, sides: int) -> pa.Table:
 
 @dataclass(frozen=True)
 class DealtIds:
-    """Ids of two sides, as `core.ids.IdSides`.
+    """Ids from two sides, as `core.ids.IdSides`.
 
     Attributes:
-        rows: `id`, each once, and columns that tell which side has it: booleans, or counts.
-        sides: the columns of each of both sides, any of which counts.
+        rows: `id`, each once, and columns which tell which side has it: booleans, or counts.
+        sides: columns for each side; an id is there if any of them counts it.
         name: user_id or item_id.
-        sources: the names of both tables in messages, then the types in which their ids were stored.
+        sources: both tables' names in messages, then the types in which their ids were stored.
         tasks: number of tasks for ids in another spelling.
     """
 
@@ -72,22 +77,25 @@ class DealtIds:
     tasks: int = 1
 
     def count_common(self) -> IdOverlap:
-        """Count the ids of both sides, and those in common."""
+        """Count ids on both sides, and those in common."""
         return add_overlaps(self.rows.each(partial(count_overlap, sides=self.sides)))
 
     def count_respelled(self, changes: Sequence[str]) -> IdOverlap:
-        """Count the ids in common after changes of `SPELLINGS`: they are dealt again."""
+        """Count ids in common after changes by `SPELLINGS`.
+
+        They are dealt again.
+        """
         names = ("id", "left", "right")
         spelt = self._change(partial(_respell, sides=self.sides, changes=tuple(changes)), names)
         dealt = spelt.rows.deal(partial(deal_table, name="id", tasks=self.tasks), self.tasks)
         return add_overlaps(dealt.each(partial(_count_merged, sides=(("left",), ("right",)))))
 
     def drop_common(self) -> DealtIds:
-        """Return the ids of each side that the other side lacks."""
+        """Return each side's ids which the other side lacks."""
         return self._change(partial(_drop_common, sides=self.sides), self.rows.names)
 
     def read_examples(self) -> tuple[IdArray, IdArray]:
-        """Return the smallest three ids of each side."""
+        """Return the smallest three ids from each side."""
         smallest = self.rows.each(partial(_list_smallest, sides=self.sides))
         first = [sorted((one for task in smallest for one in task[n]), key=str.encode) for n in (0, 1)]
         return (
@@ -106,17 +114,19 @@ def check_common_ids(
     *,
     must: bool = True,
 ) -> list[Check]:
-    """Warn where hardly any id of one side is on the other. The distinct ids of both are shuffled.
+    """Warn if the two sides share hardly any id.
+
+    The distinct ids from both are shuffled.
 
     Args:
         engine: the runner.
-        sides: rows, and their column of ids, of both sides.
+        sides: both sides' rows, and their id column.
         sources: as in `DealtIds`.
-        must: whether it is an error that no id is common. Otherwise it is an error only for ids of two
-            kinds (whole numbers and text), which can never be equal.
+        must: whether having no common id is an error. Otherwise it is an error only for ids of two kinds
+            (whole numbers and text), which can never be equal.
 
     Raises:
-        DataError: no id is common; the message shows three ids of each side and both types.
+        DataError: no id is common; the message shows three ids from each side and both types.
     """
     tasks = engine.count_tasks(0)
     with deal_ids(engine, sides, tasks).keep() as dealt:
@@ -133,7 +143,7 @@ def apply_both(first: Change, second: Change, rows: pa.Table) -> pa.Table:
 
 
 def deal_table(tables: Iterable[pa.Table], name: str, tasks: int) -> Iterator[Block]:
-    """Partition rows by a column of ids without NULL."""
+    """Partition rows by an id column without NULL."""
     for table in tables:
         if len(table):
             task_r = (hash_ids(table.column(name)) % np.uint64(tasks)).astype(np.int32)
@@ -141,12 +151,12 @@ def deal_table(tables: Iterable[pa.Table], name: str, tasks: int) -> Iterator[Bl
 
 
 def mark_side(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
-    """Return which rows have any of some truths, or counts."""
+    """Mark rows in which a boolean or count is positive."""
     return pc.greater(sum_columns(rows, names), 0)
 
 
 def sum_columns(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
-    """Add up some columns of truths, or counts."""
+    """Add up some columns of booleans or counts."""
     columns = [rows.column(name).cast(pa.int64()) for name in names]
     total = columns[0]
     for column in columns[1:]:
@@ -155,16 +165,16 @@ def sum_columns(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
 
 
 def match_numbers(rows: pa.Table) -> pa.ChunkedArray:
-    """Return which ids are the only spelling of a whole number."""
+    """Mark ids which are a whole number's only spelling."""
     return pc.match_substring_regex(rows.column("id"), CANONICAL_INTEGER)
 
 
 def count_overlap(
     rows: pa.Table, sides: Sequence[Sequence[str]], number: pa.ChunkedArray | None = None
 ) -> tuple[int, ...]:
-    """Count the ids of two sides, those in common, and the whole numbers of each.
+    """Count ids on each side, common ones, and whole numbers.
 
-    number: the result of `match_numbers`, where it is known.
+    number: the result of `match_numbers`, if known.
     """
     left, right = (mark_side(rows, names) for names in sides)
     number = match_numbers(rows) if number is None else number
@@ -173,7 +183,7 @@ def count_overlap(
 
 
 def add_overlaps(counts: Iterable[tuple[int, ...]]) -> IdOverlap:
-    """Add up what `count_overlap` found in each task."""
+    """Add up the counts of `count_overlap` from all tasks."""
     left, right, common, *numbers = map(sum, zip((0,) * 5, *counts, strict=True))
     return IdOverlap((left, right), common, (numbers[0], numbers[1]))
 

@@ -1,8 +1,8 @@
-"""Compute the identity of a Delta table from its log: its id, its active files and how they are read.
+"""Compute a Delta table's identity from its log.
 
-Two versions of a table, or two tables at one path, have different files. An unchanged copy of a table
-has the identity of the original. A version number alone identifies nothing: each table starts at 0, and two
-copies continue with equal numbers.
+The identity covers the table's id, its active files and how they are read. Two versions of a table, or two
+tables at one path, have different files. An unchanged copy keeps the original's identity. A version number
+alone identifies nothing: each table starts at 0, and two copies continue with equal numbers.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 READING_PREFIXES = ("delta.columnMapping.", "__CHAR_VARCHAR_TYPE_STRING")
-"""Prefixes of column metadata that change how files are read; comments, for example, do not."""
+"""Prefixes in column metadata which change how files are read; comments, for example, do not."""
 
 
 class ActiveFile(NamedTuple):
-    """A data file of a table version, as the log records it.
+    """A data file of a table version, from the log.
 
     Attributes:
         path: the path in the log.
         size: bytes.
-        deleted: its deletion vector in JSON; empty where no row is deleted.
+        deleted: its deletion vector in JSON; empty if no row is deleted.
     """
 
     path: str
@@ -43,22 +43,24 @@ class ActiveFile(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The version of a table and its identity."""
+    """A table's version and its identity."""
 
     version: int
     identity: str
 
 
 def read_snapshot(path: str, version: int | None = None, options: Options | None = None) -> Snapshot:
-    """Return the snapshot of a table on a disk of this machine, read from its log in this process.
+    """Return the snapshot of a table on this machine's disks.
+
+    Its log is read in this process.
 
     Args:
-        path: the table's folder, or that of a partition, which alone counts then.
-        version: the version to read; None for the one that `options` name, or the latest.
-        options: options of a Delta reader.
+        path: the table's folder, or a partition's, which alone counts then.
+        version: the version to read; None for the one `options` name, or the latest.
+        options: options for a Delta reader.
 
     Raises:
-        FallbackToSpark: only Spark supports the table's features, or the choice of a version by time.
+        FallbackToSpark: only Spark supports the table's features, or a choice of version by time.
     """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
@@ -84,7 +86,7 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
 
 
 def _list_actions(table: DeltaTable, values: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return path and size of the files of a table that have these values in partition columns."""
+    """Return path and size of files with these partition values."""
     actions = pa.table(table.get_add_actions(flatten=True))
     for name, text in values.items():
         stored = actions.column(f"partition.{name}")
@@ -94,7 +96,7 @@ def _list_actions(table: DeltaTable, values: Mapping[str, str]) -> list[dict[str
 
 
 def select_version(options: Options) -> int | None:
-    """Return the version that options name. Raises FallbackToSpark for a time."""
+    """Return the version in options. Raises FallbackToSpark for a time."""
     travel = {name.lower(): value for name, value in time_travel_options(options).items()}
     if "timestampasof" in travel or not travel.get("versionasof", "0").isdigit():
         raise FallbackToSpark("a version is chosen by its time")
@@ -102,9 +104,10 @@ def select_version(options: Options) -> int | None:
 
 
 def read_frame_snapshot(frame: DataFrame) -> Snapshot:
-    """Return the snapshot that a frame reads, for any choice by path, name, version or time.
+    """Return the snapshot which a frame reads.
 
-    The table's files are listed by Spark, and the driver holds path and size of each.
+    Any choice works: by path, name, version or time. Spark lists the table's files, and the driver holds
+    path and size of each.
     """
     from recbench_spark.engine.sessions import read_delta_snapshot  # noqa: PLC0415
 
@@ -126,14 +129,16 @@ def read_frame_snapshot(frame: DataFrame) -> Snapshot:
 def table_identity(
     table_id: str, schema: str, partitions: Iterable[str], mapping: str, files: Iterable[ActiveFile]
 ) -> str:
-    """Return the identity as text: the table's id, and a digest of its files and of how they are read.
+    """Return the identity: the table's id, and a digest.
+
+    The digest covers its files, and how they are read.
 
     Args:
         table_id: the id in the log.
         schema: in Delta's JSON.
-        partitions: names of the columns that folders hold.
+        partitions: names of the columns in folder names.
         mapping: mode of column mapping.
-        files: the files of the version, in any order.
+        files: the version's files, in any order.
     """
     lines = [json.dumps([_strip_schema(json.loads(schema)), list(partitions), mapping], sort_keys=True)]
     lines += sorted(json.dumps(list(file)) for file in files)
@@ -142,7 +147,10 @@ def table_identity(
 
 
 def _strip_schema(schema: Any) -> Any:
-    """Return a schema without parts that change no value, such as comments and nullability."""
+    """Return a schema without comments, nullability and the like.
+
+    Such parts change no value.
+    """
     if isinstance(schema, list):
         return [_strip_schema(one) for one in schema]
     if not isinstance(schema, dict):

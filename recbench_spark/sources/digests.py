@@ -1,16 +1,16 @@
-"""Compute the identity of plain files from their content, not from their path, time or machine.
+"""Identify plain files by content, not by path or time.
 
-The identity is a digest over the multiset of all files: partition folders (`k=v`) below the root, the part
-of the name that says how the file is read (`.tsv`, compression, MovieLens' names), size, and SHA-256 of the
-content. SHA-256 is the fastest digest of `hashlib` on processors that compute it in hardware (1.8 GB a
-second and core here, BLAKE2b 0.9). A file is cut into pieces of PIECE bytes, so that many threads or tasks
-digest one file; the digest of a file is the SHA-256 of the digests of its pieces.
+The identity is a digest over the multiset of all files. Each file counts with its partition folders (`k=v`)
+below the root, the part of its name that says how to read it (`.tsv`, compression, MovieLens' names), its
+size, and its content's SHA-256. No digest in `hashlib` is faster on processors with SHA-256 in hardware
+(1.8 GB a second and core here, BLAKE2b 0.9). A file is cut into pieces of PIECE bytes, so that many threads
+or tasks digest one file; its digest is the SHA-256 over its pieces' digests.
 
-Digests are cached by device, inode, size, mtime and ctime, so that an unchanged file is not read again.
-The cache is in the user's cache directory (XDG_CACHE_HOME, else ~/.cache), one file per host, since device
-and inode have a meaning on one host only. It is not in a warehouse, because a log has many warehouses,
-and not in a scratch folder, because these are emptied every day. A writer replaces the file as a whole.
-A damaged cache, or one that others may write to, is ignored.
+Digests are cached by device, inode, size, mtime and ctime, so that an unchanged file is not read again. The
+cache is in the user's cache directory (XDG_CACHE_HOME, else ~/.cache), one file per host, since device and
+inode mean something on one host only. A warehouse is no place for it, because a log has many warehouses,
+nor is a scratch folder, which is emptied every day. A writer replaces the whole file. A damaged cache is
+ignored, and so is one to which others may write.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from recbench_spark.storage.shared_arrays import is_private
 from recbench_spark.storage.uris import is_hidden
 
 PIECE = 1 << 26
-"""Bytes that one thread or task digests at once."""
+"""Bytes which one thread or task digests at once."""
 
 BUFFER = 1 << 20
 
 MAX_ENTRIES = 100_000
-"""Digests that the cache holds at most, some 15 MB; the oldest are removed first."""
+"""Largest number of digests in the cache, some 15 MB; the oldest go first."""
 
 SETTLED_NS = 2 * 10**9
-"""Age that a file needs before its digest is cached: some storage keeps times to two seconds."""
+"""Age which a file needs before its digest is cached: some storage keeps times to two seconds."""
 
 UNKNOWN_CLOCK_NS = 60 * 10**9
-"""Largest assumed difference between this host's clock and that of storage that cannot be written to."""
+"""Largest assumed difference between this host's clock and that of read-only storage."""
 
 Piece = tuple[str, int]
-"""A file, and the byte at which a piece of it begins."""
+"""A file, and the byte at which a piece begins."""
 
 DigestPieces = Callable[[Sequence[Piece]], list[bytes]]
 
@@ -61,9 +61,9 @@ class Content(NamedTuple):
 
     Attributes:
         folders: partition folders below the root, joined by `/`.
-        name: the part of the file's name that counts.
+        name: the part of the file name that counts.
         size: bytes.
-        digest: digest of the content, in hexadecimal digits.
+        digest: the content's digest, in hexadecimal digits.
     """
 
     folders: str
@@ -73,7 +73,7 @@ class Content(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """State of a file that changes whenever its content does."""
+    """A file's state, which changes whenever its content does."""
 
     device: int
     inode: int
@@ -83,13 +83,14 @@ class Stamp(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Name of the file's digest in the cache."""
+        """The key of the file's digest in the cache."""
         return "-".join(map(str, self))
 
     def is_settled(self, clock_ns: int) -> bool:
-        """Check whether a later change will show: the last one is older than the clock's resolution.
+        """Return whether a later change will show.
 
-        A modification time in the future was set by hand; then the ctime says when that was done.
+        It will if the last one is older than the clock's resolution. A modification time in the future was
+        set by hand; then the ctime says when that was done.
         """
         last = self.ctime_ns if self.mtime_ns > clock_ns else max(self.mtime_ns, self.ctime_ns)
         return last < clock_ns - SETTLED_NS
@@ -99,12 +100,14 @@ class Stamp(NamedTuple):
 
 
 def content_identity(path: str, named: bool = False, digest_pieces: DigestPieces | None = None) -> str:
-    """Return the identity of a file, or of all files below a folder. Holds some 100 bytes a file.
+    """Return the identity of a file or folder.
+
+    Some 100 bytes are held per file.
 
     Args:
-        path: a file or a folder of this machine.
-        named: true if file names count, because they describe the content or the order of files matters.
-        digest_pieces: a function that returns the SHA-256 of each piece; None for threads of this process.
+        path: a file or a folder on this machine.
+        named: true if file names count, because they describe the content or the file order matters.
+        digest_pieces: a function that returns each piece's SHA-256; None for threads in this process.
 
     Raises:
         DataError: there are no files, or one changed while it was read.
@@ -123,7 +126,10 @@ def content_identity(path: str, named: bool = False, digest_pieces: DigestPieces
 
 
 def make_content(root: str, file: str, size: int, digest: str, named: bool) -> Content:
-    """Return a file's contribution to an identity; root and file must be written in the same form."""
+    """Return a file's contribution to an identity.
+
+    Root and file must be written in the same form.
+    """
     below = file.removeprefix(root).strip("/")
     *parents, name = below.split("/") if below else [Path(file).name]
     folders = "/".join(part for part in parents if "=" in part)
@@ -133,7 +139,9 @@ def make_content(root: str, file: str, size: int, digest: str, named: bool) -> C
 
 
 def format_name(name: str) -> str:
-    """Return the part of a file's name that changes how it is read: separator, layout and compression.
+    """Return what a file name says about reading the file.
+
+    That is separator, layout and compression.
 
     >>> [format_name(name) for name in ("log.csv", "log.tsv", "part-0.csv.gz", "users.dat")]
     ['', '.tsv', '.gz', 'users.dat']
@@ -145,7 +153,10 @@ def format_name(name: str) -> str:
 
 
 def files_identity(files: Iterable[Content]) -> str:
-    """Return the identity as text: number of files, bytes, and a digest for any order of files."""
+    """Return the identity: number of files, bytes, and a digest.
+
+    The order of files does not matter.
+    """
     contents = sorted(files)
     lines = "".join(json.dumps(one) + "\n" for one in contents)
     total = sum(one.size for one in contents)
@@ -153,7 +164,10 @@ def files_identity(files: Iterable[Content]) -> str:
 
 
 def list_files(root: Path) -> list[Path]:
-    """Return the file, or all files below a folder except hidden ones, as Spark hides them."""
+    """Return the file, or the visible files below a folder.
+
+    Files are hidden as in Spark.
+    """
     return list(_walk(root)) if root.is_dir() else [root] if root.is_file() else []
 
 
@@ -167,7 +181,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def digest_files(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> dict[str, str]:
-    """Return the digest of each file, from the cache where the file is unchanged.
+    """Return each file's digest, from the cache if unchanged.
 
     Raises:
         DataError: a file changed while it was read, or is gone.
@@ -198,11 +212,11 @@ def _digest_missing(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) ->
 
 
 def digest_whole_files(sizes: Mapping[str, int], digest_pieces: DigestPieces) -> dict[str, str]:
-    """Return the digest of each file from its pieces.
+    """Return each file's digest from its pieces.
 
     Args:
-        sizes: path or URI of a file -> bytes.
-        digest_pieces: a function that returns the SHA-256 of each piece.
+        sizes: a file's path or URI -> bytes.
+        digest_pieces: a function that returns each piece's SHA-256.
 
     Raises:
         DataError: a file cannot be read.
@@ -222,18 +236,18 @@ def digest_whole_files(sizes: Mapping[str, int], digest_pieces: DigestPieces) ->
 
 
 def join_digests(digests: Iterable[bytes]) -> str:
-    """Return the digest of a file, from those of its pieces in order."""
+    """Return a file's digest, from its pieces' digests in order."""
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def digest_in_threads(pieces: Sequence[Piece]) -> list[bytes]:
-    """Return the SHA-256 of each piece; `hashlib` lets threads run in parallel."""
+    """Return each piece's SHA-256; `hashlib` lets threads run in parallel."""
     with ThreadPoolExecutor(min(len(pieces), os.cpu_count() or 1)) as pool:
         return list(pool.map(digest_piece, pieces))
 
 
 def digest_piece(piece: Piece) -> bytes:
-    """Return the SHA-256 of at most PIECE bytes of a file. Holds BUFFER bytes."""
+    """Return the SHA-256 of one piece. Holds BUFFER bytes."""
     path, first = piece
     digest, buffer = hashlib.sha256(), memoryview(bytearray(BUFFER))
     with open_input(path) as file:
@@ -246,7 +260,7 @@ def digest_piece(piece: Piece) -> bytes:
 
 
 def read_stamp(file: Path) -> Stamp:
-    """Return the state of a file. Raise DataError where it no longer exists."""
+    """Return a file's state. Raise DataError if it is gone."""
     try:
         state = file.stat()
     except OSError:
@@ -255,9 +269,9 @@ def read_stamp(file: Path) -> Stamp:
 
 
 def read_storage_clock(folder: Path) -> int:
-    """Return nanoseconds since 1970 by the clock that stamps the files of a folder.
+    """Return nanoseconds since 1970 by a folder's storage clock.
 
-    Where nothing can be written, it is this host's clock minus the largest assumed difference.
+    For read-only storage, it is this host's clock minus the largest assumed difference.
     """
     try:
         return read_clock_ns(folder)
@@ -269,14 +283,14 @@ def read_storage_clock(folder: Path) -> int:
 
 
 class DigestCache:
-    """Digests that were computed on this host, by the key of their `Stamp`."""
+    """This host's stored digests, by the key of their `Stamp`."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or cache_folder()
         self.file = None if self.folder is None else self.folder / f"digests-{socket.gethostname()}.json"
 
     def read(self) -> dict[str, str]:
-        """Return all digests; empty where there is no cache, or a damaged one."""
+        """Return all digests; none from a missing or damaged cache."""
         if self.folder is None or self.file is None or not is_private(self.folder):
             return {}
         try:
@@ -285,7 +299,10 @@ class DigestCache:
             return {}
 
     def add(self, digests: Mapping[str, str]) -> None:
-        """Add digests to the cache. Entries that two writers add at the same time may be lost."""
+        """Add digests to the cache.
+
+        If two writers add entries at the same time, some may be lost.
+        """
         if not digests or self.folder is None or self.file is None:
             return
         with suppress(OSError):  # without a cache files are read again, and no number changes
@@ -298,14 +315,17 @@ class DigestCache:
 
 @lru_cache(maxsize=1)
 def _read_digests(file: Path, stamp: Stamp) -> dict[str, str]:
-    """Return the content of a cache file, read once as long as its stamp is the same."""
+    """Return a cache file's content, read again after changes only."""
     content = json.loads(file.read_text(encoding="utf-8"))
     entries = content.items() if isinstance(content, dict) else ()
     return {key: value for key, value in entries if re.fullmatch(r"[0-9a-f]{64}", str(value))}
 
 
 def cache_folder() -> Path | None:
-    """Return the project's folder in the user's cache directory; None where the user has no home."""
+    """Return our folder in the user's cache directory, if any.
+
+    None: the user has no home.
+    """
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recbench-spark"
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Files whose columns have types, in pieces that tasks read: Parquet, and the formats of other packages."""
+"""Cut typed files into pieces: Parquet, and other packages' formats."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from recbench_spark.storage.table_scans import (
 MOST_ROWS = 1 << 18
 
 Folders = Mapping[str, str | None]
-"""Columns that the folders of a file give, with their values."""
+"""Columns which come from a file's folders, with their values."""
 
 
 class TablePiece(Protocol):
-    """Some rows of a table."""
+    """Some rows of a table, which a task can read."""
 
     @property
     def file(self) -> str:
-        """The file that holds them."""
+        """The file with these rows."""
 
     def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
         """Yield some columns of the rows, in order."""
@@ -48,15 +48,15 @@ class TablePiece(Protocol):
 
 @dataclass(frozen=True)
 class TablePieces:
-    """A table in pieces.
+    """A table in pieces, for tasks to read.
 
     Attributes:
-        pieces: in the order of the rows; each is a few values that are sent to a task.
+        pieces: in row order; each is a few values to send to a task.
         schema: names and types of all columns.
         n: number of rows; 0 where only its lines tell.
-        line: the layouts of a line of text; empty: rows have types.
+        line: the layouts of a text line; empty: rows have types.
         size: bytes of text.
-        notes: metadata of the first file of Parquet.
+        notes: metadata from the first Parquet file.
     """
 
     pieces: tuple[TablePiece, ...]
@@ -69,16 +69,16 @@ class TablePieces:
 
 @dataclass(frozen=True)
 class FilePiece:
-    """Some rows of a file whose columns have types.
+    """Some rows of a file with typed columns.
 
     Attributes:
         file: the file.
-        part: what its reader needs to find them, as a number.
-        reader: of the format.
-        own: columns of the file.
+        part: what the reader needs to find them, such as a number.
+        reader: for this format.
+        own: columns in the file.
         schema: of the table.
         folders: as in `Folders`.
-        kept: columns that keep the types of their file.
+        kept: columns which keep their file's types.
     """
 
     file: str
@@ -102,13 +102,13 @@ class FilePiece:
 
 
 class ParquetFiles:
-    """Reads row groups of Parquet."""
+    """Reader for row groups of Parquet."""
 
     name = "Parquet"
     endings: tuple[str, ...] = (PARQUET,)
 
     def look(self, path: str) -> tuple[pa.Schema, list[tuple[Piece, int]]]:
-        """Read the footer of a file."""
+        """Read a file's footer."""
         footer = read_footer(path)
         return spark_schema(footer.schema), [(one, one.rows) for one in list_row_groups([path], [footer])]
 
@@ -118,16 +118,16 @@ class ParquetFiles:
 
 
 READERS: Mapping[str, FileReader] = {"parquet": ParquetFiles()}
-"""The readers of this package; `find_readers` has those of others."""
+"""This package's readers; `find_readers` has those from others."""
 
 
 def get_reader(name: str) -> FileReader:
-    """Return a reader of this package or of another one, by a name that is known."""
+    """Return a known reader, from this package or another."""
     return READERS.get(name) or find_readers()[name]
 
 
 def choose_reader(path: str, files: Iterable[str]) -> FileReader:
-    """Return the reader of a place by the names of its files: that of Parquet where none fits.
+    """Choose a reader by file names; Parquet's if none fits.
 
     Raises:
         SchemaError: files have two formats.
@@ -141,7 +141,7 @@ def choose_reader(path: str, files: Iterable[str]) -> FileReader:
 def fit_columns(
     rows: pa.Table | pa.RecordBatch, columns: Sequence[str], schema: pa.Schema, folders: Folders
 ) -> pa.Table:
-    """Return columns of a file in the types of its table."""
+    """Return columns of a file in its table's types."""
     fitted = []
     for name in columns:
         kind = schema.field(name).type
@@ -166,7 +166,7 @@ def _fit(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa
 
 
 def require_files(files: Collection[str], path: str) -> None:
-    """Refuse a place of whose files none is read. Raises DataError."""
+    """Refuse a place without files to read. Raises DataError."""
     if not files:
         hint = "files whose names begin with _ or . are ignored, those that pathGlobFilter leaves out, "
         hint += "those in folders that are not called NAME=VALUE, and those without a line"
@@ -182,9 +182,10 @@ def open_files(
     *,
     any_case: bool = False,
 ) -> TablePieces:
-    """Open files of one format; arguments and errors as `table_pieces.open_pieces`.
+    """Open files in one format, as `table_pieces.open_pieces` does.
 
-    `any_case`: columns that are not wanted may have names that differ in case alone.
+    Arguments and errors are the same. `any_case`: unwanted columns may have names that differ in case
+    alone.
     """
     require_files(files, path)
     with ThreadPoolExecutor(max_workers=16) as pool:
@@ -215,10 +216,12 @@ def _look(file: str, path: str, reader: FileReader) -> tuple[pa.Schema, list[tup
 
 
 def _unite(path: str, schemas: Mapping[str, pa.Schema], wanted: Collection[str]) -> dict[str, pa.Field]:
-    """Return the columns of all files in common types; those without one are left out.
+    """Return the columns of all files in common types.
+
+    Columns without a common type are left out.
 
     Raises:
-        SchemaError: such a column is wanted, or names of two files differ only in case.
+        SchemaError: such a column is wanted, or names in two files differ only in case.
     """
     fields: dict[str, pa.Field] = {}
     first: dict[str, tuple[str, pa.Field]] = {}
@@ -255,7 +258,7 @@ def _in_micros(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return one type for all in which files hold the same values."""
+    """Return one type for all types with the same values."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -266,7 +269,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type for values of both; None where there is none."""
+    """Return a type for both kinds of values, or None."""
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):

@@ -1,10 +1,10 @@
-"""Compute the identity of an input: the text that names the data from which a number was computed.
+"""Compute an input's identity: the data behind a number.
 
 `delta_snapshots` computes it for Delta tables and `digests` for plain files; both engines give the same
-text. Files on a local disk, in object storage and on HDFS are digested by threads, or by tasks of Spark
-where they are large. Files of a storage that Hadoop alone knows are digested by Spark's tasks up to
-REMOTE_BYTES each. A larger one counts by name, size and time: a copy of it is another file, and a change of
-equal size and time is not seen. No digest of such a file is cached.
+text. Threads digest files on a local disk, in object storage and on HDFS; for large ones, Spark's tasks do.
+If Hadoop alone knows the storage, Spark's tasks digest files up to REMOTE_BYTES each. A larger file counts
+by name, size and time: a copy is another file, and a change with equal size and time goes unseen. No digest
+of such a file is cached.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from recbench_spark.storage.table_scans import find_partition, is_delta_table
 from recbench_spark.storage.uris import is_object_storage
 
 DRIVER_BYTES = 1 << 28
-"""Bytes of plain files up to which threads of the driver compute digests; larger inputs go to tasks."""
+"""Bytes in plain files up to which driver threads compute digests; larger inputs go to tasks."""
 
 REMOTE_BYTES = 1 << 28
-"""Size of a remote file up to which a task reads it; the task holds the whole file."""
+"""Size up to which a task reads a remote file; the task holds all of it."""
 
 
 def identity(spark: SparkSession, path: str, *, named: bool = False, options: Options | None = None) -> str:
-    """Return a short text that is equal for equal data at any path, and different for other data.
+    """Return a short text, equal for equal data anywhere.
 
-    Inside `inputs.pin_inputs` the path is looked at once.
+    It differs for other data. Inside `inputs.pin_inputs` the path is looked at once.
 
     Args:
         spark: the session.
-        path: file, folder, Delta table, or `schema.table` of the catalog.
+        path: file, folder, Delta table, or `schema.table` in the catalog.
         named: true if names of plain files count.
-        options: options of the reader; `versionAsOf` and `timestampAsOf` name the version.
+        options: options for the reader; `versionAsOf` and `timestampAsOf` name the version.
 
     Raises:
         MissingError, DataError: nothing is there.
@@ -131,7 +131,10 @@ def _plain_input(spark: SparkSession, path: str, named: bool) -> PinnedInput:
 
 
 def _digest_in_tasks(spark: SparkSession, pieces: Sequence[Piece]) -> list[bytes]:
-    """Return the digest of each piece. Nothing is shuffled; the driver holds 32 bytes per piece."""
+    """Return each piece's digest.
+
+    Nothing is shuffled; the driver holds 32 bytes per piece.
+    """
     if len(pieces) * PIECE <= DRIVER_BYTES or sum(_piece_length(piece) for piece in pieces) <= DRIVER_BYTES:
         return digest_in_threads(pieces)
     context = open_tasks(spark)
@@ -151,7 +154,10 @@ def _list_files(spark: SparkSession, path: str) -> DataFrame:
 
 
 def _remote_identity(spark: SparkSession, path: str, named: bool) -> str:
-    """Return the identity of remote files, each read by one task; large ones count without content."""
+    """Identify remote files, each read by one task.
+
+    Large ones count without content.
+    """
     listed = _list_files(spark, path)
     small = listed.where(F.col("length") <= REMOTE_BYTES).select("path", "length", _content_digest())
     large = listed.where(F.col("length") > REMOTE_BYTES).select(
@@ -169,7 +175,7 @@ def _remote_identity(spark: SparkSession, path: str, named: bool) -> str:
 
 
 def _content_digest() -> Column:
-    """Return the digest of a file as `digests` computes it: a digest of the digests of its pieces."""
+    """Return a file's digest over its pieces, as in `digests`."""
     last = F.greatest(F.floor((F.col("length") - 1) / PIECE), F.lit(0))
 
     def digest(n: Column) -> Column:
@@ -185,6 +191,6 @@ def _concat(before: Column, one: Column) -> Column:
 
 
 def _sign_listing(spark: SparkSession, path: str) -> str:
-    """Return a digest of the present names, sizes and times of remote files."""
+    """Return a digest of remote files' names, sizes and times."""
     rows = _list_files(spark, path).select("path", "length", "modificationTime")
     return hashlib.sha256(str(sorted(map(tuple, rows.collect()))).encode()).hexdigest()

@@ -1,6 +1,7 @@
-"""Tables of other systems as rows: checked in one pass, and typed by tasks, on any runner. Without Spark.
+"""Check other systems' tables, and type their rows, without Spark.
 
-A table in memory is typed once, where it is. All other rows are typed by tasks whenever they read them.
+One pass checks a table, on any runner. A table in memory is typed once, where it is. Tasks type all other
+rows whenever they read them.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InputRows:
-    """A table of another system, as it is stored, under our names of columns.
+    """Another system's table as stored, under our column names.
 
     Attributes:
         rows: its rows.
-        schema: names and types; the metadata of ids say how they were stored.
-        table: the table itself, where it is in memory.
-        where: name of the table in messages about values that a file spells; empty: it is no file.
+        schema: names and types; metadata on ids say how they were stored.
+        table: the table itself, if it is in memory.
+        where: the table's name in messages about values spelled in a file; empty: it is no file.
     """
 
     rows: StoredRows
@@ -65,7 +66,7 @@ class InputRows:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns, as of a frame."""
+        """Names of the columns, as in a frame."""
         return list(self.schema.names)
 
     def select(self, names: Mapping[str, str]) -> InputRows:
@@ -79,17 +80,16 @@ class InputRows:
 
 @dataclass(frozen=True)
 class CheckedInput:
-    """Rows that can be used: ids as text, and values as numbers.
+    """Usable rows: ids as text, and values as numbers.
 
     Attributes:
         rows: the typed rows.
         names: their columns.
         n: number of rows.
-        ranges: the smallest and largest value of each column over rows with an item; missing where there
-            is none.
-        kinds: kind (ID_KIND) and stored type (ID_TYPE) of each column of ids.
-        table: the typed table, where it is in memory.
-        dims: length of all vectors; 0 where there are none.
+        ranges: each column's smallest and largest value over rows with an item; missing if there is none.
+        kinds: kind (ID_KIND) and stored type (ID_TYPE) of each id column.
+        table: the typed table, if it is in memory.
+        dims: length of all vectors; 0 if there are none.
     """
 
     rows: Rows
@@ -107,18 +107,17 @@ class CheckedInput:
 def open_input(
     engine: Engine, table: Any, needed: Sequence[str], what: str, columns: ColumnNames | None = None
 ) -> InputRows:
-    """Open a frame of Spark, a table in memory, or a table at a path.
+    """Open a Spark frame, a table, or a path.
 
-    Tasks open row groups, and the lines of large text files. Small ones, and lists in a cell of text, are
-    read here. Spark reads tables of a catalog, Delta that `deltalake` does not know, and storage that
-    Hadoop alone knows.
+    Tasks open row groups, and the lines of large text files. Small ones, and lists in a text cell, are read
+    here. Spark reads tables in a catalog, Delta beyond `deltalake`, and storage known to Hadoop alone.
 
     Args:
         engine: the runner.
-        table: a frame, anything that `arrow_rows.as_table` takes, or a path.
-        needed: required columns of a table at a path.
+        table: a frame, anything for `arrow_rows.as_table`, or a path.
+        needed: required columns in a table at a path.
         what: its name in messages.
-        columns: the caller's names of columns; None: they are ours.
+        columns: the caller's column names; None: they are ours.
 
     Raises:
         FallbackToSpark: only Spark reads the path, and the runner has none. SchemaError, DataError,
@@ -151,7 +150,7 @@ def _open_frame(frame: DataFrame, where: str = "") -> InputRows:
 
 
 TEXT_HERE = 1 << 24
-"""Bytes of text that this process reads whole."""
+"""Bytes of text up to which this process reads a file whole."""
 
 
 def _open_path(
@@ -215,14 +214,14 @@ def _select_tables(pieces: Iterable[pa.Table], columns: Sequence[str]) -> Iterat
 
 @dataclass(frozen=True)
 class InputFacts:
-    """Counts of some rows; those of several pieces are added.
+    """Counts over some rows; those from several pieces add up.
 
     Attributes:
         n: number of rows.
-        wrong: rows with a value that cannot be used, by column, in the order in which they are refused.
+        wrong: rows with an unusable value, by column, in the order in which they are refused.
         ranges: as in `CheckedInput`.
-        ids: values that are no ids, by column.
-        whole: whether the ids of a column are whole numbers.
+        ids: values which are no ids, by column.
+        whole: whether a column's ids are whole numbers.
         problems: what a file spells wrong.
         lengths: the shortest and the longest vector.
         present: rows with a vector.
@@ -238,7 +237,7 @@ class InputFacts:
     present: int = 0
 
     def __add__(self, other: InputFacts) -> InputFacts:
-        """Return the facts of both pieces."""
+        """Return the facts from both pieces."""
         ends = [one for one in (self.lengths, other.lengths) if one is not None]
         return InputFacts(
             self.n + other.n,
@@ -252,7 +251,7 @@ class InputFacts:
         )
 
     def refuse(self, what: str) -> None:
-        """Refuse values that cannot be used.
+        """Refuse unusable values.
 
         Raises:
             DataError: for the first column with one.
@@ -280,16 +279,16 @@ def _span(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Typing:
-    """Rule by which rows are typed.
+    """Columns to read from some rows, and their types.
 
     Attributes:
-        ids: columns of ids.
+        ids: id columns.
         values: value columns and their types, `long` or `double`.
-        what: name of the rows in messages.
+        what: the rows' name in messages.
         where: as in `InputRows`.
         empty_items: whether a NULL item_id is allowed (a user with an empty truth).
-        vectors: rows have a vector, and a bias where this is a column.
-        others: columns that stay as they are.
+        vectors: rows have a vector, and a bias if this is a column.
+        others: columns which stay as they are.
     """
 
     ids: tuple[str, ...]
@@ -303,13 +302,13 @@ class Typing:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that are read."""
+        """Columns to read."""
         more = (*(["vector"] if self.vectors else []), *(["bias"] if self.bias else []))
         return (*self.ids, *self.values, *more, *self.others)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Columns of typed rows."""
+        """Columns in typed rows."""
         return (*self.ids, *self.values, *(("vector", "bias") if self.vectors else ()), *self.others)
 
 
@@ -322,13 +321,13 @@ def check_input(
     empty_items: bool = False,
     others: Sequence[str] = (),
 ) -> CheckedInput:
-    """Check ids and value columns in one pass, and return the typed rows.
+    """Check ids and values in one pass; return typed rows.
 
     Args:
         table: the rows.
         values: column -> `long` or `double`.
-        what: name of the rows in messages.
-        ids: columns of ids.
+        what: the rows' name in messages.
+        ids: id columns.
         empty_items: whether a NULL item_id is allowed.
         others: further columns, which stay as they are.
 
@@ -342,9 +341,9 @@ def check_input(
 
 
 def check_vectors(table: InputRows, name: str, what: str, *, biased: bool = True) -> CheckedInput:
-    """Check ids, vectors and biases (0 where there is no column) in one pass; see `check_input`.
+    """Check ids, vectors and biases in one pass.
 
-    Ids that occur more than once are found by `refuse_twice`.
+    See `check_input`. Without a column, biases are 0. `refuse_twice` finds repeated ids.
 
     Raises:
         SchemaError: a column is missing, or holds no vectors.
@@ -361,7 +360,7 @@ def _check(table: InputRows, rules: Typing) -> CheckedInput:
         typed, facts = type_table(table.table.select(list(dict.fromkeys(rules.columns))), rules)
         rows: Rows = PieceRows(_require_engine(table.rows), [typed], _select_tables)
     else:
-        # Types that cannot be read are refused here: an error of a task has the words of its runner.
+        # Unreadable types are refused here: a task's error would have its runner's words.
         type_table(table.schema.empty_table().select(list(rules.columns)), rules)
         typed, parts = None, table.rows.each(rules.columns, partial(_find_facts, rules=rules))
         facts = reduce(add, parts, InputFacts())
@@ -391,7 +390,7 @@ def _find_facts(tables: Iterable[pa.Table], rules: Typing) -> InputFacts:
 
 
 def type_rows(rows: pa.Table, rules: Typing) -> pa.Table:
-    """Type some rows. Raises DataError: a file spells a value wrong."""
+    """Type some rows. Raises DataError for values spelled wrong."""
     typed, facts = type_table(rows, rules)
     if facts.problems is not None:
         facts.problems.refuse()
@@ -399,9 +398,9 @@ def type_rows(rows: pa.Table, rules: Typing) -> pa.Table:
 
 
 def type_table(table: pa.Table, rules: Typing, *, keep_errors: bool = False) -> tuple[pa.Table, InputFacts]:
-    """Type some rows, and count what cannot be used.
+    """Type some rows, and count unusable values.
 
-    keep_errors: values that are no ids are counted; else they raise DataError.
+    keep_errors: count values which are no ids; else they raise DataError.
     """
     problems = None
     if rules.where:
@@ -441,7 +440,10 @@ def _read_bias(table: pa.Table, rules: Typing) -> pa.Array:
 
 
 def _convert(table: pa.Table, name: str, kind: str, what: str) -> pa.Array:
-    """Convert a column; NULL where a value does not fit, or float64 cannot represent it."""
+    """Convert a column, with NULL for values float64 cannot represent.
+
+    NULL also replaces values which do not fit the type.
+    """
     column = read_column(table, name, what)
     return arrow_rows.as_long(column, name) if kind == "long" else as_double(column, name, exact=True)
 
@@ -479,7 +481,7 @@ def _find_range(column: pa.Array, has_item: npt.NDArray[np.bool_]) -> tuple[floa
 
 
 def count_distinct(engine: Engine, rows: CheckedInput, name: str) -> int:
-    """Count the distinct ids of a column."""
+    """Count the distinct ids in a column."""
     if rows.table is not None:
         return len(distinct_ids([rows.table.column(name)]))
     dealt = deal_ids(engine, ((rows.rows, name),), engine.count_tasks(rows.n))
@@ -487,7 +489,7 @@ def count_distinct(engine: Engine, rows: CheckedInput, name: str) -> int:
 
 
 def refuse_twice(engine: Engine, rows: CheckedInput, name: str, what: str) -> None:
-    """Refuse vectors of which some have the same id.
+    """Refuse vectors if two have the same id.
 
     Raises:
         DataError: there are such vectors.

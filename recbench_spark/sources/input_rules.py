@@ -1,4 +1,7 @@
-"""Rules for tables of other systems, which both engines apply to names of columns and to counts."""
+"""Rules for other systems' tables, which both engines apply.
+
+They look at column names and at counts.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,13 @@ EXACT_LIMIT = float(1 << 53)
 """First whole number from which on float64 cannot represent every whole number."""
 
 WHOLE_NUMBER = r"^[+-]?[0-9]{16,}$"
-"""Pattern of a text, without the blanks around it, that is a whole number and may be beyond 2^53."""
+"""Pattern for a text, without blanks around it, whose whole number may be beyond 2^53."""
 
 
 def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
-    """Return the value column of lists (rank, or else score) or of scores: column -> type.
+    """Return the value column: column -> type.
+
+    Lists have a rank, or else a score.
 
     Raises:
         SchemaError: neither a rank nor a score.
@@ -38,7 +43,7 @@ def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
 
 
 def refuse_unusable(wrong: Mapping[str, int], what: str) -> None:
-    """Raise DataError for the first column with a value that cannot be used."""
+    """Raise DataError for the first column with an unusable value."""
     for name, n in wrong.items():
         if n:
             raise DataError(
@@ -61,7 +66,7 @@ def _describe_unusable(name: str) -> str:
 
 
 def refuse_different_widths(dims: Sequence[int], what: Sequence[str]) -> None:
-    """Raise DataError where two tables of vectors have different widths."""
+    """Raise DataError if two vector tables have different widths."""
     if dims[0] != dims[1]:
         raise DataError(
             f"{what[0]} has {dims[0]} dimensions, {what[1]} has {dims[1]}", "both must be of one model"
@@ -69,7 +74,7 @@ def refuse_different_widths(dims: Sequence[int], what: Sequence[str]) -> None:
 
 
 def check_width(shortest: int, longest: int, rows: int, not_null: int, distinct: int, *, what: str) -> int:
-    """Return the common length of vectors from their counts. Raises DataError where there is none."""
+    """Return the vectors' common length. Raises DataError without one."""
     if not rows:
         raise DataError(f"{what}: no vectors", "check the path and the ids")
     if not_null < rows:
@@ -102,7 +107,7 @@ def report_common_ids(
 def _warn_other_spelling(
     overlap: IdOverlap, sides: IdSides, name: str, what: tuple[str, str]
 ) -> list[Check]:
-    """Return a warning where nearly all ids would be common in another spelling, and not as they are."""
+    """Warn if nearly all ids would match in another spelling."""
     respelling = find_other_spelling(overlap, sides, NEARLY_ALL) if overlap.share < NEARLY_ALL else None
     if respelling is None:
         return []
@@ -118,7 +123,10 @@ def _warn_other_spelling(
 
 
 def name_known_items(kind: str) -> str:
-    """Return words for the items that an evaluation knows: of vectors, or of training and the rows."""
+    """Return words for the items which an evaluation knows.
+
+    They come from vectors, or from training and the rows.
+    """
     return "item embeddings" if kind == "embeddings" else f"train and {kind}"
 
 
@@ -127,15 +135,15 @@ MOST = 0.5
 
 
 def report_unknown_truth(overlap: IdOverlap, sides: IdSides, known: str) -> list[Check]:
-    """Report how many items of the truth are in a known catalogue.
+    """Report how many truth items a known catalogue has.
 
     Args:
-        overlap: of the items of the truth and of the catalogue, in this order.
+        overlap: of the truth's items and the catalogue's, in this order.
         sides: as in `report_common_ids`.
         known: words for the catalogue.
 
     Raises:
-        DataError: none of them is.
+        DataError: it has none of them.
     """
     what = ("truth", known)
     if checks := report_common_ids(overlap, sides, "item_id", what, must=True):

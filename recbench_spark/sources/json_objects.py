@@ -1,4 +1,7 @@
-"""Lines of JSON that are no objects with plain ids: what they are, and where. It needs no Spark."""
+"""Read JSON lines, and explain those which are no objects.
+
+No Spark is needed. An object has plain ids: text or numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ from recbench_spark.sources.text_pieces import BAD_LINE, MARK, LinePiece, read_t
 from recbench_spark.storage.local_files import bare_name, open_stream
 
 FIRST_LINES = 100
-"""Lines that are looked at before a file is read."""
+"""Lines to look at before a file is read."""
 
 LONGEST_LINE = 1 << 24
-"""Bytes of a line that is looked at; a longer one is a file without ends of lines."""
+"""Bytes to look at in a line; a longer one is a file without line ends."""
 
 CONVERT = (
     'python -c "import ast, json, sys; [print(json.dumps(ast.literal_eval(x))) for x in sys.stdin]" '
@@ -32,7 +35,7 @@ CONVERT = (
 
 
 class BadLine(NamedTuple):
-    """BadLine says which line of a file is no object with plain ids, what it is, and what to do."""
+    """A bad line of JSON, with a description and advice."""
 
     number: int
     what: str
@@ -44,12 +47,14 @@ class BadLine(NamedTuple):
 
 
 def check_first_lines(path: str, plain: Collection[str] = (), *, most: int = FIRST_LINES) -> None:
-    """Refuse a file of this machine whose first lines are no objects of JSON in a line each.
+    """Refuse a file whose first lines are no JSON objects.
+
+    Each object stands in a line. The file is on this machine.
 
     Args:
         path: the file.
         plain: keys whose values are text or numbers.
-        most: number of lines that are looked at.
+        most: number of lines to look at.
 
     Raises:
         DataError: a line is something else; the message says what, and its number.
@@ -60,9 +65,10 @@ def check_first_lines(path: str, plain: Collection[str] = (), *, most: int = FIR
 
 
 def find_bad_line(path: str, plain: Collection[str] = (), most: int | None = None) -> BadLine | None:
-    """Return the first line that is no object, or whose value of a plain key is none; None without one.
+    """Return the first bad line, or None.
 
-    Of a file that cannot be unpacked nothing is description here: its reader says so.
+    A bad line is no object, or its value for a plain key is no text or number. A file which cannot be
+    unpacked is not described here: its reader reports it.
     """
     try:
         for number, line in islice(_read_lines(path), most):
@@ -75,22 +81,22 @@ def find_bad_line(path: str, plain: Collection[str] = (), most: int | None = Non
 
 
 def has_objects(path: str) -> bool:
-    """Tell whether one of the first lines is an object of JSON."""
+    """Return whether a first line is a JSON object."""
     return any(describe_line(line) is None for _, line in islice(_read_lines(path), FIRST_LINES))
 
 
 MOST_HEADS = 100
-"""Files of a folder whose first lines are looked at."""
+"""Files in a folder whose first lines are looked at."""
 
 
 def check_head(place: str, plain: Sequence[str], *, strict: bool) -> None:
     """Refuse a file whose first lines are no objects.
 
-    Where bad lines are set aside, it is refused if none of them is an object, or if it is an array: Spark
-    would read its elements as rows.
+    If bad lines are set aside, it is refused only if it has no object, or if it is an array: Spark would
+    read its elements as rows.
 
     Raises:
-        DataError: it is one.
+        DataError: it is such a file.
     """
     if strict:
         check_first_lines(place, plain)
@@ -101,7 +107,10 @@ def check_head(place: str, plain: Sequence[str], *, strict: bool) -> None:
 
 
 def find_bad_object(files: Iterable[str], names: Collection[str]) -> str:
-    """Return in words where the first line stands that is no object with plain values, and what it is."""
+    """Say where the first bad line stands, and why.
+
+    It is no object with plain values.
+    """
     for file in files:
         bad = find_bad_line(file, names)
         if bad is not None:
@@ -110,7 +119,10 @@ def find_bad_object(files: Iterable[str], names: Collection[str]) -> str:
 
 
 def _read_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yield the number and text of each line that is not blank, without a mark of the byte order."""
+    """Yield number and text of lines which are not blank.
+
+    A byte order mark is left out.
+    """
     with _open_lines(path) as stream:
         number = 0
         while raw := stream.readline(LONGEST_LINE):
@@ -127,7 +139,9 @@ def _open_lines(path: str) -> Iterator[IO[bytes]]:
 
 
 def describe_line(line: str, plain: Collection[str] = ()) -> tuple[str, str] | None:
-    """Return what a line is, and what to do, where it is no object with plain values; else None.
+    """Say what a bad line is, and what to do.
+
+    The result is None for an object with plain values.
 
     >>> describe_line('{"user": 1}', ["user"]) is None
     True
@@ -148,7 +162,7 @@ def describe_line(line: str, plain: Collection[str] = ()) -> tuple[str, str] | N
 
 
 def _describe_value(name: str, value: dict[str, object] | list[object]) -> tuple[str, str]:
-    """Return what a value is that should be text or a number."""
+    """Describe a value which should be text or a number."""
     kind = "an object" if isinstance(value, dict) else "an array"
     what = f"an object whose '{name}' is {kind}, and no text or number: {json.dumps(value)[:60]}"
     if isinstance(value, dict) and any(key.startswith("$") for key in value):
@@ -158,7 +172,7 @@ def _describe_value(name: str, value: dict[str, object] | list[object]) -> tuple
 
 
 def _describe_text(line: str, shown: str) -> tuple[str, str]:
-    """Return what a line is that is not JSON."""
+    """Describe a line which is not JSON."""
     try:
         if isinstance(ast.literal_eval(line), dict | list):
             return f"a literal of Python: {shown}", f"write JSON, in double quotes: {CONVERT}"
@@ -176,10 +190,10 @@ def _describe_text(line: str, shown: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Objects:
-    """An object a line, whose values are the texts of a row, as they are written.
+    """Layout with an object per line; values stay as written.
 
     Attributes:
-        names: the keys that are read.
+        names: the keys to read.
         plain: keys whose values are text or numbers; a line with another one is bad.
         encoding: the encoding.
     """
@@ -197,7 +211,7 @@ class Objects:
         return self.names
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
-        """Cut lines into columns; a key that an object lacks is NULL."""
+        """Cut lines into columns, with NULL for missing keys."""
         texts = lines.to_pylist()
         rows = [_read_object(text, self.plain) for text in texts]
         values = {name: [(row or {}).get(name) for row in rows] for name in self.names if name in columns}
@@ -211,10 +225,10 @@ def list_keys(
     encoding: str,
     read_head: Callable[[str], bytes] | None = None,
 ) -> tuple[str, ...]:
-    """List the keys of the objects; text is read until all that are wanted have been seen.
+    """List the objects' keys, until all wanted ones were seen.
 
-    Only text that may hold a wanted key is parsed. `read_head`: reads the first lines of a file, where only
-    Spark reaches the others.
+    Only text that may hold a wanted key is parsed. `read_head`: reads a file's first lines, if only Spark
+    reaches the others.
     """
     known: dict[str, None] = {}
     for file in files:
@@ -230,13 +244,16 @@ def list_keys(
 
 
 def _may_hold(raw: bytes, keys: Sequence[str], encoding: str) -> bool:
-    """Return whether objects may have one of some keys, also where its letters stand by their numbers."""
+    """Return whether objects may have one of some keys.
+
+    Its letters may also be written by their numbers.
+    """
     marks = (f'"{key}"' if re.fullmatch(r"\w+", key) else "" for key in keys)
     return any(mark.encode(encoding, "ignore") in raw for mark in (*marks, r"\u"))
 
 
 def _read_object(line: str, plain: Collection[str]) -> dict[str, Any] | None:
-    """Return the values of a line, numbers as texts; None for a bad line."""
+    """Return a line's values, numbers as texts; None if bad."""
     try:
         row = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
     except (ValueError, RecursionError):

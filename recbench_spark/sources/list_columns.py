@@ -1,8 +1,8 @@
-"""One row for each user with all items in one cell, as rows of a user and an item.
+"""Unfold rows which hold a user's items in one cell.
 
-Spark's ALS gives `recommendations: array<struct<item, rating>>`; others give an array of ids, with an array
-of scores beside it or not, or a text of several ids. The order of a list is its rank, where no other is
-given.
+Each item gets a row. Spark's ALS gives `recommendations: array<struct<item, rating>>`; others give an array
+of ids, with or without an array of scores beside it, or a text with several ids. A list's order is its
+rank, unless another is given.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SEPARATORS = (",", "|", ";", " ")
-"""Separators of several ids in one cell, in the order in which they are tried."""
+"""Separators between several ids in one cell, in the order in which they are tried."""
 
 AROUND = r"^[\s\[\](){}'\"]+|[\s\[\](){}'\"]+$"
-"""Pattern of what stands around an id of such a cell."""
+"""Pattern for what stands around an id in such a cell."""
 
 SAMPLE = 100
-"""Cells that are looked at."""
+"""Cells to look at."""
 
 NUMBERS = {"scores": "score", "truth": "relevance"}
-"""Our name of the number beside an item in a struct; lists take the order of the array in its place."""
+"""Our name for the number beside an item in a struct; lists take their order instead."""
 
 FIELDS = ("rating", "score", "prediction", "relevance", "similarity", "rank")
-"""Names of the fields beside the item in a struct."""
+"""Names for fields beside the item in a struct."""
 
 VALUES = ("item_id", "rank", "score", "relevance", "rating")
-"""Columns that can hold arrays of one length."""
+"""Columns that can hold arrays with one length."""
 
 
 def find_separator(cells: Sequence[str | None]) -> str | None:
-    """Return the separator of most cells; None where they hold one id each.
+    """Return the separator in most cells, if any.
+
+    None: they hold one id each.
 
     >>> find_separator(["a, b", "c,d", "e"]), find_separator(["a b", "c d"]), find_separator(["a", "b"])
     (',', ' ', None)
@@ -49,7 +51,10 @@ def find_separator(cells: Sequence[str | None]) -> str | None:
 
 
 def may_hold_texts(names: Sequence[str], what: str) -> bool:
-    """Return whether text cells may hold several ids: lists that have neither a rank nor a score."""
+    """Return whether text cells may hold several ids.
+
+    That is so for lists with neither a rank nor a score.
+    """
     return what == "lists" and "item_id" in names and not {"rank", "score"} & {*names}
 
 
@@ -57,10 +62,12 @@ def may_hold_texts(names: Sequence[str], what: str) -> bool:
 
 
 def unfold_table(table: pa.Table, what: str) -> pa.Table:
-    """Return one row for each user and item of a table under our names; other tables as they are.
+    """Return a row per user and item.
+
+    The table is under our names. One without lists stays as it is.
 
     Raises:
-        DataError: arrays of one row have different lengths. SchemaError: structs without an item.
+        DataError: arrays in one row have different lengths. SchemaError: structs without an item.
     """
     if "item_id" not in table.column_names or table.column_names.count("item_id") > 1:
         return table
@@ -133,7 +140,9 @@ def _open_structs(columns: dict[str, pa.Array], what: str) -> dict[str, pa.Array
 
 
 def name_fields(names: Sequence[str], what: str) -> tuple[str, str | None]:
-    """Return the fields of the item and of its number in structs such as `struct<item, rating>`.
+    """Return the item's field and its number's in a struct.
+
+    Structs look like `struct<item, rating>`.
 
     Raises:
         SchemaError: not one field beside the numbers.
@@ -151,7 +160,7 @@ def name_fields(names: Sequence[str], what: str) -> tuple[str, str | None]:
 
 
 def unfold_frame(frame: DataFrame, what: str) -> DataFrame:
-    """Return one row for each user and item of a Spark frame, as `unfold_table` does."""
+    """Unfold a Spark frame, as `unfold_table` unfolds tables."""
     from pyspark.sql import functions as F  # noqa: PLC0415
     from pyspark.sql import types as T  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
-"""Convert the rows of any log to canonical columns, and count those that cannot be used.
+"""Convert any log's rows to canonical columns; find unusable ones.
 
-One converter for text, Parquet, Delta and frames of Spark: a task applies it to the columns as they are
+One converter serves text, Parquet, Delta and Spark frames: a task applies it to the columns as they are
 stored. `survey_rows` counts; `convert_rows` returns the usable rows.
 """
 
@@ -28,7 +28,7 @@ from recbench_spark.sources.times import LATEST, MICROS_PER_UNIT, STORED, TIME_T
 Bools = npt.NDArray[np.bool_]
 
 PARTS = ("train", "given", "valid", "probe", "quiz", "test", "open_loop", "later")
-"""Valid values of a log's own `part` column."""
+"""Valid values in a log's own `part` column."""
 
 MISTAKE_HINT = (
     "either the time is a placeholder, or milliseconds were taken for seconds where this column was made: "
@@ -38,28 +38,28 @@ MISTAKE_HINT = (
 
 
 PLACE = "_place"
-"""Hidden column of a frame with the place of the row, from 0."""
+"""Hidden column in a frame with the row's place, from 0."""
 
 
 @dataclass(frozen=True)
 class LogRules:
-    """Rules by which tasks convert the rows of a log.
+    """Rules for converting a log's rows in tasks.
 
     Attributes:
         where: the log's name in messages.
-        sources: canonical column names to the log's own, for the columns that it has.
+        sources: canonical column names to the log's own, for the columns present.
         attributes: further columns.
-        line: the expected layout of a line; empty where rows have types.
+        line: the expected layout of a line; empty if rows have types.
         nullable: canonical names of columns that may be NULL.
-        unit: the unit of times that are numbers, or `timestamp`.
-        zone: the zone of times without an offset.
-        pattern: the pattern of times that are text (`timestampFormat`).
-        finds_floats: whether ids of a text file may be whole floats.
-        floats: columns of a text file that are whole floats throughout.
-        folders: columns that are names of folders.
+        unit: the unit of numeric times, or `timestamp`.
+        zone: the zone for times without an offset.
+        pattern: the pattern for times in text (`timestampFormat`).
+        finds_floats: whether ids in a text file may be whole floats.
+        floats: columns in a text file with whole floats throughout.
+        folders: columns which come from folder names.
         keeps_replacements: whether U+FFFD is intended.
         end: the first instant after the log, in microseconds.
-        checked: whether the unit of times is known, since the log was read before.
+        checked: whether the time unit is known, since the log was read before.
         placed: whether rows have PLACE, which stays.
     """
 
@@ -81,27 +81,27 @@ class LogRules:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that tasks read."""
+        """The columns for tasks to read."""
         hidden = [BAD_LINE] * bool(self.line) + [FILE] + [PLACE] * self.placed
         return tuple(dict.fromkeys((*self.sources.values(), *self.attributes, *hidden)))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The canonical columns of converted rows."""
+        """The canonical columns in converted rows."""
         more = ["part"] * ("part" in self.sources) + ["attributes"] * bool(self.attributes)
         return (*IDS, "rating", "event_time", *more, *([PLACE] * self.placed))
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Rows in which a value cannot be used.
+    """Rows with an unusable value in a column, and why.
 
     Attributes:
         name: the log's column, or BAD_LINE.
         expected: the description of a good value.
         bad: the rows.
-        hint: advice, where this column needs its own.
-        unit: the unit by which an example gives the advice; empty: by none.
+        hint: advice, if this column needs its own.
+        unit: the unit with which an example gives the advice; empty: none does.
     """
 
     name: str
@@ -112,15 +112,15 @@ class Mark:
 
     @property
     def problem(self) -> str:
-        """Return the problem of a bad row."""
+        """The problem in a bad row."""
         return f"not {self.expected}" if self.name == BAD_LINE else f"'{self.name}' is not {self.expected}"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Converted columns of some rows, what is wrong with them, and how ids are stored.
+    """Converted columns, their mistakes, and how ids are stored.
 
-    `kinds`: column of ids -> `integer`, `string`, or `text` where only the values can decide.
+    `kinds`: id column -> `integer`, `string`, or `text` if only the values can decide.
     """
 
     columns: Mapping[str, pa.Array]
@@ -130,13 +130,15 @@ class Checked:
 
     @property
     def bad(self) -> Bools:
-        """Return the rows of which a value is bad."""
+        """The rows with any bad value."""
         bad: Bools = np.logical_or.reduce([mark.bad for mark in self.marks])
         return bad
 
 
 def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
-    """Convert the columns of a log, and mark unusable values; values of a bad line are not checked.
+    """Convert a log's columns, and mark unusable values.
+
+    In a bad line, values are not checked.
 
     Raises:
         SchemaError: a column has a type that cannot be read.
@@ -171,7 +173,7 @@ def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
 
 
 def _refuse_nulls(column: pa.Array, source: str, found: Sequence[Mark]) -> list[Mark]:
-    """Refuse NULL too: as a mistake of its own where bad values have their own hint."""
+    """Refuse NULL too, separately if bad values have a hint."""
     missing = ~is_set(column)
     first = found[0] if found else Mark(source, "an id", np.zeros(len(column), np.bool_))
     if not first.hint:
@@ -180,7 +182,7 @@ def _refuse_nulls(column: pa.Array, source: str, found: Sequence[Mark]) -> list[
 
 
 def is_set(column: pa.Array | pa.ChunkedArray) -> Bools:
-    """Return true where there is a value."""
+    """Mark where there is a value."""
     mask: Bools = np.asarray(column.is_valid())
     return mask
 
@@ -202,7 +204,7 @@ Ids = tuple[pa.Array, list[Mark], str]
 
 
 def _check_ids(array: pa.Array, source: str, rules: LogRules) -> Ids:
-    """Convert ids by the type of their column (`core.ids`); missing ones become NULL."""
+    """Convert ids by column type (`core.ids`), missing ones to NULL."""
     if rules.line or source in rules.folders:
         return _field_ids(array, source, rules)
     kind = array.type
@@ -273,7 +275,7 @@ def _convert_texts(array: pa.Array, source: str) -> Ids:
 
 
 def name_type(kind: pa.DataType) -> str:
-    """Return Spark's name of a type, for messages."""
+    """Return Spark's name for a type, for messages."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"array<{name_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
@@ -299,7 +301,7 @@ def _check_numbers(array: pa.Array, source: str, where: str) -> tuple[pa.Array, 
 
 
 def parse_numbers(array: pa.Array, source: str, where: str) -> pa.Array:
-    """Return float64, NULL where a text is no number.
+    """Return float64, with NULL for texts without a number.
 
     Raises:
         SchemaError: a type that holds no numbers.
@@ -342,7 +344,7 @@ def _check_times(array: pa.Array, source: str, rules: LogRules) -> tuple[pa.Arra
 
 
 def convert_rows(rows: pa.Table, rules: LogRules) -> pa.Table:
-    """Return the usable rows in canonical columns, ids that are whole numbers as int64."""
+    """Return usable rows in canonical columns, whole-number ids as int64."""
     checked = check_rows(rows, rules)
     n = len(rows)
     times = checked.columns.get("event_time", pa.nulls(n, pa.int64()))
@@ -358,7 +360,7 @@ def convert_rows(rows: pa.Table, rules: LogRules) -> pa.Table:
 
 
 def is_later(times: pa.Array, rules: LogRules) -> Bools:
-    """Return true for times after the log's end."""
+    """Mark times after the log's end."""
     if rules.end is None:
         return np.zeros(len(times), np.bool_)
     return _as_mask(pc.greater_equal(times, rules.end))
@@ -381,7 +383,10 @@ def _map_attributes(rows: pa.Table, names: Sequence[str], where: str) -> pa.Arra
 
 
 def find_rejects(rows: pa.Table, rules: LogRules) -> pa.Table:
-    """Return file, line (its text, or the row as JSON) and reason of the rows that cannot be used."""
+    """Return file, line and reason for each unusable row.
+
+    A line is its text, or the row as JSON.
+    """
     checked = check_rows(rows, rules)
     places = np.flatnonzero(checked.bad)
     bad = rows.take(pa.array(places))
@@ -406,7 +411,10 @@ def _show_row(row: Mapping[str, object]) -> str:
 
 
 def list_values(column: pa.Array) -> list[object]:
-    """Return the values of a column; timestamps as text, since Python has few years."""
+    """Return a column's values, with timestamps as text.
+
+    Python has too few years for all of them.
+    """
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp(column.type.unit)).cast(pa.string())
     if pa.types.is_string(column.type):  # bytes of a file may be no UTF-8

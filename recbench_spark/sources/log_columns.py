@@ -1,6 +1,7 @@
-"""Choose the columns of a log by their names and values, and the unit of its times.
+"""Choose a log's columns and time unit.
 
-Nothing is chosen among two columns or two units: the error names the flag that chooses.
+Names and values decide. Between two columns or two units nothing is chosen: the error names the flag that
+chooses.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ FLAGS = {
 """The flag that names each column."""
 
 LOOKED_AT = 20_000
-"""Objects of JSON whose ids are looked at."""
+"""JSON objects whose ids are looked at."""
 
 NONE = "none"
-"""Name that means: the log has no such column."""
+"""Name to say that the log has no such column."""
 
 
 @dataclass(frozen=True)
 class ChosenColumns:
-    """The columns of a log by our names.
+    """A log's columns by our names, and its time unit.
 
     Attributes:
         columns: our name -> the column; rating and event_time may be absent.
         unit: value of `dataset.time_unit`; None without times.
-        unit_reason: a sentence that says why it is this unit.
-        has_offsets: whether times that are text name their zone.
-        unread: our names of columns that are there, and that the caller goes without.
-        time_format: value of `timestampFormat`; empty where times are read without one.
+        unit_reason: a sentence that gives the reason for the unit.
+        has_offsets: whether times in text name their zone.
+        unread: our names for columns that exist, and that the caller leaves out.
+        time_format: value of `timestampFormat`; empty if times need none.
     """
 
     columns: Mapping[str, ColumnFacts]
@@ -69,20 +70,20 @@ def choose_columns(
     unit: str | None = None,
     time_format: str | None = None,
 ) -> ChosenColumns:
-    """Choose the columns of users, items, ratings and times.
+    """Choose the columns with users, items, ratings and times.
 
-    What may be a rating or a time is chosen or refused, never passed over.
+    A column which may be a rating or a time is chosen or refused, never passed over.
 
     Args:
         log: the file.
-        columns: the facts of its columns.
+        columns: the facts about its columns.
         names: our name -> the caller's name, or NONE.
-        unit: the caller's unit of times.
-        time_format: the caller's pattern of times.
+        unit: the caller's time unit.
+        time_format: the caller's pattern for times.
 
     Raises:
         ConfigError: two columns could be the same one, none could be a user or an item, or times have no
-            plausible unit; the hint has the flag to add. DataError: times that are stored wrongly.
+            plausible unit; the hint has the flag to add. DataError: times are stored wrongly.
     """
     choice = {role: _choose_column(log, columns, role, names.get(role)) for role in FLAGS}
     chosen = {role: column for role, column in choice.items() if column is not None}
@@ -117,7 +118,10 @@ def choose_columns(
 def _choose_column(
     log: LogFile, columns: Sequence[ColumnFacts], role: str, name: str | None
 ) -> ColumnFacts | None:
-    """Return the column of a role: the caller's, the one of the file's layout, or the one of usual name."""
+    """Return the column for a role, if any.
+
+    The caller's column comes first, then the layout's, then one with a usual name.
+    """
     by_name = {column.name: column for column in columns}
     if name == NONE and role in ("rating", "event_time"):
         return None
@@ -144,10 +148,12 @@ def _choose_column(
 
 
 def _find_time(log: LogFile, free: Sequence[ColumnFacts]) -> ColumnFacts | None:
-    """Return the one column of dates, or of epoch times without a name, where none is called a time.
+    """Return the one column which must be a time.
+
+    It holds dates, or epoch times in a file without names, and no column is called a time.
 
     Raises:
-        ConfigError: a column may be a time, and it is not sure.
+        ConfigError: a column may be a time, but need not.
     """
     similar = [column for column in free if strip_name(column.name) in LOG_NAMES["event_time"]]
     if similar:
@@ -165,11 +171,14 @@ def _find_time(log: LogFile, free: Sequence[ColumnFacts]) -> ColumnFacts | None:
 TIME_NAME = re.compile(
     "(time|date|timestamp|stamp)$|^(time|date|ts)|(created|updated|visited|watched)(at)?$"
 )
-"""Pattern of names that times may have, in the form of `strip_name`."""
+"""Pattern for names that times may have, in the form of `strip_name`."""
 
 
 def _is_epoch(column: ColumnFacts) -> bool:
-    """Return whether one unit puts all numbers but 0 and -1, a missing time, between 1990 and 2099."""
+    """Return whether one unit puts numbers between 1990 and 2099.
+
+    0 and -1 count as missing times.
+    """
     if not column.is_numeric or column.highest is None:
         return False
     lowest = column.highest if column.lowest in (None, 0, -1) else column.lowest
@@ -177,20 +186,20 @@ def _is_epoch(column: ColumnFacts) -> bool:
 
 
 def _is_compact(column: ColumnFacts) -> bool:
-    """Return whether the first and the last number are dates such as 20260131."""
+    """Return whether first and last number look like 20260131."""
     ends = [end for end in (column.lowest, column.highest) if end is not None]
     return bool(ends) and column.is_numeric and all(COMPACT.fullmatch(f"{end:.0f}") for end in ends)
 
 
 COMPACT = re.compile("(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])")
-"""Pattern of dates that are written as one number."""
+"""Pattern for dates written as one number."""
 
 
 def _find_rating(log: LogFile, free: Sequence[ColumnFacts]) -> ColumnFacts | None:
-    """Return the one column of numbers whose name ends as ratings' do.
+    """Return the one numeric column named like ratings.
 
     Raises:
-        ConfigError: a column may be a rating, and it is not sure.
+        ConfigError: a column may be a rating, but need not.
     """
     sure = [one for one in free if one.is_numeric and strip_name(one.name).endswith(RATING_ENDS)]
     if len(sure) == 1:
@@ -207,7 +216,7 @@ RATING_NAME = re.compile(
     "rating|stars|score|label|grade|vote|like|feedback|preference|thumb|click|(plays|hours|weight|ratio)$|"
     "(?<!dis)(?<!ac)count$"
 )
-"""Pattern of names that ratings may have, in the form of `strip_name`."""
+"""Pattern for names that ratings may have, in the form of `strip_name`."""
 
 
 def _is_id(column: ColumnFacts) -> bool:
@@ -215,11 +224,14 @@ def _is_id(column: ColumnFacts) -> bool:
 
 
 MOST_GRADES = 201
-"""Different values that ratings have at most, where nothing but values speaks for them."""
+"""Most different values that ratings have, if only values speak for them."""
 
 
 def may_be_rating(column: ColumnFacts) -> bool:
-    """Return whether values are numbers as ratings are: few, small, and two decimals at most."""
+    """Return whether values look like ratings.
+
+    Such values are few, small, and have at most two decimals.
+    """
     if not column.is_numeric or column.lowest is None or column.highest is None:
         return False
     is_small = column.lowest >= -10 and column.highest <= 100
@@ -227,7 +239,10 @@ def may_be_rating(column: ColumnFacts) -> bool:
 
 
 def _ask(log: LogFile, role: str, columns: Sequence[ColumnFacts]) -> None:
-    """Refuse to pass over columns that may have a role; the hint has the flag."""
+    """Refuse to ignore columns which may have a role.
+
+    The hint has the flag.
+    """
     if columns:
         shown = "; ".join(f"{one.name} ({', '.join(one.samples[:2])})" for one in columns[:4])
         flags = " or ".join(f"{FLAGS[role]} {name}" for name in (*(one.name for one in columns[:4]), NONE))
@@ -235,7 +250,7 @@ def _ask(log: LogFile, role: str, columns: Sequence[ColumnFacts]) -> None:
 
 
 def _choose_format(log: LogFile, time: ColumnFacts, given: str | None) -> str:
-    """Return the pattern of times that are dates in another order; empty where none is needed.
+    """Return the pattern for dates in another order, if needed.
 
     Raises:
         ConfigError: no pattern or more than one reads all of them, or the file stores no text.
@@ -259,7 +274,7 @@ def _choose_format(log: LogFile, time: ColumnFacts, given: str | None) -> str:
 
 
 def _may_be(role: str, column: ColumnFacts) -> bool:
-    """Return whether the values of a column fit a role."""
+    """Return whether a column's values fit a role."""
     if role == "rating":
         return column.is_numeric
     is_time = column.is_stored_time or column.is_time_text or column.is_other_date
@@ -281,7 +296,10 @@ def _refuse_twice(chosen: Mapping[str, ColumnFacts]) -> None:
 
 
 def _refuse_nested(log: LogFile, ids: Sequence[ColumnFacts]) -> None:
-    """Refuse ids of a file of JSON that are objects or arrays; the error has the line of the first one."""
+    """Refuse JSON ids which are objects or arrays.
+
+    The error has the line of the first one.
+    """
     if log.reader == "json":
         for file in list_files(log.path):
             bad = find_bad_line(file, [column.name for column in ids], LOOKED_AT)
@@ -290,7 +308,7 @@ def _refuse_nested(log: LogFile, ids: Sequence[ColumnFacts]) -> None:
 
 
 def _refuse_words(rating: ColumnFacts | None) -> None:
-    """Refuse ratings some of which are no finite numbers."""
+    """Refuse ratings if some are no finite numbers."""
     if rating is not None and not rating.is_numeric:
         shown = ", ".join(rating.samples) or "nothing"
         counts = f"{rating.numbers:,} of {rating.present:,} values are finite numbers"
@@ -299,14 +317,14 @@ def _refuse_words(rating: ColumnFacts | None) -> None:
 
 
 def _find_own_names(columns: Sequence[ColumnFacts], chosen: Mapping[str, ColumnFacts]) -> dict[str, str]:
-    """Return our name -> the column called so, where no column was chosen."""
+    """Return our name -> a column so called, if unchosen."""
     taken = {column.name for column in chosen.values()}
     rest = {column.name.lower(): column.name for column in columns if column.name not in taken}
     return {role: rest[role] for role in FLAGS if role in rest and role not in chosen}
 
 
 def _refuse_own_names(own: Mapping[str, str]) -> None:
-    """Refuse a column that a night reads by its name, although it was not chosen."""
+    """Refuse an unchosen column which a night would read."""
     for role, name in own.items():
         hint = f"rename it in the file, or add {FLAGS[role]} {name} or {FLAGS[role]} {NONE}"
         raise ConfigError(f"a night reads the column {name} as {role}", hint)
@@ -316,11 +334,11 @@ def _refuse_own_names(own: Mapping[str, str]) -> None:
 
 
 def read_unit(time: ColumnFacts, unit: str | None) -> tuple[str, str]:
-    """Return the unit of times, and why it is this one.
+    """Return the time unit, and the reason for it.
 
     Raises:
         ConfigError: no unit or more than one is plausible, or the caller's is not. DataError: timestamps
-            that were made in a wrong unit.
+            were made in a wrong unit.
     """
     if time.is_stored_time or time.is_time_text:
         _check_stored(time, unit)
@@ -359,7 +377,7 @@ def _check_unit(name: str, ends: tuple[float, float], unit: str) -> tuple[str, s
 
 
 def _make_unit_error(name: str, ends: tuple[float, float]) -> ConfigError:
-    """Return the error for numbers that are times by no unit, or by more than one."""
+    """Return the error for numbers in no unit or several."""
     shown = f"{name} is from {ends[0]:.15g} to {ends[1]:.15g}"
     if {guess_unit(end) for end in ends} == {"ns"}:
         hint = "these are nanoseconds since 1970: divide them by 1000, then --time-unit us"
@@ -383,12 +401,12 @@ def _refuse_text(time: ColumnFacts) -> NoReturn:
 
 
 def _micros(text: str) -> float:
-    """Return microseconds since 1970 of a time that DuckDB wrote."""
+    """Return microseconds since 1970 for a time written by DuckDB."""
     return float(np.datetime64(text.replace(" ", "T").partition("+")[0], "us").astype(np.int64))
 
 
 def _day(number: float, unit: str) -> str:
-    """Return the day of a number of a unit."""
+    """Return the day of a number in a unit."""
     micros = round(number * MICROS_PER_UNIT[unit])
     try:
         return str(np.datetime64(micros, "us").astype("datetime64[D]"))

@@ -1,7 +1,7 @@
-"""Look at the file of a log before anything is configured: format, encoding, separator, header.
+"""Look at an unknown log: format, encoding, separator, header.
 
-It needs no Spark. What the first lines leave open is refused, with the flag that
-says it.
+No Spark is needed. If the first lines leave something open, the log is refused, and the error names the
+flag that decides.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from recbench_spark.storage.uris import absolute_place
 
 SEPARATORS = ("::", "\t", ",", ";", "|")
 TYPED = re.compile(r".+:(token|float)(_seq)?")
-"""A name in the header of RecBole."""
+"""A name in a RecBole header."""
 
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 MATRIX_WIDTH = 20
-"""Numbers in each line from which a file without names is a matrix and no log."""
+"""Numbers in each line from which on a file without names is a matrix and no log."""
 
 SPLITS = {
     "coat": ("train.ascii", "test.ascii"),
@@ -59,7 +59,7 @@ SPLITS = {
     "ncf": ("*.train.rating", "*.test.rating"),
     "yahoo_r3": ("ydata-ymusic-rating-study-*-train.txt", "ydata-ymusic-rating-study-*-test.txt"),
 }
-"""Readers of folders that are divided already, and the files of each part."""
+"""Readers for folders that are divided already, and the files in each part."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class LogFile:
     Attributes:
         path: the absolute path.
         reader: value of `dataset.reader`.
-        names: the columns, as the reader calls them; none for a reader with a layout of its own.
+        names: the columns, as the reader calls them; none if the reader has its own layout.
         options: `dataset.options`.
-        roles: our name -> the column, where the name of the file says it.
-        note: a sentence about its encoding, where it is not UTF-8.
+        roles: our name -> the column, if the file name tells it.
+        note: a sentence about its encoding, if it is not UTF-8.
     """
 
     path: str
@@ -84,7 +84,7 @@ class LogFile:
 
     @property
     def has_names(self) -> bool:
-        """True where the columns have names of their own."""
+        """True if columns have names of their own."""
         return self.options.get("header") != "false"
 
 
@@ -94,16 +94,16 @@ class LogFile:
 def open_log_file(
     path: str, separator: str | None = None, *, header: bool | None = None, encoding: str | None = None
 ) -> LogFile:
-    """Find out how a file or folder is read.
+    """Find out how to read a file or folder.
 
     Args:
-        path: the file, a folder of files of one format, or a folder of MovieLens or of one of SPLITS.
-        separator: the separator of fields, where the caller knows it.
+        path: the file, a folder with files of one format, or a folder of MovieLens or one in SPLITS.
+        separator: the separator between fields, if the caller knows it.
         header: whether the first line has the names.
-        encoding: the encoding of its text, where the caller knows it.
+        encoding: the encoding of its text, if the caller knows it.
 
     Raises:
-        MissingError: nothing is there. ConfigError: the first lines leave open how it is read.
+        MissingError: nothing is there. ConfigError: the first lines leave open how to read it.
         DataError: it is no log, or in a format that is not read.
     """
     try:
@@ -129,7 +129,7 @@ def open_log_file(
 
 
 class _TextSettings(NamedTuple):
-    """Settings of a text file that the caller knows; None: it is to be found out."""
+    """The caller's settings for text; None: to be found out."""
 
     separator: str | None
     header: bool | None
@@ -166,12 +166,14 @@ def _open_typed(place: str, reader: str) -> LogFile:
 
 @dataclass
 class LogStream:
-    """Rows of a log as a stream of Arrow, which begins again for each that reads it.
+    """Rows of a log as an Arrow stream.
+
+    Each reader starts it again.
 
     Attributes:
-        schema: the columns that are read.
+        schema: the columns to read.
         pieces: of the log.
-        broken: lines with another layout, of the reading that went furthest last.
+        broken: lines with another layout, in the latest reading.
         error: what ended a reading.
     """
 
@@ -181,7 +183,7 @@ class LogStream:
     error: RecbenchError | None = None
 
     def __arrow_c_stream__(self, schema: object = None) -> object:
-        """Return the stream, as the protocol of Arrow says."""
+        """Return the stream, by Arrow's protocol."""
         return pa.RecordBatchReader.from_batches(self.schema, self._read()).__arrow_c_stream__(schema)
 
     def _read(self) -> Iterator[pa.RecordBatch]:
@@ -197,9 +199,10 @@ class LogStream:
 
 
 def open_rows(log: LogFile, names: Sequence[str] = ()) -> LogStream | pa.RecordBatchReader:
-    """Open some columns of a log, or all; a table of Delta whose files alone are not its rows: once.
+    """Open some columns of a log, or all.
 
-    Fields of text are text, and empty ones NULL.
+    Text fields are text, and empty ones NULL. Some Delta tables need more than their files; their stream
+    can be read once only.
     """
     if log.reader in ("csv", "json"):
         text = _find_text(log, names)
@@ -239,7 +242,7 @@ def _open_text(place: str, given: _TextSettings) -> LogFile:
 
 
 def _open_known(place: str) -> LogFile | None:
-    """Return the log of a file whose name says its layout."""
+    """Return a text log whose file name tells its layout."""
     layout = LAYOUTS.get(bare_name(place))
     if not layout or not layout.names or "rating" not in layout.names:
         return None
@@ -269,7 +272,9 @@ def _open_fields(place: str, lines: Sequence[str], given: _TextSettings) -> LogF
 
 
 def _find_encoding(place: str, given: str | None) -> tuple[str, str]:
-    """Return the encoding of a text that is not UTF-8, and a sentence about it; else two empty texts.
+    """Return a text's encoding and a sentence about it.
+
+    For UTF-8, both are empty.
 
     Raises:
         ConfigError: the caller's encoding is not known here. DataError: it is UTF-16 or UTF-32.
@@ -291,16 +296,19 @@ def _find_encoding(place: str, given: str | None) -> tuple[str, str]:
 
 
 NOT_CP1252 = frozenset({0x81, 0x8D, 0x8F, 0x90, 0x9D})
-"""Bytes that mean nothing in cp1252, the usual encoding of Windows."""
+"""Bytes that mean nothing in cp1252, the usual encoding in Windows."""
 
 
 def _name_columns(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a header; one without a name, as of an index of pandas, is named as by Spark."""
+    """Return a header's names, also for columns without one.
+
+    Such a column, as the index from pandas, is named as by Spark.
+    """
     return tuple(name or f"_c{n}" for n, name in enumerate(fields))
 
 
 def _refuse_equal_names(names: Sequence[str], place: str) -> None:
-    """Refuse names that are one name where case does not count, as in SQL."""
+    """Refuse names which differ only in case, as in SQL."""
     counts = Counter(name.lower() for name in names)
     equal = [name for name in names if counts[name.lower()] > 1]
     if equal:
@@ -323,7 +331,9 @@ def _read_first_lines(place: str, encoding: str) -> list[str]:
 
 
 def find_separator(lines: Sequence[str], place: str) -> str:
-    """Return the separator that cuts all lines into as many fields, two or more.
+    """Return the separator which cuts all lines alike.
+
+    All lines get equally many fields, two or more.
 
     Raises:
         ConfigError: there is none, or there are several. DataError: the lines are a matrix.
@@ -346,7 +356,7 @@ def find_separator(lines: Sequence[str], place: str) -> str:
 
 
 def _are_padded(fits: Sequence[str], lines: Sequence[str]) -> bool:
-    """Return whether tabs alone would separate fields, and leave blanks at their ends."""
+    """Return whether tabs alone would leave blanks around fields."""
     return list(fits) == ["\t"] and any(
         field != field.strip() for line in lines for field in line.split("\t")
     )

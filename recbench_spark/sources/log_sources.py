@@ -1,4 +1,4 @@
-"""Open a log of any format and storage as pieces that tasks read. Without Spark."""
+"""Open any log as pieces for tasks, without Spark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from recbench_spark.storage.text_forms import BLANKS, is_wide
 from recbench_spark.storage.uris import is_remote
 
 LogFiles = Sequence[tuple[Mapping[str, str | None], str, TextLayout]]
-"""Files of a log: columns with one value in all of their rows, the path, the layout."""
+"""Files in a log: columns with one value in all rows, the path, the layout."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,17 @@ class RawLog:
     """Rows as they are stored, and rules for reading them.
 
     Attributes:
-        open: returns the rows, with the columns of a file, FILE, and for text BAD_LINE.
-        names: the columns of the files.
-        where: the name of the path or table in messages.
-        n: number of rows, about; 0 where nobody knows.
-        line: the layout of a line ("4 fields separated by ','"); empty where rows have types.
+        open: returns the rows, with a file's columns, FILE, and for text BAD_LINE.
+        names: the columns in the files.
+        where: the path's or table's name in messages.
+        n: number of rows, about; 0 if nobody knows.
+        line: the layout of a line ("4 fields separated by ','"); empty if rows have types.
         source_names: canonical column names to the log's own names, where they differ.
         nullable: canonical names of columns that may be NULL in some rows.
-        time_unit: the unit of times that are numbers, or `timestamp`.
-        folders: columns that are names of folders.
-        checked: columns of times that came from a log that was read before.
-        find_line: returns in words where the first bad line stands; empty where the format cannot tell.
+        time_unit: the unit of numeric times, or `timestamp`.
+        folders: columns which come from folder names.
+        checked: time columns from a log that was read before.
+        find_line: says in words where the first bad line stands; empty if the format cannot tell.
     """
 
     open: Callable[[Engine], Rows]
@@ -97,7 +97,7 @@ class RawLog:
 
 @dataclass(frozen=True)
 class TextLog:
-    """Files of a log in text, as `RawLog` without a way to read them."""
+    """Text files in a log, not yet opened for tasks."""
 
     files: LogFiles
     where: str
@@ -133,13 +133,13 @@ class TextLog:
 
 @dataclass(frozen=True)
 class Finder:
-    """Finds the files of a log where they are: on this machine, or by Spark elsewhere.
+    """Ways to find a log's files, here or by Spark.
 
     Attributes:
         is_folder: says whether a path is a folder.
         list_names: returns the names in a folder.
-        read_head: returns the first bytes of a file, unpacked.
-        list_files: returns the files of a path, and what their folders say.
+        read_head: returns a file's first bytes, unpacked.
+        list_files: returns a path's files, and the columns from their folders.
     """
 
     is_folder: Callable[[str], bool]
@@ -148,7 +148,9 @@ class Finder:
     list_files: Callable[[str, str | None], Mapping[str, Folders]]
 
     def find(self, folder: str, patterns: Sequence[str]) -> str:
-        """Find the path of an entry by the first pattern that fits any; `.gz` or the like may follow.
+        """Find an entry by the first pattern which fits any.
+
+        `.gz` or the like may follow.
 
         Raises:
             ConfigError: nothing fits, or the path is not a folder; the hint has the nearest name.
@@ -183,7 +185,7 @@ HERE = Finder(
     lambda path: read_head(strip_scheme(path)),
     lambda path, pattern: list_files(find_place(path), pattern),
 )
-"""Finds files of this machine, and of storage that Arrow reads."""
+"""Finds files on this machine, and on storage that Arrow reads."""
 
 
 def open_raw_log(dataset: Dataset) -> RawLog:
@@ -216,7 +218,7 @@ def open_text_files(log: TextLog) -> RawLog:
 
 
 def _estimate_rows(path: str, layout: TextLayout) -> int:
-    """Estimate the rows of a file by its first lines."""
+    """Estimate a file's rows by its first lines."""
     with suppress(RecbenchError):
         head = read_head(path)
         whole = head[: head.rfind(b"\n") + 1] or head
@@ -232,7 +234,7 @@ def _estimate_rows(path: str, layout: TextLayout) -> int:
 
 
 def find_text_files(dataset: Dataset, finder: Finder) -> TextLog:
-    """Find the files of a data set whose layout is known by its name.
+    """Find files in a data set's known layout.
 
     Raises:
         ConfigError: a file is missing. SchemaError: a file has another layout.
@@ -252,14 +254,14 @@ def find_text_files(dataset: Dataset, finder: Finder) -> TextLog:
 
 
 def make_fields(layout: Layout, names: Sequence[str]) -> Fields:
-    """Return the layout of a known file; files with given names are not quoted."""
+    """Return a known file's layout, quoted only below a header."""
     headed = layout.names is None
     quotes = RFC_4180 if headed else None
     return Fields(tuple(names), layout.separator, headed, quotes, encoding=layout.encoding)
 
 
 def _find_movielens(dataset: Dataset, finder: Finder) -> TextLog:
-    """Find the ratings file at or under the path: `u.data`, `ratings.dat` (`::`) or `ratings.csv`."""
+    """Find the ratings: `u.data`, `ratings.dat` (`::`) or `ratings.csv`."""
     path, known = str(dataset.path), MOVIELENS[dataset.reader]
     file = finder.find(path, known) if finder.is_folder(path) else path
     refuse_packed_text(file)
@@ -272,7 +274,7 @@ def _find_movielens(dataset: Dataset, finder: Finder) -> TextLog:
 
 
 def _name_closed_part(dataset: Dataset) -> dict[str, str | None]:
-    """Return the part of the closed loop; empty where the split divides it."""
+    """Return the closed loop's part, unless the split divides it."""
     return {} if dataset.closed_loop == "split" else {"part": "train"}
 
 
@@ -280,15 +282,19 @@ OPEN_LOOP: dict[str, str | None] = {"part": "open_loop"}
 
 
 def _find_coat(dataset: Dataset, finder: Finder) -> LogFiles:
-    """Find Coat Shopping (Schnabel et al., ICML 2016): `train.ascii`, and the open loop `test.ascii`."""
+    """Find Coat's `train.ascii`, and its open loop `test.ascii`.
+
+    Source: Coat Shopping, Schnabel et al., ICML 2016.
+    """
     parts = ((_name_closed_part(dataset), "train.ascii"), (OPEN_LOOP, "test.ascii"))
     return [(part, finder.find(str(dataset.path), [name]), Matrix()) for part, name in parts]
 
 
 def _find_yahoo(dataset: Dataset, finder: Finder) -> LogFiles:
-    """Find Yahoo! R3 (Marlin and Zemel, RecSys 2009): `...-train.txt`, and the open loop `...-test.txt`.
+    """Find Yahoo! R3's `...-train.txt`, and its open loop `...-test.txt`.
 
-    A line has user, song and rating, separated by tabs; the test ratings are of songs drawn at random.
+    Source: Marlin and Zemel, RecSys 2009. A line has user, song and rating, separated by tabs; test ratings
+    are on songs drawn at random.
     """
     fields = Fields(("user_id", "item_id", "rating"), "\t")
     parts = ((_name_closed_part(dataset), "train"), (OPEN_LOOP, "test"))
@@ -299,10 +305,10 @@ def _find_yahoo(dataset: Dataset, finder: Finder) -> LogFiles:
 
 
 def _find_lightgcn(dataset: Dataset, finder: Finder) -> LogFiles:
-    """Find the NGCF and LightGCN splits (He et al., SIGIR 2020): `train.txt`, `test.txt`.
+    """Find the NGCF and LightGCN splits: `train.txt`, `test.txt`.
 
-    A `valid.txt` beside them, which later papers add, is the part valid. An item twice in a line gives two
-    rows, which `dataset.duplicates` decides on.
+    Source: He et al., SIGIR 2020. A `valid.txt` beside them, which later papers add, is the part valid. An
+    item twice in a line gives two rows, and `dataset.duplicates` decides between them.
     """
     folder = str(dataset.path)
     files = {part: finder.find(folder, [f"{part}.txt"]) for part in ("train", "test")}
@@ -312,10 +318,10 @@ def _find_lightgcn(dataset: Dataset, finder: Finder) -> LogFiles:
 
 
 def _find_netflix(dataset: Dataset, finder: Finder) -> LogFiles:
-    """Find the Netflix prize's ratings (Bennett and Lanning, KDD Cup 2007): a file, or a folder of files.
+    """Find the Netflix prize's ratings: a file, or a folder.
 
-    The folder (or its `training_set`) has `combined_data_N.txt` of many movies, or `mv_NNNNNNN.txt`, one a
-    movie. `probe.txt` and `qualifying.txt` are not read.
+    Source: Bennett and Lanning, KDD Cup 2007. The folder (or its `training_set`) has `combined_data_N.txt`
+    with many movies, or one `mv_NNNNNNN.txt` per movie. `probe.txt` and `qualifying.txt` are not read.
     """
     path = str(dataset.path)
     if not finder.is_folder(path):
@@ -334,10 +340,10 @@ NCF_FIELDS = ("user_id", "item_id", "rating", "event_time")
 
 
 def _find_ncf(dataset: Dataset, finder: Finder) -> TextLog:
-    """Find the NCF paper's leave-one-out split (He et al., WWW 2017): `*.train.rating`, `*.test.rating`.
+    """Find NCF's leave-one-out split: `*.train.rating`, `*.test.rating`.
 
-    A line has user, item, rating and in some files a time, separated by tabs. The time is in seconds since
-    1970, unless `dataset.time_unit` names another unit.
+    Source: He et al., WWW 2017. A line has user, item, rating and in some files a time, separated by tabs.
+    The time is in seconds since 1970, unless `dataset.time_unit` names another unit.
     """
     folder = str(dataset.path)
     files = []
@@ -360,7 +366,7 @@ def _find_ncf(dataset: Dataset, finder: Finder) -> TextLog:
 
 
 def _find_table_files(dataset: Dataset, finder: Finder) -> TextLog:
-    """Find the files of a log in CSV; each is read by its own header.
+    """Find a CSV log's files, each with its own header.
 
     Raises:
         ConfigError: an option has no such value. SchemaError: files have no name in common.
@@ -402,7 +408,7 @@ QUOTING = {"quote", "escape", "multiline", "comment"}
 
 
 def _find_object_files(dataset: Dataset, finder: Finder) -> TextLog:
-    """Find the files of a log of objects; all have the keys of any.
+    """Find a JSON log's files, with the keys of all.
 
     Raises:
         ConfigError: an option has no such value. DataError: a file begins with no objects.
@@ -435,7 +441,7 @@ def _refuse_other_names(heads: Mapping[str, Sequence[str]], sep: str, path: str)
 
 
 def _open_columnar(dataset: Dataset) -> RawLog:
-    """Open the row groups of Parquet or Delta."""
+    """Open row groups in Parquet or Delta."""
     path = str(dataset.path)
     opened = columnar.open_groups(dataset)
     for name in {*dataset.attributes} & {*opened.schema.names}:
@@ -457,7 +463,7 @@ def _open_columnar(dataset: Dataset) -> RawLog:
 
 
 def _find_checked(opened: TablePieces) -> frozenset[str]:
-    """Return the columns that Spark has marked as times of a log that was read before."""
+    """Return time columns which Spark marked as read before."""
     described = opened.notes.get(b"org.apache.spark.sql.parquet.row.metadata")
     fields = json.loads(described)["fields"] if described else []
     noted = {one.name for one in opened.schema if CHECKED.encode() in (one.metadata or {})}
@@ -465,7 +471,7 @@ def _find_checked(opened: TablePieces) -> frozenset[str]:
 
 
 def _find_days(opened: TablePieces, dataset: Dataset) -> dict[str, pa.DataType]:
-    """Return the type of times that names of folders are: days, or instants of UTC; empty: of none."""
+    """Return the type of times in folder names, if any."""
     name = dataset.source_names.get("event_time", "")
     if name not in opened.schema.names or not is_folder(opened.schema.field(name)):
         return {}

@@ -1,4 +1,7 @@
-"""Count the rows of a log and their mistakes, in tasks: facts of tasks are added up in their order."""
+"""Count a log's rows and their mistakes, in tasks.
+
+Facts from tasks are added up in task order.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +36,22 @@ Example = tuple[bool, str, str]
 
 @dataclass(frozen=True)
 class RowFacts:
-    """Counts of some rows of a log; facts of several tasks are added up in their order.
+    """Counts over some rows of a log.
+
+    Facts from several tasks are added up in task order.
 
     Attributes:
-        rows, bad, later: read rows, those that cannot be used, and usable ones after the log's end.
+        rows, bad, later: rows read, unusable ones, and usable ones after the log's end.
         marks: mistakes without their rows, in order.
-        counts, examples: of each mistake.
+        counts, examples: for each mistake.
         spelled: usable ids that are not canonical numbers, by column.
-        firsts: by column of text, whether the first id looks like a whole float, and whether all are such.
+        firsts: by text column, whether the first id looks like a whole float, and whether all do.
         kinds: as in `Checked`.
-        ends: the first and last time of all rows.
-        undated, unparted: usable rows without a time, or without a part; undated ones also without a part.
-        comments: lines that are comments.
-        time_unit: unit of times whose unit may be wrong.
+        ends: the first and last time over all rows.
+        undated, unparted: usable rows without a time, or without a part.
+        undated_unparted: usable rows without either.
+        comments: comment lines.
+        time_unit: unit of times, if it may be wrong.
         error: what ended the task.
     """
 
@@ -68,11 +74,11 @@ class RowFacts:
 
     @property
     def usable(self) -> int:
-        """Return the number of rows that are labelled."""
+        """The number of rows to label."""
         return self.rows - self.bad - self.later
 
     def __add__(self, other: RowFacts) -> RowFacts:
-        """Return the facts of both, these first."""
+        """Return the facts from both, these first."""
         if self.error or (not other.marks and not other.error):
             return self
         if other.error or not self.marks:
@@ -104,7 +110,7 @@ class RowFacts:
 
 
 def survey_rows(tables: Iterable[pa.Table], rules: LogRules) -> RowFacts:
-    """Count the rows of a task and their mistakes."""
+    """Count a task's rows and their mistakes."""
     facts = RowFacts()
     try:
         for rows in tables:
@@ -145,7 +151,10 @@ def _survey_table(rows: pa.Table, rules: LogRules) -> RowFacts:
 
 
 def _count_spelled(checked: Checked, kept: Bools) -> Counter[str]:
-    """Count ids that are not the only spelling of their number, where values decide the order of ids."""
+    """Count ids which are not their number's only spelling.
+
+    Only columns count where values decide the order of ids.
+    """
     spelled: Counter[str] = Counter()
     for name, kind in checked.kinds.items():
         if kind == "text":
@@ -156,7 +165,10 @@ def _count_spelled(checked: Checked, kept: Bools) -> Counter[str]:
 
 
 def _find_firsts(rows: pa.Table, rules: LogRules) -> dict[str, tuple[bool, bool]]:
-    """Return whether the first id of each column looks like a whole float, and whether all are some."""
+    """Look for whole floats in each id column.
+
+    The result says whether the first id looks like one, and whether all are.
+    """
     firsts = {}
     good = rows.filter(pc.is_null(rows.column(BAD_LINE)))
     for name in IDS:

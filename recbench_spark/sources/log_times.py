@@ -1,4 +1,7 @@
-"""Convert times to microseconds since 1970 UTC by the rules of Spark; NULL where a value is none."""
+"""Convert times to microseconds since 1970 UTC, as Spark does.
+
+A value which is no time becomes NULL.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ def convert_times(array: pa.Array, unit: str, zone: tzinfo, pattern: str = "") -
     Args:
         array: timestamps, days, numbers or texts.
         unit: the unit of numbers, or `timestamp`.
-        zone: the zone of times without an offset.
-        pattern: the one of Spark by which texts are read; empty: as ISO 8601.
+        zone: the zone for times without an offset.
+        pattern: Spark's pattern for texts; empty: they are ISO 8601.
     """
     kind = array.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -57,7 +60,7 @@ def _floor_micros(array: pa.Array) -> pa.Array:
 
 
 def _shift_zone(micros: pa.Array, zone: tzinfo) -> pa.Array:
-    """Take times of day for those of a zone."""
+    """Read times of day as those in a zone."""
     if str(zone) == "UTC":
         return micros
     codes, first = micros.dictionary_encode(), EPOCH.replace(tzinfo=None)
@@ -66,7 +69,10 @@ def _shift_zone(micros: pa.Array, zone: tzinfo) -> pa.Array:
 
 
 def _localise(wall: datetime, zone: tzinfo) -> int:
-    """Return the instant of a time of day; one that the clock skips is that of the offset before."""
+    """Return the instant of a time of day.
+
+    If the clock skips it, the earlier offset applies.
+    """
     return (wall.replace(tzinfo=zone) - EPOCH) // MICROSECOND
 
 
@@ -138,12 +144,12 @@ FIELDS = {
     "Z": dict.fromkeys((1, 2, 3), r"(?P<zone>[+-]\d{4})"),
     "V": {2: r"(?P<zone>[A-Z][\w/+-]*)"},
 }
-"""Letters of a pattern -> how often one may stand -> the pattern of Python."""
+"""Letters in a pattern -> how often one may stand -> Python's pattern."""
 
 
 @lru_cache(8)
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the pattern of the texts that a pattern of Spark (`timestampFormat`) reads.
+    """Translate a Spark pattern (`timestampFormat`) into one of Python.
 
     Raises:
         ConfigError: it has letters that are not known here.
@@ -202,7 +208,10 @@ MONTHS = {name.lower(): n for n, name in enumerate(calendar.month_abbr)}
 
 
 def _scale_numbers(array: pa.Array, factor: int) -> pa.Array:
-    """Convert whole numbers exactly and others to the nearest microsecond; NULL where out of range."""
+    """Convert numbers to microseconds, with NULL when out of range.
+
+    Whole numbers are exact, and others go to the nearest microsecond.
+    """
     whole = _read_whole(array)
     fits = pc.less_equal(pc.abs(whole), (2**63 - 1) // factor)
     micros = pc.multiply(pc.if_else(fits, whole, None), factor)

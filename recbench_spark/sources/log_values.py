@@ -1,6 +1,6 @@
-"""Look at the values of a log's columns: facts about each, patterns of times, values for no rating.
+"""Look at a log's values: facts, time patterns, placeholders.
 
-A database of this process reads the file, once for each question.
+A database in this process reads the file, once for each question.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ OFFSET = "(Z|[+-][0-9]{2}:?[0-9]{2})$"
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """Facts about the values of a column.
+    """Facts about a column's values.
 
     Attributes:
         name: the name.
         stored: type in the file; empty for text.
-        present, distinct: numbers of values, and of different ones (of a large file within some percent).
+        present, distinct: numbers of values, and of different ones (in a large file within some percent).
         whole, numbers, days: values that are whole numbers, numbers, and begin with a date.
-        lowest, highest: of the numbers; None where there are none.
-        first, last: of the times.
-        offsets: times that are text and name their zone.
+        lowest, highest: among the numbers; None if there are none.
+        first, last: among the times.
+        offsets: times in text that name their zone.
         hundredths: numbers with two decimals at most, as ratings have.
         dates: texts that look like a date, in another order than 2026-01-31.
-        formats: patterns of Spark by which all these dates are read.
+        formats: Spark's patterns which read all these dates.
         samples: some values.
     """
 
@@ -64,27 +64,27 @@ class ColumnFacts:
 
     @property
     def is_numeric(self) -> bool:
-        """True where all values are numbers."""
+        """True if all values are numbers."""
         return self.present > 0 and self.numbers == self.present and not self.is_stored_time
 
     @property
     def is_stored_time(self) -> bool:
-        """True for timestamps and dates that the file stores as such."""
+        """True for timestamps and dates stored as such."""
         return self.stored.startswith(("TIMESTAMP", "DATE"))
 
     @property
     def is_time_text(self) -> bool:
-        """True where all values are ISO dates or times."""
+        """True if all values are ISO dates or times."""
         return self.present > 0 and self.days == self.present and not self.is_stored_time
 
     @property
     def is_other_date(self) -> bool:
-        """True where all values are dates in another form than ISO."""
+        """True if all values are dates, but not in ISO."""
         return self.present > 0 and self.dates == self.present and not self.days
 
 
 def profile_columns(log: LogFile) -> tuple[int, int, list[ColumnFacts]]:
-    """Return the numbers of rows and of broken lines of CSV, and what the values of each column are.
+    """Return row and broken-line counts, and column facts.
 
     Raises:
         DataError: the file cannot be read.
@@ -110,13 +110,14 @@ def profile_columns(log: LogFile) -> tuple[int, int, list[ColumnFacts]]:
 
 FACTS = 12
 EXACT_BYTES = 1 << 26
-"""Bytes of a file up to which different values are counted; beyond it they are estimated."""
+"""Bytes in a file up to which different values are counted; beyond it they are estimated."""
 
 
 def find_no_ratings(log: LogFile, name: str) -> tuple[float, int] | None:
-    """Return a value of ratings that usually means "no rating", and its rows; None where there is none.
+    """Find a rating which means "no rating", and its rows.
 
-    It is 0, -1, 99 or the like, the lowest or highest value, with a gap to all others.
+    It is 0, -1, 99 or the like, the lowest or highest value, with a gap to all others. None: there is no
+    such rating.
     """
     query = f"""
         WITH rows AS (SELECT try_cast({quote_sql(name, '"')} AS DOUBLE) AS r FROM log),
@@ -134,7 +135,10 @@ def find_no_ratings(log: LogFile, name: str) -> tuple[float, int] | None:
 
 
 def _find_formats(connection: duckdb.DuckDBPyConnection, name: str) -> tuple[str, ...]:
-    """Return the patterns of Spark by which all dates of a column are read; no year has two digits."""
+    """Return Spark's patterns which read all dates in a column.
+
+    No year has two digits.
+    """
     text = f"""nullif({quote_sql(name, '"')}, '')"""
     times = (f"try_strptime({text}, {quote_sql(one)})" for one in TIME_FORMATS.values())
     counts = ", ".join(f"count(*) FILTER (year({time}) > 99)" for time in times)
@@ -147,7 +151,7 @@ OTHER_DATE = (
     "^([A-Za-z]{3,9},? )?([0-9]{1,2}[ -])?"
     "(?i:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*[ ,.-]+[0-9]"
 )
-"""Pattern of a date in another form than 2026-01-31."""
+"""Pattern for a date in another form than 2026-01-31."""
 
 
 def _count_bytes(path: str) -> int:
@@ -155,8 +159,13 @@ def _count_bytes(path: str) -> int:
 
 
 def _write_aggregates(name: str, distinct: str) -> str:
+<<<<<<< HEAD
     """Return the SQL of the facts of a column, in the order of `ColumnFacts`."""
     text = f"""nullif(CAST({quote_sql(name, '"')} AS VARCHAR), '')"""
+=======
+    """Return SQL for a column's facts, ordered as in `ColumnFacts`."""
+    text = f"nullif(CAST({_quote(name)} AS VARCHAR), '')"
+>>>>>>> pc
     number = f"try_cast({text} AS DOUBLE)"
     is_time = f"regexp_matches({text}, '{DATE}')"
     time = f"CASE WHEN {is_time} THEN try_cast({text} AS TIMESTAMP) END"
@@ -179,9 +188,10 @@ def _write_aggregates(name: str, distinct: str) -> str:
 
 
 def share_known_users(log: LogFile, user: str, time: str, pattern: str = "") -> float:
-    """Return the share of the users of the last fifth of the rows, by time, who have earlier rows too.
+    """Return the share of late users with earlier rows, too.
 
-    It is 0 where no row is later than the others. `pattern`: that of Spark by which times are read.
+    Late users have one of the last fifth of rows, by time. The share is 0 if no row is later than the
+    others. `pattern`: Spark's pattern for the times.
 
     Raises:
         DataError: the file cannot be read.
@@ -204,9 +214,10 @@ def share_known_users(log: LogFile, user: str, time: str, pattern: str = "") -> 
 def _connect(
     log: LogFile, names: Sequence[str] = ()
 ) -> Iterator[tuple[duckdb.DuckDBPyConnection, LogStream | pa.RecordBatchReader]]:
-    """Connect to a new database with some columns of the log, or all, as the table `log`; yield both.
+    """Connect to a new database with the log's columns.
 
-    Errors of the database become DataErrors.
+    The table `log` has some of them, or all. Connection and rows are yielded. Errors from the database
+    become DataErrors.
     """
     import duckdb  # noqa: PLC0415
 

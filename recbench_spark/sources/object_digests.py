@@ -1,9 +1,9 @@
-"""Compute the identity of plain files in object storage, equal to that of the same files on a disk.
+"""Identify plain files in object storage, as on a disk.
 
-Each object is read in pieces by ranges (`digests.digest_piece`). Its digest is cached on this host by
-address, URI, ETag (and version, where a listing has it) and size, so that an object that nobody replaced is
-read once. The storage gives every content another ETag, whatever a clock says. HDFS has the time of the
-write in milliseconds in its place.
+Equal files have equal identities in both. Each object is read in pieces by ranges (`digests.digest_piece`).
+Its digest is cached on this host by address, URI, ETag (and version, if a listing has it) and size, so that
+an object that nobody replaced is read once. The storage gives every content another ETag, whatever a clock
+says. On HDFS, the time of writing in milliseconds takes its place.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from recbench_spark.storage.uris import arrow_uri
 
 @dataclass(frozen=True)
 class ObjectStamp:
-    """State of an object that changes whenever its content does.
+    """An object's state, which changes whenever its content does.
 
     Attributes:
         place: URI.
-        tag: ETag and version of the storage; its time where the storage has no ETag.
+        tag: the storage's ETag and version; its time if the storage has no ETag.
         size: bytes.
     """
 
@@ -42,17 +42,19 @@ class ObjectStamp:
 
     @property
     def key(self) -> str:
-        """Name of the object's digest in the cache."""
+        """The key of the object's digest in the cache."""
         text = json.dumps([read_access(self.place).address, self.place, self.tag, self.size])
         return f"object-{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def object_identity(place: str, named: bool, digest_pieces: DigestPieces) -> str:
-    """Return the identity of an object, or of all objects below a place. Holds some 100 bytes an object.
+    """Return the identity of an object or a place.
+
+    A place counts with all objects below it. Some 100 bytes are held per object.
 
     Args:
         place: URI in an object storage.
-        named: true if names of files count.
+        named: true if file names count.
         digest_pieces: as for `digests.content_identity`.
 
     Raises:
@@ -71,7 +73,10 @@ def object_identity(place: str, named: bool, digest_pieces: DigestPieces) -> str
 
 
 def read_object_stamps(root: str) -> dict[str, ObjectStamp]:
-    """Return the present state of an object, or of those below a place that Spark does not hide."""
+    """Return the present state of a place's visible objects.
+
+    Spark hides the others.
+    """
     entries = stat_visible(root).items()
     return {place: ObjectStamp(place, entry.tag, entry.size) for place, entry in entries}
 
@@ -79,7 +84,7 @@ def read_object_stamps(root: str) -> dict[str, ObjectStamp]:
 def _digest_objects(
     root: str, stamps: dict[str, ObjectStamp], digest_pieces: DigestPieces
 ) -> dict[str, str]:
-    """Return the digest of each object, from the cache where it is unchanged. Raises DataError."""
+    """Return each object's digest, cached if unchanged. Raises DataError."""
     cache = DigestCache()
     cached = cache.read()
     digests = {file: cached[stamp.key] for file, stamp in stamps.items() if stamp.key in cached}

@@ -1,6 +1,7 @@
-"""Check a log of any format in one pass, and give its usable rows in canonical columns.
+"""Check any log in one pass; return its usable rows.
 
-Unusable rows are counted and refused, or left out; messages name file, column and an example.
+Rows have canonical columns. Unusable ones are counted and refused, or left out; messages name file, column
+and an example.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from recbench_spark.core.arrays import Ints
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.schemas import IDS, INTERACTIONS
 from recbench_spark.sources import arrow_files
+from recbench_spark.sources.dealt_ids import apply_both
 from recbench_spark.sources.log_checks import PLACE, LogRules, Mark, convert_rows, find_rejects
 from recbench_spark.sources.log_sources import RawLog
 from recbench_spark.sources.log_survey import RowFacts, survey_rows
@@ -46,26 +48,25 @@ from recbench_spark.storage.blocks import (
     TaskRows,
 )
 from recbench_spark.storage.local_files import describe_undecoded, refuse_misspelt, require_columns
-from recbench_spark.storage.packed_blocks import Change
 
 REJECT_COLUMNS = ("file", "line", "reason")
 
 
 @dataclass(frozen=True)
 class OpenedLog:
-    """A log that has been checked.
+    """A checked log: its usable rows, and what was counted.
 
     Attributes:
         rows: the usable rows.
         columns: their columns.
         n: their number.
-        numeric: the columns of ids whose ids are ordered as numbers.
+        numeric: id columns whose ids sort as numbers.
         later: usable rows after `dataset.until`.
-        rejects: file, line and reason of the rejected rows; None where bad rows are an error.
+        rejects: file, line and reason of the rejected rows; None if bad rows are an error.
         rejected: number of rejected rows.
         reasons: number of rows for each reason; a row may have several reasons.
-        facts: all that was counted.
-        rules: the rules by which rows are converted.
+        facts: all counts.
+        rules: the rules for converting rows.
     """
 
     rows: Rows
@@ -80,12 +81,15 @@ class OpenedLog:
     rules: LogRules = field(default_factory=LogRules)
 
     def describe_reasons(self) -> str | None:
-        """Return the reasons with their numbers in one text; None where no row was rejected."""
+        """Return reasons and their numbers in one text, if any.
+
+        None: no row was rejected.
+        """
         return "; ".join(f"{n} {reason}" for reason, n in self.reasons.items()) or None
 
 
 def fill_columns(log: OpenedLog) -> ChangedRows:
-    """Return the rows of a log in `INTERACTIONS`; columns that it lacks are NULL."""
+    """Return a log's rows in `INTERACTIONS`; missing columns are NULL."""
     names = tuple(INTERACTIONS.names)
     return ChangedRows(log.rows, [name for name in names if name in log.columns], _fill, names)
 
@@ -100,10 +104,11 @@ def _fill(rows: pa.Table) -> pa.Table:
 
 
 def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = False) -> LogRules:
-    """Return the rules by which tasks convert a log.
+    """Return the rules for converting a log in tasks.
 
     Raises:
-        SchemaError: a column is missing, or its name has another case. ConfigError: times of no known form.
+        SchemaError: a column is missing, or its name has another case. ConfigError: times have no known
+            form.
     """
     names = {name: raw.source_names.get(name, name) for name in LOG_COLUMNS}
     source_names = {name: source for name, source in names.items() if source}
@@ -187,7 +192,7 @@ def _survey(stored: Rows, rules: LogRules) -> list[RowFacts]:
 
 
 def _convert(stored: Rows, rules: LogRules, kept: Sequence[int]) -> Rows:
-    """Return the usable rows; pieces know the number of rows before them."""
+    """Return the usable rows; pieces know how many come before."""
     if isinstance(stored, PieceRows):
         starts = [0, *accumulate(kept)]
         pieces = tuple(zip(starts, stored.pieces, strict=False))
@@ -198,7 +203,7 @@ def _convert(stored: Rows, rules: LogRules, kept: Sequence[int]) -> Rows:
 def read_converted(
     pieces: Iterable[tuple[int, Any]], columns: Sequence[str], read: OpenPieces, rules: LogRules
 ) -> Iterator[pa.Table]:
-    """Yield some columns of the usable rows of pieces."""
+    """Yield some columns of the usable rows in pieces."""
     for _, piece in pieces:
         for rows in read([piece], columns=rules.columns):
             yield convert_rows(rows, rules).select(list(columns))
@@ -207,20 +212,16 @@ def read_converted(
 def _open_rejects(stored: Rows, rules: LogRules) -> TaskRows:
     find = partial(find_rejects, rules=rules)
     if isinstance(stored, ChangedRows):
-        change = partial(_change_twice, first=stored.change, then=find)
+        change = partial(apply_both, stored.change, find)
         return cast("StoredRows", stored.rows).open(stored.columns, change, REJECT_COLUMNS)
     return cast("StoredRows", stored).open(rules.columns, find, REJECT_COLUMNS)
-
-
-def _change_twice(rows: pa.Table, first: Change, then: Change) -> pa.Table:
-    return then(first(rows))
 
 
 # ---------------------------------------------------------------------------------------- refusals
 
 
 def _report_comments(where: str, facts: RowFacts, dataset: Dataset) -> None:
-    """Report the number of lines that the option `comment` leaves out."""
+    """Report how many lines the option `comment` leaves out."""
     if facts.comments:
         mark = dataset.options.get("comment", "")
         print(
@@ -230,7 +231,7 @@ def _report_comments(where: str, facts: RowFacts, dataset: Dataset) -> None:
 
 
 def _refuse_unit(where: str, facts: RowFacts, rules: LogRules) -> None:
-    """Raise DataError where all times fit a coarser unit than the one that was used for them."""
+    """Raise DataError if all times fit a coarser unit."""
     if facts.ends is None or not facts.time_unit:
         return
     name = rules.sources["event_time"]
@@ -245,7 +246,10 @@ def _refuse_unit(where: str, facts: RowFacts, rules: LogRules) -> None:
 
 
 def _refuse_bad(raw: RawLog, facts: RowFacts, dataset: Dataset) -> None:
-    """Refuse a log without rows, with bad rows where they are an error, or without a usable one."""
+    """Refuse a log with bad rows, or without usable ones.
+
+    Bad rows may also be allowed (`dataset.bad_rows`).
+    """
     where = raw.where
     if not facts.rows:
         raise DataError(f"{where}: no rows")
@@ -318,13 +322,13 @@ def refuse_missing(log: OpenedLog, split: Split) -> None:
 
 @dataclass(frozen=True)
 class Stretches:
-    """Folds of equal length, cut in the order of a log's rows.
+    """Folds with equal length, cut in a log's row order.
 
     Attributes:
         n: number of rows.
         folds, fold: number of folds, and the test fold.
         valid: whether the next fold validates.
-        every_fold: whether a row's part is the number of its fold.
+        every_fold: whether a row's part is its fold's number.
     """
 
     n: int
@@ -344,7 +348,7 @@ class Stretches:
 
 
 def label_stretches(log: OpenedLog, split: Split, *, every_fold: bool = False) -> OpenedLog:
-    """Add `part` by the row's place in the log; a part that the log names stays."""
+    """Add `part` by the row's place, unless the log does."""
     stretches = Stretches(log.n, split.folds, split.fold, split.valid, every_fold)
     names = tuple(dict.fromkeys((*log.columns, "part")))
     if isinstance(log.rows, PieceRows):
@@ -383,13 +387,19 @@ def _set_parts(rows: pa.Table, parts: pa.Array) -> pa.Table:
 
 
 def _convert_placed(rows: pa.Table, rules: LogRules, stretches: Stretches) -> pa.Table:
-    """Convert rows of a frame, which has their places; rejected rows have a place, too."""
+    """Convert rows in a frame, which has their places.
+
+    Rejected rows have a place, too.
+    """
     converted = convert_rows(rows, rules)
     return _set_parts(converted, stretches.name_parts(converted.column(PLACE).to_numpy()))
 
 
 def choose_identity(store: Any) -> Callable[..., str]:
-    """Return the function that identifies inputs of a warehouse; both runners give the same text."""
+    """Return the function which identifies a warehouse's inputs.
+
+    Both runners give the same text.
+    """
     if store.spark is None:
         return arrow_files.identity
     from recbench_spark.sources.identity import identity  # noqa: PLC0415

@@ -1,4 +1,7 @@
-"""Check local paths, and tell names of tables from names of files; without Spark."""
+"""Check local paths, and tell table names from file names.
+
+No Spark is needed.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,27 @@ from recbench_spark.storage.uris import is_hidden
 
 
 def exists(path: str) -> bool:
-    """Check whether a local path exists; a remote one is left to Spark."""
+    """Return whether a local path exists; remote ones pass.
+
+    Spark checks those later.
+    """
     local = strip_scheme(path)
     return bool(re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", local)) or Path(local).exists()
 
 
 def strip_scheme(path: str) -> str:
-    """Return a path of this machine without `file:`; others stay."""
+    """Return a local path without `file:`; others stay."""
     return normalise_path(path) if path.startswith("file:") else path
 
 
 def check_path(path: str) -> None:
-    """Refuse a local path that is missing (with the nearest name), or that Spark does not read.
+    """Refuse a local path which is missing or not readable.
+
+    The hint has the nearest name.
 
     Raises:
         MissingError: the path does not exist.
-        DataError: Spark does not read files of this name, or the file has 0 bytes.
+        DataError: Spark does not read files with this name, or the file has 0 bytes.
     """
     if exists(path):
         refuse_name(path)
@@ -45,12 +53,14 @@ def check_path(path: str) -> None:
 
 
 def find_entry(folder: str, names: Sequence[str] | None, patterns: Sequence[str]) -> str:
-    """Find the path of an entry by the first pattern that fits any; `.gz` or the like may follow.
+    """Find an entry by the first pattern which fits any.
+
+    `.gz` or the like may follow.
 
     Args:
         folder: the folder.
         names: the names in it; None: it is a file.
-        patterns: patterns of names, the best one first.
+        patterns: name patterns, the best one first.
 
     Raises:
         ConfigError: nothing fits, or the path is not a folder; the hint has the nearest name.
@@ -66,7 +76,7 @@ def find_entry(folder: str, names: Sequence[str] | None, patterns: Sequence[str]
 
 
 def refuse_empty(path: str) -> None:
-    """Refuse a local file of 0 bytes, or a folder that holds only such files.
+    """Refuse an empty local file, or a folder of them.
 
     Spark does not list such files. A folder is searched until a file has a byte.
 
@@ -82,7 +92,7 @@ def refuse_empty(path: str) -> None:
 
 
 def _list_sizes(folder: Path) -> Iterator[int]:
-    """Yield the size of each file below a folder, except hidden ones."""
+    """Yield each visible file's size below a folder."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not is_hidden(name)]
         yield from (Path(place, name).stat().st_size for name in names if not is_hidden(name))
@@ -95,7 +105,9 @@ FILE_NAMES = re.compile(
 
 
 def may_be_table(name: str) -> bool:
-    """Return whether a name has the form `schema.table` or `catalog.schema.table`, and not that of a file.
+    """Return whether a name may be a table's.
+
+    Such a name is `schema.table` or `catalog.schema.table`.
 
     >>> may_be_table("shop.orders"), may_be_table("orders.csv")
     (True, False)

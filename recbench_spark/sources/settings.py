@@ -1,4 +1,4 @@
-"""Settings of the section `dataset`: the place of a log and the way to read it."""
+"""Settings in the section `dataset`: a log and its reader."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 """A time zone without a name: +02:00."""
 
 LOG_COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
-"""Standard names of the columns of a log; the first two must exist."""
+"""Standard names for a log's columns; the first two must exist."""
 
 SourceName = Annotated[str, Field(pattern=r"^([^\x00]*[^\x00\s][^\x00]*)?$")]
-"""The name of a column of a log, or nothing."""
+"""The name of a log's column, or nothing."""
 
 BuiltIn = Literal[
     "world", "movielens_100k", "movielens_1m", "movielens_10m", "movielens_20m", "movielens_25m",
@@ -47,7 +47,7 @@ def _check_reader(name: str) -> str:
 
 
 ReaderName = Annotated[BuiltIn | str, AfterValidator(_check_reader)]
-"""The name of a reader: of this package, or of another one."""
+"""The name of a reader, from this package or another."""
 
 READERS_WITHOUT_TIMES = ("coat", "yahoo_r3", "lightgcn")
 """Readers whose files have no times at all."""
@@ -63,10 +63,10 @@ default. A unit without effect is refused.
 
 
 CLOSED_LOOP_READERS = ("coat", "yahoo_r3")
-"""Readers of two logs: one of the closed loop, which no file divides, and one of an open loop."""
+"""Readers for two logs: a closed loop, which no file divides, and an open loop."""
 
 BLANKS_OPTIONS = ("sep", "delimiter", "encoding", "charset", "comment", "header", "pathGlobFilter")
-"""Options beside `sep: blanks`: fields that blanks separate have no quotes."""
+"""Options beside `sep: blanks`: fields between blanks have no quotes."""
 
 READER_OPTIONS = {
     "csv": (*BLANKS_OPTIONS, "quote", "escape", "multiLine", "nullValue", "timestampFormat"),
@@ -74,7 +74,7 @@ READER_OPTIONS = {
     "parquet": ("pathGlobFilter",),
     "delta": ("versionAsOf", "timestampAsOf"),
 }
-"""Options that are read, under the names of Spark's readers; all others are refused."""
+"""Options to read, under the names of Spark's readers; all others are refused."""
 
 _AS_TEXT = "every field is read as text, and converted by its role"
 _WRITTEN = "it is of writers; readers go by the name of a file"
@@ -108,14 +108,14 @@ UNUSED_OPTIONS = {
     "mergeSchema": "the columns of all files are read",
     "inputBufferSize": "it changes nothing that is read",
 }  # fmt: skip
-"""Options of Spark that are not read -> what to set instead, or why; they are refused."""
+"""Spark's options which are refused -> what to set instead, or why."""
 
 
 class WorldSettings(Strict):
-    """Settings of the generated world: its size, and the strength of its feedback loop.
+    """The generated world's size and feedback.
 
-    `open_items`: the items that the open loop shows, uniformly: any item, of which a split then leaves out
-    the pairs in training, or (`unseen`) only items that the loop did not show to the user.
+    `open_items`: the items that the open loop shows, uniformly: any item, where a split then leaves out the
+    pairs in training, or (`unseen`) only items that the loop did not show to the user.
     """
 
     users: Annotated[int, Field(ge=1, le=10**9)] = 1000
@@ -123,57 +123,59 @@ class WorldSettings(Strict):
     items: Annotated[int, Field(ge=2, le=10**8)] = 300
     """Number of items."""
     interactions: Annotated[int, Field(ge=1000, le=10**8)] = 60_000
-    """Rows of the closed loop, which the recommender showed."""
+    """Rows in the closed loop, which the recommender showed."""
     open_loop: Annotated[int, Field(ge=0, le=10**9)] = 20_000
-    """Rows of the open loop, which were shown uniformly."""
+    """Rows in the open loop, which were shown uniformly."""
     loop: Share = 0.8
-    """Strength of the feedback: share of the closed loop that the recommender chose."""
+    """Strength of the feedback: the closed loop's share chosen by the recommender."""
     periods: Annotated[int, Field(ge=1, le=50)] = 4
-    """Periods after each of which the recommender learns again."""
+    """Number of periods; after each, the recommender learns again."""
     seed: Seed = 42
-    """Seed of the world."""
+    """Seed for the world."""
     tastes: Annotated[int, Field(ge=1, le=32)] = 8
-    """Dimensions of the true taste of a user."""
+    """Dimensions of a user's true taste."""
     open_items: Literal["all", "unseen"] = "all"
 
 
 class Dataset(Strict):
-    """The place of the log and the way to read it.
+    """The log: where it is, and how to read it.
 
     `columns` maps the standard names (user_id, item_id, rating, event_time, part) to the log's columns; an
-    empty name (`rating: ""`) says that the log has none, although a column is called so;
-    `attributes` lists further columns, which are kept for slices. `time_unit` is the unit of times that are
-    numbers; times from 2100 on are refused (`sources.times`). `time_zone` is the zone of times without an
-    offset, and of the days, weeks and months of a split's period. `bad_rows`: raise an error, or leave the
-    rows out, count them and keep them in the table `rejects`. `until`: the last day of the log, in
-    `time_zone`; later rows are left out and counted. Paths, options and `until` may hold `{logical_date}`
-    (see `placeholders`). `scale`: the lowest and the highest possible rating, to which rating models clip
-    their predictions; without it, those of the log.
-    `closed_loop`: the rows of a log with an open loop (coat, yahoo_r3) all train, as their files give them,
-    or the split divides them.
+    empty name (`rating: ""`) says that the log has none, although a column is called so; `attributes` lists
+    further columns, which are kept for slices. `time_unit` is the unit of numeric times; times from 2100 on
+    are refused (`sources.times`). `time_zone` is the zone for times without an offset, and for days, weeks
+    and months in a split's period. `bad_rows`: raise an error, or leave the rows out, count them and keep
+    them in the table `rejects`. `until`: the log's last day, in `time_zone`; later rows are left out and
+    counted. Paths, options and `until` may hold `{logical_date}` (see `placeholders`). `scale`: the lowest
+    and the highest possible rating, to which rating models clip their predictions; by default the log's
+    own. `closed_loop`: in a log with an open loop (coat, yahoo_r3), the closed loop's rows all train, as
+    their files give them, or the split divides them.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop"})
 
     name: Name
-    """Name of the dataset in tables and reports."""
+    """The dataset's name in tables and reports."""
     reader: ReaderName
-    """Format of the log; `world` generates one. Those that take `columns` are csv, json, parquet, delta and
-    formats that packages add."""
+    """Format of the log; `world` generates one. The formats which take `columns` are csv, json, parquet,
+    delta and those from other packages.
+    """
     path: Location | None = None
-    """File or folder of the log, on any storage; it may hold `{logical_date}`."""
+    """File or folder with the log, on any storage; it may hold `{logical_date}`."""
     columns: dict[str, SourceName] = {}
     attributes: tuple[Location, ...] = ()
     options: dict[str, str] = {}
-    """Options of the reader, such as `{delimiter: ";"}`; those that change nothing are refused."""
+    """Options for the reader, such as `{delimiter: ";"}`; those that change nothing are refused."""
     time_unit: Literal["s", "ms", "us", "timestamp"] = "s"
     time_zone: str = "UTC"
     bad_rows: Literal["error", "reject"] = "error"
-    """`error` stops where a row cannot be used; `reject` drops bad rows, counts them and keeps them in
-    the table `rejects`."""
+    """`error` stops at an unusable row; `reject` drops bad rows, counts them and keeps them in the table
+    `rejects`.
+    """
     duplicates: Literal["keep_last", "keep_first", "error"] = "keep_last"
-    """The row that stays where a user has an item twice in one part of the split: the last one, the first
-    one; or an error wherever the two rows are. Equal or missing times: a hash of the row decides."""
+    """The row that stays if a user has an item twice in one part of the split: the last one, or the first
+    one; `error` refuses two rows wherever they are. With equal or missing times, a hash of the row decides.
+    """
     scale: tuple[float, float] | None = None
     until: str | None = None
     closed_loop: Literal["as_given", "split"] = "as_given"
@@ -222,13 +224,13 @@ class Dataset(Strict):
 
     @property
     def source_names(self) -> dict[str, str]:
-        """Return standard name -> the log's name, without the columns that the log is said not to have."""
+        """Standard name -> the log's name, without columns declared absent."""
         names = {name: self.columns.get(name, name) for name in LOG_COLUMNS}
         return {name: source for name, source in names.items() if source}
 
     @property
     def zone(self) -> tzinfo:
-        """The zone of `time_zone`, in which days, weeks and months begin."""
+        """The zone in which days, weeks and months begin."""
         if not OFFSET.fullmatch(self.time_zone):
             return ZoneInfo(self.time_zone)
         sign = -1 if self.time_zone[0] == "-" else 1
@@ -237,22 +239,25 @@ class Dataset(Strict):
 
     @property
     def is_typed(self) -> bool:
-        """True where the columns of the log have types."""
+        """True if the log's columns have types."""
         return self.reader in ("parquet", "delta") or self.reader not in get_args(BuiltIn)
 
     @property
     def is_table(self) -> bool:
-        """True for a table with columns of its own; all files of a folder are read alike."""
+        """True for a table with columns of its own."""
         return self.is_headed or self.reader == "json"
 
     @property
     def is_headed(self) -> bool:
-        """True for a table whose columns are known before any row is read."""
+        """True if a table's columns are known before reading rows."""
         return self.is_typed or self.reader == "csv"
 
     @property
     def lists_negatives(self) -> bool:
-        """True where the files list candidates: `definition.candidates: given` then needs no path."""
+        """True if the files list candidates.
+
+        Then `definition.candidates: given` needs no path.
+        """
         return self.reader == "ncf"
 
     @field_validator("scale")
@@ -324,13 +329,13 @@ class Dataset(Strict):
 
     @property
     def separates_by_blanks(self) -> bool:
-        """True where one or several blanks separate the fields of a text file."""
+        """True if blanks separate the fields in a text file."""
         options = {name.lower(): value for name, value in self.options.items()}
         return BLANKS in (options.get("sep", "").lower(), options.get("delimiter", "").lower())
 
     @property
     def time_format(self) -> str:
-        """Pattern of times that are text; empty where they are ISO."""
+        """Pattern for times in text; empty if they are ISO."""
         return {name.lower(): value for name, value in self.options.items()}.get("timestampformat", "")
 
     @model_validator(mode="after")

@@ -1,4 +1,7 @@
-"""Find the vectors of a model in the table `embeddings` of a warehouse, as tables of users and items."""
+"""Find a model's vectors in a warehouse's table `embeddings`.
+
+They are tables of users and items.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ SHOWN = 5
 
 
 def find_table(place: str) -> str | None:
-    """Return the table `embeddings` that a place is, or holds; None where there is none."""
+    """Return the table `embeddings` here or below, if any."""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     if is_remote(place) and "://" not in place:
@@ -30,7 +33,9 @@ def find_table(place: str) -> str | None:
 
 
 def find_sides(table: str, model_id: str | None) -> dict[str, str]:
-    """Return the places of a model's vectors by side. Without a name the table has one model.
+    """Return where a model's vectors are, by side.
+
+    Without a name, the table must have one model.
 
     Raises:
         ConfigError: there is no such model, or there are several and none is named.
@@ -49,7 +54,9 @@ def find_sides(table: str, model_id: str | None) -> dict[str, str]:
 
 
 def choose_sides(table: str, model_id: str | None, sides: tuple[str, ...]) -> list[str]:
-    """Return the places of a model's vectors of these sides. Where one is asked, an only side is taken.
+    """Return where a model's vectors are for these sides.
+
+    If one side is wanted, a model's only side is taken.
 
     Raises:
         ConfigError: as `find_sides`, or the model has other sides.

@@ -1,11 +1,12 @@
-"""Open a table at any path in pieces that tasks read: Parquet, Delta or text, here or on object storage.
+"""Open any table in pieces: Parquet, Delta or text.
 
-A piece is a row group, or the lines of a text file that begin in a range of bytes. The rows of all pieces
-in their order are the rows of the table. A task holds MOST_ROWS rows, or some lines of text.
+Tables are here or on object storage. A piece is a row group, or the lines of a text file that begin in a
+range of bytes. The rows of all pieces, in order, are the table's rows. A task holds MOST_ROWS rows, or some
+lines of text.
 
-A table has the columns of all of its files. A column that a file lacks is NULL in its rows. Whole numbers
-in one file and floats in another are float64, and infinite where that is not exact. A folder NAME=VALUE is
-a column of text, as it is written.
+A table has all columns of all its files. A column missing in a file is NULL in its rows. Whole numbers in
+one file and floats in another are float64, and infinite where that is not exact. A folder NAME=VALUE is a
+text column, as it is written.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ READ_COLUMNS = frozenset({*IDS, *NUMBER_COLUMNS, "rank", "vector"})
 
 @dataclass(frozen=True)
 class FragmentPiece:
-    """A row group of Delta; the fragment knows its file, its number and the columns of its folders."""
+    """A row group of Delta, with its folder columns."""
 
     fragment: ds.Fragment
     schema: pa.Schema
@@ -76,7 +77,7 @@ class FragmentPiece:
 
     @property
     def file(self) -> str:
-        """The file of the fragment."""
+        """The fragment's file."""
         return f"{self.path.rstrip('/')}/{self.fragment.path}"
 
     def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
@@ -99,8 +100,8 @@ def find_place(path: str) -> str:
     """Return the name by which tasks read a path.
 
     Raises:
-        MissingError: nothing is there. DataError: nobody reads a file of this name, or it is empty.
-        FallbackToSpark: it is a table of a catalog, or on a storage that Hadoop alone reads.
+        MissingError: nothing is there. DataError: nobody reads a file with this name, or it is empty.
+        FallbackToSpark: it is in a catalog, or on a storage that Hadoop alone reads.
     """
     place = arrow_uri(normalise_path(path))
     if is_object_storage(place) and not (is_hdfs(place) and find_spec("hdfs_native") is None):
@@ -114,20 +115,23 @@ def find_place(path: str) -> str:
 
 
 def is_delta(path: str) -> bool:
-    """Check whether a path is a Delta table, or a partition of one; errors as `find_place`."""
+    """Return whether a path is a Delta table or partition.
+
+    Errors are those of `find_place`.
+    """
     place = find_place(path)
     return is_delta_table(place) or find_partition(place) is not None
 
 
 def detect_kind(path: str) -> str:
-    """Return the kind of a table at a path: delta, text or parquet; errors as `find_place`."""
+    """Return delta, text or parquet; errors as `find_place`."""
     if is_delta(path):
         return "delta"
     return "text" if find_layout(path) else "parquet"
 
 
 def find_layout(path: str) -> Fields | Layout | None:
-    """Return the layout of a text file or of a folder of them; None: it is no text."""
+    """Return a text file's or folder's layout, else None."""
     if (name := bare_name(path)) in LAYOUTS:
         return LAYOUTS[name]
     if kind := find_format(path):
@@ -138,14 +142,16 @@ def find_layout(path: str) -> Fields | Layout | None:
 
 
 def open_pieces(path: str, wanted: Iterable[str] = ()) -> TablePieces:
-    """Open a table in pieces; footers, and the first lines of text files, are read.
+    """Open a table in pieces.
+
+    Only footers, and the first lines of text files, are read.
 
     Args:
-        path: file, folder, Delta table or a partition of one, here or on object storage.
+        path: file, folder, Delta table or partition, here or on object storage.
         wanted: columns that must have a common type in all files, beside READ_COLUMNS.
 
     Raises:
-        MissingError: nothing is there. DataError: a file cannot be read. SchemaError: columns of two files
+        MissingError: nothing is there. DataError: a file cannot be read. SchemaError: columns in two files
             do not fit. FallbackToSpark: as `find_place`, or Delta has a feature that only Spark knows.
     """
     place = find_place(path)
@@ -164,17 +170,17 @@ def open_typed(
     options: Options,
     partitions: Mapping[str, str] | None = None,
 ) -> TablePieces:
-    """Open Parquet or Delta, whose rows have types; errors as `open_pieces`.
+    """Open typed rows, of Parquet or Delta; errors as `open_pieces`.
 
     Args:
         path: as for `open_pieces`.
         reader: `parquet` or `delta`.
         wanted: columns that must have a common type in all files.
-        options: those of `dataset.options`.
-        partitions: values of partition columns of Delta.
+        options: those in `dataset.options`.
+        partitions: values of Delta's partition columns.
 
     Raises:
-        DataError: the path is of the other kind, or has no such partition.
+        DataError: the path has the other kind, or no such partition.
     """
     place = find_place(path)
     if is_delta(path) != (reader == "delta"):
@@ -198,13 +204,13 @@ def _open_delta(
 
 
 def list_files(place: str, pattern: str | None = None, *, strict: bool = False) -> dict[str, Folders]:
-    """Return the files of a place with the values of their folders, in order.
+    """Return a place's files in order, with their folders' values.
 
-    Hidden files and those without a byte are left out, and files in folders of other names. `pattern`: of
-    the names of files in a folder.
+    Hidden and empty files are left out, and so are files in folders with other names than NAME=VALUE.
+    `pattern`: for the file names in a folder.
 
     Raises:
-        DataError: `strict`, and there is a folder of another name.
+        DataError: `strict`, and there is a folder with another name.
     """
     if is_remote(place):
         root = place.rstrip("/")
@@ -224,13 +230,13 @@ def list_files(place: str, pattern: str | None = None, *, strict: bool = False) 
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    r"""Compile a pattern of names as Hadoop reads it.
+    r"""Compile a pattern for names as Hadoop reads it.
 
     >>> compile_glob(r"\-[!1]*.{csv,tsv}").pattern
     '\\-[^1].*\\.(?:csv|tsv)'
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is no pattern.
     """
     text, depth = "", 0
     for token in re.findall(r"\\.|\[[!^]?(?:\\.|[^]\\])+\]|.", pattern, re.DOTALL):
@@ -247,13 +253,13 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 
 
 GLOB = {"*": ".*", "?": ".", "{": "(?:", "}": ")", "[": "[", "\\": "\\"}
-"""Signs of Hadoop's patterns as regular expressions; `re` refuses one without its pair."""
+"""Signs in Hadoop's patterns as regular expressions; `re` refuses one without its pair."""
 
 
 def read_folders(root: str, names: Iterable[str]) -> dict[str, Folders]:
-    """Return names of files below a folder with what folders NAME=VALUE between them say.
+    """Return file names with the values of their folders.
 
-    Files in folders of other names are left out.
+    Folders are called NAME=VALUE. Files in folders with other names are left out.
     """
     parts = {name: name.removeprefix(root).strip("/").split("/")[:-1] for name in names}
     return {
@@ -269,7 +275,7 @@ def _read_folder(folder: str) -> tuple[str, str | None]:
 
 
 def read_rows(pieces: Iterable[TablePiece], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield some columns of the rows of pieces."""
+    """Yield some columns of the rows in pieces."""
     for piece in pieces:
         for stored in piece.read(columns):
             yield stored.table
@@ -278,7 +284,7 @@ def read_rows(pieces: Iterable[TablePiece], columns: Sequence[str]) -> Iterator[
 def read_unfolded(
     pieces: Iterable[TablePiece], columns: Sequence[str], names: Sequence[str], rename: Change
 ) -> Iterator[pa.Table]:
-    """Yield a row for each item of lists in a cell."""
+    """Yield a row for each item in cells with lists."""
     for table in read_rows(pieces, names):
         yield rename(table).select(list(columns))
 

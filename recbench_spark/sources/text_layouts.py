@@ -1,4 +1,7 @@
-"""Layouts of text files, types of columns, and what messages call them; without Spark."""
+"""Layouts of text files, column types, and their names.
+
+No Spark is needed.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,15 @@ from recbench_spark.storage.local_files import bare_name
 from recbench_spark.storage.text_forms import TO_UTF8
 
 REPLACEMENT = "spark.recbench.replacement"
-"""Spark setting: `keep` where U+FFFD in text files is intended and not a sign of undecodable bytes."""
+"""Spark setting: `keep` if U+FFFD in text files is intended and no sign of undecodable bytes."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of a text file: separator, names of fields (None: in the first line), encoding."""
+    """Separator, field names and encoding of a text file.
+
+    Without names (None), they are in the first line.
+    """
 
     separator: str = ","
     names: tuple[str, ...] | None = None
@@ -28,14 +34,14 @@ class Layout:
 
 
 OPTION_ALIASES = {"delimiter": "sep", "charset": "encoding"}
-"""Second names of Spark's CSV options."""
+"""Second names for Spark's CSV options."""
 
 
 def read_options(given: Options) -> dict[str, str]:
-    """Return the options of a log by their first names in small letters.
+    """Return a log's options by first names, in small letters.
 
     Raises:
-        ConfigError: an option has two names with two values, or a value that is none.
+        ConfigError: an option has two names with two values, or an impossible value.
     """
     options: dict[str, str] = {}
     for key, value in given.items():
@@ -57,15 +63,14 @@ def read_options(given: Options) -> dict[str, str]:
 
 
 def open_quote_error(file: str, line: str, separator: str, width: int | None) -> DataError:
-    """Return the error for a line in which a quote is opened and not closed.
+    """Return the error for a quote which is not closed.
 
     Args:
         file: the file with the line.
-        line: the text of the line.
-        separator: the separator of fields.
-        width: number of fields in the header, None where the line is the header. A line with as many
-            fields, if
-            quotes are ignored, is a complete row; the quote would join it with other rows.
+        line: the line's text.
+        separator: the separator between fields.
+        width: number of fields in the header; None if this line is the header. A line with as many fields,
+            quotes ignored, is a complete row; the quote would join it with other rows.
     """
     message = f"{file}: a quoted field continues in the next line: {line[:120]!r}"
     if width is not None and line.count(separator) + 1 == width:
@@ -82,7 +87,7 @@ def open_quote_error(file: str, line: str, separator: str, width: int | None) ->
 
 
 def make_nested_error(file: str, row: str) -> DataError:
-    """Return the error for a quoted field that holds whole rows."""
+    """Return the error for a quoted field with whole rows."""
     return DataError(
         f"{file}: a quoted field holds whole rows of the file, which would be lost: {row[:120]!r}",
         "where quotes are characters like any others set dataset.options quote: '' instead of multiLine; "
@@ -91,25 +96,25 @@ def make_nested_error(file: str, row: str) -> DataError:
 
 
 TEXT_FILE = "text of a file"
-"""Name of the type of a text file's fields in messages."""
+"""Name for the type of fields in a text file, in messages."""
 
 TEXT_NOTES = {ID_KIND: "text", ID_TYPE: TEXT_FILE}
-"""Metadata of ids that a reader extracts itself from the lines of a text file."""
+"""Metadata for ids that a reader itself cuts from a text file's lines."""
 
 
 def note_texts(names: Iterable[str], folders: Collection[str]) -> pa.Schema:
-    """Return columns of text whose notes say where it comes from."""
+    """Return text columns whose notes say where they come from."""
     notes = {name: FOLDER_NOTES if name in folders else TEXT_NOTES for name in names}
     return pa.schema([pa.field(name, pa.string(), metadata=one) for name, one in notes.items()])
 
 
 def is_folder(column: pa.Field) -> bool:
-    """Return whether names of folders give a column."""
+    """Return whether folder names give a column."""
     return (column.metadata or {}).get(ID_TYPE.encode()) == FOLDER_NOTES[ID_TYPE].encode()
 
 
 FOLDER_NOTES = {ID_KIND: "text", ID_TYPE: "name of a folder"}
-"""Metadata of a column that folders give."""
+"""Metadata for a column that folders give."""
 
 
 IN_UTF8 = (
@@ -143,7 +148,7 @@ MOVIELENS: dict[str, tuple[str, ...]] = {
     "movielens_32m": ("ratings.csv",),
     "movielens_latest": ("ratings.csv",),
 }
-"""The ratings file of each data set: the first one that exists."""
+"""Each data set's ratings file: the first one that exists."""
 
 SOURCE_COLUMNS: dict[str, dict[str, str]] = {
     "ratings.tsv": {"user_id": "user", "item_id": "item"},
@@ -153,7 +158,7 @@ SOURCE_COLUMNS: dict[str, dict[str, str]] = {
 
 
 def name_layout(file: Path, names: tuple[str, ...]) -> str:
-    """Return the name in LAYOUTS of a ratings file's layout, by its ending."""
+    """Return a ratings file's name in LAYOUTS, by its ending."""
     ending = Path(bare_name(file.name)).suffix
     return next((name for name in names if Path(name).suffix == ending), names[0])
 
@@ -162,14 +167,14 @@ NUMBER_COLUMNS = (
     *("rating", "relevance", "score", "prediction", "outcome"),
     *("bias", "weight", "propensity", "reward"),
 )
-"""Columns of tables that are read as float64."""
+"""Columns which are read as float64."""
 
 OPTIONAL_COLUMNS = {
     "lists": ("rank", "score"),
     "truth": ("relevance",),
     **dict.fromkeys(("items", "item embeddings"), ("bias",)),
 }
-"""Columns that a table may lack, and that change results where it has them."""
+"""Columns that a table may lack, and that change results if present."""
 
 FINITE_TEXT = "a finite number, below 2^53 where it is whole"
 

@@ -1,4 +1,4 @@
-"""Cut lines into fields, and open text files of this machine."""
+"""Cut lines into fields."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from recbench_spark.storage.text_forms import BLANKS as BLANK_SEPARATOR
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A table as it is stored.
+    """A table as stored, before its values are converted.
 
     Attributes:
-        table: columns by name; the columns of a text file are text.
-        line: the expected layout of a line; empty where the table is no text file.
-        bad_lines: lines of a text file with another layout.
+        table: columns by name; columns from a text file are text.
+        line: the expected layout of a line; empty if the table is no text file.
+        bad_lines: lines in a text file with another layout.
     """
 
     table: pa.Table
@@ -36,13 +36,13 @@ class StoredTable:
     bad_lines: tuple[str, ...] = ()
 
     def refuse_lines(self, where: str) -> None:
-        """Raise DataError where there are lines of another layout."""
+        """Raise DataError if lines have another layout."""
         if self.bad_lines:
             raise make_lines_error(where, len(self.bad_lines), self.bad_lines[0], self.line)
 
 
 def make_lines_error(where: str, count: int, example: str, layout: str) -> DataError:
-    """Return the error for lines of a text file with another layout."""
+    """Return the error for lines with another layout."""
     message = f"{where}: {count} lines have not {layout}, e.g. {example[:200]!r}"
     return DataError(message, "write the same number of fields in every line")
 
@@ -51,11 +51,11 @@ BLANKS = "".join(map(chr, range(33)))
 
 
 class Quotes(NamedTuple):
-    """Quotes say how fields may be quoted.
+    """The way in which fields may be quoted.
 
     Attributes:
         mark: the quote.
-        escape: what stands before a quote within quotes; the quote itself where it is doubled.
+        escape: what stands before a quote within quotes; the quote itself if it is doubled.
         lenient: whether a quote that is not closed is a letter.
         multiline: whether a quoted field may go on in the next line.
     """
@@ -70,7 +70,10 @@ RFC_4180 = Quotes()
 
 
 class _Patterns(NamedTuple):
-    """Patterns of a quoted field, of its rest behind the first quote, of a line, and of a field in it."""
+    """Regular expressions for quoted fields and lines.
+
+    `rest` is a quoted field behind its first quote, and `field` a field in a line.
+    """
 
     quoted: re.Pattern[str]
     rest: re.Pattern[str]
@@ -102,13 +105,15 @@ def _compile(sep: str, mark: str, escape: str) -> _Patterns:
 def cut_quoted(
     line: str, sep: str, path: str, width: int | None, quotes: Quotes | None = RFC_4180
 ) -> list[str | None]:
-    """Split a line into its fields (RFC 4180); None: an empty one without quotes.
+    """Split a line into fields by RFC 4180.
+
+    None: an empty field without quotes.
 
     Args:
         line: the text.
-        sep: the separator of fields.
+        sep: the separator between fields.
         path: the file, for messages.
-        width: number of fields in the header; None where this line is the header.
+        width: number of fields in the header; None if this line is the header.
         quotes: how fields are quoted (None: not at all); quotes within a field are letters.
 
     Raises:
@@ -144,7 +149,10 @@ def _name_place(path: str) -> str:
 
 
 def join_lines(lines: Iterable[str], sep: str, quotes: Quotes, comment: str = "") -> list[str]:
-    """Join lines whose quoted fields go on in the next line; blank rows are left out, comments are not."""
+    """Join lines if a quoted field continues in the next.
+
+    Blank rows are left out, comments are not.
+    """
     rows, held, is_open = [], list[str](), False
     for line in lines:
         held.append(line)
@@ -157,7 +165,10 @@ def join_lines(lines: Iterable[str], sep: str, quotes: Quotes, comment: str = ""
 
 
 def head_rows(head: bytes, sep: str, quotes: Quotes | None, encoding: str, comment: str) -> list[str]:
-    """Return the rows in the head of a file, without blank ones and comments."""
+    """Return the rows in a file's head, without comments.
+
+    Blank ones are left out, too.
+    """
     if quotes is None or not quotes.multiline:
         return head_lines(head, encoding, comment)
     lines = split_lines(head.removeprefix(BOM_UTF8), encoding, blanks=True).to_pylist()
@@ -166,7 +177,10 @@ def head_rows(head: bytes, sep: str, quotes: Quotes | None, encoding: str, comme
 
 
 def _is_open(line: str, sep: str, quotes: Quotes, is_open: bool) -> bool:
-    """Return whether a quote is open at the end of a line, at whose beginning one was or was not."""
+    """Return whether a quote is open when a line ends.
+
+    `is_open`: one was open when it began.
+    """
     at, rest = 0, _compile(sep, quotes.mark, quotes.escape).rest
     while is_open or quotes.mark in line[at:]:
         if is_open or line.startswith(quotes.mark, at):
@@ -182,10 +196,11 @@ def _is_open(line: str, sep: str, quotes: Quotes, is_open: bool) -> bool:
 
 
 def refuse_nested(row: str, fields: Sequence[str | None], sep: str, path: str, width: int) -> None:
-    """Refuse a quoted field that holds whole rows of the file; no count would show that they are lost.
+    """Refuse a quoted field which holds whole rows.
 
-    A quote that is not closed in its row joins the rows up to the next quote, or to the end of the file.
-    The lines of such a field, with the fields before and after it, have as many fields as the header.
+    No count would show that they are lost. A quote that is not closed in its row joins the rows up to the
+    next quote, or to the end of the file. The lines in such a field, with the fields before and after it,
+    have as many fields as the header.
 
     Raises:
         DataError: it does.
@@ -205,7 +220,9 @@ def _holds_rows(field: str, place: int, sep: str, width: int) -> bool:
 
 
 def read_names(lines: Sequence[str], sep: str, path: str, quotes: Quotes | None = RFC_4180) -> list[str]:
-    """Return the names in the first of some lines, as Spark does where one is empty or stands there twice.
+    """Return the names in the first line, as Spark does.
+
+    It names columns without a name, and numbers repeated names.
 
     >>> read_names([",user_id,x,X"], ",", "log.csv")
     ['_c0', 'user_id', 'x2', 'X3']
@@ -221,9 +238,9 @@ def read_names(lines: Sequence[str], sep: str, path: str, quotes: Quotes | None 
 
 
 def split_lines(raw: bytes, encoding: str = "utf-8", *, blanks: bool = False) -> pa.Array:
-    """Split text at line ends, as Hadoop does; undecodable bytes are U+FFFD.
+    """Split text at line ends, as Hadoop does.
 
-    `blanks`: blank lines are not left out.
+    Undecodable bytes become U+FFFD. `blanks`: keep blank lines.
     """
     text = _as_utf8(raw, encoding)
     if b"\r" in text:
@@ -247,13 +264,15 @@ def _as_utf8(raw: bytes, encoding: str) -> bytes:
 def cut_plain(
     text: bytes, sep: str, names: Sequence[str | None], wanted: Sequence[str], marks: Iterable[str]
 ) -> pa.Table | None:
-    """Cut lines into texts at once; an empty field is NULL, blank lines are left out.
+    """Cut lines into texts at once.
+
+    An empty field is NULL, and blank lines are left out.
 
     Args:
         text: whole lines.
-        sep: the separator of fields.
-        names: of the fields of a line.
-        wanted: names of fields that are cut.
+        sep: the separator between fields.
+        names: the fields' names.
+        wanted: names of the fields to cut.
         marks: texts with which a line is more than its fields.
 
     Returns:
@@ -284,13 +303,16 @@ END, LAST_BLANK = ord("\n"), ord(" ")
 
 
 def _has_blanks(text: bytes) -> bool:
-    """Return whether a line begins with a blank: it may have nothing else."""
+    """Return whether a line begins with a blank.
+
+    Such a line may be blank.
+    """
     byte_n = np.frombuffer(text, np.uint8)
     begin_l = np.append(byte_n[:1], byte_n[1:][byte_n[:-1] == END])
     return bool(np.any((begin_l <= LAST_BLANK) & (begin_l != END)))
 
 
 def split_tokens(lines: pa.Array) -> pa.Array:
-    """Split lines at blanks of any number."""
+    """Split lines at blanks, however many."""
     even = pc.replace_substring_regex(lines, r"[\s\v]+", " ")
     return pc.split_pattern(pc.ascii_trim(even, " "), " ")

@@ -1,6 +1,6 @@
-"""Text files of logs in pieces: a task reads the lines of a range of bytes, and a layout cuts them.
+"""Read text logs in pieces, each a range of bytes.
 
-A table that a layout makes has the columns of the file as texts, BAD_LINE and FILE.
+A layout cuts the lines into a table: the file's columns as text, BAD_LINE and FILE.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from recbench_spark.storage.objects import measure_files, open_input
 from recbench_spark.storage.text_forms import BLANKS, is_wide
 
 BAD_LINE = "_bad_line"
-"""Hidden column with the text of a line that has the wrong layout, else NULL."""
+"""Hidden column with the text of a line with a wrong layout, else NULL."""
 
 FILE = "_file"
-"""Hidden column with the file of the row."""
+"""Hidden column with the row's file."""
 
 HIDDEN = (BAD_LINE, FILE)
 
 BYTES_A_PIECE = 1 << 24
-"""Bytes of a file that a task reads at once."""
+"""Bytes in a file that a task reads at once."""
 
 COMMENTS = b"recbench.comments"
-"""Metadata of a table: the number of lines that are comments."""
+"""Metadata on a table: the number of comment lines."""
 
 MARK = b"\xef\xbb\xbf"
-"""Mark of the byte order at the beginning of a file in UTF-8."""
+"""Byte order mark at the beginning of a file in UTF-8."""
 
 
 class LinePiece(NamedTuple):
-    """Lines of a file: those that begin in a range of bytes, or all of them.
+    """Lines in a file which begin in a byte range.
 
     Attributes:
         path: the file.
         first, size: the range of bytes; size -1: the whole file from `first` on.
         layout: cuts lines into columns.
-        given: columns that have one value in all rows, as names of folders and of files give them.
+        given: columns with one value in all rows, from the names of folders and files.
     """
 
     path: str
@@ -70,11 +70,11 @@ class LinePiece(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The file that holds them."""
+        """The file with these lines."""
         return self.path
 
     def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
-        """Yield the rows as text, and apart from them lines of another layout."""
+        """Yield rows as text, with lines in other layouts apart."""
         for rows in read_pieces([self], [*columns, BAD_LINE]):
             bad = rows.column(BAD_LINE)
             good = rows.filter(pc.is_null(bad)) if bad.null_count < len(bad) else rows
@@ -87,15 +87,15 @@ class TextLayout(Protocol):
 
     @property
     def encoding(self) -> str:
-        """The encoding of the text."""
+        """The text's encoding."""
 
     @property
     def divisible(self) -> bool:
-        """True where each range of lines can be read alone."""
+        """True if each range of lines can be read alone."""
 
     @property
     def carries(self) -> bool:
-        """True where a line says something of the lines after it."""
+        """True if a line describes the lines after it."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -106,13 +106,13 @@ class TextLayout(Protocol):
         """The expected layout of a line, in words."""
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
-        """Cut lines, of which none is blank, into some columns and BAD_LINE."""
+        """Cut non-blank lines into some columns and BAD_LINE."""
 
 
 def split_file(
     path: str, layout: TextLayout, given: Mapping[str, str | None] | None = None, begin: int = 0
 ) -> Iterator[LinePiece]:
-    """Yield the pieces of a file from a byte on; a compressed one is one piece."""
+    """Yield pieces from a byte on, one if compressed."""
     size = measure_files([path])[0] or 0
     if path.endswith(COMPRESSED) or not layout.divisible:
         yield LinePiece(path, begin, -1, layout, given or {})
@@ -122,16 +122,16 @@ def split_file(
 
 
 def measure_text(path: str) -> int:
-    """Return the bytes of a file's text, about."""
+    """Return the bytes in a file's text, about."""
     return (measure_files([path])[0] or 0) * (PACKED if path.endswith(COMPRESSED) else 1)
 
 
 PACKED = 4
-"""Bytes of a text for a byte of its compressed file, about."""
+"""Bytes of text for a byte in its compressed file, about."""
 
 
 def read_pieces(pieces: Iterable[LinePiece], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of pieces, some at a time, with the wanted columns; one that a file lacks is NULL."""
+    """Yield wanted columns, with NULL where a file lacks one."""
     for piece in pieces:
         first = True
         for raw in read_texts(piece):
@@ -141,7 +141,7 @@ def read_pieces(pieces: Iterable[LinePiece], columns: Sequence[str]) -> Iterator
 
 
 def cut_text(raw: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
-    """Cut whole lines into rows; `piece.first` is 0 where they begin the file."""
+    """Cut whole lines into rows; `piece.first` 0: the file's first."""
     text = raw.removeprefix(MARK) if piece.first == 0 else raw
     layout = piece.layout
     rows = layout.cut_at_once(text, piece, columns) if isinstance(layout, Fields) else None
@@ -159,12 +159,12 @@ def cut_text(raw: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
 
 
 def name_file(path: str) -> str:
-    """Return the name of a file as Spark writes it."""
+    """Return a file's name as Spark writes it."""
     return path if "://" in path else Path(path).absolute().as_uri()
 
 
 def read_texts(piece: LinePiece) -> Iterator[bytes]:
-    """Yield whole lines of a piece, about BYTES_A_PIECE at a time; a file that is not divided, at once."""
+    """Yield whole lines, BYTES_A_PIECE at once, or an undivided file."""
     if piece.size >= 0:
         yield _read_range(piece)
         return
@@ -188,7 +188,7 @@ def _open_file(path: str) -> Iterator[BinaryIO]:
 
 
 BUFFER = 1 << 16
-"""Bytes that are read at once where a line is searched."""
+"""Bytes to read at once in search of a line."""
 
 
 def _read_range(piece: LinePiece) -> bytes:
@@ -203,7 +203,7 @@ def _read_range(piece: LinePiece) -> bytes:
 
 
 def _find_line(file: BinaryIO, at: int) -> int:
-    """Return the first byte at or after `at` where a line begins, or the end of the file."""
+    """Return where the next line begins, or the file ends."""
     at = min(at, file.seek(0, io.SEEK_END))  # an object has no place behind its end
     if at == 0:
         return 0
@@ -222,7 +222,7 @@ def _make_table(columns: dict[str, pa.Array], bad: pa.Array, comments: int = 0) 
 
 @dataclass(frozen=True)
 class Fields:
-    """A row a line; a separator, or blanks, stand between its fields.
+    """Rows with a separator, or blanks, between their fields.
 
     Attributes:
         names: the columns; None: a field that nobody reads.
@@ -245,12 +245,12 @@ class Fields:
 
     @property
     def is_multiline(self) -> bool:
-        """True where a quoted field may go on in the next line."""
+        """True if a quoted field may span several lines."""
         return self.quotes is not None and self.quotes.multiline
 
     @property
     def divisible(self) -> bool:
-        """False where only the whole text tells where a row ends."""
+        """False if only the whole text shows where rows end."""
         return not self.is_multiline and not is_wide(self.encoding)
 
     @property
@@ -260,12 +260,12 @@ class Fields:
 
     @property
     def line(self) -> str:
-        """Return the expected layout of a line, in words."""
+        """The expected layout of a line, in words."""
         between = "blanks" if self.sep == BLANKS else repr(self.sep)
         return f"{len(self.names)} fields separated by {between}"
 
     def cut_at_once(self, text: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table | None:
-        """Cut text as `cut` its lines; None where that takes a look at each."""
+        """Cut text at once; None if lines need a look."""
         if self.null or self.encoding.lower() not in ("utf-8", "utf8"):
             return None
         wanted = [name for name in self.columns if name in columns]
@@ -310,7 +310,7 @@ class Fields:
 def _take_fields(
     parts: pa.Array, fits: pa.Array, places: Iterable[int], width: int, *, null: str = ""
 ) -> list[pa.Array]:
-    """Return some fields of lines that fit; NULL for the others and in the place of empty fields."""
+    """Take fields from fitting lines; all other fields are NULL."""
     if not len(parts):
         return [pa.array([], pa.string()) for _ in places]
     if not pc.all(fits).as_py():
@@ -333,7 +333,7 @@ LISTED = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"
 
 @dataclass(frozen=True)
 class ItemLines:
-    """A line has a user, then its items; a user without items has no row.
+    """Lines with a user and items; without items, no row.
 
     Attributes:
         listed: a line has `(user,item)`, a test item, and the user's negatives (NCF). A test item among its
@@ -348,12 +348,12 @@ class ItemLines:
 
     @property
     def line(self) -> str:
-        """Return the expected layout of a line, in words."""
+        """The expected layout of a line, in words."""
         fields = "(user,item) negative negative" if self.listed else "user item item"
         return f"'{fields} ...' in whole numbers"
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
-        """Make a row for each item of a good line, and one of a bad line."""
+        """Make a row per item or bad line."""
         fits = pc.match_substring_regex(lines, LISTED if self.listed else WHOLE_NUMBERS)
         wrong = lines.filter(pc.invert(fits))
         good = lines.filter(fits)
@@ -371,7 +371,7 @@ class ItemLines:
 
 
 def _mark_negatives(line_r: pa.Array, value_r: pa.Array, starts: Ints) -> Bools:
-    """Mark each item of a line once, but for its test item, the second number."""
+    """Mark a line's items once each, without its test item."""
     code_r, at_r = value_r.dictionary_encode().indices.to_numpy().astype(np.int64), line_r.to_numpy()
     code_r[starts] = -1  # the user may be called as an item is
     first = np.zeros(len(code_r), np.bool_)
@@ -382,7 +382,7 @@ def _mark_negatives(line_r: pa.Array, value_r: pa.Array, starts: Ints) -> Bools:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A line a user, a number an item, 0 for no rating unless `zeros`; ids are places, from 0."""
+    """A line per user, a number per item (0: none, unless `zeros`); ids are places from 0."""
 
     value: str = "rating"
     zeros: bool = False
@@ -397,7 +397,7 @@ class Matrix:
         return ("user_id", "item_id", self.value)
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
-        """Make a row for each number that is not 0, and one of a bad line."""
+        """Make a row per number except 0, or bad line."""
         parts = split_tokens(lines)
         width_l = pc.list_value_length(parts).to_numpy(zero_copy_only=False)
         width = int(width_l[0]) if len(width_l) else 0
@@ -441,7 +441,7 @@ HEADER = "^[0-9]+:$"
 
 @dataclass(frozen=True)
 class MovieBlocks:
-    """Lines `user,rating,day` follow the line of their movie, `movie:` (Netflix prize).
+    """Lines `user,rating,day` under their movie's line `movie:` (Netflix prize).
 
     `single`: a file has one movie, which its name tells; the first line must say the same.
     """
@@ -454,11 +454,11 @@ class MovieBlocks:
 
     @property
     def carries(self) -> bool:
-        """True where a line says something of the lines after it."""
+        """True if a line describes the lines after it."""
         return not self.single
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
-        """Make a row of each line that is no header."""
+        """Make a row from each line that is no header."""
         movies, lines = self._name_movies(lines, piece)
         parts = pc.split_pattern(lines, ",")
         fits = pc.and_(pc.is_valid(movies), pc.equal(pc.list_value_length(parts), 3))
@@ -482,7 +482,7 @@ class MovieBlocks:
 
 
 def _find_movie(piece: LinePiece) -> str | None:
-    """Return the movie in which a range of a file begins: that of the last header before it."""
+    """Return the movie at a range's beginning: the last header's."""
     if piece.first == 0 or piece.size < 0:
         return None
     with _open_file(piece.path) as file:

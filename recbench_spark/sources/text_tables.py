@@ -1,4 +1,7 @@
-"""Large text files as tables: a pass of tasks checks their lines, and tasks convert them. No Spark."""
+"""Read large text files as tables, without Spark.
+
+One pass of tasks checks their lines; then tasks convert them.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from recbench_spark.sources.text_lines import StoredTable
 from recbench_spark.storage.blocks import Engine, PieceRows
 
 TextFacts = tuple[Problems, dict[str, bool]]
-"""Problems of some lines, and for each column of ids whether all of them are whole floats."""
+"""Problems in some lines, and for each id column whether all ids are whole floats."""
 
 
 @dataclass(frozen=True)
 class TextRules:
-    """Rules by which tasks convert a text file.
+    """Rules for converting a text file in tasks.
 
     Attributes:
         where: its name in messages.
@@ -40,7 +43,7 @@ class TextRules:
     keeps: bool = False
 
     def convert(self, stored: StoredTable, taken: Mapping[str, str]) -> tuple[pa.Table, Problems]:
-        """Return columns under our names (new -> old), and what is wrong."""
+        """Return columns under our names (new -> old), and problems."""
         table = stored.table.select(list(taken.values())).rename_columns(list(taken))
         problems = Problems(self.where, self.path, keeps=self.keeps)
         problems.add_lines(stored.bad_lines, stored.line)
@@ -49,7 +52,11 @@ class TextRules:
         return typed, problems
 
     def check(self, pieces: Sequence[TablePiece], engine: Engine, taken: Mapping[str, str]) -> TextRules:
-        """Return the rules for all lines, after one pass over them. Raises DataError: some are wrong."""
+        """Return the rules after a pass over all lines.
+
+        Raises:
+            DataError: some lines are wrong.
+        """
         survey: Any = PieceRows(engine, pieces, partial(_survey_text, taken=taken, rules=self))
         facts: list[TextFacts] = [one for some in survey.each((), list) for one in some]
         reduce(add, (one for one, _ in facts), Problems(self.where, self.path)).refuse()
@@ -64,7 +71,7 @@ class TextRules:
         return replace(self, floats=floats)
 
     def name_types(self, taken: Mapping[str, str]) -> pa.Schema:
-        """Return the types of converted columns."""
+        """Return the types in converted columns."""
         notes = [pa.field(own, pa.string(), metadata=TEXT_NOTES) for own in taken.values()]
         return self.convert(StoredTable(pa.schema(notes).empty_table(), "text"), taken)[0].schema
 

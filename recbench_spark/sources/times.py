@@ -1,4 +1,4 @@
-"""Rules for the times of logs: units of numbers, plausible years, and the unit that fits a number."""
+"""Rules for a log's times: units and plausible years."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ MICROS_PER_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
 LATEST = 4_102_444_800_000_000
 """2100-01-01 in microseconds: the first time that no log can have.
 
-A number that is read in too coarse a unit is beyond it (milliseconds of 2021 as seconds are the year
-52971), and so is a placeholder such as 9999-12-31. Both would fill the test part of a split by time.
-Small numbers are not refused, since a log may number its rows instead of timing them."""
+A number read in too coarse a unit is beyond it (milliseconds from 2021 as seconds are the year 52971), and
+so is a placeholder such as 9999-12-31. Both would fill the test part in a split by time. Small numbers are
+not refused, since a log may number its rows instead of timing them.
+"""
 
 FIRST_LOGS = 631_152_000_000_000
-"""1990-01-01 in microseconds, the first plausible time. Logs of interactions begin in the nineties. A
-number is said to be of another unit only where that unit puts it between FIRST_LOGS and LATEST."""
+"""1990-01-01 in microseconds, the first plausible time. Interaction logs begin in the nineties. A number
+gets another unit only if that unit puts it between FIRST_LOGS and LATEST.
+"""
 
 HAS_DATE = r"^\W*[0-9]{4,6}([^0-9]|$)"
-"""Pattern of a text that begins with a year. Spark reads a time of day without a date as one of today."""
+"""Pattern for a text that begins with a year. Spark reads a time of day without a date as one today."""
 
 _REGIONS = (
     "Africa|America|Antarctica|Arctic|Asia|Atlantic|Australia|Brazil|Canada|Chile|Etc|Europe|Indian|Mexico"
@@ -33,12 +35,13 @@ _OFFSET = "[+-](?:[0-9]{1,2}(?::[0-9]{2}){0,2}|[0-9]{4}|[0-9]{6})"
 _ZONE = rf"(Z|(?:UTC|GMT)?{_OFFSET}|UTC|GMT|(?:{_REGIONS})/[A-Za-z0-9_+/-]+)"
 
 HAS_ZONE_NAME = r":[0-9.]+\s*[A-Za-z]"
-"""Pattern of a text with letters behind its time of day."""
+"""Pattern for a text with letters behind its time of day."""
 
 KNOWN_ZONE = rf":[0-9.]+\s*{_ZONE}\s*$"
-"""Pattern of a text whose zone is read: an offset, Z, UTC, GMT, or a region of IANA's with its city.
+"""Pattern for a text with a readable zone: an offset, Z, UTC, GMT, or an IANA region with its city.
 
-Short names mean several zones. Java takes BST for Dhaka, AST for Alaska and SST for the Solomon Islands."""
+Short names mean several zones. Java takes BST for Dhaka, AST for Alaska and SST for the Solomon Islands.
+"""
 
 TIME_TEXT = "a timestamp such as 2026-01-31 12:00:00, or its zone is no offset, Z, UTC, GMT or full name"
 """Expected form of a text with a time; messages put it behind the words `is not`."""
@@ -64,14 +67,14 @@ _HOURS = {
     " h:mm:ss a": " %I:%M:%S %p",
 }
 TIME_FORMATS = {java + hour: own + _HOURS[hour] for java, own in _DAYS.items() for hour in _HOURS}
-"""Patterns of times by Spark (`timestampFormat`), and the same ones by DuckDB and Python."""
+"""Spark's patterns for times (`timestampFormat`), and the same ones for DuckDB and Python."""
 
 CHECKED = "times_checked"
-"""Key in a column's metadata for times that came from a log that was read before: their unit is known."""
+"""Key in a column's metadata for times from a log that was read before: their unit is known."""
 
 
 STORED = "stored"
-"""Name of the unit of times that are stored as timestamps."""
+"""Unit name for times stored as timestamps."""
 
 MISREAD_FACTORS = {
     1_000_000_000: ("s", "seconds were taken for nanoseconds where it was made"),
@@ -83,25 +86,29 @@ MISREAD_FACTORS = {
 }
 """Factor that corrects stored timestamps -> the unit of the numbers, and the mistake.
 
-pandas reads numbers as nanoseconds, so that seconds become the first seconds of 1970. A log is refused
-only where one of these factors puts all of its times between 1990 and 2099; as stored they are in
-the first seven weeks of 1970."""
+pandas reads numbers as nanoseconds, so that seconds become the first seconds in 1970. A log is refused only
+if one of these factors puts all its times between 1990 and 2099; as stored they are in the first seven
+weeks of 1970.
+"""
 
 
 def guess_unit(number: float) -> str | None:
-    """Return the unit (s, ms, us, ns) by which a number is a time from 1990 to 2099, or None."""
+    """Guess a number's unit for times from 1990 to 2099.
+
+    It is s, ms, us, ns or None.
+    """
     units = {**MICROS_PER_UNIT, "ns": 0.001}
     fits = [unit for unit, factor in units.items() if FIRST_LOGS <= number * factor < LATEST]
     return fits[0] if fits else None
 
 
 def coarser_unit(lowest: float | None, highest: float | None, unit: str) -> str | None:
-    """Return the coarser unit that fits all times of a log which are read in this one, or None.
+    """Return the coarser unit that fits all times, if any.
 
     Args:
-        lowest: the smallest number of the log; None for a log without numbers.
+        lowest: the log's smallest number; None for a log without numbers.
         highest: the largest one.
-        unit: s, ms or us.
+        unit: the unit in use: s, ms or us.
     """
     if lowest is None or highest is None:
         return None
@@ -114,11 +121,11 @@ def coarser_unit(lowest: float | None, highest: float | None, unit: str) -> str 
 def describe_coarser_unit(
     where: str, name: str, ends: tuple[float, float], unit: str
 ) -> tuple[str, str] | None:
-    """Return message and hint for a log that is read in too fine a unit; None where it is not.
+    """Return message and hint for too fine a unit.
 
     Args:
         where: the log's name in messages.
-        name: the column of times.
+        name: the time column.
         ends: the smallest and the largest number.
         unit: the unit in which they are read.
     """
@@ -131,12 +138,14 @@ def describe_coarser_unit(
 
 
 def describe_misread_times(where: str, name: str, ends: tuple[float, float]) -> tuple[str, str] | None:
-    """Return message and hint for stored timestamps made in too fine a unit; None where they are right.
+    """Return message and hint for timestamps made too fine.
+
+    None: they are right.
 
     Args:
         where: the log's name in messages.
-        name: the column of times.
-        ends: the first and the last time of the log, in microseconds since 1970.
+        name: the time column.
+        ends: the log's first and last time, in microseconds since 1970.
     """
     for factor, (unit, mistake) in MISREAD_FACTORS.items():
         if all(FIRST_LOGS <= end * factor < LATEST for end in ends):
@@ -151,7 +160,7 @@ def describe_misread_times(where: str, name: str, ends: tuple[float, float]) -> 
 
 
 def describe_units(ends: tuple[int, int], unit: str) -> str:
-    """Return the ends of a log in its unit of time and in the other units, as a sentence.
+    """Say where a log begins and ends, by each unit.
 
     Args:
         ends: the first and the last time in microseconds since 1970, by the unit.
@@ -167,7 +176,7 @@ def describe_units(ends: tuple[int, int], unit: str) -> str:
 
 
 def _format_far_day(micros: int) -> str:
-    """Return the day of a time, also of one that the calendar does not have."""
+    """Return a time's day, even outside the calendar."""
     try:
         return _format_day(micros)
     except OverflowError:
@@ -175,7 +184,9 @@ def _format_far_day(micros: int) -> str:
 
 
 def time_hint(text: str | None, unit: str) -> str:
-    """Return the setting that makes a value a time; empty where no setting is known to help.
+    """Return the setting which makes a value a time.
+
+    The text is empty if none is known.
 
     Args:
         text: the value, which is no time in the unit; None for a missing one.
@@ -197,7 +208,7 @@ def time_hint(text: str | None, unit: str) -> str:
 
 
 def has_unknown_zone(text: str) -> bool:
-    """Return whether a text names a zone that is not read.
+    """Return whether a text names an unreadable zone.
 
     >>> has_unknown_zone("2026-07-01 12:00:00 BST"), has_unknown_zone("2026-07-01 12:00:00 Europe/Rome")
     (True, False)
@@ -206,9 +217,10 @@ def has_unknown_zone(text: str) -> bool:
 
 
 def parse_zoned_time(text: str) -> int | None:
-    """Return the microseconds of a text that names its zone, as Spark reads it; None where it is no time.
+    """Return microseconds for a text with its zone.
 
-    A time that the clock skips is that of the offset before, one that comes twice is the first.
+    None: it is no time. If the clock skips a time, the earlier offset applies; if a time comes twice, the
+    first counts.
     """
     match = re.fullmatch(rf"\s*(\S.*?:[0-9.]+)\s*{_ZONE}\s*", text)
     try:
@@ -221,7 +233,13 @@ def parse_zoned_time(text: str) -> int | None:
 
 
 def parse_zone(name: str) -> tzinfo:
-    """Return the zone of an offset, Z, UTC, GMT, or a full name; ValueError or KeyError for others."""
+    """Return a zone by its offset or full name.
+
+    Z, UTC and GMT are read, too.
+
+    Raises:
+        ValueError, KeyError: there is no such zone.
+    """
     offset = re.fullmatch(f"(?:UTC|GMT)?({_OFFSET})", name)
     if offset is None:
         return UTC if name in ("Z", "UTC", "GMT") else ZoneInfo(name)

@@ -1,1 +1,1 @@
-"""Splits of a log: labels, audit, catalogue, blocks of users, manifests, generated worlds."""
+"""Label, audit and number a log's rows; generate worlds."""

@@ -1,7 +1,8 @@
-"""Count labelled rows for the manifest in tasks: functions of Arrow tables, without a row in Java.
+"""Count labelled rows for the manifest, in tasks without Java.
 
-Each piece of the rows gives one small table: a row per user and per item with its number of rows in each
-part. One shuffle (`blocks`) brings the rows of an id together; a few sums over them give the facts.
+The functions work on Arrow tables. Each piece of the rows gives one small table: a row per user and per
+item, with its number of rows in each part. One shuffle (`blocks`) brings an id's rows together; a few sums
+over them give the facts.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ ROWS_PER_PIECE = 1 << 22
 """Rows of a file that a task holds at once, 200 MB."""
 
 USERS, ITEMS, TOTALS = 0, 1, 2
-"""Kinds of rows in a piece's table: a user, an item, or a total of the whole piece."""
+"""Kinds of rows in a piece's table: a user, an item, or a total over the whole piece."""
 
 LATEST = np.iinfo(np.int64).max
 
 
 class PartSummary(NamedTuple):
-    """Summary of a part: its rows, a hash that does not depend on their order, its first and last time."""
+    """A part's size, content hash, and first and last time.
+
+    The hash does not depend on row order.
+    """
 
     rows: int
     content_hash: str
@@ -50,11 +54,11 @@ class PartSummary(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """Input of a task.
+    """Request for an audit task: known facts, and allowed pairs.
 
     Attributes:
-        rows: the number of rows of each part.
-        earliest: the earliest held-out time; None where rows have no times.
+        rows: number of rows in each part.
+        earliest: the earliest held-out time; None if rows have no times.
         keeps_known: true if the open loop may have pairs that training knows: they are no overlap.
         asks_repeats: true if other held-out parts may have them.
     """
@@ -66,7 +70,7 @@ class AuditRequest:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the parts, in an order that all tasks share."""
+        """The parts, in an order that all tasks share."""
         return tuple(self.rows)
 
 
@@ -80,7 +84,10 @@ def read_labelled(paths: Iterable[str], columns: Sequence[str]) -> Iterator[pa.T
 
 
 def read_pieces(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Read a file of labelled rows by whole row groups, up to ROWS_PER_PIECE rows or one group."""
+    """Read a labelled file in groups of whole row groups.
+
+    A piece has up to ROWS_PER_PIECE rows, or one row group.
+    """
     texts = [name for name in ("user_id", "item_id", "part") if name in columns]
     file = open_parquet(path, read_dictionary=texts)
     groups: list[int] = []
@@ -100,7 +107,10 @@ def read_pieces(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def summarise_parts(tables: Iterable[pa.Table]) -> dict[str, tuple[int, int, list[int], list[int]]]:
-    """Summarise each part: rows, sum of the rows' hashes, and lists of its first and last time."""
+    """Sum up each part: rows, hashes, first and last time.
+
+    The times stand in lists, which are empty without times.
+    """
     summaries: dict[str, tuple[int, int, list[int], list[int]]] = {}
     for table in tables:
         names, part_r = name_parts(table)
@@ -120,7 +130,7 @@ def summarise_parts(tables: Iterable[pa.Table]) -> dict[str, tuple[int, int, lis
 def merge_parts(
     summaries: Iterable[dict[str, tuple[int, int, list[int], list[int]]]],
 ) -> dict[str, PartSummary]:
-    """Merge the summaries of all tasks to the parts of a split, by name."""
+    """Merge the summaries from all tasks, by part."""
     merged: dict[str, tuple[int, int, list[int], list[int]]] = {}
     for one in summaries:
         for name, counted in one.items():
@@ -143,12 +153,15 @@ def _merge_pair(
 
 
 def exact_sum(values: Ints) -> int:
-    """Return the exact sum of 64-bit numbers, which may need more than 64 bits."""
+    """Return the exact sum, beyond 64 bits if need be."""
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def _hash_rows(table: pa.Table) -> Ints:
-    """Compute (r,) Spark's `xxhash64(user_id, item_id, rating, event_time)`, which skips a missing time."""
+    """Compute (r,) Spark's `xxhash64(user_id, item_id, rating, event_time)`.
+
+    It skips a missing time.
+    """
     # Imported here, because numba takes half a second to load.
     from recbench_spark.core import hashing  # noqa: PLC0415
     from recbench_spark.core.hashed_ids import hash_encoded  # noqa: PLC0415
@@ -164,7 +177,7 @@ def _hash_rows(table: pa.Table) -> Ints:
 
 
 def _read_times(table: pa.Table) -> tuple[Ints, Bools]:
-    """Return the rows' times (0 where there is none), and a mask of rows with a time."""
+    """Return times, 0 if missing, with a mask."""
     column = table.column("event_time")
     return pc.fill_null(column, 0).to_numpy(), pc.is_valid(column).to_numpy()
 
@@ -183,7 +196,7 @@ def count_in_blocks(tables: Iterable[pa.Table], request: AuditRequest, tasks: in
 
 
 def deal_users(tables: Iterable[pa.Table], tasks: int) -> Iterator[Block]:
-    """Partition labelled rows in blocks: all rows of a user are in one task."""
+    """Deal labelled rows in blocks, each user's to one task."""
     from recbench_spark.core.hashed_ids import hash_encoded  # noqa: PLC0415
 
     for table in tables:
@@ -197,10 +210,10 @@ def _deal_rows(rows: pa.Table, hashes: Hashes, tasks: int) -> Iterator[Block]:
 
 
 def count_piece(table: pa.Table, request: AuditRequest) -> pa.Table:
-    """Count the rows of a piece.
+    """Count a piece's rows.
 
     Returns:
-        A table of, id, pieces (1) and `n0`, `n1` ...: the rows in each part. Totals of the piece are in
+        A table of, id, pieces (1) and `n0`, `n1` ...: the rows in each part. Totals over the piece are in
             `n0`.
     """
     rows, part_r = encode_ids(table), _number_parts(table, request.parts)
@@ -242,16 +255,20 @@ def _in_parts(parts: Sequence[str], names: Iterable[str], part_r: Ints) -> Bools
 
 
 def count_by_user(table: pa.Table, request: AuditRequest) -> dict[str, int]:
-    """Count repeated pairs, and training rows of the future, among all rows of some users."""
+    """Count repeated pairs, and training rows from the future.
+
+    The table has all rows of its users.
+    """
     rows, part_r = encode_ids(table), _number_parts(table, request.parts)
     return {**count_repeated_pairs(rows, part_r, request), **_count_future(rows, part_r, request)}
 
 
 def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:
-    """Count pairs in more than one row (`overlap`), and those that the split allows.
+    """Count pairs in several rows, also those which are allowed.
 
-    `known`: pairs of the open loop that training knows. `repeats`: held-out pairs that training knows,
-    where the split asks for them. A tested pair may be in the open loop, and any pair may come later.
+    `overlap`: pairs in more rows than allowed. `known`: open-loop pairs that training knows. `repeats`:
+    held-out pairs that training knows, if the split asks for them. A tested pair may be in the open loop,
+    and any pair may come later.
     """
     pair_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
     order = np.argsort(pair_r, kind="stable")
@@ -277,12 +294,15 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
 
 
 def _count_pairs(parts: Sequence[str], part_r: Ints, number_r: Ints, names: Iterable[str]) -> Ints:
-    """Count the rows of each pair in these parts."""
+    """Count each pair's rows in these parts."""
     return np.bincount(number_r[_in_parts(parts, names, part_r)], minlength=int(number_r.max()) + 1)
 
 
 def _count_future(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:
-    """Count training rows later than the earliest held-out row, of all users and of the same user."""
+    """Count training rows later than the earliest held-out row.
+
+    `own_later` compares rows with the same user's, `later` with all users'.
+    """
     time_r, timed = _read_times(rows)
     train = _in_parts(request.parts, [TRAIN], part_r) & timed
     held_out = ~_in_parts(request.parts, NOT_HELD_OUT, part_r) & timed
@@ -297,19 +317,19 @@ def _count_future(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[s
 
 
 def merge_pieces(pieces: pa.Table) -> pa.Table:
-    """Sum the counts of all pieces: one row per user, per item and per total."""
+    """Add up pieces: one row per user, item and total."""
     names = [name for name in pieces.column_names if name not in ("of", "id")]
     counts = pieces.group_by(["of", "id"], use_threads=False).aggregate([(name, "sum") for name in names])
     return counts.rename_columns([name.removesuffix("_sum") for name in counts.column_names])
 
 
 def sum_pieces(pieces: pa.Table, request: AuditRequest) -> Counter[Any]:
-    """Sum the counts of all pieces over users and items, as `sum_counts`."""
+    """Sum counts over pieces, then as `sum_counts`."""
     return sum_counts(merge_pieces(pieces), request)
 
 
 def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:
-    """Sum over users and items; the sums of all tasks can be added."""
+    """Sum over users and items; results from tasks add up."""
     kinds = counts.column("of").to_numpy()
     numbers = np.stack([counts.column(f"n{p}").to_numpy() for p in range(len(request.parts))], axis=1)
     sums: Counter[Any] = Counter()
@@ -317,7 +337,7 @@ def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:
         counts.column("id").filter(pa.array(kinds == TOTALS)), numbers[kinds == TOTALS, 0], strict=True
     ):
         sums[name.as_py()] += int(n)
-    # Totals of pieces add up to those of the split if no user is in two pieces.
+    # A piece's totals add up to the split's if no user is in two pieces.
     sums["parted"] = int((counts.column("pieces").to_numpy()[kinds == USERS] > 1).sum())
     for kind, owner in ((USERS, "users"), (ITEMS, "items")):
         own = kinds == kind
@@ -329,7 +349,10 @@ def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:
 
 
 def _sum_owners(counts: Ints, owner: str, parts: Sequence[str]) -> dict[tuple[str, str], int]:
-    """Count owners: all, with rows in each part, without training rows, and with only given rows."""
+    """Count owners: all, by part, cold, with only given rows.
+
+    Cold owners have no training rows.
+    """
     has_rows = counts > 0
     cold = ~has_rows[:, parts.index(TRAIN)] if TRAIN in parts else np.ones(len(counts), np.bool_)
     totals = {(f"{owner} of", part): int(has_rows[:, p].sum()) for p, part in enumerate(parts)}
@@ -350,7 +373,10 @@ EXTREME_SHARE = 0.1
 def _find_suspects(
     ids: pa.ChunkedArray, counts: Ints, owner: str, request: AuditRequest
 ) -> dict[tuple[str, str, str], int]:
-    """Return the rows of ids with an extreme share of the log, and of texts that stand for a missing id."""
+    """Count rows of suspect ids.
+
+    Such an id has an extreme share of the log, or is a text which stands for a missing id.
+    """
     rows = counts.sum(axis=1)
     extreme = rows > EXTREME_SHARE * sum(request.rows.values())
     placeholders = pc.is_in(pc.utf8_lower(ids), pa.array(sorted(PLACEHOLDERS))).to_numpy()
@@ -362,7 +388,10 @@ def _find_suspects(
 
 
 def _sum_gaps(items: Ints, request: AuditRequest) -> dict[tuple[str, str], int]:
-    """Sum for each part |n_train(i) n_part - n_part(i) n_train| over items, in whole numbers."""
+    """Sum up differences in popularity between training and each part.
+
+    They are |n_train(i) n_part - n_part(i) n_train| over items i, in whole numbers.
+    """
     train = request.parts.index(TRAIN)
     trained = request.rows[TRAIN]
     return {

@@ -1,4 +1,7 @@
-"""Audit a split: passes over labelled rows, whose sums make the manifest. On any runner."""
+"""Audit a split: passes over labelled rows give its manifest.
+
+They work on any runner.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ def build_manifest(
 
     Tasks make two passes: by part, and by user and item, where each task shuffles one row for each id in
     its rows (`audit`). If a user's rows are in several pieces, a third pass shuffles the rows by user. A
-    task holds `audit.ROWS_PER_PIECE` rows, in the third pass all rows of its users.
+    task holds `audit.ROWS_PER_PIECE` rows, and in the third pass all rows of its users.
 
     Args:
-        rows: the labelled log of one split.
-        log: the rows that were read.
+        rows: one split's labelled log.
+        log: counts of the rows read.
         settings: the split's settings as JSON.
         engine: the runner.
         parts: the result of `count_parts`; None to compute it here.
@@ -37,7 +40,10 @@ def build_manifest(
 
 
 def count_parts(rows: Rows) -> Parts:
-    """Return rows, content hash and range in time of each part: one pass, without a shuffle."""
+    """Return each part's rows, content hash and range in time.
+
+    It takes one pass, without a shuffle.
+    """
     return audit.merge_parts(rows.each(COLUMNS, audit.summarise_parts))
 
 

@@ -1,4 +1,7 @@
-"""Count and number a labelled log's items, piece by piece. Without Spark."""
+"""Count and number a labelled log's items, without Spark.
+
+Work goes piece by piece.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ NO_ITEMS = pa.schema([("item_id", pa.string()), ("n_train", pa.int64())]).empty_
 
 
 class Catalogue(NamedTuple):
-    """Rows of `items` without the split, their number, and where classes of popularity begin."""
+    """A split's item rows, their number, and its popularity bounds.
+
+    The rows are those in `items` without the split.
+    """
 
     rows: Any
     n: int
@@ -43,13 +49,14 @@ class Catalogue(NamedTuple):
 
 
 def count_catalogue(rows: PieceRows, numeric: bool) -> Catalogue | None:
-    """Build one row per item: item_id, item_index, n_train, popularity; None beyond MOST_ITEMS items.
+    """Build one row per item, for at most MOST_ITEMS items.
 
-    Tasks count the items of their pieces, and the driver adds them up and numbers them.
+    Columns are item_id, item_index, n_train, popularity. Tasks count the items in their pieces, and the
+    driver adds them up and numbers them.
 
     Args:
         rows: the labelled log.
-        numeric: true if ids are ordered as numbers.
+        numeric: true if ids sort as numbers.
     """
     counts = rows.reduce(("item_id", "part"), count_tables, _add_pair)
     if counts is None:
@@ -59,7 +66,10 @@ def count_catalogue(rows: PieceRows, numeric: bool) -> Catalogue | None:
 
 
 class Ranges(NamedTuple):
-    """Ranges of ids: where all but the first begin, as numbers or texts, whose order is that of UTF-8."""
+    """Cuts between ranges of ids, as numbers or texts.
+
+    A cut is the begin of each range but the first. Texts sort by UTF-8 bytes.
+    """
 
     cuts: npt.NDArray[Any]
     numeric: bool
@@ -70,16 +80,17 @@ class Ranges(NamedTuple):
         return np.array((ids.cast(pa.int64()) if self.numeric else ids).to_pylist(), object)
 
     def find(self, counts: pa.Table) -> Ints:
-        """Return the range of each item, (i,)."""
+        """Return each item's range, (i,)."""
         return np.searchsorted(self.cuts, self.list_keys(counts), "right")
 
 
 @contextmanager
 def number_by_tasks(rows: Rows, numeric: bool, tasks: int) -> Iterator[Catalogue]:
-    """Build the rows of `count_catalogue` in tasks, for any number of items, on any runner.
+    """Build `count_catalogue` in tasks, for any number of items.
 
-    Two shuffles: counts by item, and items by ranges of ids. The driver holds some ids of each task, and
-    the distinct training counts, at most sqrt(2 rows) of them. The rows can be read within the context.
+    They work on any runner, with two shuffles: counts by item, and items by ranges of ids. The driver holds
+    some ids from each task, and the distinct training counts, at most sqrt(2 rows) numbers. The rows can be
+    read within the context.
     """
     dealt = rows.deal(("item_id", "part"), partial(_deal_counts, tasks=tasks), tasks)
     with dealt.then(partial(_add_two, NO_ITEMS), COUNTED).keep() as counted:
@@ -114,7 +125,10 @@ def _deal_ranges(tables: Iterable[pa.Table], ranges: Ranges) -> Iterator[Block]:
 
 
 def _count_range(counts: pa.Table, ranges: Ranges) -> tuple[int, int, dict[int, int]]:
-    """Return the number of a range, that of its items, and the items of each training count above 0."""
+    """Return a range's number, its items, and their histogram.
+
+    The histogram counts items by training count above 0.
+    """
     n_train_i = counts.column("n_train").to_numpy()
     values, items = np.unique(n_train_i[n_train_i > 0], return_counts=True)
     trained = dict(zip(values.tolist(), items.tolist(), strict=True))
@@ -128,7 +142,7 @@ def _number_range(
 
 
 def count_tables(tables: Iterable[pa.Table]) -> pa.Table | None:
-    """Count the items of some labelled rows, as `add_counts`."""
+    """Count the items in some labelled rows, as `add_counts`."""
     return add_counts(map(count_items, tables))
 
 
@@ -146,7 +160,7 @@ def count_items(rows: pa.Table) -> pa.Table:
 
 
 def add_counts(counts: Iterable[pa.Table | None]) -> pa.Table | None:
-    """Add up counts; None if they name more than MOST_ITEMS items."""
+    """Add up counts; None beyond MOST_ITEMS items."""
     total = NO_ITEMS
     for one in counts:
         if one is None:
@@ -167,11 +181,11 @@ def _add_two(one: pa.Table, other: pa.Table) -> pa.Table:
 
 
 def number_items(counts: pa.Table, numeric: bool) -> tuple[pa.Table, tuple[int, int]]:
-    """Return rows for `items` in tie order, and their `class_bounds`.
+    """Return rows for `items` in tie order, and `class_bounds`.
 
     Args:
         counts: item_id and n_train, each item once.
-        numeric: true if ids are ordered as numbers, else by UTF-8 bytes.
+        numeric: true if ids sort as numbers, else by UTF-8 bytes.
     """
     bounds = find_bounds(counts.column("n_train").to_numpy())
     return _number(counts, numeric, bounds), bounds

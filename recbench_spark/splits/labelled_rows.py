@@ -1,4 +1,4 @@
-"""The labelled rows of a split as tasks open them, on any runner."""
+"""Open a split's labelled rows in tasks, on any runner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recbench_spark.storage.packed_blocks import Change, are_whole, read_files
 
 
 def open_labelled(store: FileTables, split_id: str) -> Rows:
-    """Return the labelled rows of a split, which tasks open by themselves if they are files.
+    """Return a split's labelled rows; tasks open files by themselves.
 
     Raises:
         FallbackToSpark: Spark must read the table, and this warehouse has none.
@@ -28,17 +28,17 @@ def open_labelled(store: FileTables, split_id: str) -> Rows:
 def open_by_user(
     rows: Rows, columns: Sequence[str], change: Change, names: tuple[str, ...], count: Callable[[], int]
 ) -> TaskRows:
-    """Let tasks change the labelled rows of some users each; a task holds all rows of its users.
+    """Let tasks change labelled rows, user by user.
 
-    Tasks open files that are whole by user as they are. Other rows (items are held out, files were
-    compacted, Spark reads) are shuffled once by user.
+    A task holds all rows of its users. Files with whole users are opened as they are. Other rows
+    (items are held out, files were compacted, Spark reads) are shuffled once by user.
 
     Args:
         rows: labelled rows.
-        columns: columns that `change` needs.
+        columns: columns for `change`.
         change: function from rows to a result.
         names: columns of the result.
-        count: returns the number of tasks of a shuffle.
+        count: returns the number of tasks in a shuffle.
     """
     if isinstance(rows, PieceRows) and are_whole(rows.pieces, "user_id"):
         return replace(rows, read=read_files).open(columns, change, names)

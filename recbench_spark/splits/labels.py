@@ -1,6 +1,7 @@
-"""Label each row that a task holds, by plain numbers and the rules of `splits.kernels.labels`.
+"""Label each row in a task, by plain numbers.
 
-The module imports neither Spark nor the settings, so that workers load it fast.
+The rules are plain numbers. The module imports neither Spark nor the settings, so that workers load it
+fast.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from recbench_spark.splits.positions import encode_ids, id_column, name_parts, o
 TRAIN, GIVEN, VALID, LATER, TEST = labels.NAMES
 
 HISTORY = (TRAIN, GIVEN)
-"""Parts that are a user's history: models see them, and they are never ranked. Models train on `train`."""
+"""Parts with a user's history: models see them, and they are never ranked. Models train on `train`."""
 
 LabelMethod = Literal["position", "n_given", "user_folds", "folds", "share", "instants", "given"]
 
 
 @dataclass(frozen=True)
 class HeldOutIds:
-    """Held-out users or items: the kind of ids, and the shares for test and validation."""
+    """Kind of held-out ids; shares for test and validation."""
 
     of: Literal["users", "items"]
     test: float
@@ -44,12 +45,12 @@ class HeldOutIds:
 
 @dataclass(frozen=True)
 class OpenLoop:
-    """Treatment of rows of the part `open_loop`.
+    """Rows in the part `open_loop`: which of them stay.
 
     Attributes:
         apart: true if the open loop is a separate log, which shows any pair: a pair in it and in another
             part is no duplicate that `duplicates: error` refuses.
-        keeps_known: true if also the pairs that are in training stay in the open loop.
+        keeps_known: true if the pairs in training stay in the open loop, too.
     """
 
     apart: bool = False
@@ -58,25 +59,25 @@ class OpenLoop:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """A split protocol in the form that a task needs.
+    """A split protocol in the form which tasks need.
 
     Attributes:
         by: rows by their position in the owner's order, by folds (in each owner's order or by each row's
             hash), by a share of all, by instants; or as the log says (`given`).
-        temporal: true if the owner's order is that of time; otherwise it is that of hashes.
-        ratio: shares of train, valid, test.
-        n: test and validation rows of an owner; None: by `ratio`. For `n_given`: rows that train.
-        folds: their number, the number of the test fold, and whether the next fold validates.
+        temporal: true if an owner's rows are in order of time; otherwise they are in order of hashes.
+        ratio: shares for train, valid, test.
+        n: an owner's test and validation rows; None: by `ratio`. For `n_given`: rows that train.
+        folds: their number, the test fold's number, and whether the next fold validates.
         every_fold: true if each row's part is the number of its fold, for work on all folds; see
             `pairs.divide_pairs`.
         instants: starts of validation, test and `later`, in microseconds.
         parts: the parts among which test rows are distributed.
         held_out: held-out ids.
-        duplicates: the row of a pair that stays in each part; None where no pair is in two rows.
+        duplicates: the row of a pair that stays in each part; None if no pair is in two rows.
         repeats: whether a held-out row stays whose pair training knows.
         open_loop: whether the open loop is a separate log, and which of its pairs stay.
-        seed: the seed of the hashes.
-        numeric: true if ids that decide between equal keys (`tie`) are ordered as numbers, as in rankings.
+        seed: the seed for the hashes.
+        numeric: true if ids sort as numbers, as in rankings, where they decide between equal keys (`tie`).
     """
 
     by: LabelMethod
@@ -96,34 +97,44 @@ class SplitRule:
 
     @property
     def by_owner(self) -> bool:
-        """Return whether rows are put in order within their owner's rows."""
+        """True if rows are ordered within their owner."""
         return self.by in ("position", "n_given", "user_folds")
 
     @property
     def owner(self) -> Literal["user_id", "item_id"]:
-        """Return the column whose ids' rows a task must hold completely: users, or held-out items."""
+        """The id column whose rows a task must hold completely.
+
+        It has users, or held-out items.
+        """
         return "item_id" if self.by_owner and self.held_out and self.held_out.of == "items" else "user_id"
 
     @property
     def tie(self) -> Literal["user_id", "item_id"]:
-        """Return the column that decides between an owner's rows of equal keys, such as equal times."""
+        """The column which decides between an owner's equal keys.
+
+        Such keys are equal times, for example.
+        """
         return "item_id" if self.owner == "user_id" else "user_id"
 
     @property
     def pair_rule(self) -> PairRule:
-        """Return the rule for several rows of a pair; of all folds at once, that inside one fold."""
+        """The rule for several rows of a pair.
+
+        With all folds at once, it is the rule inside one fold.
+        """
         repeats: RepeatRule = "keep" if self.every_fold else self.repeats
         return PairRule(self.duplicates, repeats, self.open_loop.keeps_known)
 
 
 def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
-    """Return the rows with `part`, ids as dictionaries of texts, and one row per pair and part.
+    """Add `part` to rows, and drop a pair's surplus rows.
 
-    A row that came with a part keeps it and does not count for the others. All rows are labelled before
-    one is left out: what is tested decides nothing about what trains.
+    Ids become dictionaries of texts. Of a pair, one row stays per part. A row that came with a part keeps
+    it and does not count for the others. All rows are labelled before one is left out: what is tested
+    decides nothing about what trains.
 
     Args:
-        rows: all rows of some owners, in the columns of a log; `part` and `attributes` may be missing.
+        rows: all rows of some owners, in a log's columns; `part` and `attributes` may be missing.
         rule: the protocol.
     """
     labelled, dropped = _label_all(rows, rule)
@@ -134,10 +145,10 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
 
 
 def read_dropped(labelled: pa.Table) -> Counter[tuple[str, str]]:
-    """Return the rows that `label_rows` left out beside its table: (part, reason) -> rows.
+    """Return numbers of rows left out: (part, reason) -> rows.
 
-    Reasons are names of facts. `unordered_pairs`: pairs that differ in rating or attributes, and no time
-    says which row is the last.
+    The counts are in its table's notes. Reasons are names of facts. `unordered_pairs`: pairs that differ in
+    rating or attributes, and no time says which row is the last.
     """
     return sum_dropped([(labelled.schema.metadata or {}).get(NOTES)])
 
@@ -176,7 +187,7 @@ def _label_all(rows: pa.Table, rule: SplitRule) -> tuple[pa.Table, Dropped]:
 
 
 def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:
-    """Return the rows with `part`, for protocols that label them."""
+    """Add `part` to rows, for protocols which label them."""
     position_r = n_r = np.empty(0, np.int64)
     if rule.by_owner:
         key_r = _sort_key(rows, rule)
@@ -224,7 +235,7 @@ def _part_codes(rows: pa.Table, rule: SplitRule, position_r: Ints, n_r: Ints) ->
 
 
 def _fold_numbers(draws: Draws, rule: SplitRule, position_r: Ints) -> Ints:
-    """Return a number for each row, whose remainder is its fold."""
+    """Return a number per row, whose remainder is the fold."""
     if rule.by == "folds":
         return draws.pairs.view(np.int64)
     # A user's rows are assigned to folds in turn; the first fold differs from user to user.
@@ -233,7 +244,7 @@ def _fold_numbers(draws: Draws, rule: SplitRule, position_r: Ints) -> Ints:
 
 
 def _holdout_sizes(rule: SplitRule, n_r: Ints) -> tuple[Ints, Ints, int]:
-    """Return test and validation rows of each row's owner, and the minimum of training rows."""
+    """Return each owner's test, validation and fewest training rows."""
     if rule.by == "n_given":
         assert rule.n is not None
         return np.maximum(n_r - rule.n[0], 0), np.zeros_like(n_r), 0
@@ -253,9 +264,10 @@ def _set_part(rows: pa.Table, labelled: pa.DictionaryArray) -> pa.Table:
 
 
 class Draws:
-    """Hashes of each row's ids under a seed, as in `randomness.hash_keys`, computed only on demand.
+    """Hashes of rows' ids under a seed, computed on demand.
 
-    The label of a row does not depend on how its log is stored: ids are hashed as texts.
+    They are as in `randomness.hash_keys`. A row's label does not depend on how its log is stored: ids are
+    hashed as texts.
     """
 
     def __init__(self, rows: pa.Table, seed: int) -> None:
@@ -263,12 +275,15 @@ class Draws:
 
     @cached_property
     def pairs(self) -> Hashes:
-        """Return the hash of (user, item)."""
+        """The hash of (user, item)."""
         return self._hash_columns("user_id", "item_id")
 
     @cached_property
     def deal_hashes(self) -> Hashes:
-        """Return the hash of (user, item, `deal`), which differs from the one that orders the rows."""
+        """The hash of (user, item, `deal`), for dealing out parts.
+
+        It differs from the hash that orders the rows.
+        """
         return self._hash_columns("user_id", "item_id", word=b"deal")
 
     def ids(self, of: Literal["users", "items"]) -> Hashes:

@@ -1,4 +1,4 @@
-"""Write the manifest of a split: its content, whether it leaks, and how much its parts differ."""
+"""Write a split's manifest: content, leakage, and drift between parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from recbench_spark.splits.pairs import OPEN_LOOP
 
 
 class Fact(NamedTuple):
-    """A fact about a part, or about the whole log: a number, or a text."""
+    """A number or text about a part or whole log."""
 
     part: str
     fact: str
@@ -31,7 +31,7 @@ class Fact(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """The facts of a labelled log, and its numbers of distinct users and items."""
+    """A labelled log's facts, and its distinct users and items."""
 
     facts: list[Fact]
     users: int
@@ -43,13 +43,13 @@ Parts = Mapping[str, PartSummary]
 
 @dataclass(frozen=True)
 class LogRows:
-    """The rows of a log that were read, and how many of them the split left out.
+    """Counts of rows read, rejected and left out.
 
     Attributes:
         n: rows to label, duplicates included: without rejected rows and rows after the log's end.
         later: rows after `dataset.until`.
-        rejected, reasons: number of rows that could not be used, and the reasons.
-        dropped: labelled rows that the split left out, (part, reason) -> rows; see `labels.read_dropped`.
+        rejected, reasons: number of unusable rows, and the reasons.
+        dropped: labelled rows left out by the split, (part, reason) -> rows; see `labels.read_dropped`.
     """
 
     n: int
@@ -60,7 +60,7 @@ class LogRows:
 
 
 def make_request(parts: Parts, settings: str) -> AuditRequest:
-    """Return what the passes over a labelled log need: its parts, and the pairs that the split allows."""
+    """Return what the audit's passes need: parts, and allowed pairs."""
     times = [part.earliest for name, part in parts.items() if name not in NOT_HELD_OUT]
     protocol = json.loads(settings)
     return AuditRequest(
@@ -74,14 +74,16 @@ def make_request(parts: Parts, settings: str) -> AuditRequest:
 def make_manifest(
     sums: Counter[Any], request: AuditRequest, log: LogRows, settings: str, parts: Parts
 ) -> Manifest:
-    """Make the facts of a labelled log: counts, content hashes, overlap, leakage in time, drift.
+    """Make a labelled log's facts from counts.
+
+    They are counts, content hashes, overlap, leakage in time, and drift.
 
     Args:
         sums: `audit.sum_counts` over all users and items.
         request: result of `make_request`.
-        log: the rows that were read.
+        log: counts of the rows read.
         settings: the split's settings as JSON.
-        parts: rows, content hash and range in time of each part.
+        parts: each part's rows, content hash and range in time.
     """
     facts = [
         *list_log_facts(log),
@@ -109,11 +111,11 @@ DROPPED = {
     "new_pairs_dropped": "held-out rows of pairs that training does not know",
     "unordered_pairs": "pairs whose rows differ, and no time says which is the last: a hash chose",
 }
-"""Facts of rows that a split leaves out, of the whole log and of each part that has some."""
+"""Facts about rows left out by a split, in the whole log and in each part with such rows."""
 
 
 def list_log_facts(log: LogRows) -> list[Fact]:
-    """Return the counts of rows that were read, and of those left out of the log and of each part."""
+    """Return counts of rows read and left out, by part."""
     facts = [
         Fact("log", "rows_read", float(log.n + log.later + log.rejected)),
         Fact("log", "rejected_rows", float(log.rejected), log.reasons),
@@ -126,10 +128,12 @@ def list_log_facts(log: LogRows) -> list[Fact]:
 
 
 def describe_rows(facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say in sentences how many rows of a log were left out, and why; nothing if all stay.
+    """Say how many rows were left out, and why.
+
+    There is no sentence if all stay.
 
     Args:
-        facts: rows of the manifest (part, fact, value, detail).
+        facts: rows in the manifest (part, fact, value, detail).
     """
     of_log = {row["fact"]: row for row in facts if row["part"] == "log"}
     counts = {fact: int(row["value"]) for fact, row in of_log.items() if row["value"] is not None}
@@ -175,14 +179,14 @@ def refuse_empty_parts(parts: Parts, split: Split, log: LogRows) -> None:
 
 
 def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last: int | None) -> None:
-    """Refuse a split without training rows or without test rows.
+    """Refuse part sizes without training rows or without test rows.
 
-    Where the log gives the parts of its rows, some part must be held out.
+    If the log names its rows' parts, some part must be held out.
 
     Args:
-        sizes: rows of each part.
+        sizes: rows in each part.
         split: the protocol.
-        first: the log's earliest time in microseconds; None where it has no times.
+        first: the log's earliest time in microseconds; None if it has no times.
         last: its latest time.
 
     Raises:
@@ -218,7 +222,7 @@ def _format_time(time: int) -> str:
 
 
 def _owner_facts(sums: Counter[Any], owner: str, parts: Parts) -> list[Fact]:
-    """Return the number of users (or items) of each part, and of those without training rows."""
+    """Count each part's users (or items), and cold ones."""
     facts = [Fact(part, f"{owner}s", float(sums[f"{owner}s of", part])) for part in parts]
     facts += [
         Fact(
@@ -234,9 +238,10 @@ def _owner_facts(sums: Counter[Any], owner: str, parts: Parts) -> list[Fact]:
 
 
 def _suspect_facts(sums: Counter[Any], owner: str, rows: int) -> list[Fact]:
-    """Return the share of ids that have an extreme part of the log, and of texts for a missing id.
+    """Return the rows' shares of suspect ids.
 
-    A fact stands only where there is something to tell: a log of few ids has large shares by nature.
+    Such an id has an extreme share of the log, or is a text for a missing id. A fact stands only if there
+    is something to tell: in a log with few ids, large shares are natural.
     """
     facts = []
     for what in ("extreme", "placeholder"):
@@ -255,7 +260,7 @@ SHOWN_SUSPECTS = 3
 
 
 def check_suspects(facts: Iterable[Mapping[str, Any]]) -> list[Check]:
-    """Return a warning for each fact of a manifest on suspect ids."""
+    """Return a warning for each fact about suspect ids."""
     whats = {"extreme": "one id has so many rows", "placeholder": "texts that often stand for a missing id"}
     names = {f"{what}_{owner}_share": (what, owner) for what in whats for owner in ("user", "item")}
     checks = []
@@ -272,22 +277,26 @@ SUSPECT_HINT = "rows without an id are counted as missing only where the id is e
 
 
 def _all_given_facts(sums: Counter[Any], owners: str) -> list[Fact]:
-    """Count held-out users (or items) whose rows are all given; they are never tested."""
+    """Count held-out users (or items) whose rows are all given.
+
+    They are never tested.
+    """
     detail = f"held-out {owners} all of whose rows are given"
     return [Fact(GIVEN, f"untested_{owners}", float(sums[owners, "untested"]), detail)]
 
 
 def _drift_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
-    """Compute the total variation between the items' shares in training and in each other part.
+    """Compute how far each part's popularity drifts from training.
 
-    It is 1/2 sum over items of |n_train(i) / n_train - n_part(i) / n_part|: the share of a part's rows that
-    would have to move to other items to be distributed as in training. 0 means equal, 1 no item in common.
+    It is the total variation, 1/2 sum over items of |n_train(i) / n_train - n_part(i) / n_part|: the share
+    of a part's rows that would have to move to other items to be distributed as in training. 0 means equal,
+    1 no item in common.
     """
     if TRAIN not in parts:
         return []
     detail = "total variation between item shares of this part and of train"
     # The gaps are whole numbers over the common denominator 2 n_train n_part, so that their sum does not
-    # depend on the order of rows.
+    # depend on row order.
     return [
         Fact(name, "popularity_drift", sums["gap", name] / (2 * parts[TRAIN].rows * part.rows), detail)
         for name, part in parts.items()
@@ -296,7 +305,10 @@ def _drift_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
 
 
 def _leakage_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
-    """Count training rows later than the earliest held-out row, of all users and of the same user."""
+    """Count training rows later than the earliest held-out row.
+
+    They are compared with all users' rows, and with the same user's.
+    """
     held_out = [part for name, part in parts.items() if name not in NOT_HELD_OUT]
     if TRAIN not in parts or all(part.earliest is None for part in held_out):
         return []
@@ -313,7 +325,10 @@ def _leakage_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
 
 
 def format_manifest(facts: Sequence[dict[str, Any]]) -> str:
-    """Format the manifest for a terminal: a row per fact, a column per part, texts below."""
+    """Format the manifest for a terminal.
+
+    It has a row per fact, a column per part, and texts below.
+    """
     numbers = [row for row in facts if row["value"] is not None and row["fact"] not in TEXT_FACTS]
     parts = sorted({row["part"] for row in numbers}, key=_part_order)
     names = sorted({row["fact"] for row in numbers})
@@ -325,7 +340,7 @@ def format_manifest(facts: Sequence[dict[str, Any]]) -> str:
 
 
 TEXT_FACTS = ("content_hash", *TIME_FACTS)
-"""Facts that are read as text."""
+"""Facts to read as text."""
 
 
 PART_ORDER = ("log", TRAIN, GIVEN, "valid", "probe", "quiz", "test", "open_loop", LATER)

@@ -1,6 +1,7 @@
-"""Say which labelled rows of a pair a split leaves out: duplicates, and pairs that training knows.
+"""Decide which rows of a pair a split leaves out.
 
-Rows are labelled first. So no row after the cut decides which rows train.
+They are duplicates, and pairs that training knows. Rows are labelled first. So no row after the cut decides
+which rows train.
 """
 
 from __future__ import annotations
@@ -26,25 +27,26 @@ OPEN_LOOP = "open_loop"
 """The part with items that were shown uniformly at random; it comes with the log."""
 
 UNASKED = (TRAIN, GIVEN, LATER)
-"""Parts whose rows are asked of no model."""
+"""Parts whose rows no model is asked for."""
 
 REASONS = ("", "duplicates_dropped", "repeats_dropped", "new_pairs_dropped")
-"""Why a row is left out, as facts of a manifest: its part has the pair in another row; training knows the
-pair; training does not know it (`repeats: only`)."""
+"""Why a row is left out, as facts in a manifest: its part has the pair in another row; training knows the
+pair; training does not know it (`repeats: only`).
+"""
 
 STAYS, DUPLICATE, REPEAT, NEW = range(len(REASONS))
 
 FIRST_TIME = np.iinfo(np.int64).min
-"""Time of a row without one, before all others."""
+"""Time for a row without one, before all others."""
 
 
 class PairRule(NamedTuple):
-    """Rule for several rows of a pair.
+    """The rule for several rows of a pair.
 
     Attributes:
-        duplicates: the row that stays in each part; None where no pair is in two rows.
+        duplicates: the row that stays in each part; None if no pair is in two rows.
         repeats: whether a held-out row stays whose pair training knows.
-        open_repeats: true if such rows of the open loop stay.
+        open_repeats: true if such rows in the open loop stay.
     """
 
     duplicates: DuplicateRule | None
@@ -53,11 +55,11 @@ class PairRule(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Rows that a rule leaves out.
+    """Rows left out by rule, and rows kept by hash.
 
     Attributes:
-        why_r: (r,) the place of each row's reason in REASONS.
-        unordered_r: (r,) true for the rows that stay by a hash: no time says which one is the last.
+        why_r: (r,) place of each row's reason in REASONS.
+        unordered_r: (r,) true for rows that stay by a hash: no time says which one is the last.
     """
 
     why_r: Ints
@@ -65,7 +67,7 @@ class Dropped(NamedTuple):
 
 
 def find_doubled(rows: pa.Table) -> Bools:
-    """Return (r,) true for rows whose pair is in another row."""
+    """Mark (r,) rows whose pair is in another row."""
     return mark_repeats(id_numbers(rows, "user_id"), id_numbers(rows, "item_id"))
 
 
@@ -73,9 +75,9 @@ PAIR_COLUMNS = ("user_id", "item_id", "n")
 
 
 def find_doubled_pair(rows: pa.Table, apart: bool) -> pa.Table:
-    """Return the first pair that is in two rows, and the number of its rows (PAIR_COLUMNS).
+    """Return the first pair in two rows, and its count.
 
-    `apart`: a pair in the open loop and in another part is no such pair.
+    The columns are PAIR_COLUMNS. `apart`: a pair in the open loop and in another part does not count.
     """
     names = ["user_id", "item_id", *(["part"] if apart and "part" in rows.column_names else [])]
     texts = {name: rows.column(name).cast(pa.string()) for name in names}
@@ -88,7 +90,7 @@ def find_doubled_pair(rows: pa.Table, apart: bool) -> pa.Table:
 
 
 def mark_dropped(rows: pa.Table, rule: PairRule) -> Dropped:
-    """Say which rows stay: one row of each pair in each part, and what `repeats` says.
+    """Decide which rows stay: one per pair and part.
 
     Args:
         rows: all labelled rows of some users or items, ids as in `encode_ids`.
@@ -105,7 +107,7 @@ def mark_dropped(rows: pa.Table, rule: PairRule) -> Dropped:
 
 
 def _mark_doubled(rows: pa.Table, rule: PairRule) -> Dropped:
-    """Apply the rule to rows whose pairs are in several rows."""
+    """Apply the rule to pairs with several rows."""
     pair_r = _number_pairs(rows)
     why_r = _mark_repeats(rows, pair_r, rule)
     unordered_r = np.zeros(len(rows), np.bool_)
@@ -137,18 +139,18 @@ def _mark_repeats(rows: pa.Table, pair_r: Ints, rule: PairRule) -> Ints:
 def divide_pairs(
     rows: pa.Table, dropped: Dropped, keep: DuplicateRule, repeats: RepeatRule, folds: int
 ) -> tuple[pa.Table, Dropped]:
-    """Name what each row does in work on all folds, so that each fold is held out as if it were alone.
+    """Say what each row does in every fold.
 
-    A row of the part `3` is asked in fold 3 and trains where another one is held out. Of a pair in several
-    folds one row trains at a time: the one that `keep` chooses in all folds but the one held out. Such a
-    row, and with `only` any, has a part ASKED:TRAINS, such as `3:5`; see `read_fold_part`.
+    A row in the part `3` is asked in fold 3 and trains where another fold is held out. If a pair is in
+    several folds, one row trains at a time: the choice of `keep` from all folds but the held-out
+    one. Such a row, and with `only` any, has a part ASKED:TRAINS, such as `3:5`; see `read_fold_part`.
 
     Args:
         rows: all rows of some users, with the number of their fold as part.
-        dropped: the rows of one fold that are left out already.
+        dropped: rows already left out inside a fold.
         keep: the row of a pair that trains.
         repeats: whether a row is asked whose pair another fold has.
-        folds: number of the folds; rows of other parts stay as they are.
+        folds: number of folds; rows in other parts stay as they are.
     """
     places = np.flatnonzero(_mark(rows, [*map(str, range(folds))]) & (dropped.why_r == STAYS))
     doubled = places[find_doubled(rows.take(pa.array(places)))] if len(places) else places
@@ -170,7 +172,10 @@ def divide_pairs(
 
 
 def _choose_folds(rows: pa.Table, fold_r: npt.NDArray[Any], keep: DuplicateRule) -> list[str]:
-    """Return where each row of pairs in several folds trains: `!3` if 3 is not held out, `3` if it is."""
+    """Say where rows of pairs in several folds train.
+
+    `!3`: if 3 is not held out; `3`: if it is.
+    """
     pair_r = _number_pairs(rows)
     best_r, _ = choose_rows(rows, pair_r, keep)
     rest = np.flatnonzero(~best_r)
@@ -183,7 +188,7 @@ def _choose_folds(rows: pa.Table, fold_r: npt.NDArray[Any], keep: DuplicateRule)
 
 
 def read_fold_part(part: str, fold: int) -> tuple[bool, bool]:
-    """Return whether rows of a part train, and whether they are asked, where a fold is held out.
+    """Return whether a part's rows train, and are asked.
 
     >>> read_fold_part("3", 3), read_fold_part("3", 5), read_fold_part("3:5", 5), read_fold_part(":!3", 3)
     ((False, True), (True, False), (True, False), (False, False))
@@ -202,7 +207,10 @@ def _number_pairs(rows: pa.Table) -> Ints:
 
 
 def _mark(rows: pa.Table, parts: Sequence[str]) -> Bools:
-    """Return (r,) true for the rows of these parts; `part` may be text, a dictionary, or missing."""
+    """Return (r,) true for rows in these parts.
+
+    `part` may be text, a dictionary, or missing.
+    """
     column = rows.column("part").combine_chunks()
     texts = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     marked_r: Bools = pc.is_in(column, pa.array(parts, texts)).to_numpy(zero_copy_only=False)
@@ -210,12 +218,13 @@ def _mark(rows: pa.Table, parts: Sequence[str]) -> Bools:
 
 
 def choose_rows(rows: pa.Table, group_r: Ints, keep: DuplicateRule) -> tuple[Bools, Bools]:
-    """Keep one row of each group: the last or first by time, among equal times by a hash of the row.
+    """Keep one row per group, the last or first.
 
-    The hash covers ids, rating and attributes, so no rating is preferred, and neither is any order of rows.
+    Between equal times a hash of the row decides. It covers ids, rating and attributes, so no rating is
+    preferred, and neither is any row order.
 
     Returns:
-        kept_r, (r,); unordered_r: the kept rows that differ from another row of the same time.
+        kept_r, (r,); unordered_r: kept rows that differ from another row at the same time.
     """
     times = rows.column("event_time")
     times = times if keep == "keep_last" else pc.bit_wise_not(times)

@@ -1,4 +1,7 @@
-"""Find the instants of a split by period, by the calendar of a time zone or from the last event back."""
+"""Find where the period of a split begins and ends.
+
+It follows a time zone's calendar, or runs back from the last event.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ from recbench_spark.errors import ProtocolError
 
 
 def find_period(split: Split, newest: int, zone: tzinfo = UTC) -> tuple[int, int, int]:
-    """Find the begins of validation, of the period, and of the time after it, in microseconds.
+    """Find a period's instants in microseconds.
+
+    They are the begins of validation, of the period, and of the time after it.
 
     Args:
         split: the protocol, with holdout `period`.
-        newest: the time of the newest row that counts.
-        zone: the zone of days, weeks and months.
+        newest: the time of the newest row to count.
+        zone: the zone for days, weeks and months.
 
     Raises:
         ProtocolError: the period leads out of the calendar.
@@ -44,19 +49,28 @@ def _find_period(split: Split, newest: int, zone: tzinfo) -> tuple[int, int, int
 
 
 def _read_span(split: Split, duration: str | None) -> Span:
-    """Return a duration as a span; days and weeks before the last event have 24 and 168 hours."""
+    """Return a duration as a span.
+
+    Days and weeks before the last event have 24 and 168 hours.
+    """
     if duration is None:
         return Span()
     return make_span(*parse_duration(duration)) if split.by_calendar else make_span(seconds(duration), "s")
 
 
 def read_start(split: Split, zone: tzinfo) -> int:
-    """Return the split's `start` in microseconds; without an offset it is a time of the zone."""
+    """Return the split's `start` in microseconds.
+
+    Without an offset it is a time in the zone.
+    """
     assert isinstance(split.start, datetime)
     return to_micros(split.start if split.start.tzinfo else split.start.replace(tzinfo=zone))
 
 
 def share_covered(instants: tuple[int, int, int], newest: int) -> float:
-    """Return the share of a period that lies between its begin and the newest row."""
+    """Return which share of a period the log covers.
+
+    It is the time from the period's begin to the newest row.
+    """
     _, start, end = instants
     return min(max((newest + 1 - start) / (end - start), 0.0), 1.0)

@@ -1,4 +1,4 @@
-"""Classes of items by popularity."""
+"""Classify items by popularity: head, torso, tail, cold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ CLASSES = np.array([COLD, "tail", "torso", "head"])
 
 
 def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]:
-    """Return the bounds from distinct training counts above 0, ascending, and their numbers of items."""
+    """Return the training counts at which torso and head begin.
+
+    They follow from the distinct training counts above 0, ascending, and the number of items with each.
+    """
     sizes = [count * n for count, n in zip(counts, items, strict=True)]
     ends = list(accumulate(sizes))
     # The middle is multiplied by six to compare whole numbers.
@@ -28,11 +31,14 @@ def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]
 
 
 def find_bounds(n_train_i: Ints) -> tuple[int, int]:
-    """Return `class_bounds` from the training counts of all items, (i,)."""
+    """Return `class_bounds` from all items' training counts, (i,)."""
     counts, items = np.unique(n_train_i[n_train_i > 0], return_counts=True)
     return class_bounds(counts.tolist(), items.tolist())
 
 
 def label_popularity(n_train_i: Ints, bounds: tuple[int, int]) -> npt.NDArray[np.str_]:
-    """Return popularity classes, (i,), by the training counts from which items are torso and head."""
+    """Return popularity classes, (i,), by training count.
+
+    `bounds` are the counts from which on items are torso and head.
+    """
     return CLASSES[(n_train_i > 0) * (1 + np.searchsorted(bounds, n_train_i, "right"))]

@@ -1,4 +1,4 @@
-"""Put rows of some owners in order, in the table that a task holds.
+"""Put rows in order within their owners, in a task.
 
 A window in the JVM would sort whole rows by text, time and text. Here rows are brought together by user
 without a sort (`blocks`), and numpy computes each row's position. The module imports neither Spark nor the
@@ -20,7 +20,7 @@ IDS = ("user_id", "item_id")
 
 
 def encode_ids(rows: pa.Table) -> pa.Table:
-    """Return the rows with their ids as dictionaries of texts, so that each distinct id is handled once."""
+    """Return the rows with ids as dictionaries, each text once."""
     for name in (name for name in IDS if name in rows.column_names):
         rows = rows.set_column(rows.column_names.index(name), name, encode_texts(rows.column(name)))
     return rows
@@ -32,13 +32,16 @@ def id_column(rows: pa.Table, name: str) -> pa.DictionaryArray:
 
 
 def id_numbers(rows: pa.Table, name: str) -> Ints:
-    """Return (r,) the number of each row's id among the distinct ones, in arbitrary order."""
+    """Return (r,) numbers for the rows' ids, in arbitrary order.
+
+    Each distinct id has one number.
+    """
     numbers: Ints = id_column(rows, name).indices.to_numpy().astype(np.int64)
     return numbers
 
 
 def rank_ids(rows: pa.Table, name: str, numeric: bool) -> Ints:
-    """Return (r,) the rank of each row's id among the distinct ids, as numbers or by UTF-8 bytes."""
+    """Rank each row's id, (r,), as number or UTF-8 bytes."""
     column = id_column(rows, name)
     ids = column.dictionary.cast(pa.int64()) if numeric else column.dictionary
     rank = np.empty(len(ids), np.int64)
@@ -48,7 +51,7 @@ def rank_ids(rows: pa.Table, name: str, numeric: bool) -> Ints:
 
 
 def name_parts(rows: pa.Table) -> tuple[list[str], Ints]:
-    """Return the names of parts, and (r,) the number of each row's part."""
+    """Return the parts' names, and (r,) each row's part number."""
     column = rows.column("part").combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.unify_dictionaries().chunks)
@@ -58,10 +61,10 @@ def name_parts(rows: pa.Table) -> tuple[list[str], Ints]:
 
 
 def hash_contents(rows: pa.Table) -> Hashes:
-    """Return (r,) a hash of ids, rating and attributes: all of a row but its time and part.
+    """Return (r,) a hash of ids, rating and attributes.
 
-    Its upper half covers ids and rating alone, so that a log whose attributes are not read keeps the same
-    ratings; missing attributes count as none.
+    This is all of a row but its time and part. The upper half covers ids and rating alone, so that a log
+    whose attributes are not read keeps the same ratings; missing attributes count as none.
     """
     # Imported here, because numba takes half a second to load.
     from recbench_spark.core import hashing  # noqa: PLC0415
@@ -83,14 +86,14 @@ def order_rows(
 ) -> tuple[pa.Table, Ints, Ints]:
     """Sort the rows by owner and within the owner.
 
-    Rows that came with a part (an open loop, for example) are not part of that order.
+    Rows that came with a part (an open loop, for example) are not in that order.
 
     Args:
         rows: ids as in `encode_ids`.
         owner: `user_id` or `item_id`.
         tie: the other id column, which decides between equal keys.
-        key_r: the sort key of each row.
-        numeric: true if ids of `tie` are ordered as numbers.
+        key_r: each row's sort key.
+        numeric: true if ids in `tie` sort as numbers.
         by_pair: true if all rows of a pair have one key and share one position. Otherwise each row has its
             own, and a hash decides between rows of a pair whose keys are equal.
 
@@ -109,7 +112,7 @@ def order_rows(
 
 
 def _rank_doubled(rows: pa.Table, tie_r: Ints) -> Ints:
-    """Return the ranks, with rows of one pair told apart by the hash of their content."""
+    """Rank rows of one pair by their content's hash, too."""
     places = np.flatnonzero(mark_repeats(id_numbers(rows, "user_id"), id_numbers(rows, "item_id")))
     if not len(places):
         return tie_r

@@ -1,4 +1,7 @@
-"""Open and label a log by tasks, and name a protocol in plain numbers. Without Spark."""
+"""Open and label a log in tasks, without Spark.
+
+A protocol reaches tasks as plain numbers.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,13 @@ from recbench_spark.storage.blocks import (
 from recbench_spark.storage.scratch import keep_results
 
 ROWS_PER_READER = 1 << 23
-"""Rows that a task reads and partitions at most: the work that is repeated where a task fails."""
+"""Most rows that a task reads and partitions: the work that is repeated if a task fails."""
 
 
 def estimate_rows(dataset: Dataset) -> int:
-    """Return about how many rows a log has that tasks read; 0 where its reader will refuse it.
+    """Estimate how many rows tasks read from a log.
+
+    It is 0 if the reader will refuse the log.
 
     Raises:
         FallbackToSpark: only Spark reads the log.
@@ -56,9 +61,9 @@ def estimate_rows(dataset: Dataset) -> int:
 
 
 def open_plain_log(engine: Engine, dataset: Dataset, split: Split) -> OpenedLog | None:
-    """Open a log in columns of plain types without a pass over it; None for any other log.
+    """Open a log with plain columns, without a pass.
 
-    A value that needs a second look raises FallbackToSpark in a task.
+    None: the log is another one. A value that needs a second look raises FallbackToSpark in a task.
     """
     files = columnar.open_columnar_log(dataset) if dataset.is_typed else None
     if (
@@ -71,7 +76,9 @@ def open_plain_log(engine: Engine, dataset: Dataset, split: Split) -> OpenedLog 
 
 
 def open_world(engine: Engine, dataset: Dataset, scratch: str | None) -> OpenedLog:
-    """Open a generated world; it is generated once, and kept in scratch if there is one.
+    """Open a generated world, kept in scratch if possible.
+
+    It is generated once.
 
     Raises:
         ConfigError: a world has no such attribute. ProtocolError: its closed loop has no parts.
@@ -100,15 +107,19 @@ def _drop_later(rows: pa.Table, end: int | None) -> pa.Table:
 
 
 def open_log_rows(engine: Engine, files: ColumnarLog) -> PieceRows:
-    """Return the rows of a log that tasks read, some row groups each."""
-    # Whole rounds of all cores: a task's memory does not depend on its rows, and each takes time to start.
+    """Return a log's rows; each task reads some row groups."""
+    # Whole rounds over all cores: a task's memory does not depend on its rows, and each takes time to
+    # start.
     cores = engine.cores
     readers = min(len(files.groups), cores * -(-files.n // (cores * ROWS_PER_READER)))
     return PieceRows(engine, range(readers), partial(columnar.read_log, files=files, readers=readers))
 
 
 def find_cut(log: OpenedLog, split: Split, zone: tzinfo) -> tuple[int, int, int] | None:
-    """Find the instants of a cut in time; None for other protocols. Rows with a part decide nothing."""
+    """Find the instants of a cut in time, if any.
+
+    Rows with a part decide nothing.
+    """
     if label_method(split) != "instants":
         return None
     rows = log.rows
@@ -124,20 +135,21 @@ def _drop_given(rows: pa.Table) -> pa.Table:
 def label_log(
     log: OpenedLog, dataset: Dataset, split: Split, engine: Engine, *, every_fold: bool = False
 ) -> TaskRows:
-    """Label the rows of a log: the only shuffle brings all rows of an owner together.
+    """Label a log's rows.
 
-    Rows with a part keep it and do not count for others. Position p counts from the end of the user's
-    order: the first `n_test` positions are test, the next `n_valid` are valid. In random order all rows of
-    a pair share one position. Equal times are ordered by item id (of held-out items by user id): as
-    numbers where all ids are whole numbers, else by UTF-8 bytes, as ties of rankings are. So the split is
-    a function of the data, and of two items of one instant the one that is last in tie order is tested.
+    The only shuffle brings all rows of an owner together. Rows with a part keep it and do not count for
+    others. Position p counts from the end of the user's order: the first `n_test` positions are test, the
+    next `n_valid` are valid. In random order all rows of a pair share one position. Equal times are ordered
+    by item id (for held-out items by user id): as numbers if all ids are whole numbers, else by UTF-8
+    bytes, as ties in rankings are. So the split is a function of the data, and of two items at one instant
+    the one that is last in tie order is tested.
 
     PySpark collects up to 10 blocks for each receiving task, or half of spark.python.worker.memory, before
     it passes them on.
 
     Args:
         log: the log.
-        dataset: its settings: what is done with duplicates, the zone, whether the open loop is apart.
+        dataset: its settings: duplicates, the zone, whether the open loop is apart.
         split: the protocol.
         engine: the runner.
         every_fold: true if `part` is the number of the row's fold, as text: all folds in one pass.
@@ -156,7 +168,7 @@ def label_log(
     duplicates: DuplicateRule | None = dataset.duplicates
     if dataset.duplicates == "error":
         duplicates = None
-        # No pair of a generated world is in two rows of one loop.
+        # No pair in a generated world is in two rows of one loop.
         if dataset.reader != "world":
             refuse_doubled(dealt, log.columns, apart=open_loop.apart)
     rule = make_rule(split, duplicates, find_cut(log, split, dataset.zone))
@@ -166,7 +178,10 @@ def label_log(
 
 
 def refuse_doubled(dealt: TaskRows, names: tuple[str, ...], *, apart: bool) -> None:
-    """Raise DataError where a pair is in two rows, with one of them as an example."""
+    """Raise DataError if a pair is in two rows.
+
+    The message has one such pair.
+    """
     examples = dealt.then(partial(find_doubled_pair, apart=apart), PAIR_COLUMNS).each(_read_pair)
     pairs = [pair for pair in examples if pair]
     if pairs:
@@ -183,7 +198,10 @@ def _read_pair(rows: pa.Table) -> tuple[str, str, int] | None:
 
 
 def choose_open_loop(dataset: Dataset, split: Split) -> OpenLoop:
-    """Return whether the open loop is a separate log of any pairs, and which of its pairs stay."""
+    """Return how to treat the open loop.
+
+    It may be a log apart, which may show any pair, and some of its pairs stay.
+    """
     shows_all = dataset.reader == "world" and dataset.world.open_items == "all"
     keeps_known = split.open_loop == "all"
     return OpenLoop(shows_all or keeps_known or dataset.closed_loop == "split", keeps_known)
@@ -195,13 +213,13 @@ def make_rule(
     cut: tuple[int, int, int] | None = None,
     numeric: bool = False,
 ) -> SplitRule:
-    """Return the protocol in the form that tasks need.
+    """Return the protocol in the form which tasks need.
 
     Args:
         split: order, holdout, group and their amounts.
         duplicates: the row of a pair that stays in each part.
-        cut: the starts of validation, of test and of the time after it, for cuts in time.
-        numeric: true if ids that decide between equal times are ordered as numbers.
+        cut: the starts of validation, test and the time after it, for cuts in time.
+        numeric: true if ids sort as numbers where they decide between equal times.
     """
     held_out = split.held_out
     return SplitRule(
@@ -233,7 +251,7 @@ def label_method(split: Split) -> LabelMethod:
 
 
 def _holdout_rows(split: Split) -> tuple[int, int] | None:
-    """Return test and validation rows of a user; None where they are shares."""
+    """Return a user's test and validation rows; None for shares."""
     if split.holdout == "leave_one_out":
         return 1, int(split.valid)
     if split.n is None or split.holdout == "ratio":

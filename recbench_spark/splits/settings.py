@@ -1,4 +1,7 @@
-"""Settings of the section `split`: order, holdout and group, or a protocol that names them."""
+"""Settings in the section `split`: order, holdout and group.
+
+A protocol names a combination.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "netflix": {"order": "temporal", "holdout": "last_n", "group": "user"},
     "given": {"holdout": "given"},
 }
-"""Short names of combinations, the codes of papers: random or temporal order; ratio or leave one out."""
+"""Short names for combinations, the codes in papers: random or temporal order; ratio or leave one out."""
 
 NETFLIX = {"n": 9, "parts": ("probe", "quiz", "test")}
 """Rows per user that the Netflix prize held out, and their parts; both can be replaced."""
@@ -44,13 +47,14 @@ HOLDOUT_KEYS: dict[str, tuple[str, ...]] = {
     "fold": FOLD_HOLDOUTS,
     **dict.fromkeys(("start", "length", "step", "window", "anchor"), ("period",)),
 }
-"""Keys of a split that have a meaning only with these holdouts."""
+"""Keys of a split that mean something only with these holdouts."""
 
 
 class HeldOut(Strict):
-    """Strong generalisation: a hashed share of the users (or items) does not train the model.
+    """Strong generalisation: users (or items) held out from training.
 
-    A part of the rows of each of them is `given`; the rest is held out by the split's order and holdout.
+    A hashed share of them does not train the model. Some of their rows are `given`; the rest is held out by
+    the split's order and holdout.
     """
 
     of: Literal["users", "items"] = "users"
@@ -68,43 +72,45 @@ class HeldOut(Strict):
 
 
 class Split(Strict):
-    """Order x holdout x group, or a `protocol` that names such a combination.
+    """Division into training and test: order x holdout x group.
 
-    Rows are put in order (random: by hash), inside each user's rows or all together, and held out:
+    A `protocol` names such a combination. Rows are put in order (random: by hash), inside each user's rows
+    or all together, and held out:
 
     ratio: the last rows; `ratio` holds the shares of train, valid and test.
     leave_one_out: the last row; the last but one for validation if `valid` is true.
     last_n: the last `n` rows; the `n` before them for validation if `valid` is true.
     n_given: all but the first `n` rows.
     folds: fold number `fold` of `folds`, by hash; the next one for validation if `valid` is true.
-    consecutive: the same with folds of consecutive rows of the file, all of the same length: 5 of them are
-      the u1 ... u5 of MovieLens 100K.
+    consecutive: the same with folds of consecutive rows in the file, equally long: 5 of them are the
+      u1 ... u5 of MovieLens 100K.
     period: the rows from `start` on (for `length`), `window` times `step` later; without `start` the
       last `length` of the log, `window` times `step` earlier. Rows after it get the label later.
-      Days, weeks (from Monday) and months are those of the calendar of `dataset.time_zone`, and the last
-      one holds the newest row (`anchor: calendar`, their default). Hours, minutes and seconds end with
-      the newest row (`anchor: last_event`), and so do days of 24 hours where the anchor is named.
+      Days, weeks (from Monday) and months follow the calendar in `dataset.time_zone`, and the last one
+      holds the newest row (`anchor: calendar`, their default). Hours, minutes and seconds end with the
+      newest row (`anchor: last_event`), and so do days with 24 hours where the anchor is named.
     given: nothing; the log names the part of each row.
 
-    `parts`: the names of the held-out parts, among which test rows are divided by hash.
-    `open_loop`: the rows of an open loop whose pair training knows are left out (unseen), or stay (all).
+    `parts`: names of the held-out parts, among which test rows are divided by hash.
+    `open_loop`: open-loop rows whose pair training knows are left out (unseen), or stay (all).
     `repeats`: held-out rows of pairs (user, item) that training knows are not asked (drop), are asked
-    (keep), or nothing else is (only). With keep and only, all trained items of a user are candidates.
+    (keep), or nothing else is (only). With keep and only, all items a user trained on are candidates.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"open_loop", "repeats", "anchor"})
 
     protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given"] | None = None
-    """Short name of a combination of order, holdout and group."""
+    """Short name for a combination of order, holdout and group."""
     order: Literal["random", "temporal"] = "random"
     """Order of the rows before they are held out: by hash, or by time; a `period` is temporal."""
     holdout: Literal[
         "ratio", "leave_one_out", "last_n", "n_given", "folds", "consecutive", "period", "given"
     ] = "ratio"
-    """Rule that says which rows are held out; see the list above."""
+    """How to choose the held-out rows; see the list above."""
     group: Literal["user", "global"] = "user"
     """Hold out inside each user's rows, or over all rows together; `period`, `folds` and `consecutive` are
-    global where nothing else is set."""
+    global if nothing else is set.
+    """
     ratio: tuple[Share, Share, Share] = (0.8, 0.0, 0.2)
     """Shares of train, valid and test, for holdout ratio."""
     valid: bool = False
@@ -115,25 +121,27 @@ class Split(Strict):
     folds: Annotated[int, Field(ge=2, le=INT)] = 10
     """Number of folds."""
     fold: Annotated[int, Field(ge=0)] = 0
-    """Fold that is the test part, from 0."""
+    """Fold for the test part, from 0."""
     start: datetime | str | None = None
-    """Begin of the period, such as `2026-01-31` or `{logical_date}`, in `dataset.time_zone` where it has no
-    offset; without it the end of the log counts."""
+    """Begin of the period, such as `2026-01-31` or `{logical_date}`, in `dataset.time_zone` if it has no
+    offset; without it the end of the log counts.
+    """
     length: Duration | None = None
     """Length of the period: `12h`, `7d`, `2w` or `1mo`; `m` is a minute."""
     anchor: Literal["calendar", "last_event"] | None = None
-    """End of a period without `start`: with the day, week or month of the newest row, or with that row. By
-    default `calendar` for lengths in d, w and mo, and `last_event` for h, m and s."""
+    """Where a period without `start` ends: with the newest row's day, week or month, or with that row. By
+    default `calendar` for lengths in d, w and mo, and `last_event` for h, m and s.
+    """
     step: Duration | None = None
-    """Distance of two windows; by default the length."""
+    """Distance between two windows; by default the length."""
     window: Annotated[int, Field(ge=0, le=INT)] = 0
     """Number of the window, from 0."""
     held_out: HeldOut | None = None
-    """Share of the users (or items) that does not train the model."""
+    """Share of users (or items) that does not train the model."""
     open_loop: Literal["unseen", "all"] = "unseen"
     repeats: Literal["drop", "keep", "only"] = "drop"
     seed: Seed = 42
-    """Seed of every choice by hash."""
+    """Seed for every choice by hash."""
 
     @model_validator(mode="before")
     @classmethod
@@ -180,32 +188,38 @@ class Split(Strict):
 
     @property
     def temporal(self) -> bool:
-        """True where rows are put in order of time."""
+        """True if rows are put in order of time."""
         return self.order == "temporal"
 
     @property
     def asks_repeats(self) -> bool:
-        """True where a pair that training knows is asked again, so trained items are candidates."""
+        """True if known pairs are asked again.
+
+        Training knows them, so trained items are candidates.
+        """
         return self.repeats != "drop"
 
     @property
     def by_calendar(self) -> bool:
-        """True where days, weeks and months of a period are those of a calendar."""
+        """True if the period follows the calendar."""
         return _counts_days(self.length) and self.anchor != "last_event"
 
     def localise(self, zone: tzinfo) -> Split:
-        """Return the split with a `start` in UTC: a time without an offset is one of the zone."""
+        """Return the split with `start` in UTC.
+
+        A time without an offset is in the zone.
+        """
         if not isinstance(self.start, datetime) or self.start.tzinfo is not None:
             return self
         return self.model_copy(update={"start": _convert_to_utc(self.start.replace(tzinfo=zone))})
 
     @property
     def holds_out_users(self) -> bool:
-        """True where users are held out from training, and some of their rows are given."""
+        """True if users are held out, with some rows given."""
         return self.held_out is not None and self.held_out.of == "users"
 
     def describe(self) -> str:
-        """Return the protocol in one short string, as in `runs.split`."""
+        """Return the protocol in one short string, for `runs.split`."""
         name = self.protocol or f"{self.order} {self.holdout} {self.group}"
         words = [
             name,
@@ -235,12 +249,14 @@ class Split(Strict):
 
 
 def _counts_days(duration: str | None) -> bool:
-    """Return whether a duration is in units of a calendar."""
+    """Return whether a duration is in calendar units."""
     return duration is not None and parse_duration(duration)[1] in CALENDAR_UNITS
 
 
 def _parse_time(start: Any) -> datetime | None:
-    """Return a time in UTC, or one without a zone where none is given.
+    """Return a time in UTC, or in no zone.
+
+    It has no zone if none is given.
 
     Raises:
         ValueError: it is no time, or UTC has no such time.
@@ -260,7 +276,7 @@ def _convert_to_utc(moment: datetime) -> datetime:
 
 
 def _expand_protocol(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with the settings of its protocol, or with the name of a matching protocol."""
+    """Add a protocol's settings, or the matching protocol's name."""
     name = document.get("protocol")
     if name is not None and not (isinstance(name, str) and name in PROTOCOLS):
         return document  # the field's own check refuses it
@@ -280,7 +296,7 @@ def _expand_protocol(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _default_order(document: dict[str, Any]) -> dict[str, Any]:
-    """Return holdout, order and group, with defaults for those that are not set."""
+    """Return holdout, order and group, with defaults filled in."""
     holdout = document.get("holdout", "ratio")
     return {
         "holdout": holdout,
@@ -333,7 +349,7 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
 
 
 def _anchor_mistakes(split: Split) -> list[tuple[bool, str]]:
-    """Return contradictions between the anchor of a period and its other settings."""
+    """Return contradictions around a period's anchor: (is wrong, message)."""
     return [
         (
             split.anchor == "calendar" and not _counts_days(split.length),

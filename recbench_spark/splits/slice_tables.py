@@ -1,4 +1,7 @@
-"""Labels that tables have of users and of items, for slices: checked, spelled and shared with tasks."""
+"""Labels for slices from tables of users and items.
+
+They are checked, spelled as text and shared with tasks.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from recbench_spark.storage.shared_arrays import SharedRows
 
 
 def label_slices(store: FileTables, slices: Sequence[Slice]) -> tuple[SliceLabel, ...]:
-    """Return labels for a file's slices; tasks write those of tables to scratch, by id.
+    """Return labels for a file's slices.
+
+    Tasks write labels from tables to scratch, by id.
 
     Raises:
         FallbackToSpark: only Spark reads a table. SchemaError: it lacks a column, or labels are no values.
@@ -32,7 +37,7 @@ def label_slices(store: FileTables, slices: Sequence[Slice]) -> tuple[SliceLabel
 
 
 def _share_labels(store: FileTables, cut: Slice) -> SharedRows | None:
-    """Return the labels of a table (TABLE_LABELS); None: it has no rows."""
+    """Return a table's labels (TABLE_LABELS), or None without rows."""
     name, source, what = f"{cut.of[:-1]}_id", cut.column or cut.key, f"slice {cut.key}"
     opened = open_input(store.engine, str(cut.path), [name, source], what)
     checked = check_input(opened, {}, what, ids=(name,), others=(source,))

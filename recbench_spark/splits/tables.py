@@ -1,4 +1,4 @@
-"""Tables of splits: labelled rows, items, blocks of users, candidates, propensities, manifests."""
+"""Tables about splits: rows, items, user blocks, candidates, propensities, manifests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ MANIFESTS = Table(
 )
 
 TIME_FACTS = ("newest_event", "oldest_event", "period_begin", "period_end")
-"""Facts of `manifests` that are times: microseconds as numbers, and a text in UTC and in the log's zone."""
+"""Facts in `manifests` which are times: microseconds as numbers, and a text in UTC and in the log's zone.
+"""
 
 REJECTS = Table(
     "rejects",
@@ -191,4 +192,4 @@ INTERACTIONS = pa.schema(
         pa.field("attributes", map_type(STRING, STRING)),
     ]
 )
-"""Schema of every reader's result; `part` is NULL unless the log itself names the part of a row."""
+"""Schema of every reader's result; `part` is NULL unless the log itself names a row's part."""

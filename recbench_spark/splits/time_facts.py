@@ -1,4 +1,4 @@
-"""Facts of a manifest on time: the newest row, its age, and how much of a period the log covers."""
+"""Facts about a log's newest row, age and covered period."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.splits.periods import find_period, share_covered
 
 DAY = 86_400_000_000
-"""Microseconds of 24 hours."""
+"""Microseconds in 24 hours."""
 
 AGES = {"newest_event": AGE_FACT, "oldest_event": "oldest_age_days"}
-"""Facts of a log's ends, and those of their ages."""
+"""Facts about a log's ends, and those about their ages."""
 
 
 def list_time_facts(parts: Parts, split: Split, zone: tzinfo) -> list[Fact]:
-    """Return the log's ends, and those of the period with the share that the log covers.
+    """Return the ends of log and period, and its coverage.
 
     Args:
         parts: summaries of the labelled parts.
         split: the protocol.
-        zone: the zone of the dataset.
+        zone: the dataset's zone.
     """
     times = {name: (part.earliest, part.latest) for name, part in parts.items()}
     oldest = min((first for first, _ in times.values() if first is not None), default=None)
@@ -51,12 +51,14 @@ def _time_fact(name: str, micros: int, zone: tzinfo) -> Fact:
 
 
 def list_age_facts(facts: Iterable[Mapping[str, Any]], day: date, zone: tzinfo) -> list[Fact]:
-    """Return the ages of the log's ends at the end of a night's day, in days of 24 hours.
+    """Return how old a log is when a day ends.
+
+    Both its ends have an age, in days of 24 hours.
 
     Args:
-        facts: rows of the manifest.
+        facts: rows in the manifest.
         day: the night's logical date.
-        zone: the zone of the dataset, in which the day ends.
+        zone: the dataset's zone, in which the day ends.
     """
     end = end_day(day, zone)
     return [

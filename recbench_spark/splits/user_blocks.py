@@ -1,6 +1,7 @@
-"""User blocks: one row per user with training and held-out items as arrays, built once for all models.
+"""Build user blocks: training and held-out items as arrays.
 
-Functions on Arrow tables, without Spark: a task holds all rows of some users.
+Each user has one row, built once for all models. The functions work on Arrow tables, without Spark: a task
+holds all rows of some users.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from recbench_spark.splits.positions import encode_ids, id_column, name_parts
 from recbench_spark.storage.shared_arrays import SharedRows, bound_lists
 
 TARGET = pa.schema([field for field in USER_BLOCKS.arrow_schema if field.name != "split_id"])
-"""Columns of a block; the split is the partition that it is written to."""
+"""A block's columns; the split is the partition that it is written to."""
 
 
 TABLE_LABELS = ("id", "label")
-"""Columns of the labels of a table."""
+"""Columns in a table of labels."""
 
 
 class SliceLabel(NamedTuple):
-    """A slice: its key, what its labels come from, their column or the log's attribute, and their table.
+    """A slice: its key, and where its labels come from.
 
-    The table has rows of TABLE_LABELS; None: it has none, or the labels are no table's.
+    `column` is a table's column or the log's attribute. `table` has rows of TABLE_LABELS; None: it has
+    none, or no table gives the labels.
     """
 
     key: str
@@ -45,12 +47,12 @@ class SliceLabel(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """Catalogue, parts and slices that a task knows.
+    """Catalogue, parts and slices which a task needs for blocks.
 
     Attributes:
         find: ids (n,) -> item_index or -1, and training rows, (n,) each (`KnownItems.find`).
-        bounds: training counts from which items are torso, and head.
-        parts: held-out parts to keep, in the order in which they stand.
+        bounds: training counts from which on items are torso, and head.
+        parts: held-out parts to keep, in order.
         slices: labels for truth items.
     """
 
@@ -61,14 +63,17 @@ class BlockPlan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that a task reads."""
+        """Columns for a task to read."""
         attributes = ["attributes"] if any(label.of == "log" for label in self.slices) else []
         return ("user_id", "item_id", "rating", "part", *attributes)
 
 
 @dataclass(frozen=True)
 class _OrderedRows:
-    """Rows ordered by user, item, rating, part: numbers for ids, (r,) each, and their texts."""
+    """Rows ordered by user, item, rating, part.
+
+    Ids are numbers, (r,) each, with their texts beside them.
+    """
 
     user_r: Ints
     item_r: npt.NDArray[np.int32]
@@ -134,7 +139,10 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
 
 
 def _read_labels(rows: pa.Table, label: SliceLabel, n_train_x: Ints, bounds: tuple[int, int]) -> pa.Array:
-    """Return each row's label, (r,) text; for `cold_user` NULL, which `_hold_out` fills."""
+    """Return each row's label, (r,) text.
+
+    For `cold_user` it is NULL, which `_hold_out` fills.
+    """
     if label.of == "popularity":
         return pa.array(label_popularity(n_train_x, bounds)).take(id_column(rows, "item_id").indices)
     if label.table is not None:
@@ -146,7 +154,7 @@ def _read_labels(rows: pa.Table, label: SliceLabel, n_train_x: Ints, bounds: tup
 
 
 def _find_labels(ids: pa.DictionaryArray, table: SharedRows) -> pa.Array:
-    """Return the label that a table has of each id, or NULL."""
+    """Return each id's label in a table, or NULL."""
     texts = ids.dictionary
     known = table.dataset().to_table(filter=pc.field("id").isin(texts)).combine_chunks()
     places = pc.index_in(texts, known.column("id").combine_chunks())
@@ -163,7 +171,7 @@ def _rank_texts(column: pa.Array) -> Ints:
 
 
 def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
-    """Return each user's truth by part, without parts in which the user has none."""
+    """Return each user's truth by part, without empty parts."""
     n_users, n_parts = len(rows.users), len(plan.parts)
     place = np.array(
         [plan.parts.index(name) if name in plan.parts else -1 for name in rows.parts], np.int64
@@ -189,7 +197,7 @@ def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
 
 
 def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Array) -> pa.MapArray:
-    """Map each slice's key to the labels of its truth items, for each user and part."""
+    """Map slice keys to labels, by user and part."""
     n, n_slices = len(bounds) - 1, len(plan.slices)
     labels = [
         (_label_warmth(rows) if label.of == "cold_user" else column).take(pa.array(held_r))
@@ -203,7 +211,7 @@ def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Ar
 
 
 def _label_warmth(rows: _OrderedRows) -> pa.Array:
-    """Label each row, (r,) text: cold where the user has no training rows, else warm."""
+    """Label rows, (r,): cold without training rows, else warm."""
     in_train_r: Bools = rows.part_r == (rows.parts.index(TRAIN) if TRAIN in rows.parts else -1)
     n_train_u = np.bincount(rows.user_r[in_train_r], minlength=len(rows.users))
     return pa.array([COLD, "warm"]).take(pa.array((n_train_u > 0).astype(np.int8)[rows.user_r]))

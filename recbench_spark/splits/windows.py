@@ -1,4 +1,7 @@
-"""Compute global cuts in time, at one instant for all users, exactly and without sorting the log."""
+"""Cut a log at one instant for all users, exactly.
+
+The log is not sorted.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,21 @@ from recbench_spark.splits.periods import find_period
 from recbench_spark.storage.blocks import Rows
 
 BUCKETS = 1 << 14
-"""Counts that a task returns to `find_time`: four passes for a log of a century in microseconds."""
+"""Counts that a task returns to `find_time`: four passes for a log over a century in microseconds."""
 
 TIMES = ("event_time",)
 
 
 def find_instants(times: Rows, split: Split, zone: tzinfo = UTC) -> tuple[int, int, int]:
-    """Find the starts of validation, test and `later`: held-out rows come after all training rows.
+    """Find the starts of validation, test and `later`.
 
-    Each pass reads one column, and its tasks return counts. Days, weeks and months of a period are those of
-    the zone.
+    Held-out rows come after all training rows. Each pass reads one column, and its tasks return counts. A
+    period's days, weeks and months follow the zone.
 
     Args:
-        times: rows that get a label, with their event_time.
+        times: rows to label, with their event_time.
         split: the protocol.
-        zone: the zone of days, weeks and months.
+        zone: the zone for days, weeks and months.
 
     Raises:
         ProtocolError: there are no training rows, or no test rows.
@@ -53,10 +56,9 @@ def find_instants(times: Rows, split: Split, zone: tzinfo = UTC) -> tuple[int, i
 
 
 def _share_instants(times: Rows, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Find the instants of the first validation row and the first test row in order of time.
+    """Find when the first validation and test rows begin.
 
-    All rows of one instant are on one side, so a share can be larger than the requested one, but not
-    smaller.
+    All rows at one instant are on one side, so a share can be larger than requested, but not smaller.
     """
     low, high, n = facts
     n_test, n_valid = (int(share * n + 1e-9) for share in (split.ratio[2], split.ratio[1]))
@@ -68,10 +70,11 @@ def _share_instants(times: Rows, split: Split, facts: tuple[int, int, int]) -> t
 
 
 def find_time(times: Rows, place: int, low: int, high: int) -> int:
-    """Find the time at a place (from 0) in the ascending order of times, exactly.
+    """Find the time at a place in ascending order.
 
-    Rows are counted in BUCKETS equal ranges, then in those of the range that holds the place, until a range
-    is one microsecond: at most four passes over one column, without a sort, with a shuffle only of counts.
+    Places begin with 0, and the time is exact. Rows are counted in BUCKETS equal ranges, then inside the
+    range with the place, until a range is one microsecond: at most four passes over one column, without a
+    sort, with a shuffle only of counts.
 
     Args:
         times: event_time.
@@ -99,7 +102,7 @@ def _read_times(tables: Iterable[pa.Table]) -> Iterable[Ints]:
 
 
 def _find_ends(tables: Iterable[pa.Table]) -> tuple[int, int, int]:
-    """Return the number of times, the first and the last one."""
+    """Return the number of times, the first and the last."""
     n, low, high = 0, 0, 0
     for time_r in _read_times(tables):
         if len(time_r):
@@ -110,7 +113,10 @@ def _find_ends(tables: Iterable[pa.Table]) -> tuple[int, int, int]:
 
 
 def _count_between(tables: Iterable[pa.Table], cuts: tuple[int, int, int]) -> Ints:
-    """Count the times before the first cut, between two cuts, and from the last one on, (4,)."""
+    """Count the times before, between and after the cuts, (4,).
+
+    A time at a cut counts behind it.
+    """
     total = np.zeros(4, np.int64)
     for time_r in _read_times(tables):
         total += np.bincount(np.searchsorted(cuts, time_r, side="right"), minlength=4)
@@ -118,7 +124,10 @@ def _count_between(tables: Iterable[pa.Table], cuts: tuple[int, int, int]) -> In
 
 
 def _count_buckets(tables: Iterable[pa.Table], low: int, high: int, width: int) -> Ints:
-    """Count the times from `low` to `high` in ranges of equal width, (BUCKETS,)."""
+    """Count the times from `low` to `high` by range, (BUCKETS,).
+
+    All ranges are equally wide.
+    """
     total = np.zeros(BUCKETS, np.int64)
     for time_r in _read_times(tables):
         inside = time_r[(time_r >= low) & (time_r <= high)]

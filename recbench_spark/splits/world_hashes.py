@@ -1,4 +1,7 @@
-"""Hashes and draws of a generated world: Spark's `xxhash64` on numpy arrays."""
+"""Hash and draw for generated worlds, in numpy like Spark.
+
+The hash is `xxhash64`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ PRIME_1, PRIME_2, PRIME_3, PRIME_4, PRIME_5 = (
 
 
 def hash_keys(*keys: Any, seed: int) -> Hashes:
-    """Compute Spark's `xxhash64(keys..., seed)` of long columns; keys broadcast as numpy arrays do."""
+    """Compute Spark's `xxhash64(keys..., seed)` for long columns.
+
+    Keys broadcast as numpy arrays do.
+    """
     state: Any = np.array([42], dtype=np.uint64)
     for key in (*keys, seed):
         state = hash_long(np.atleast_1d(key), state)
@@ -38,7 +44,10 @@ def hash_keys(*keys: Any, seed: int) -> Hashes:
 
 
 def hash_long(value: npt.NDArray[Any], state: Hashes) -> Hashes:
-    """Compute XXH64 of one 64-bit integer (Collet's specification, 8 bytes), modulo 2**64."""
+    """Compute XXH64 of a 64-bit integer, modulo 2**64.
+
+    Source: Collet's specification, 8 bytes.
+    """
     mixed = _rotate(value.astype(np.uint64) * PRIME_2, 31) * PRIME_1
     h: Hashes = (state + PRIME_5 + np.uint64(8)) ^ mixed
     h = _rotate(h, 27) * PRIME_1 + PRIME_4
@@ -52,12 +61,15 @@ def _rotate(value: Hashes, bits: int) -> Hashes:
 
 
 def draw_below(bound: int, *keys: Any, seed: int) -> Ints:
-    """Draw a whole number 0..bound-1 from the keys and the seed; uneven by less than bound / 2**64."""
+    """Draw a whole number 0..bound-1 from keys and seed.
+
+    It is uneven by less than bound / 2**64.
+    """
     return (hash_keys(*keys, seed=seed) % np.uint64(bound)).astype(np.int64)
 
 
 def contains(sorted_values: Ints, values: Ints) -> npt.NDArray[np.bool_]:
-    """Check whether each value is among the ascending ones."""
+    """Return whether each value is among the ascending ones."""
     if not len(sorted_values):
         return np.zeros(len(values), dtype=bool)
     place = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)

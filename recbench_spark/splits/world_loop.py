@@ -1,6 +1,7 @@
-"""The recommender of a generated world's closed loop: exposure weights, draws and survival probabilities.
+"""Simulate the recommender in a world's closed loop.
 
-Axes: g tastes, i items, l activity levels, t periods. See `worlds` for the equations.
+It has exposure weights, draws and survival probabilities. Axes: g tastes, i items, l activity levels, t
+periods. See `worlds` for the equations.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from recbench_spark.splits.world_hashes import RANK, hash_keys
 
 LEVELS = 16
 """Number of activity levels. Level l has LEVELS / (LEVELS - l) times the least activity: a Pareto tail from
-1 to 16."""
+1 to 16.
+"""
 
 FLATTEN, BOOST = 60, 4
 """Zipf seeds fall as 1 / (rank + FLATTEN); one good rating adds BOOST."""
@@ -25,7 +27,7 @@ LOOP_UNIT = 1000
 """Unit of `world.loop`: thousandths, to keep exposure weights whole numbers."""
 
 DRAW_UNIT = 1 << 14
-"""Fixed-point unit of draws per user and activity."""
+"""Fixed-point unit for draws per user and activity."""
 
 SCALE_STEPS = 500
 """Resolution of the draws: they are chosen to one part in this many."""
@@ -36,9 +38,9 @@ class Loop:
     """The recommender's exposure, period by period.
 
     Attributes:
-        draws_tl: items drawn for a user of an activity level.
+        draws_tl: items drawn for a user at an activity level.
         cumulative_tgi: running sum over items of the integer exposure weights.
-        counts_gl: users of a taste and activity level.
+        counts_gl: users with a taste and activity level.
     """
 
     draws_tl: Ints
@@ -47,7 +49,10 @@ class Loop:
 
 
 def exposure_weights(feedback_gi: Ints, world: WorldSettings) -> Ints:
-    """Return (g, i) integers proportional to P(draw = i) of the module's equations."""
+    """Return (g, i) integers proportional to P(draw = i).
+
+    The equations are in `worlds`.
+    """
     rank_i = np.argsort(np.argsort(hash_keys(RANK, np.arange(world.items), seed=world.seed), kind="stable"))
     seed_i = world.interactions // world.tastes // (rank_i + FLATTEN) + 1
     exposure_gi = seed_i + BOOST * feedback_gi
@@ -60,9 +65,9 @@ def exposure_weights(feedback_gi: Ints, world: WorldSettings) -> Ints:
 
 
 def choose_draws(loop: Loop, rows: int) -> Ints:
-    """Choose the fewest draws of each level in the latest period that make `rows` rows expected.
+    """Choose the fewest draws per level with `rows` expected rows.
 
-    `loop` has the weights of the latest period but not yet its draws.
+    `loop` has the latest period's weights but not yet its draws.
     """
     activity_l = 1000 * LEVELS // (LEVELS - np.arange(LEVELS))
     counts_gl, (_, tastes, items) = loop.counts_gl, loop.cumulative_tgi.shape
@@ -97,14 +102,17 @@ def choose_draws(loop: Loop, rows: int) -> Ints:
 
 
 def draw_probability(loop: Loop, g: int, t: int) -> Floats:
-    """Return P(draw = i) of a taste in a period."""
+    """Return P(draw = i) for a taste in a period."""
     cumulative_i = loop.cumulative_tgi[t, g]
     probability: Floats = np.diff(cumulative_i, prepend=0) / cumulative_i[-1]
     return probability
 
 
 def survival(loop: Loop, g: int, periods: int) -> Floats:
-    """Return (levels, items) P(item not exposed in the first periods)."""
+    """Return (levels, items) P(item not exposed so far).
+
+    `periods` is the number of the first periods that count.
+    """
     still_li = np.ones((LEVELS, loop.cumulative_tgi.shape[2]))
     for t in range(periods):
         still_li *= power(1 - draw_probability(loop, g, t), loop.draws_tl[t])
@@ -112,7 +120,10 @@ def survival(loop: Loop, g: int, periods: int) -> Floats:
 
 
 def power(base_i: Floats, exponent_l: Ints) -> Floats:
-    """Compute base_i ** exponent_l as (l, i) by squaring, since products round alike everywhere."""
+    """Compute base_i ** exponent_l as (l, i), by squaring.
+
+    Products round alike everywhere.
+    """
     result = np.ones((len(exponent_l), len(base_i)))
     square, rest = base_i.copy(), exponent_l.copy()
     while rest.any():

@@ -1,16 +1,15 @@
 """Generate the default world, whose truth is known.
 
-Users meet items in a closed loop: period by period a recommender exposes items, users rate them, and
-good ratings raise the exposure of the item among users of the same taste. Afterwards, in the open
-loop, items are exposed uniformly at random, whether or not the loop exposed them to the user before;
-`open_items: unseen` leaves out the exposed ones, and with them most of what the user likes best. The
-exposure and the users' true preferences are known exactly, so that models and estimators can be
-compared with the truth.
+Users meet items in a closed loop: period by period a recommender exposes items, users rate them, and good
+ratings raise the item's exposure among users with the same taste. Afterwards, in the open loop, items are
+exposed uniformly at random, whether or not the loop exposed them to the user before; `open_items: unseen`
+leaves out the exposed ones, and with them most of what the user likes best. The exposure and the users'
+true preferences are known exactly, so that models and estimators can be compared with the truth.
 
-All rows are computed from `xxhash64` and integers, user by user, so they are the same for a seed
-with any partitioning, cluster or platform. The log is a list of pieces, ranges of users. A task makes one
-by itself, in blocks of at most about half a million rows. It needs the loop: one integer array of
-periods x tastes x items, 8 bytes each: 77 KB by default, 26 MB for 100,000 items. This module has no Spark.
+All rows are computed from `xxhash64` and integers, user by user, so they are the same for a seed with any
+partitioning, cluster or platform. The log is a list of pieces, ranges of users. A task makes one by itself,
+in blocks with at most about half a million rows. It needs the loop: one integer array, periods x tastes x
+items, 8 bytes each: 77 KB by default, 26 MB for 100,000 items. This module has no Spark.
 
 The equations are, all in integers (u users, i items, g tastes, t periods, d dimensions):
 
@@ -59,34 +58,35 @@ from recbench_spark.splits.world_loop import LEVELS, Loop, choose_draws, exposur
 from recbench_spark.storage.blocks import Blocks, Engine, PieceRows, return_rows, run_pieces
 
 Run = Callable[[Callable[[range], Any], Sequence[range]], Iterable[Any]]
-"""Calls a function for each piece: `map` in this process, or tasks. The order of results is free."""
+"""Calls a function for each piece: `map` in this process, or tasks. Results come in any order."""
 
 DIMS = 12
-"""Length of a factor where `world.tastes` is at most 8; see `factor_length` for more tastes."""
+"""Length of a factor if `world.tastes` is at most 8; see `factor_length` for more tastes."""
 
 
 CENTRE, SPREAD = 2, 3
 """A factor's entry is +-CENTRE, given by its taste, plus an own part drawn from -SPREAD..SPREAD."""
 
 QUALITY, NOISE = 12, 5
-"""Item quality is drawn from -QUALITY..QUALITY, the noise of a rating from -NOISE..NOISE."""
+"""Item quality is drawn from -QUALITY..QUALITY, a rating's noise from -NOISE..NOISE."""
 
 THRESHOLDS = np.array([-29, 5, 51, 69])
-"""Affinity plus noise at which the rating becomes 2, 3, 4 and 5. About 8 % of all pairs reach 4 where
-there are 8 tastes or 16, about 12 % where there are 32."""
+"""Affinity plus noise at which the rating becomes 2, 3, 4 and 5. About 8 % of all pairs reach 4 with 8
+tastes or 16, about 12 % with 32.
+"""
 
 RELEVANT = 4
 """Smallest rating that is positive feedback, and that a benchmark should count as relevant."""
 
 
 START, PERIOD = 1_577_836_800_000_000, 30 * 86_400_000_000
-"""Start of the loop (2020-01-01) and length of a period (30 days), in microseconds."""
+"""When the loop starts (2020-01-01), and how long a period is (30 days), in microseconds."""
 
 BLOCK_ROWS = 500_000
 """Draws that a worker holds at once: about 100 MB."""
 
 PIECE_ROWS = 500_000
-"""Rows of a piece: a second or two of work, against some 50 ms that a Python task costs."""
+"""Rows in a piece: a second or two of work, against some 50 ms that a Python task costs."""
 
 ATTRIBUTES = ("taste", "genre")
 """Attributes of a row: the user's taste and the item's genre."""
@@ -99,15 +99,15 @@ SIDES = {
 
 
 def list_pieces(world: WorldSettings) -> list[range]:
-    """List the pieces of the log: users whose rows one task makes."""
+    """List the log's pieces: users whose rows one task makes."""
     return cut_parts(range(world.users), 1 + (world.interactions + world.open_loop) // PIECE_ROWS)
 
 
 def read_piece(piece: range, world: WorldSettings, loop: Loop) -> Batches:
-    """Yield the rows of some users in `INTERACTIONS`: `part` NULL (closed loop) or 'open_loop'.
+    """Yield some users' rows in `INTERACTIONS`.
 
-    The number of closed-loop rows is `world.interactions` within about a per cent: a user gets an
-    item once, so the draws are chosen to leave that many.
+    `part` is NULL (closed loop) or 'open_loop'. The closed loop has `world.interactions` rows within about
+    a per cent: a user gets an item once, so the draws are chosen to leave that many.
 
     Args:
         piece: one of `list_pieces`.
@@ -138,7 +138,10 @@ def check_attributes(names: Iterable[str]) -> None:
 
 
 def open_rows(engine: Engine, world: WorldSettings) -> PieceRows:
-    """Return the log (`read_piece`), which tasks make. A small job per period counts the feedback."""
+    """Return the log, whose pieces tasks make (`read_piece`).
+
+    A small job per period counts the feedback.
+    """
     read = partial(_read_rows, world=world, loop=simulate_loop(world, run_pieces(engine)))
     return PieceRows(engine, list_pieces(world), read)
 
@@ -151,7 +154,10 @@ def _read_rows(
 
 
 def read_factors(piece: range, world: WorldSettings, side: str) -> Batches:
-    """Yield id, vector, bias of some users or items (`side`); product plus biases is the exact affinity."""
+    """Yield id, vector, bias of some users or items (`side`).
+
+    Product plus biases is the exact affinity.
+    """
     ids = np.arange(piece.start, piece.stop)
     if side == "user":
         names, factors, bias = name_users(ids, world), user_factors(ids, world), np.zeros(len(ids))
@@ -164,7 +170,10 @@ def read_factors(piece: range, world: WorldSettings, side: str) -> Batches:
 
 
 def true_factors(engine: Engine, world: WorldSettings) -> tuple[Blocks, Blocks]:
-    """Return the true factors of users and of items (`read_factors`), which tasks make."""
+    """Return true factors of users and items, which tasks make.
+
+    See `read_factors`.
+    """
     items = cut_parts(range(world.items), 1 + world.items // 100_000)
     users, of_items = (
         Blocks(
@@ -184,10 +193,11 @@ def _read_sides(pieces: Iterable[range], world: WorldSettings, side: str) -> Ite
 
 
 def list_propensities(world: WorldSettings, by_taste: bool = False, run: Run = map) -> pa.Table:
-    """Return (item_id, propensity[, taste]): P(the closed loop exposes the item to a user).
+    """Return (item_id, propensity[, taste]) under the closed loop.
 
-    The user is drawn uniformly from all users, or from those of each taste. The exposure weights are those
-    of the simulated loop; the result is computed in float64 from these integers.
+    The propensity is P(the closed loop exposes the item to a user). The user is drawn uniformly from all
+    users, or from those with each taste. The exposure weights come from the simulated loop; the result is
+    computed in float64 from these integers.
     """
     counts_gl, chances_gli = simulate_loop(world, run).counts_gl, exposure_chances(world, run)
     expected_gi = np.stack([counts_gl[g] @ chances_gli[g] for g in range(world.tastes)])
@@ -202,16 +212,22 @@ def list_propensities(world: WorldSettings, by_taste: bool = False, run: Run = m
 
 
 def exposure_chances(world: WorldSettings, run: Run = map) -> Floats:
-    """Return (g, l, i) P(the closed loop exposes an item to a user of a taste and level)."""
+    """Return (g, l, i) P(exposure), by taste and level.
+
+    It is the chance that the closed loop exposes an item to a user.
+    """
     loop = simulate_loop(world, run)
     return 1 - np.stack([survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
 
 
 def simulate_loop(world: WorldSettings, run: Run = map) -> Loop:
-    """Run the loop: per period choose the draws and count the feedback, piece by piece.
+    """Run the loop, period by period.
 
-    A process keeps the loops of a few worlds. `run` gets 16 bytes for each good rating of a period at most.
-    Raise ConfigError where the world has too few users and items for its interactions.
+    Each period chooses the draws and counts the feedback, piece by piece. A process keeps the loops of a
+    few worlds. `run` gets at most 16 bytes for each good rating in a period.
+
+    Raises:
+        ConfigError: the world has too few users and items for its interactions.
     """
     held = _hold_loop(world)
     if not held:
@@ -221,7 +237,7 @@ def simulate_loop(world: WorldSettings, run: Run = map) -> Loop:
 
 @lru_cache(maxsize=4)
 def _hold_loop(world: WorldSettings) -> list[Loop]:
-    """Return the loop of a world, or a list to put it into."""
+    """Return a world's loop, or an empty list for it."""
     return []
 
 
@@ -258,12 +274,12 @@ def _count_piece(piece: range, cells: partial[Ints], world: WorldSettings) -> An
 
 
 def name_users(users: Ints, world: WorldSettings) -> pa.Array:
-    """Return the ids of users, whose order as text is that of their numbers."""
+    """Return users' ids, which sort as text like their numbers."""
     return _make_names("u", users, max(6, len(str(world.users - 1))))
 
 
 def name_items(items: Ints, world: WorldSettings) -> pa.Array:
-    """Return the ids of items, whose order as text is that of their numbers."""
+    """Return items' ids, which sort as text like their numbers."""
     return _make_names("i", items, max(5, len(str(world.items - 1))))
 
 
@@ -272,46 +288,55 @@ def _make_names(letter: str, numbers: Ints, width: int) -> pa.Array:
 
 
 def user_tastes(users: Ints, world: WorldSettings) -> Ints:
-    """Return the taste of each user, 0..tastes-1."""
+    """Return each user's taste, 0..tastes-1."""
     return draw_below(world.tastes, TASTE, users, seed=world.seed)
 
 
 def activity_levels(users: Ints, seed: int) -> Ints:
-    """Return the activity level of each user, 0..LEVELS-1."""
+    """Return each user's activity level, 0..LEVELS-1."""
     return draw_below(LEVELS, LEVEL, users, seed=seed)
 
 
 def item_genres(items: Ints, world: WorldSettings) -> Ints:
-    """Return the genre of each item, 0..tastes-1; users of that taste like it best."""
+    """Return each item's genre, 0..tastes-1.
+
+    Users with that taste like it best.
+    """
     return draw_below(world.tastes, GENRE, items, seed=world.seed)
 
 
 def item_qualities(items: Ints, seed: int) -> Ints:
-    """Return the quality of each item: its bias in the affinity, the same for all users."""
+    """Return each item's quality: a bias for all users.
+
+    It is added to the affinity.
+    """
     return draw_below(2 * QUALITY + 1, ITEM_QUALITY, items, seed=seed) - QUALITY
 
 
 def factor_length(world: WorldSettings) -> int:
-    """Return the length of a factor, long enough that different tastes differ in half of their signs.
+    """Return the length of factors.
 
-    It is 12 for up to 8 tastes, where the last four repeat the first four; otherwise the next power of
-    two.
+    It is long enough that different tastes differ in half of their signs: 12 for up to 8 tastes, where the
+    last four repeat the first four; otherwise the next power of two.
     """
     return DIMS if world.tastes <= 8 else 1 << (world.tastes - 1).bit_length()
 
 
 def user_factors(users: Ints, world: WorldSettings) -> Ints:
-    """Return p_ud, whole numbers of at most CENTRE + SPREAD."""
+    """Return p_ud, whole numbers up to CENTRE + SPREAD."""
     return _make_factors(USER_FACTOR, users, user_tastes(users, world), world)
 
 
 def item_factors(items: Ints, world: WorldSettings) -> Ints:
-    """Return q_id, whole numbers of at most CENTRE + SPREAD."""
+    """Return q_id, whole numbers up to CENTRE + SPREAD."""
     return _make_factors(ITEM_FACTOR, items, item_genres(items, world), world)
 
 
 def _make_factors(purpose: int, ids: Ints, tastes: Ints, world: WorldSettings) -> Ints:
-    """Draw factors around the taste's row of a Hadamard matrix: tastes differ in half of the signs."""
+    """Draw factors around the taste's row in a Hadamard matrix.
+
+    So tastes differ in half of the signs.
+    """
     dims = np.arange(factor_length(world))
     common = np.bitwise_count(np.arange(world.tastes)[:, None] & dims[None, :]) % 2
     centre_gd = CENTRE * (1 - 2 * common.astype(np.int64))
@@ -324,7 +349,10 @@ def _make_factors(purpose: int, ids: Ints, tastes: Ints, world: WorldSettings) -
 
 
 def draw_closed_loop(users: Ints, world: WorldSettings, loop: Loop) -> tuple[Ints, Ints, Ints]:
-    """Draw the first exposures of the closed loop: position of the user in `users`, item and time."""
+    """Draw the closed loop's first exposures.
+
+    The result has the user's position in `users`, item and time.
+    """
     periods = [_draw_period(users, t, world, loop) for t in range(len(loop.draws_tl))]
     user_r, item_r, time_r = (np.concatenate(part) for part in zip(*periods, strict=True))
     # A user's draws are in order of time, and `unique` returns the first draw of each pair.
@@ -333,7 +361,7 @@ def draw_closed_loop(users: Ints, world: WorldSettings, loop: Loop) -> tuple[Int
 
 
 def _draw_period(users: Ints, t: int, world: WorldSettings, loop: Loop) -> tuple[Ints, Ints, Ints]:
-    """Draw a period: user position, item and time of each draw, with repeats."""
+    """Draw a period: user position, item, time; pairs may repeat."""
     draws_u = loop.draws_tl[t][activity_levels(users, world.seed)]
     user_r, slot_r = number_slots(draws_u)
     taste_r = user_tastes(users, world)[user_r]
@@ -351,18 +379,21 @@ def _draw_period(users: Ints, t: int, world: WorldSettings, loop: Loop) -> tuple
 
 
 def _spread_times(slot: Ints, within: Ints, slots: Ints) -> Ints:
-    """Compute the time of a slot: slots of a period are equal, and a draw has a place within its slot."""
+    """Compute a slot's time.
+
+    Slots in a period are equally long, and a draw has a place within its slot.
+    """
     return slot * (PERIOD // slots) + within // slots
 
 
 def draw_open_loop(users: Ints, seen_r: Ints, world: WorldSettings) -> tuple[Ints, Ints, Ints]:
     """Draw uniformly exposed items: user position, item and time.
 
-    A user gets the first new items of an endless uniform sequence, which is a draw without replacement.
-    Where pairs are left out, the user gets half of the remaining items at most.
+    A user gets the first new items in an endless uniform sequence, which is a draw without replacement. If
+    pairs are left out, the user gets half of the remaining items at most.
 
     Args:
-        users: the numbers of the users.
+        users: the users' numbers.
         seen_r: pairs to leave out, ascending: user position * items + item.
         world: the world, with the number of draws and of items.
     """
@@ -391,7 +422,10 @@ def draw_open_loop(users: Ints, seen_r: Ints, world: WorldSettings) -> tuple[Int
 
 
 def draw_ratings(users: Ints, user_r: Ints, item_r: Ints, world: WorldSettings) -> Ints:
-    """Return the rating 1..5 of each row: affinity and noise against the thresholds."""
+    """Return each row's rating 1..5.
+
+    Affinity and noise are compared with the thresholds.
+    """
     all_items = np.arange(world.items)
     p_ud = user_factors(users, world).astype(np.int32)
     q_id = item_factors(all_items, world).astype(np.int32)
@@ -408,7 +442,7 @@ def draw_ratings(users: Ints, user_r: Ints, item_r: Ints, world: WorldSettings) 
 
 
 def _draw_rows(users: Ints, world: WorldSettings, loop: Loop) -> tuple[Ints, Ints, Ints, Bools]:
-    """Draw both loops: user position, item and time of each row, and if the open loop exposed it."""
+    """Draw both loops: user position, item, time, and whether open."""
     closed = draw_closed_loop(users, world, loop)
     seen_r = closed[0] * world.items + closed[1]
     opened = draw_open_loop(users, seen_r if world.open_items == "unseen" else seen_r[:0], world)
@@ -417,7 +451,10 @@ def _draw_rows(users: Ints, world: WorldSettings, loop: Loop) -> tuple[Ints, Int
 
 
 def _map_attributes(class_ra: Ints, world: WorldSettings) -> pa.MapArray:
-    """Return a map for each row of the number of its class in each of ATTRIBUTES, (r, 2)."""
+    """Return each row's classes as a map.
+
+    The keys are ATTRIBUTES. `class_ra`, (r, 2), holds the class number for each.
+    """
     names = pa.array([f"{key}{g}" for key in ATTRIBUTES for g in range(world.tastes)])
     values = names.take(pa.array((class_ra + np.array([0, world.tastes])).ravel()))
     keys = pa.array(ATTRIBUTES).take(pa.array(np.tile([0, 1], len(class_ra))))
@@ -429,14 +466,17 @@ def _user_cells(users: Ints, world: WorldSettings) -> Ints:
 
 
 def _feedback_cells(users: Ints, t: int, world: WorldSettings, loop: Loop) -> Ints:
-    """Return taste * items + item of each good rating of a period; a repeated exposure counts again."""
+    """Return cells, taste * items + item, for good ratings.
+
+    They are those in period `t`. A repeated exposure counts again.
+    """
     user_r, item_r, _ = _draw_period(users, t, world, loop)
     good = draw_ratings(users, user_r, item_r, world) >= RELEVANT
     return user_tastes(users, world)[user_r[good]] * world.items + item_r[good]
 
 
 def _split_blocks(piece: range, world: WorldSettings, loop: Loop | None) -> Iterator[Ints]:
-    """Split the users of a piece into blocks whose draws stay near BLOCK_ROWS."""
+    """Split a piece's users into blocks of about BLOCK_ROWS draws."""
     users = np.arange(piece.start, piece.stop)
     rows_u = np.full(len(users), 1 + 2 * world.open_loop // world.users)
     if loop is not None:

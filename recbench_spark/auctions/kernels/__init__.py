@@ -1,1 +1,1 @@
-"""Replay of logged auctions on arrays: mechanism, position curve, clicks, bootstrap."""
+"""Replay logged auctions on arrays: mechanism, position curve, clicks, bootstrap."""

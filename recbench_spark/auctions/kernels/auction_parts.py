@@ -1,7 +1,7 @@
-"""Hold the auctions of some queries as arrays, and add up what a replay needs from them.
+"""Hold some queries' auctions as arrays, and sum them.
 
-Axes: a auctions, r participants (contiguous by auction, in the order of their ad ids), g pairs of query and
-ad (contiguous by query), q queries, s slots, c columns, b bootstrap replicates.
+Axes: a auctions, r participants (contiguous by auction, by ad id), g pairs (query,
+ad) (contiguous by query), q queries, s slots, c columns, b bootstrap replicates.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.core.threads import one_thread_products
 
 LARGEST_CELL = np.int64(1 << 40)
-"""Largest whole number of a row of the bootstrap; larger ones take several rows, so that blocks of
-`resampling.bootstrap_sums` have their full 256 rows: 256 x the largest weight, 20, x 2^40 is below 2^53."""
+"""Largest whole number in a bootstrap row; larger ones take several rows, so that blocks in
+`resampling.bootstrap_sums` have their full 256 rows: 256 x the largest weight, 20, x 2^40 is below 2^53.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class AuctionRows:
-    """Participants of auctions, (r,) each, in the order of query, auction and ad.
+    """Participants in auctions, (r,) each, by query, auction and ad.
 
     Attributes:
-        query_r, auction_r, ad_r: whole numbers from 0; those of ads are in the order of their ids. Rows of
+        query_r, auction_r, ad_r: whole numbers from 0; ad numbers follow their ids. Rows of
             one auction are neighbours.
         bid_r, quality_r: inputs of the score beside the probability; bids as shares of the largest one.
         slot_r, click_r: logged slot, negative for losers, and click.
@@ -49,21 +50,21 @@ class AuctionRows:
 
 @dataclass(frozen=True, eq=False)
 class AuctionPart:
-    """Auctions of some queries.
+    """Some queries' auctions as arrays, with their pair counts.
 
     Attributes:
-        key_q: (q,) hash of each query: the key of its bootstrap weights.
-        pair_starts_q: (q + 1,) first pair of each query.
-        auctions_q: (q,) auctions of this part.
-        starts_a: (a + 1,) first participant of each auction.
-        query_r, pair_r: (r,) query and pair of each participant.
+        key_q: (q,) each query's hash: the key of its bootstrap weights.
+        pair_starts_q: (q + 1,) each query's first pair.
+        auctions_q: (q,) auctions in this part.
+        starts_a: (a + 1,) each auction's first participant.
+        query_r, pair_r: (r,) each participant's query and pair.
         bid_r, quality_r: (r,) inputs of the score beside the probability.
         slot_r, click_r: (r,) logged slot, negative for losers, and click.
-        counts: impressions and clicks of each pair over the whole log.
-        owned_g: (g,) pairs that this part adds to sums of the log. The auctions of a large query stand in
-            several parts, and each of its pairs is added by one of them. None: all pairs.
+        counts: each pair's impressions and clicks over the whole log.
+        owned_g: (g,) pairs that this part adds to the log's sums. A large query's auctions stand in
+            several parts, and one part adds each of its pairs. None: all pairs.
         largest_bid: the unit in which revenue is added.
-        user_key_r: (r,) hash of the user of each participant, -1 where it is missing; None: no users.
+        user_key_r: (r,) hash of each participant's user, -1 if it is missing; None: no users.
     """
 
     key_q: Ints
@@ -83,12 +84,12 @@ class AuctionPart:
 
     @classmethod
     def from_rows(cls, rows: AuctionRows, key_q: Ints, slots: int) -> AuctionPart:
-        """Make a part from rows in the order of query, auction and ad.
+        """Make a part from rows by query, auction and ad.
 
         Args:
             rows: participants.
-            key_q: (q,) hash of each query.
-            slots: number of slots of the whole log.
+            key_q: (q,) each query's hash.
+            slots: number of slots in the whole log.
         """
         pair_r, pair_starts_q = number_pairs(rows.query_r, rows.ad_r, len(key_q))
         pairs = int(pair_starts_q[-1])
@@ -108,11 +109,14 @@ class AuctionPart:
         )
 
     def rank(self, probability_r: Floats, exponent: float) -> AuctionOrder:
-        """Sort all auctions by the scores of a model."""
+        """Sort all auctions by a model's scores."""
         return AuctionOrder.from_scores(self.starts_a, self.bid_r, probability_r, self.quality_r, exponent)
 
     def run(self, order: AuctionOrder, point: OperatingPoint, slots: SlotCounts) -> tuple[Ints32, Floats]:
-        """Return slot and price, as a share of the largest bid, of each participant at a point."""
+        """Return each participant's slot and price at a point.
+
+        The price is a share of the largest bid.
+        """
         slot_r, price_r = order.run(point, slots)
         price_r /= self.largest_bid
         return slot_r, price_r
@@ -125,18 +129,24 @@ class AuctionPart:
         model: ClickModel,
         slots: SlotCounts,
     ) -> Ints:
-        """Return the estimates of a model at a point for each query."""
+        """Return a model's estimates at a point, by query."""
         pairs = PairTotals.from_counts(self.counts, model)
         return self.estimate(*self.run(order, point, slots), probability_r, pairs)
 
     def estimate(self, slot_r: Ints32, price_r: Floats, probability_r: Floats, pairs: PairTotals) -> Ints:
-        """Return the estimates of a model for each query, from slots and prices: see `estimate_clicks`."""
+        """Return a model's estimates by query, from slots and prices.
+
+        See `estimate_clicks`.
+        """
         rows = (self.query_r, self.pair_r, slot_r, price_r, probability_r)
         return estimate_clicks(rows, pairs, len(self.key_q))
 
     @cached_property
     def users(self) -> UserRows:
-        """The logged participants of this part by user; the log has users."""
+        """The part's logged participants by user.
+
+        The log must have users.
+        """
         assert self.user_key_r is not None, "the caller looks first"
         key_u, user_r = np.unique(self.user_key_r, return_inverse=True)
         auctions_u = np.bincount(user_r[self.starts_a[:-1]], minlength=len(key_u))
@@ -145,7 +155,10 @@ class AuctionPart:
 
     @cached_property
     def own_counts(self) -> ImpressionCounts:
-        """Counts of the pairs that this part adds to sums of the log; those of others are 0."""
+        """Counts for own pairs; for others, 0.
+
+        This part adds its own pairs to the log's sums.
+        """
         if self.owned_g is None:
             return self.counts
         own = self.owned_g[:, None]
@@ -153,27 +166,36 @@ class AuctionPart:
 
     @cached_property
     def telling_pairs(self) -> ImpressionCounts:
-        """Pairs that say something about the curve: with clicks, and seen at two or more slots."""
+        """Pairs which say something about the curve.
+
+        They have clicks, and were seen at two or more slots.
+        """
         counts = self.own_counts
         telling = (counts.clicks_gs.any(axis=1)) & ((counts.shown_gs > 0).sum(axis=1) > 1)
         return ImpressionCounts(counts.shown_gs[telling], counts.clicks_gs[telling])
 
     def count_slots(self) -> SlotTotals:
-        """Count impressions and clicks of each slot over the pairs of this part."""
+        """Count impressions and clicks by slot, over own pairs."""
         counts = self.own_counts
         return SlotTotals(
             counts.shown_gs.sum(axis=0, dtype=np.int64), counts.clicks_gs.sum(axis=0, dtype=np.int64)
         )
 
     def derive_curve(self, set_s: Ints, log_theta_s: Floats) -> CurveDerivatives:
-        """Return derivatives of the curve's likelihood over all pairs of this part, (s,) and (s, s)."""
+        """Return derivatives of the curve's likelihood, (s,) and (s, s).
+
+        They are over all this part's pairs.
+        """
         counts = self.telling_pairs
         whole = np.array([0, len(counts.shown_gs)], dtype=np.int64)
         parts = position_curve.compute_derivatives(counts, whole, set_s, log_theta_s)
         return CurveDerivatives(parts.gradient[0], parts.information[0])
 
     def log_columns(self, set_s: Ints, log_theta_s: Floats) -> Ints:
-        """Return what each query adds to the logged policy, int64 (q, c): see `LogColumns`."""
+        """Return what each query adds to the logged policy.
+
+        It is int64 (q, c): see `LogColumns`.
+        """
         counts = self.own_counts
         derived = position_curve.compute_derivatives(counts, self.pair_starts_q, set_s, log_theta_s)
         queries, slots = len(self.key_q), len(set_s)
@@ -186,7 +208,10 @@ class AuctionPart:
 
 @compile_kernel
 def _add_pair_counts(shown_gs: Ints32, clicks_gs: Ints32, starts_q: Ints, sums_qc: Ints) -> None:
-    """Add, from column 1 on, impressions and clicks by slot, and clicks of pairs seen at several slots."""
+    """Add impressions and clicks by slot, and multi-slot clicks.
+
+    They stand from column 1 on. Multi-slot clicks are on pairs seen at several slots.
+    """
     slots = shown_gs.shape[1]
     for q in range(len(starts_q) - 1):
         for g in range(starts_q[q], starts_q[q + 1]):
@@ -202,12 +227,14 @@ def _add_pair_counts(shown_gs: Ints32, clicks_gs: Ints32, starts_q: Ints, sums_q
 
 @dataclass(frozen=True)
 class LogColumns:
-    """Sums of the logged policy over queries, as floats (..., c), taken apart by name.
+    """The logged policy's sums by name, as floats (..., c).
+
+    They are over queries.
 
     Attributes:
         auctions: (...) auctions.
-        shown, clicks: (..., s) impressions and clicks of slots.
-        multi_slot_clicks: (...) clicks of pairs seen in two or more slots.
+        shown, clicks: (..., s) impressions and clicks by slot.
+        multi_slot_clicks: (...) clicks on pairs seen at two or more slots.
         gradient, information: (..., s) and (..., s, s) derivatives of the curve's likelihood.
     """
 
@@ -220,7 +247,10 @@ class LogColumns:
 
     @classmethod
     def from_sums(cls, sums: Floats, slots: int) -> LogColumns:
-        """Take the columns of `AuctionPart.log_columns` apart; they have one triangle of `information`."""
+        """Take the columns of `AuctionPart.log_columns` apart.
+
+        They have one triangle of `information`.
+        """
         ends = np.cumsum([1, slots, slots, 1, slots])
         auctions, shown, clicks, several, gradient, triangle = np.split(sums, ends, axis=-1)
         square = np.empty((*sums.shape[:-1], slots, slots))
@@ -230,7 +260,7 @@ class LogColumns:
 
 
 def number_pairs(query_r: Ints, ad_r: Ints, queries: int) -> tuple[Ints, Ints]:
-    """Number the pairs of query and ad by their first row.
+    """Number pairs (query, ad) by their first row.
 
     Args:
         query_r: (r,) rising, below `queries`.
@@ -238,7 +268,7 @@ def number_pairs(query_r: Ints, ad_r: Ints, queries: int) -> tuple[Ints, Ints]:
         queries: number of queries.
 
     Returns:
-        The pair of each row, (r,), and the first pair of each query, then the number of pairs, (q + 1,).
+        Each row's pair, (r,), and each query's first pair, then the number of pairs, (q + 1,).
     """
     pair_r = np.empty(len(ad_r), dtype=np.int64)
     starts_q = np.empty(queries + 1, dtype=np.int64)
@@ -249,7 +279,10 @@ def number_pairs(query_r: Ints, ad_r: Ints, queries: int) -> tuple[Ints, Ints]:
 
 @compile_kernel
 def _fill_pairs(query_r: Ints, ad_r: Ints, pair_of_ad: Ints, pair_r: Ints, starts_q: Ints) -> None:
-    """Fill in pairs; the number of an ad's pair in an earlier query is below the query's first pair."""
+    """Fill in pairs.
+
+    If an ad's pair is from an earlier query, its number is below the query's first pair.
+    """
     pairs, first, begun = 0, 0, 0
     for r in range(len(ad_r)):
         while begun <= query_r[r]:
@@ -263,7 +296,9 @@ def _fill_pairs(query_r: Ints, ad_r: Ints, pair_of_ad: Ints, pair_r: Ints, start
 
 
 def bootstrap_columns(key_q: Ints, sums_qc: Ints, replicates: int, seed: int) -> Ints:
-    """Return weighted sums of each replicate, int64 (b, c), multiples of 2^-30, without any rounding.
+    """Return each replicate's weighted sums, int64 (b, c).
+
+    They are multiples of 2^-30, without any rounding.
 
     Args:
         key_q: (q,) hashes of the queries.
@@ -286,7 +321,10 @@ def bootstrap_columns(key_q: Ints, sums_qc: Ints, replicates: int, seed: int) ->
 
 
 def split_rows(key_q: Ints, sums_qc: Ints) -> tuple[Ints, Ints]:
-    """Cut rows with a number that is too large into rows of the same key that add up to it."""
+    """Cut rows with too large a number into several rows.
+
+    All have the old key. The new rows add up to the old one.
+    """
     if max(sums_qc.max(initial=0), -sums_qc.min(initial=0)) < LARGEST_CELL:
         return key_q, sums_qc
     pieces_q = 1 + np.abs(sums_qc).max(axis=1, initial=0) // LARGEST_CELL

@@ -1,9 +1,11 @@
-"""Estimate the clicks of ads that a replayed auction shows, from the counts of the log.
+"""Estimate clicks on ads which a replayed auction shows.
+
+The log's counts decide.
 
 Three cases: the pair (query, ad) was shown at this slot: its own click rate; it was shown at another slot
-of the connected set: theta_s K_g / sum_t n_gt theta_t; it was never shown there: the slot's reference
-click rate. Sums are whole multiples of 2^-30 for each group of queries, so they add up in any order.
-Axes: r participants, g pairs, s slots, q groups, c columns.
+in the connected set: theta_s K_g / sum_t n_gt theta_t; it was never shown there: the slot's reference click
+rate. Sums are whole multiples of 2^-30 for each group of queries, so they add up in any order. Axes: r
+participants, g pairs, s slots, q groups, c columns.
 """
 
 from __future__ import annotations
@@ -20,39 +22,43 @@ FIXED = (
     "shown", "same", "other", "same_clicks", "other_clicks", "main_clicks", "unseen_probability",
     "main_unseen_probability", "revenue", "multi_slot_shown", "multi_slot_clicks",
 )  # fmt: skip
-"""Columns without slots: ads shown, ads of the first two cases, their clicks (all, main line); predicted
-clicks of unseen pairs; revenue of the first two cases; ads and clicks of pairs seen in several slots."""
+"""Columns without slots: ads shown, ads in the first two cases, their clicks (all, main line); predicted
+clicks on unseen pairs; revenue in the first two cases; ads and clicks of pairs seen at several slots.
+"""
 
 BY_SLOT = (
     "unseen", "borrowed", "reference_revenue", "slope", "main_slope", "revenue_slope",
     "multi_slot_reference", "multi_slot_slope",
 )  # fmt: skip
-"""Columns with slots: unseen pairs; weight of the reference rate in estimates of seen pairs; both times the
-price; derivatives by log theta of the clicks of the second case: of all, of the main line, times the price;
-weight of the reference rate, and derivatives, of pairs seen in several slots alone."""
+"""Columns with slots: unseen pairs; the reference rate's weight in estimates for seen pairs; both times the
+price; derivatives by log theta of the clicks in the second case: all, main line, times the price; the
+reference rate's weight, and derivatives, for pairs seen at several slots alone.
+"""
 
 NEVER_SHOWN, SAME_SLOT, OTHER_SLOT = 0, 1, 2
 """Cases of an estimate; the last two are also their places in FIXED."""
 
 Rows = tuple[Ints, Ints, Ints32, Floats, Floats]
 """Arrays with a value for each participant, (r,): group, pair, slot in the replay (negative: not shown),
-price of a click as a share of the largest bid, predicted probability."""
+price of a click as a share of the largest bid, predicted probability.
+"""
 
 Log = tuple[Ints32, Ints32, Floats, Ints]
-"""Impressions and clicks of pairs (g, s), position curve and first slots of connected sets (s,)."""
+"""Pairs' impressions and clicks (g, s), position curve and first slots in connected sets (s,)."""
 
 Totals = tuple[Ints32, Ints32, Floats, Ints32, Ints]
-"""Clicks, impressions and mass on the curve of pairs in each connected set (g, k); slots at which pairs
-were shown (g,); the connected set of each slot (s,)."""
+"""Pairs' clicks, impressions and mass on the curve in each connected set (g, k); slots at which pairs were
+shown (g,); each slot's connected set (s,).
+"""
 
 
 @dataclass(frozen=True)
 class EstimateRules:
-    """Settings of the estimates.
+    """Rules for trusting a pair's own click rate.
 
     Attributes:
-        minimum: impressions below which the click rate of a pair is not used.
-        shrinkage: impressions at the reference rate that are added to those of a pair; 0: none.
+        minimum: impressions below which a pair's click rate is not used.
+        shrinkage: impressions at the reference rate that are added to a pair's own; 0: none.
     """
 
     minimum: int = 1
@@ -61,11 +67,11 @@ class EstimateRules:
 
 @dataclass(frozen=True)
 class ClickModel:
-    """Knowledge about clicks that a log gives.
+    """A log's position curve, with rules for estimates.
 
     Attributes:
         theta_s: (s,) position curve, within each connected set.
-        set_s: (s,) first slot of the connected set of each slot.
+        set_s: (s,) first slot in each slot's connected set.
         main: number of slots on the main line.
         rules: minimum and shrinkage.
     """
@@ -77,12 +83,12 @@ class ClickModel:
 
 
 def count_columns(slots: int) -> int:
-    """Return the number of columns of `estimate_clicks`."""
+    """Return the number of columns in `estimate_clicks`."""
     return len(FIXED) + len(BY_SLOT) * slots
 
 
 def find_column(name: str, slots: int) -> slice:
-    """Return the place of a column, or of the columns of all slots."""
+    """Return a column's place, or all slots' columns'."""
     if name in FIXED:
         at = FIXED.index(name)
         return slice(at, at + 1)
@@ -92,11 +98,13 @@ def find_column(name: str, slots: int) -> slice:
 
 @dataclass(frozen=True, eq=False)
 class PairTotals:
-    """Counts of pairs, and their totals over each connected set of slots: all that estimates need of a log.
+    """A log's counts and totals by pair, for estimates.
+
+    Totals are over each connected slot set.
 
     Attributes:
         log: impressions and clicks by slot, position curve, connected sets.
-        totals: totals of each pair in each connected set.
+        totals: each pair's totals in each connected set.
         model: position curve and rules.
     """
 
@@ -106,10 +114,10 @@ class PairTotals:
 
     @classmethod
     def from_counts(cls, counts: ImpressionCounts, model: ClickModel) -> PairTotals:
-        """Add up the counts of pairs, once for all operating points and models.
+        """Add up pair counts, for all points and models.
 
         Args:
-            counts: impressions and clicks of pairs.
+            counts: pairs' impressions and clicks.
             model: position curve and rules.
         """
         log = (counts.shown_gs, counts.clicks_gs, model.theta_s, model.set_s)
@@ -123,11 +131,13 @@ class PairTotals:
 
 
 def estimate_clicks(rows: Rows, pairs: PairTotals, groups: int) -> Ints:
-    """Add up estimates by group: int64 (q, c), multiples of 2^-30.
+    """Add up estimates by group, int64 (q, c).
+
+    They are multiples of 2^-30.
 
     Args:
         rows: participants.
-        pairs: counts of pairs, and their totals.
+        pairs: pair counts, and their totals.
         groups: number of groups.
     """
     model = pairs.model
@@ -162,9 +172,10 @@ def scale_value(value: float) -> np.int64:
 def _add_estimates(
     rows: Rows, log: Log, totals: Totals, rules: tuple[int, float, int], sums_qc: Ints
 ) -> None:
-    """Add the estimate of each ad shown; columns in the order of FIXED, then of BY_SLOT.
+    """Add the estimate for each ad shown.
 
-    This is one kernel, since calls that take tuples of arrays cost more than all the rest.
+    Columns are in the order of FIXED, then of BY_SLOT. This is one kernel, since calls with tuples of
+    arrays cost more than all the rest.
     """
     group_r, pair_r, slot_r, price_r, probability_r = rows
     shown_gs, clicks_gs, theta_s, _ = log
@@ -209,7 +220,10 @@ def _add_estimates(
 def _add_slopes(
     row: Ints, log: Log, place: tuple[int, int, int, int], estimate: tuple[float, float, float]
 ) -> None:
-    """Add the derivatives of a click estimate of the second case by each log theta."""
+    """Add a click estimate's derivatives by each log theta.
+
+    The estimate is one in the second case.
+    """
     pair, slot, main, places = place
     clicks, mass, price = estimate
     shown_gs, _, theta_s, set_s = log

@@ -1,6 +1,7 @@
-"""Count impressions and clicks of each pair of query and ad at each slot of a log.
+"""Count each pair's impressions and clicks at each slot.
 
-Axes: g pairs, s slots, q groups (a query, or a piece of a large one); pairs of a group are contiguous.
+A pair is a query and an ad. Axes: g pairs, s slots, q groups (a query, or a piece of a large one); pairs in
+a group are contiguous.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ from recbench_spark.core.compiling import compile_kernel
 
 UNIT = 2.0**30
 """Estimates are added as whole multiples of 2^-30, the unit of `resampling.bootstrap_sums`: the same bits
-in any order, with an error below 5e-10 clicks for each ad shown."""
+in any order, with an error below 5e-10 clicks for each ad shown.
+"""
 
 
 def count_log_columns(slots: int) -> int:
-    """Return the number of columns of a log's sums: see `auction_parts.LogColumns`."""
+    """Return the number of columns in a log's sums.
+
+    See `auction_parts.LogColumns`.
+    """
     return 2 + 3 * slots + slots * (slots + 1) // 2
 
 
 @dataclass(frozen=True)
 class ImpressionCounts:
-    """Impressions and clicks of pairs, int32 (g, s) each."""
+    """Pairs' impressions and clicks by slot, int32 (g, s) each."""
 
     shown_gs: Ints32
     clicks_gs: Ints32
@@ -33,7 +38,7 @@ class ImpressionCounts:
     def from_rows(
         cls, pair_r: Ints, slot_r: Ints32, click_r: Ints32, pairs: int, slots: int
     ) -> ImpressionCounts:
-        """Count the rows of a log; rows with a negative slot were not shown."""
+        """Count a log's rows; negative slots were not shown."""
         shown_gs = np.zeros((pairs, slots), dtype=np.int32)
         clicks_gs = np.zeros((pairs, slots), dtype=np.int32)
         _count_rows(pair_r, slot_r, click_r, shown_gs, clicks_gs)
@@ -42,19 +47,19 @@ class ImpressionCounts:
 
 @dataclass(frozen=True)
 class SlotTotals:
-    """Impressions and clicks of each slot over all pairs, int64 (s,) each."""
+    """Slots' impressions and clicks over all pairs, int64 (s,) each."""
 
     shown_s: Ints
     clicks_s: Ints
 
     @property
     def reference_s(self) -> Floats:
-        """The reference click rate of each slot; 0 for a slot without impressions."""
+        """Slots' reference click rates; 0 without impressions."""
         return click_rates(self.clicks_s, self.shown_s)
 
 
 def click_rates(clicks: Ints | Floats, shown: Ints | Floats) -> Floats:
-    """Return clicks / impressions of slots, (..., s); 0 for a slot without impressions."""
+    """Return slots' click rates, (..., s); 0 without impressions."""
     rates: Floats = np.divide(clicks, shown, out=np.zeros(shown.shape), where=shown > 0)
     return rates
 

@@ -1,7 +1,7 @@
-"""Run auctions of sponsored search: scores, two blocks of slots, and generalised second prices.
+"""Run sponsored-search auctions: scores, two blocks, second prices.
 
 Source: Varian 2007, "Position auctions"; Edelman, Ostrovsky and Schwarz 2007, "Internet advertising and the
-generalized second-price auction". Axes: a auctions, r participants; those of one auction are contiguous, in
+generalized second-price auction". Axes: a auctions, r participants; those in one auction are contiguous, in
 the order of their ad ids.
 """
 
@@ -16,18 +16,18 @@ from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import ConfigError
 
 NOT_SHOWN = -1
-"""Slot of a participant that the auction does not show."""
+"""Slot for a participant that the auction does not show."""
 
 
 @dataclass(frozen=True, order=True)
 class OperatingPoint:
-    """One setting of the mechanism.
+    """Settings of the mechanism which a replay varies.
 
     Attributes:
         exponent: power of the predicted probability in the score.
-        main_floor: smallest score of an ad on the main line.
+        main_floor: smallest score for an ad on the main line.
         main_slots: most ads on the main line.
-        reserve: smallest score of an ad in the sidebar.
+        reserve: smallest score for an ad in the sidebar.
         side_slots: most ads in the sidebar.
     """
 
@@ -38,7 +38,7 @@ class OperatingPoint:
     side_slots: int = 0
 
     def describe(self) -> str:
-        """Return the settings as text: the name of the point in tables."""
+        """Return the settings as text: the point's name in tables."""
         return (
             f"exponent={self.exponent:g},main_floor={self.main_floor:g},main_slots={self.main_slots},"
             f"reserve={self.reserve:g},side_slots={self.side_slots}"
@@ -47,17 +47,22 @@ class OperatingPoint:
 
 @dataclass(frozen=True)
 class SlotCounts:
-    """Numbers of slots in the log; slots of the sidebar are numbered after those of the main line."""
+    """Slots in the log, on main line and sidebar.
+
+    Numbers of sidebar slots come after those of main-line slots.
+    """
 
     main: int
     side: int
 
     def __len__(self) -> int:
-        """Return the number of all slots."""
+        """Return how many slots there are in all."""
         return self.main + self.side
 
     def check(self, point: OperatingPoint) -> None:
-        """Refuse a point with a slot that the log never filled, since nothing is known about it.
+        """Refuse a point with slots which the log never filled.
+
+        Nothing is known about such a slot.
 
         Raises:
             ConfigError: the point has more slots in a block than the log.
@@ -75,10 +80,10 @@ class SlotCounts:
 
 @dataclass(frozen=True)
 class AuctionOrder:
-    """Participants of all auctions by falling score, for one model and one exponent.
+    """Participants by falling score, for one model and exponent.
 
     Attributes:
-        starts_a: (a + 1,) first participant of each auction.
+        starts_a: (a + 1,) each auction's first participant.
         order_r: (r,) participants by falling score within their auction; ties by the smaller ad id.
         score_r: (r,) scores.
         weight_r: (r,) factor between a bid and its score.
@@ -93,11 +98,13 @@ class AuctionOrder:
     def from_scores(
         cls, starts_a: Ints, bid_r: Floats, probability_r: Floats, quality_r: Floats, exponent: float
     ) -> AuctionOrder:
-        """Compute bid x probability^exponent x quality and sort each auction, once for all points.
+        """Compute bid x probability^exponent x quality, and sort auctions.
+
+        This is done once for all points.
 
         Args:
-            starts_a: (a + 1,) first participant of each auction, then the number of participants.
-            bid_r, probability_r, quality_r: (r,) inputs of the score; 1 for an unknown one.
+            starts_a: (a + 1,) each auction's first participant, then the number of participants.
+            bid_r, probability_r, quality_r: (r,) inputs to the score; 1 for an unknown one.
             exponent: power of the probability.
         """
         weight_r = np.empty(len(bid_r))
@@ -108,10 +115,10 @@ class AuctionOrder:
         return cls(starts_a, order_r, score_r, weight_r)
 
     def run(self, point: OperatingPoint, slots: SlotCounts) -> tuple[Ints32, Floats]:
-        """Return the slot of each participant, NOT_SHOWN for losers, and the price of a click, (r,) each.
+        """Return each participant's slot and click price, (r,) each.
 
-        A price is the next score in the block (the block's floor for its last ad), divided by the
-        participant's own factor, so it is at most the own bid. The price of a loser is 0.
+        Losers have NOT_SHOWN and a price of 0. A price is the next score in the block (the block's floor
+        for its last ad), divided by the participant's own factor, so it is at most the own bid.
         """
         slot_r = np.full(len(self.score_r), NOT_SHOWN, dtype=np.int32)
         price_r = np.zeros(len(self.score_r))
@@ -130,7 +137,7 @@ def _fill_scores(
     weight_r: Floats,
     score_r: Floats,
 ) -> None:
-    """Fill in factor and score; a power of 1 is the number itself, to the last bit."""
+    """Fill in factor and score; power 1 changes no bit."""
     for r in range(len(bid_r)):
         power = probability_r[r] if exponent == 1.0 else probability_r[r] ** exponent
         weight_r[r] = power * quality_r[r]
@@ -139,7 +146,10 @@ def _fill_scores(
 
 @compile_kernel
 def _sort_auctions(starts_a: Ints, score_r: Floats, order_r: Ints32) -> None:
-    """Sort each auction by insertion: ten participants are few, and equal scores keep their order."""
+    """Sort each auction by insertion.
+
+    Ten participants are few, and equal scores keep their order.
+    """
     for a in range(len(starts_a) - 1):
         for r in range(starts_a[a], starts_a[a + 1]):
             place = r
@@ -160,7 +170,7 @@ def _fill_blocks(
     slot_r: Ints32,
     price_r: Floats,
 ) -> None:
-    """Fill the two blocks of each auction, from the best participant on."""
+    """Fill each auction's two blocks, from the best participant on."""
     for a in range(len(starts_a) - 1):
         place, end = starts_a[a], starts_a[a + 1]
         for floor, size, first in (main, side):

@@ -1,13 +1,13 @@
-"""Estimate how clicks fall from slot to slot, free of what stood there: the conditional position curve.
+"""Estimate the conditional position curve: how clicks fall by slot.
 
-Clicks of a pair (query, ad) at slot s are taken as rare events with rate attractiveness_g theta_s. Given
-the clicks K_g of a pair, its clicks by slot are multinomial with shares n_gs theta_s / sum_t n_gt theta_t,
-so attractiveness cancels. The likelihood is that of choices (Luce 1959), concave in log theta. Its maximum
-solves theta_s = sum_g k_gs / sum_g [K_g n_gs / sum_t n_gt theta_t] (Hunter 2004, "MM algorithms for
-generalized Bradley-Terry models"); Newton steps find it.
+It is free of what stood at a slot. Clicks of a pair (query, ad) at slot s are taken as rare events with
+rate attractiveness_g theta_s. Given a pair's clicks K_g, its clicks by slot are multinomial with shares
+n_gs theta_s / sum_t n_gt theta_t, so attractiveness cancels. The likelihood is that of choices (Luce 1959),
+concave in log theta. Its maximum solves theta_s = sum_g k_gs / sum_g [K_g n_gs / sum_t n_gt theta_t]
+(Hunter 2004, "MM algorithms for generalized Bradley-Terry models"); Newton steps find it.
 
 A finite maximum exists within a connected set alone: slots between which clicks lead both ways (Ford 1957).
-The first slot of each set has the value 1. Axes: g pairs, s slots, b bootstrap replicates.
+The first slot in each set has the value 1. Axes: g pairs, s slots, b bootstrap replicates.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ LONGEST_STEP = 1.0
 
 @dataclass(frozen=True)
 class CurveDerivatives:
-    """Derivatives of the log-likelihood by log theta, as sums of multiples of 2^-30.
+    """Derivatives of the log-likelihood by log theta.
+
+    They are whole sums in units of 2^-30.
 
     Attributes:
         gradient: int64 (..., s) first derivatives.
@@ -43,12 +45,15 @@ class CurveDerivatives:
     information: Ints
 
     def __add__(self, other: CurveDerivatives) -> CurveDerivatives:
-        """Return the derivatives over the pairs of both."""
+        """Return the derivatives over both sides' pairs."""
         return CurveDerivatives(self.gradient + other.gradient, self.information + other.information)
 
 
 def find_links(counts: ImpressionCounts) -> Bools:
-    """Return (s, s) which slots clicks link: [s, t] if a pair has clicks at s and impressions at t."""
+    """Return (s, s) which slots clicks link.
+
+    [s, t] is true if a pair has clicks at s and impressions at t.
+    """
     clicked = (counts.clicks_gs > 0).astype(np.float32)
     shown = (counts.shown_gs > 0).astype(np.float32)
     links: Bools = (clicked.T @ shown) > 0
@@ -56,7 +61,7 @@ def find_links(counts: ImpressionCounts) -> Bools:
 
 
 def find_connected_sets(links_ss: Bools) -> Ints:
-    """Return (s,) the first slot of the connected set of each slot."""
+    """Return (s,) the first slot in each slot's connected set."""
     reach = links_ss | np.eye(len(links_ss), dtype=bool)
     for middle in range(len(reach)):
         reach |= reach[:, middle, None] & reach[None, middle]
@@ -67,12 +72,12 @@ def find_connected_sets(links_ss: Bools) -> Ints:
 def compute_derivatives(
     counts: ImpressionCounts, starts_q: Ints, set_s: Ints, log_theta_s: Floats
 ) -> CurveDerivatives:
-    """Compute the derivatives over the pairs of each group, (q, s) and (q, s, s).
+    """Compute derivatives by group, (q, s) and (q, s, s).
 
     Args:
-        counts: impressions and clicks of pairs.
-        starts_q: (q + 1,) first pair of each group.
-        set_s: (s,) first slot of the connected set of each slot.
+        counts: pairs' impressions and clicks.
+        starts_q: (q + 1,) each group's first pair.
+        set_s: (s,) first slot in each slot's connected set.
         log_theta_s: (s,) logarithms of the curve.
     """
     groups, slots = len(starts_q) - 1, len(set_s)
@@ -110,9 +115,10 @@ def _add_derivatives(
 def fill_shares(
     shown_s: Ints32, clicks_s: Ints32, first: int, curve: tuple[Ints, Floats], share_s: Floats
 ) -> int:
-    """Fill in a pair's expected shares of clicks within a set of slots, and return its clicks there.
+    """Fill in a pair's expected click shares; return its clicks.
 
-    The result is 0 for a pair at one slot of the set, since it says nothing about the curve.
+    Both are within a slot set. The result is 0 for a pair at one slot in the set, since it says nothing
+    about the curve.
     """
     set_s, theta_s = curve
     clicks, mass, places = 0, 0.0, 0
@@ -133,7 +139,7 @@ def fill_shares(
 def _add_pair(
     clicks_s: Ints32, clicks: int, share_s: Floats, gradient_s: Ints, information_ss: Ints
 ) -> None:
-    """Add the derivatives of one pair within a set of slots."""
+    """Add one pair's derivatives within a slot set."""
     for s in range(len(share_s)):
         if share_s[s] == 0.0:
             continue
@@ -144,14 +150,15 @@ def _add_pair(
 
 
 def solve_step(gradient: Floats, information: Floats, set_s: Ints) -> Floats:
-    """Return the Newton step of log theta, (..., s); 0 for the first slot of each set.
+    """Return the Newton step of log theta, (..., s).
 
-    A replicate in which a set falls apart takes the shortest of its possible steps.
+    It is 0 for each set's first slot. A replicate in which a set falls apart takes the shortest possible
+    step.
 
     Args:
         gradient: (..., s) first derivatives of the log-likelihood.
         information: (..., s, s) second derivatives with the opposite sign.
-        set_s: (s,) first slot of the connected set of each slot.
+        set_s: (s,) first slot in each slot's connected set.
     """
     free = np.flatnonzero(set_s != np.arange(len(set_s)))
     step = np.zeros(gradient.shape)
@@ -166,7 +173,7 @@ def fit_curve(derive: Callable[[Floats], CurveDerivatives], set_s: Ints) -> Floa
 
     Args:
         derive: function from log theta to the derivatives over all pairs, (s,) and (s, s).
-        set_s: (s,) first slot of the connected set of each slot.
+        set_s: (s,) first slot in each slot's connected set.
 
     Raises:
         DivergedError: the steps do not become small.
@@ -186,7 +193,10 @@ def fit_curve(derive: Callable[[Floats], CurveDerivatives], set_s: Ints) -> Floa
 
 
 def plain_curve(reference: Floats) -> Floats:
-    """Return log theta, (..., s), from click rates alone, whatever stood at a slot."""
+    """Return log theta, (..., s), from click rates alone.
+
+    What stood at a slot does not matter.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(reference) - np.log(reference[..., :1])
     return np.where(np.isfinite(logs), logs, 0.0)

@@ -1,13 +1,15 @@
-"""Take the sums of a replay apart by user, so that a bootstrap can draw users instead of queries.
+"""Take a replay's sums apart by user.
 
-A user meets many queries, so the click rate of a pair (query, ad) changes with the drawn users. The sums
-are linear in the weights to first order: beside what its own auctions show, a user adds the derivative of
-each estimate by the weight of each of its logged impressions (the infinitesimal jackknife, Efron 1982, "The
+A bootstrap then draws users instead of queries.
+
+A user meets many queries, so a pair's (query, ad) click rate changes with the drawn users. The sums are
+linear in the weights to first order: beside what its own auctions show, a user adds each estimate's
+derivative by the weight of each own logged impression (the infinitesimal jackknife, Efron 1982, "The
 jackknife, the bootstrap and other resampling plans", section 6.3). A click enters by its distance from what
-was expected. The click rate of a pair at one slot is no good expectation, since it follows its few clicks:
-the distance of a single impression would be 0. So it is the rate of the pair over all slots, a theta, and
-the distance is divided by sqrt(1 - theta / mass); theta / mass is the part of a pair that the impression
-makes up (MacKinnon and White 1985, HC2). Axes: u users, r participants, g pairs, s slots, c columns.
+was expected. A pair's click rate at one slot is no good expectation, since it follows its few clicks: a
+single impression's distance would be 0. So the expectation is the pair's rate over all slots, a theta, and
+the distance is divided by sqrt(1 - theta / mass); theta / mass is the impression's share in its pair
+(MacKinnon and White 1985, HC2). Axes: u users, r participants, g pairs, s slots, c columns.
 """
 
 from __future__ import annotations
@@ -33,19 +35,19 @@ from recbench_spark.core.arrays import Floats, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
 
 Impressions = tuple[Ints, Ints, Ints32, Ints32]
-"""User, pair, logged slot (negative: not shown) and click of each participant, (r,)."""
+"""Each participant's user, pair, logged slot (negative: not shown) and click, (r,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class UserRows:
-    """Logged participants by user.
+    """Logged participants by user, for a bootstrap over users.
 
     Attributes:
-        key_u: (u,) hash of each user: the key of its bootstrap weights.
-        impressions: user, pair, logged slot and click of each participant.
-        auctions_u: (u,) auctions of each user.
-        corrected: whether clicks enter by their distance from the rate of the pair over all slots; if not,
-            sums are the derivatives to the last bit, and too small where a pair was shown a few times.
+        key_u: (u,) each user's hash: the key of its bootstrap weights.
+        impressions: each participant's user, pair, logged slot and click.
+        auctions_u: (u,) each user's auctions.
+        corrected: whether clicks enter by their distance from the pair's rate over all slots; if not, sums
+            are the derivatives to the last bit, and too small where a pair was shown a few times.
     """
 
     key_u: Ints
@@ -54,7 +56,10 @@ class UserRows:
     corrected: bool = True
 
     def add_log(self, counts: ImpressionCounts, set_s: Ints, theta_s: Floats) -> Ints:
-        """Return what each user adds to the logged policy, int64 (u, c): see `auction_parts.LogColumns`."""
+        """Return what each user adds to the logged policy.
+
+        It is int64 (u, c): see `auction_parts.LogColumns`.
+        """
         slots = len(set_s)
         sums = np.zeros((len(self.key_u), count_log_columns(slots)), dtype=np.int64)
         sums[:, 0] = self.auctions_u * np.int64(UNIT)
@@ -70,13 +75,15 @@ class UserRows:
         probability_r: Floats,
         elsewhere: PairShowings | None = None,
     ) -> Ints:
-        """Return what each user adds to the estimates of a model, int64 (u, c): see `estimate_clicks`.
+        """Return what each user adds to a model's estimates.
+
+        It is int64 (u, c): see `estimate_clicks`.
 
         Args:
-            pairs: counts of pairs, and their totals.
+            pairs: pair counts, and their totals.
             slot_r, price_r, probability_r: (r,) slot in the replay (negative: not shown), price of a click
                 as a share of the largest bid, and predicted probability.
-            elsewhere: showings of the same pairs in auctions of other parts; None: there are none.
+            elsewhere: the same pairs' showings in other parts' auctions; None: there are none.
         """
         user_r, pair_r, _, _ = self.impressions
         rows = (user_r, pair_r, slot_r, price_r, probability_r)
@@ -95,12 +102,14 @@ class UserRows:
 
 @dataclass(frozen=True, eq=False)
 class PairShowings:
-    """Showings of pairs at slots in a replay, (n,) each; no place stands there twice.
+    """Showings of pairs at slots in a replay, (n,) each.
+
+    No place stands there twice.
 
     Attributes:
         place_n: pair x number of slots + slot.
         times_n: how often the replay shows the pair there.
-        prices_n: sum of the prices of a click, multiples of 2^-30 of the largest bid.
+        prices_n: summed click prices, multiples of 2^-30 of the largest bid.
     """
 
     place_n: Ints
@@ -109,7 +118,7 @@ class PairShowings:
 
     @classmethod
     def count(cls, pair_r: Ints, slot_r: Ints32, price_r: Floats, shape: tuple[int, int]) -> PairShowings:
-        """Count the showings of pairs; `shape`: numbers of pairs and slots."""
+        """Count pairs' showings; `shape`: numbers of pairs and slots."""
         times_gs, prices_gs = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         _count_showings(pair_r, slot_r, price_r, times_gs, prices_gs)
         place_n = np.flatnonzero(times_gs)
@@ -117,7 +126,7 @@ class PairShowings:
 
     @classmethod
     def add_up(cls, places: Ints, times: Ints, prices: Ints) -> PairShowings:
-        """Add up showings whose places may stand there several times, (n,) each."""
+        """Add up showings with repeated places, (n,) each."""
         place_n, index = np.unique(places, return_inverse=True)
         sums = np.zeros((2, len(place_n)), dtype=np.int64)
         np.add.at(sums[0], index, times)
@@ -129,7 +138,7 @@ class PairShowings:
         return np.stack([self.place_n, self.times_n, self.prices_n])
 
     def spread(self, shape: tuple[int, int]) -> tuple[Ints, Ints]:
-        """Return times and prices of all pairs and slots, (g, s) each."""
+        """Return times and prices by pair and slot, (g, s)."""
         times, prices = np.zeros(shape[0] * shape[1], np.int64), np.zeros(shape[0] * shape[1], np.int64)
         times[self.place_n], prices[self.place_n] = self.times_n, self.prices_n
         return times.reshape(shape), prices.reshape(shape)
@@ -137,7 +146,7 @@ class PairShowings:
 
 @compile_kernel
 def _add_impressions(impressions: Impressions, log: Log, corrected: bool, sums_uc: Ints) -> None:
-    """Add impressions, clicks, and the derivatives of the curve's likelihood."""
+    """Add impressions, clicks, and derivatives of the curve's likelihood."""
     user_r, pair_r, slot_r, click_r = impressions
     shown_gs, clicks_gs, theta_s, set_s = log
     slots, unit = len(theta_s), np.int64(UNIT)
@@ -160,13 +169,19 @@ def _add_impressions(impressions: Impressions, log: Log, corrected: bool, sums_u
 
 @compile_kernel
 def _correct(part: float) -> float:
-    """Return the factor of a distance whose impression is a part of what is expected; 0 where it is all."""
+    """Return the factor for a distance.
+
+    The impression is a `part` of the expectation; if it is all, the factor is 0.
+    """
     return 1.0 / np.sqrt(1.0 - part) if part < 1.0 - 1e-9 else 0.0
 
 
 @compile_kernel
 def _add_shares(row: Ints, t: int, parts: tuple[float, float], share_s: Floats) -> None:
-    """Add to gradient and information; the shares of slots of other sets are 0."""
+    """Add to gradient and information.
+
+    Shares of slots in other sets are 0.
+    """
     surprise, click = parts
     slots = len(share_s)
     for s in range(slots):
@@ -181,7 +196,7 @@ def _add_shares(row: Ints, t: int, parts: tuple[float, float], share_s: Floats) 
 
 @compile_kernel
 def _count_showings(pair_r: Ints, slot_r: Ints32, price_r: Floats, times_gs: Ints, prices_gs: Ints) -> None:
-    """Count how often the replay shows each pair at each slot, and add up its prices."""
+    """Count pairs' showings at each slot, and sum their prices."""
     for r in range(len(pair_r)):
         if slot_r[r] >= 0:
             times_gs[pair_r[r], slot_r[r]] += 1
@@ -197,7 +212,10 @@ def _add_derivatives(
     rules: tuple[int, float, int, bool],
     sums_uc: Ints,
 ) -> None:
-    """Add the derivatives of all estimates of a pair by the weight of each of its logged impressions."""
+    """Add derivatives by the weight of each logged impression.
+
+    All estimates for its pair have such derivatives.
+    """
     user_r, pair_r, slot_r, click_r = impressions
     times_gs, prices_gs = showings
     for r in range(len(user_r)):
@@ -220,9 +238,10 @@ def _add_change(
     totals: Totals,
     rules: tuple[int, float, int, bool],
 ) -> None:
-    """Add the change of a pair's estimate at slot s by one more impression at slot t, for all its showings.
+    """Add the change in an estimate from one more impression.
 
-    With n impressions behind the rate, own = n / (n + shrinkage) of the estimate is the pair's own rate.
+    The estimate is a pair's at slot s, for all its showings; the impression is at slot t. With n
+    impressions behind the rate, own = n / (n + shrinkage) of the estimate is the pair's own rate.
     """
     pair, t, s = place
     click, times, price = numbers
@@ -250,7 +269,10 @@ def _add_change(
 
 @compile_kernel
 def _find_rate(pair: int, slot: int, log: Log, totals: Totals, minimum: int) -> tuple[int, float, int]:
-    """Return case, click rate, and impressions behind it, as `estimate_clicks` takes them."""
+    """Return case, click rate, and impressions behind it.
+
+    They are as in `estimate_clicks`.
+    """
     shown_gs, clicks_gs, theta_s, _ = log
     clicks_gk, seen_gk, mass_gk, _, set_index_s = totals
     k, own = set_index_s[slot], shown_gs[pair, slot]

@@ -1,8 +1,8 @@
-"""Turn sums over queries into clicks, yields and revenue, with values of each bootstrap replicate.
+"""Turn sums over queries into clicks, yields and revenue.
 
-A replicate re-weighs the reference rates exactly and the position curve by one Newton step from the curve
-of the whole log, so that intervals hold the error of both. Axes: s slots, b replicates; `...` is nothing
-for the log itself and b for its replicates.
+Each bootstrap replicate has its values, too. A replicate re-weighs the reference rates exactly and the
+position curve by one Newton step from the whole log's curve, so that intervals hold both errors.
+Axes: s slots, b replicates; `...` is nothing for the log itself and b for its replicates.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from recbench_spark.auctions.kernels.counts import UNIT, click_rates
 from recbench_spark.core.arrays import Floats, Ints
 
 UNSEEN = ("reference", "zero", "probability")
-"""Clicks of a pair that the log never showed: at the slot's reference rate, none, or as predicted."""
+"""Clicks on a pair that the log never showed: at the slot's reference rate, none, or as predicted."""
 
 
 @dataclass(frozen=True, eq=False)
 class LoggedPolicy:
-    """Sums of the log, and what they say about slots.
+    """The log's sums, and what they say about slots.
 
     Attributes:
         columns: sums over queries.
         views: (...) page views: the denominator of yields.
         reference: (..., s) reference click rates.
-        curve_shift: (..., s) log theta of the replicate minus that of the log.
+        curve_shift: (..., s) the replicate's log theta minus the log's.
         main: number of slots on the main line.
     """
 
@@ -43,14 +43,14 @@ class LoggedPolicy:
     def from_sums(
         cls, sums: Ints, set_s: Ints, views_per_auction: float, main: int, plain: Floats | None = None
     ) -> LoggedPolicy:
-        """Make it from sums of `AuctionPart.log_columns`.
+        """Make it from the sums of `AuctionPart.log_columns`.
 
         Args:
             sums: (..., c) multiples of 2^-30.
-            set_s: (s,) first slot of the connected set of each slot.
+            set_s: (s,) first slot in each slot's connected set.
             views_per_auction: page views for each auction, at least 1.
             main: number of slots on the main line.
-            plain: log theta of the whole log, where the curve is the plain one; None: the conditional one.
+            plain: the whole log's log theta, if the curve is the plain one; None: the conditional one.
         """
         columns = LogColumns.from_sums(sums / UNIT, len(set_s))
         reference = click_rates(columns.clicks, columns.shown)
@@ -61,7 +61,7 @@ class LoggedPolicy:
         return cls(columns, columns.auctions * views_per_auction, reference, shift, main)
 
     def measure(self) -> dict[str, Floats]:
-        """Return the metrics of the logged policy, (...) each."""
+        """Return the logged policy's metrics, (...) each."""
         clicks, shown = self.columns.clicks, self.columns.shown
         total = clicks.sum(axis=-1)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -76,13 +76,16 @@ class LoggedPolicy:
 
 @dataclass(frozen=True, eq=False)
 class ReplayedPolicy:
-    """Sums of one model at one operating point, (..., c) multiples of 2^-30, beside those of the log."""
+    """A model's sums at one operating point, beside the log's.
+
+    They are (..., c) multiples of 2^-30.
+    """
 
     sums: Ints
     logged: LoggedPolicy
 
     def column(self, name: str) -> Floats:
-        """Return a column, (...), or the columns of all slots, (..., s)."""
+        """Return a column, (...), or all slots' columns, (..., s)."""
         slots = self.logged.reference.shape[-1]
         values: Floats = self.sums[..., find_column(name, slots)] / UNIT
         return values if name in BY_SLOT else values[..., 0]
@@ -117,7 +120,10 @@ class ReplayedPolicy:
             }
 
     def _count_clicks(self, unseen: str, slope: str, predicted: str, slots: slice) -> Floats:
-        """Return clicks of unseen pairs, and the change of the others by the shift of the curve."""
+        """Return clicks on unseen pairs, and the others' change.
+
+        The curve's shift causes that change.
+        """
         clicks: Floats = (self.column(slope) * self.logged.curve_shift).sum(axis=-1)
         borrowed = self.column("borrowed") * self.logged.reference
         clicks = clicks + borrowed[..., slots].sum(axis=-1)
@@ -130,7 +136,10 @@ class ReplayedPolicy:
         return total
 
     def _count_multi_slot_clicks(self) -> Floats:
-        """Return clicks of pairs seen in several slots, at the reference rate where theirs is unknown."""
+        """Return clicks on pairs seen at several slots.
+
+        A pair without a known rate counts at the reference rate.
+        """
         shifted = (self.column("multi_slot_slope") * self.logged.curve_shift).sum(axis=-1)
         reference = (self.column("multi_slot_reference") * self.logged.reference).sum(axis=-1)
         clicks: Floats = self.column("multi_slot_clicks") + shifted + reference

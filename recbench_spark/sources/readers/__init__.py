@@ -1,4 +1,4 @@
-"""Read interaction logs and tables of other systems: lists, scores, ground truth, embeddings.
+"""Read published data sets, and what Spark alone reads.
 
 Everything is checked when it is read, in one pass that counts problems. A missing file or column, a value
 that is not a number, or a row without ids becomes an error that names file, column and an example. No row
@@ -6,7 +6,6 @@ is dropped silently, and no problem appears later as a Java stack trace.
 
     logs             logs that only Spark reads; `sources.log_sources` opens all others
     published        rounds, propensities and negatives of published data sets, without Spark
-    auctions         logs of auctions, without Spark
     tables           tables that only Spark reads; `sources.table_pieces` opens all others
     paths            local and remote paths, errors of Spark
 """

@@ -1,6 +1,7 @@
-"""Read logs that Spark alone reads: tables of a catalog, features of Delta, and storage of Hadoop's.
+"""Read logs which Spark alone reads.
 
-Rows come as they are stored; `opened_logs` converts and checks them as it does those of other logs.
+They are tables in a catalog, Delta with some features, or files on Hadoop's storage. Rows come as stored;
+`opened_logs` converts and checks them like those from other logs.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ from recbench_spark.storage.sql_quotes import quote_sql
 
 
 def open_log(spark: SparkSession, dataset: Dataset, *, placed: bool = False) -> OpenedLog:
-    """Open and check a log: by tasks where they reach it, else by Spark.
+    """Open and check a log, in tasks or with Spark.
+
+    Spark reads only what tasks cannot reach.
 
     Args:
         spark: the session.
         dataset: the log.
-        placed: whether rows of a frame know their place.
+        placed: whether rows in a frame know their place.
 
     Raises:
         ConfigError, SchemaError, DataError: as `check_log`.
@@ -77,7 +80,7 @@ def _number_rows(engine: Engine, open_rows: Callable[[Engine], Rows]) -> Rows:
 
 
 def read_text_files(spark: SparkSession, find: Callable[[Finder], TextLog]) -> RawLog:
-    """Read files whose layout is known as a whole; a task cuts a file."""
+    """Read files in a known layout, one task per file."""
     names_of, head_of = partial(list_names, spark), partial(read_file_head, spark)
     log = find(Finder(partial(is_folder, spark), names_of, head_of, partial(list_files, spark)))
     pieces = {strip_host(file): LinePiece(file, 0, -1, layout, given) for given, file, layout in log.files}
@@ -106,7 +109,7 @@ def _cut_contents(rows: pa.Table, pieces: Mapping[str, LinePiece], names: Sequen
 
 
 def _make_raw(frame: DataFrame, dataset: Dataset) -> RawLog:
-    """Return a frame as a log; attributes are text."""
+    """Return a frame as a log, with attributes as text."""
     names = tuple(name for name in frame.columns if name not in HIDDEN)
     kept = (name for name in dataset.attributes if name in names)
     texts = {name: F.col(quote_sql(name, "`")).cast("string") for name in kept}
@@ -124,7 +127,10 @@ def _make_raw(frame: DataFrame, dataset: Dataset) -> RawLog:
 
 
 def _open_columns(frame: DataFrame) -> Rows:
-    """Return a frame as rows; PySpark sends no column to tasks whose name has a point."""
+    """Return a frame as rows, with dots in column names.
+
+    PySpark sends no such column to tasks.
+    """
     names = tuple(frame.columns)
     if not any("." in name for name in names):
         return FrameRows(frame)

@@ -1,4 +1,4 @@
-"""Check local and remote paths and names of tables, find files, and explain Spark's errors."""
+"""Check paths and table names, and explain Spark's errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from recbench_spark.storage.warehouse import require_jars, share_access
 
 
 def is_folder(spark: SparkSession, path: str) -> bool:
-    """Check whether a path, local or remote, is a folder."""
+    """Return whether a path, local or remote, is a folder."""
     check_path(path)
     with explain_errors(path):
         files, place = file_system(spark, path)
@@ -34,14 +34,20 @@ def is_folder(spark: SparkSession, path: str) -> bool:
 
 
 def list_names(spark: SparkSession, folder: str) -> list[str]:
-    """List the names in a folder, local or remote, in order. The driver holds them all."""
+    """List the names in a folder, in order.
+
+    It may be local or remote. The driver holds all names.
+    """
     with explain_errors(folder):
         files, place = file_system(spark, folder)
         return sorted(status.getPath().getName() for status in files.listStatus(place))
 
 
 def list_files(spark: SparkSession, path: str, pattern: str | None = None) -> dict[str, Folders]:
-    """Return the files of a path with the values of their folders; `pattern`: of their names."""
+    """Return a path's files with their folders' values.
+
+    `pattern`: for the file names.
+    """
     with explain_errors(path):
         reader = spark.read.option("pathGlobFilter", pattern) if pattern else spark.read
         files = sorted(map(unquote, reader.text(escape_path(path)).inputFiles()))
@@ -51,12 +57,12 @@ def list_files(spark: SparkSession, path: str, pattern: str | None = None) -> di
 
 
 def strip_host(uri: str) -> str:
-    """Return the path of a URI."""
+    """Return a URI's path."""
     return re.sub("^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?/*", "/", uri)
 
 
 def read_file_head(spark: SparkSession, file: str) -> bytes:
-    """Read the first bytes of a text file, unpacked."""
+    """Read a text file's first bytes, unpacked."""
     with explain_errors(file):
         files, place = file_system(spark, file)
         jvm = open_java(spark)
@@ -71,18 +77,20 @@ def read_file_head(spark: SparkSession, file: str) -> bytes:
 
 
 def unpack(content: bytes, path: str, size: int | None = None) -> bytes:
-    """Return the text of a file by its bytes; `size`: the first bytes of the text alone."""
+    """Unpack a file's bytes to text, `size` bytes at most."""
     packing = pa.Codec.detect(path).name if path.endswith(COMPRESSED) else None
     with pa.input_stream(pa.BufferReader(content), compression=packing) as stream:
         return bytes(stream.read(size))
 
 
 PACKED_HEAD = 1 << 20
-"""Bytes of a compressed file that unpack to HEAD_BYTES: bzip2 has blocks of 900,000 bytes."""
+"""Bytes in a compressed file that unpack to HEAD_BYTES: bzip2 has blocks of 900,000 bytes."""
 
 
 def reach_storage(spark: SparkSession, path: str) -> None:
-    """Give Spark's readers what reaches the object storage of an input; the warehouse may be elsewhere.
+    """Let Spark's readers reach an input's object storage.
+
+    The warehouse may be elsewhere.
 
     Raises:
         StoreError: this session's Hadoop lacks the classes for it.
@@ -93,19 +101,22 @@ def reach_storage(spark: SparkSession, path: str) -> None:
 
 
 def file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system of a path, and the path as an object of Java."""
+    """Return a path's Hadoop file system, and its Java path."""
     reach_storage(spark, path)
     return open_hadoop(spark, path)
 
 
 def qualify_path(spark: SparkSession, path: str) -> str:
-    """Return a path with the scheme and host by which Spark reads it."""
+    """Return a path with the scheme and host for Spark."""
     files, place = file_system(spark, path)
     return str(files.makeQualified(place).toString())
 
 
 def is_table(spark: SparkSession, name: str) -> bool:
-    """Check whether the catalog has a table `schema.table` or `catalog.schema.table`."""
+    """Return whether the catalog has this table.
+
+    Names look like `schema.table` or `catalog.schema.table`.
+    """
     if not may_be_table(name):
         return False
     with explain_errors(name):
@@ -114,7 +125,10 @@ def is_table(spark: SparkSession, name: str) -> bool:
 
 @contextmanager
 def explain_errors(where: str) -> Iterator[None]:
-    """Turn an error of Spark or of a disk into a DataError with the file and the innermost cause."""
+    """Turn errors from Spark or a disk into a DataError.
+
+    It names the file and the innermost cause.
+    """
     try:
         yield
     except ConnectionError:  # Java has ended
@@ -130,7 +144,10 @@ def explain_errors(where: str) -> Iterator[None]:
 
 
 def _list_causes(error: Exception) -> list[str]:
-    """Return the first line of a Java error and of each of its causes, the innermost cause last."""
+    """Return the first line of an error and its causes.
+
+    The innermost cause is last.
+    """
     causes = [str(error).strip().splitlines()[0]]
     cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while cause is not None:

@@ -1,6 +1,6 @@
-"""Read what published data sets have beside a log: rounds, propensities, negatives.
+"""Read what published data sets have beside a log.
 
-Tasks cut the lines, on either runner. Without Spark.
+These are rounds, propensities and negatives. Tasks cut the lines, on either runner, without Spark.
 
 Sources: Open Bandit, Saito et al., NeurIPS 2021, Datasets and Benchmarks; Coat, Schnabel et al., ICML 2016;
 NCF, He et al., WWW 2017.
@@ -36,20 +36,20 @@ from recbench_spark.storage.local_files import head_lines
 from recbench_spark.storage.packed_blocks import Change
 
 ROUND_COLUMN = "_c0"
-"""Name of the first column, which has none in the files; it numbers the rounds."""
+"""Our name for the first column, which has none in the files; it numbers the rounds."""
 
 LOGGED = ("item_id", "position", "click", "propensity_score")
 REQUIRED = (ROUND_COLUMN, "timestamp", *LOGGED)
 
 
 class TextInput(NamedTuple):
-    """Text of a known layout.
+    """Text in a known layout, with rules for its columns.
 
     Attributes:
         raw: its rows.
-        marked: columns that are checked.
+        marked: columns to check.
         mark: function from these to unusable values.
-        read: columns that are read.
+        read: columns to read.
         change: function from these to typed rows.
     """
 
@@ -78,13 +78,13 @@ class TextInput(NamedTuple):
 
 
 def find_rounds(path: str, engine: Any = None) -> TextInput:
-    """Find rounds in a CSV file with a header, or in the one CSV of rounds in a folder.
+    """Find a CSV file with rounds, also by its folder.
 
-    Each policy has its own folder: `random` and `bts` are read separately.
+    It has a header. Each policy has its own folder: `random` and `bts` are read separately.
 
     Args:
         path: `all.csv` (`men.csv`, `women.csv`; `.gz`), or its folder.
-        engine: a runner, which reads remote files where it is Spark; None: of this machine alone.
+        engine: a runner, which reads remote files if it is Spark; None: only this machine's files.
 
     Returns:
         item_id, position, reward (the click) and propensity, when it is opened.
@@ -101,11 +101,13 @@ def find_rounds(path: str, engine: Any = None) -> TextInput:
 
 
 def find_propensities(path: str, engine: Any = None) -> TextInput:
-    """Find a matrix such as Coat's `propensities.ascii`, at or under a path; arguments as `find_rounds`.
+    """Find a matrix such as Coat's `propensities.ascii`.
+
+    It is at or under a path; arguments as `find_rounds`.
 
     Returns:
-        user_id, item_id and propensity, when it is opened; ids are places, from 0, as those of the ratings.
-        A task holds the matrix as text.
+        user_id, item_id and propensity, when it is opened; ids are places, from 0, like the ratings'. A
+        task holds the matrix as text.
     """
     layout = Matrix("propensity", zeros=True)
     raw = _find_text(path, partial(_find_file, path=path, name="propensities.ascii", layout=layout), engine)
@@ -113,10 +115,12 @@ def find_propensities(path: str, engine: Any = None) -> TextInput:
 
 
 def find_negatives(path: str, engine: Any = None) -> TextInput:
-    """Find the listed negatives in `*.test.negative`, at or under a path; arguments as `find_rounds`.
+    """Find the listed negatives in `*.test.negative`.
+
+    They are at or under a path; arguments as `find_rounds`.
 
     Returns:
-        user_id and item_id, when it is opened. 156 users of MovieLens 1M have 98 competitors, since their
+        user_id and item_id, when it is opened. 156 users in MovieLens 1M have 98 competitors, since their
         test item is among them.
     """
     find = partial(_find_file, path=path, name="*.test.negative", layout=ItemLines(listed=True))
@@ -128,7 +132,7 @@ def _mark_nothing(rows: pa.Table) -> list[tuple[pa.Array, Mark]]:
 
 
 def _find_text(path: str, find: Callable[[Finder], TextLog], engine: Any) -> RawLog:
-    """Open text by tasks where they reach it, else as Spark opens it."""
+    """Open text in tasks if possible, else by Spark."""
     try:
         check_path(path)
         find_place(path)
@@ -161,7 +165,10 @@ def _find_file(finder: Finder, path: str, name: str, layout: TextLayout) -> Text
 def _count_mistakes(
     tables: Iterable[pa.Table], mark: Callable[[pa.Table], Any], line: str, where: str
 ) -> tuple[int, Problems]:
-    """Count rows and values that cannot be used; values of a bad line are not checked."""
+    """Count rows and unusable values.
+
+    In a bad line, values are not checked.
+    """
     n, problems = 0, Problems(where, where)
     for rows in tables:
         is_good = ~np.asarray(rows.column(BAD_LINE).is_valid())
@@ -211,7 +218,7 @@ def _is_whole(number: Floats) -> Bools:
 
 
 def _read_numbers(rows: pa.Table, name: str) -> Floats:
-    """Return a column as float64, NaN where a text is no number."""
+    """Return a column as float64, NaN for other texts."""
     number = parse_numbers(combine_column(rows.column(name)), name, name)
     return np.asarray(pc.fill_null(number, np.nan), np.float64)
 

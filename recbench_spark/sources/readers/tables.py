@@ -1,4 +1,7 @@
-"""Tables that Spark alone reads: of a catalog, of some features of Delta, and on Hadoop's storage."""
+"""Read tables which Spark alone reads.
+
+They are in a catalog, have some Delta features, or lie on Hadoop's storage.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,19 @@ from recbench_spark.storage.warehouse import share_access
 
 
 def prepare_session(spark: SparkSession, path: str) -> bool:
-    """Let a session reach the storage of a path, and return whether U+FFFD is a letter in its text."""
+    """Let a session reach a path's storage.
+
+    The result says whether U+FFFD is a letter in its text.
+    """
     if is_object_storage(path):
         share_access(spark, path)
     return read_setting(spark, REPLACEMENT) == "keep"
 
 
 def open_table(spark: SparkSession, path: str, options: Options | None = None) -> DataFrame:
-    """Open a table of the catalog, Delta, or Parquet; where options are given, rows name their file (FILE).
+    """Open a catalog's table, Delta, or Parquet.
+
+    With options, each row names its file (FILE).
 
     Raises:
         MissingError: there is no such path or table. DataError: it cannot be read.
@@ -44,7 +52,10 @@ def open_table(spark: SparkSession, path: str, options: Options | None = None) -
 
 
 def open_reader(spark: SparkSession, path: str, options: Options | None = None) -> DataFrameReader:
-    """Return a reader with options; for a Delta table it reads the version whose identity was recorded."""
+    """Return a reader with options.
+
+    A Delta table is read in the version whose identity was recorded.
+    """
     settings, version = dict(options or {}), find_version(path, options)
     if version is not None:
         settings = {

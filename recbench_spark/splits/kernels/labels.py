@@ -1,6 +1,7 @@
-"""Labels of held-out rows: one code per row, from its place, its hash or its time.
+"""Label held-out rows by place, hash or time.
 
-Axis r: rows. `positions` and `hashing` compute the inputs of a label; this module has the rules.
+Each row gets one code. Axis r: rows. `positions` and `hashing` compute a label's inputs; this module has
+the rules.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ Hashes = npt.NDArray[np.uint64]
 
 NAMES = ("train", "given", "valid", "later", "test")
 """`given`: a row of a held-out user (or item) that the model gets at evaluation and not in training.
-`later`: a row after the test period, which is neither trained on nor tested."""
+`later`: a row after the test period, which is neither trained on nor tested.
+"""
 
 TRAIN, GIVEN, VALID, LATER, TEST = (np.int8(code) for code in range(len(NAMES)))
-"""Codes of NAMES; test rows of several parts have TEST and the codes after it."""
+"""Codes for NAMES; test rows in several parts have TEST and the codes after it."""
 
 
 def count_share(n_r: Ints, ratio: float) -> Ints:
-    """Return floor(ratio n), but at least one row if the ratio is above 0.
+    """Return floor(ratio n), or 1 if that is 0.
+
+    For a ratio of 0 it is 0.
 
     >>> count_share(np.array([1, 10, 30]), 0.1).tolist()
     [1, 1, 3]
@@ -35,14 +39,14 @@ def count_share(n_r: Ints, ratio: float) -> Ints:
 
 
 def by_position(position_r: Ints, n_r: Ints, test_r: Ints, valid_r: Ints, kept: int) -> Codes:
-    """Label test, valid and train by position from the end of the owner's order.
+    """Label rows by position from the owner's last row.
 
     Args:
         position_r: from 1.
-        n_r: rows of the owner.
-        test_r: wanted number of test rows of the owner.
+        n_r: the owner's rows.
+        test_r: wanted number of the owner's test rows.
         valid_r: wanted number of validation rows, before these.
-        kept: number of rows of each owner that stay in train in any case.
+        kept: number of each owner's rows that stay in train in any case.
     """
     test_r = np.minimum(test_r, n_r - kept)
     valid_r = np.minimum(valid_r, n_r - kept - test_r)
@@ -53,7 +57,10 @@ def by_position(position_r: Ints, n_r: Ints, test_r: Ints, valid_r: Ints, kept: 
 
 
 def by_fold(number_r: Ints, folds: int, fold: int, valid: bool) -> Codes:
-    """Label as test if the number modulo `folds` is `fold`; validation is the next fold."""
+    """Label as test if the number modulo `folds` is `fold`.
+
+    The next fold validates.
+    """
     fold_r = np.mod(number_r, folds)
     codes = np.full(len(number_r), TRAIN)
     if valid:
@@ -63,27 +70,30 @@ def by_fold(number_r: Ints, folds: int, fold: int, valid: bool) -> Codes:
 
 
 def by_share(place_r: Floats, train: float, valid: float) -> Codes:
-    """Label each row by a number of its own in [0, 1)."""
+    """Label each row by its own number in [0, 1)."""
     share_r = np.searchsorted([train, train + valid], place_r, side="right")
     codes: Codes = np.array([TRAIN, VALID, TEST])[share_r]
     return codes
 
 
 def by_time(time_r: Ints, valid: int, test: int, later: int) -> Codes:
-    """Label each row by its time, from the starts of validation, test and the later period."""
+    """Label rows by the period in which their time falls.
+
+    Those are validation, test and the later period.
+    """
     period_r = np.searchsorted([valid, test, later], time_r, side="right")
     codes: Codes = np.array([TRAIN, VALID, TEST, LATER])[period_r]
     return codes
 
 
 def by_held_out(codes_r: Codes, place_r: Floats, test: float, valid: float) -> Codes:
-    """Label for strong generalisation: held-out users (or items) are tested on rows that are not given.
+    """Label for strong generalisation.
 
-    All other users only train.
+    Held-out users (or items) are tested on rows not given to the model. All others only train.
 
     Args:
-        codes_r: train marks the rows that would be given of a held-out user.
-        place_r: a number in [0, 1) of the user (or item).
+        codes_r: train marks the rows that a held-out user would be given.
+        place_r: the user's (or item's) number in [0, 1).
         test: share of users whose rows are tested, the first places.
         valid: share of users for validation, the next places.
     """
@@ -92,6 +102,6 @@ def by_held_out(codes_r: Codes, place_r: Floats, test: float, valid: float) -> C
 
 
 def partition_test_rows(codes_r: Codes, card_r: Hashes, parts: int) -> Codes:
-    """Divide test rows among `parts` parts by a hash of their own."""
+    """Divide test rows among `parts` parts by an own hash."""
     card = np.mod(card_r.view(np.int64), parts).astype(np.int8)
     return np.where(codes_r == TEST, TEST + card, codes_r)

@@ -1,4 +1,7 @@
-"""Places of rows in the order of their group, sorted by one combined key where possible."""
+"""Find rows' places in their group's order.
+
+Rows are sorted by one combined key if possible.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,17 @@ from recbench_spark.core.arrays import Ints
 def positions_from_end(
     groups_r: Ints, keys_r: Ints, ties_r: Ints, *, once: bool = False
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the rows in order, with the place of each from the end of its group and the group's size.
+    """Sort rows, and count their places from their group's end.
 
     Args:
-        groups_r: (r,) group of each row, from 0.
-        keys_r: (r,) sort key of each row.
+        groups_r: (r,) each row's group, from 0.
+        keys_r: (r,) each row's sort key.
         ties_r: (r,) second sort key, for equal keys.
         once: true if rows with equal keys share one place, which counts once.
 
     Returns:
-        order_o, the rows in order of (group, key, tie); position_o from 1 and n_o, in that order.
+        order_o, the rows in order of (group, key, tie); position_o from 1, and n_o, the group's size, in
+        that order.
 
     >>> order, position, n = positions_from_end(np.array([0, 1, 0]), np.array([9, 5, 5]), np.zeros(3))
     >>> order.tolist(), position.tolist(), n.tolist()
@@ -39,7 +43,10 @@ def positions_from_end(
 
 
 def number_slots(counts_u: Ints) -> tuple[Ints, Ints]:
-    """Return user position and number within the user, for this number of rows of each user."""
+    """Number rows within users, from each user's number of rows.
+
+    The result is the user's position, and the number within the user.
+    """
     user_r = np.repeat(np.arange(len(counts_u)), counts_u)
     return user_r, np.arange(len(user_r)) - np.repeat(np.cumsum(counts_u) - counts_u, counts_u)
 
@@ -49,8 +56,8 @@ def ascending(
 ) -> Ints:
     """Return the rows in order of (group, key, ties).
 
-    Sorted by one word that holds the group and as many leading bits of the key as fit, which is an
-    order of magnitude faster than three keys; rows with equal words are sorted again.
+    They are sorted by one word with the group and as many leading bits of the key as fit, which is an order
+    of magnitude faster than three keys; rows with equal words are sorted again.
     """
     if not len(groups_r):
         return np.empty(0, np.int64)
@@ -67,10 +74,10 @@ def ascending(
 
 
 def last_per_group(groups_r: Ints, keys_r: Ints) -> tuple[Ints, Ints]:
-    """Return the row of each group with the largest key, and rows that share it with another row.
+    """Return each group's row with the largest key, and ties.
 
     Returns:
-        best_g, in the order of groups; equal_r, all that share the largest with another.
+        best_g, in group order; equal_r, all rows that share the largest key with another one.
 
     >>> best, equal = last_per_group(np.array([7, 7, 8, 8]), np.array([1, 2, 3, 3]))
     >>> best[0].item(), equal.tolist()
@@ -88,7 +95,10 @@ def last_per_group(groups_r: Ints, keys_r: Ints) -> tuple[Ints, Ints]:
 
 
 def mark_repeats(groups_r: Ints, values_r: Ints) -> npt.NDArray[np.bool_]:
-    """Return (r,) true if another row has the same group and value (both below 2^31)."""
+    """Return (r,) true if another row has the same pair.
+
+    A pair is a group and a value, both below 2^31.
+    """
     pair_r = (groups_r << 32) | values_r
     order_r = np.argsort(pair_r)
     repeated = np.empty(len(pair_r), np.bool_)
@@ -99,7 +109,7 @@ def mark_repeats(groups_r: Ints, values_r: Ints) -> npt.NDArray[np.bool_]:
 def _has_equal_neighbour(
     ascending_r: npt.NDArray[np.int64] | npt.NDArray[np.uint64],
 ) -> npt.NDArray[np.bool_]:
-    """Return true if a neighbour in the order has the same value."""
+    """Mark values which equal a neighbour."""
     equal = ascending_r[1:] == ascending_r[:-1]
     alike: npt.NDArray[np.bool_] = np.append(equal, False) | np.insert(equal, 0, False)
     return alike[: len(ascending_r)]

@@ -1,7 +1,8 @@
-"""Prefixes of histories: what is given, tested and no candidate, for each user and each number of ratings.
+"""Divide users' histories into given, tested and hidden rows.
 
-Axes: u users, p rows of the users (user after user, in the order in which they are given), l points of the
-curve, x pairs (user, point) at which a user stands.
+This is done for each user and each number of given ratings. Axes: u users, p rows of the users (user after
+user, in the order in which they are given), l points on the curve, x pairs (user, point) at which a user
+stands.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from recbench_spark.splits.kernels.positions import ascending, number_slots
 
 @dataclass(frozen=True)
 class PrefixRule:
-    """Rule that says which users stand at a point, and which rows are tested there.
+    """The users at each point, and the rows tested there.
 
     Attributes:
         given: the points, ascending; the last one is L.
         test: `common`: rows 1 .. L are neither truth nor candidates at any point, so points differ by what
             is known alone. `rest`: all that is not given is the truth.
         minimum: fewest rows that a user is tested on.
-        users: `fixed`: users with L + minimum rows or more, at every point. `as_long_as`: a user of n rows
-            stands at the points up to min(L, n - minimum).
+        users: `fixed`: users with L + minimum rows or more, at every point. `as_long_as`: a user with n
+            rows stands at the points up to min(L, n - minimum).
     """
 
     given: tuple[int, ...]
@@ -40,7 +41,11 @@ class PrefixRule:
     users: Literal["fixed", "as_long_as"] = "fixed"
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for points that are no ascending whole numbers, and without test rows."""
+        """Check that points are ascending whole numbers, with test rows.
+
+        Raises:
+            ConfigError: they are not.
+        """
         whole = all(isinstance(point, int) and not isinstance(point, bool) for point in self.given)
         if not self.given or not whole or self.given[0] < 1 or any(b <= a for a, b in pairwise(self.given)):
             raise ConfigError(
@@ -53,14 +58,14 @@ class PrefixRule:
 
 @dataclass(frozen=True)
 class PrefixRows:
-    """Rows of all pairs (user, point), as places in the users' rows.
+    """Rows for all pairs (user, point), as places.
 
     Attributes:
-        user_x: the user of each pair.
+        user_x: each pair's user.
         point_x: the number of given ratings.
         given_p: places of the given rows; `given_offsets` (x + 1,) are their bounds.
         truth_p: places of the rows to be ranked, with `truth_offsets`.
-        masked_p: places of the rows that are no candidates, with `masked_offsets`.
+        masked_p: places of rows which are no candidates, with `masked_offsets`.
     """
 
     user_x: Ints
@@ -80,16 +85,17 @@ def order_by_hash(
     draw: int,
     seed: int,
 ) -> Ints:
-    """Return the places of all rows, each user's rows in the order of a hash of (seed, draw, user, item).
+    """Order each user's rows by hash.
 
-    The order of a user depends on raw keys alone: no partitioning and no row order changes it.
+    It is a hash over (seed, draw, user, item), and the result is the rows' places. A user's order depends
+    on raw keys alone: no partitioning and no row order changes it.
 
     Args:
         offsets: (u + 1,) bounds of the users' rows.
         user_keys_u: keys of the users.
         item_keys_p: keys of the items, each once for a user.
         draw: number of the draw.
-        seed: of all draws.
+        seed: for all draws.
     """
     user_p = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     hashes_p = start(len(item_keys_p))
@@ -101,7 +107,10 @@ def order_by_hash(
 
 
 def count_points(offsets: Ints, rule: PrefixRule) -> Ints:
-    """Return the number of points at which each user stands, from the first on, (u,)."""
+    """Count the points at which each user stands, (u,).
+
+    They are the first ones.
+    """
     room_u = np.diff(offsets) - rule.minimum
     if rule.users == "fixed":
         return np.where(room_u >= rule.given[-1], len(rule.given), 0)
@@ -109,7 +118,7 @@ def count_points(offsets: Ints, rule: PrefixRule) -> Ints:
 
 
 def make_prefixes(offsets: Ints, rule: PrefixRule, points: Sequence[int] | None = None) -> PrefixRows:
-    """Return the rows of all pairs, user after user and point after point.
+    """Return the rows for all pairs, by user and point.
 
     Args:
         offsets: (u + 1,) bounds of the users' rows.
@@ -135,7 +144,7 @@ def make_prefixes(offsets: Ints, rule: PrefixRule, points: Sequence[int] | None 
 
 
 def list_ranges(first_x: Ints, end_x: Ints) -> tuple[Ints, Ints]:
-    """Return the bounds and the whole numbers of all ranges, one after another."""
+    """Return all ranges one after another: bounds and numbers."""
     offsets = np.concatenate([[0], np.cumsum(end_x - first_x)]).astype(np.int64)
     numbers = np.empty(offsets[-1], np.int64)
     _fill_ranges(first_x.astype(np.int64), offsets, numbers)
