@@ -60,7 +60,7 @@ def test_a_module_of_models_is_found_by_its_name() -> None:
 
 
 def test_one_kind_is_of_one_class() -> None:
-    with pytest.raises(TypeError, match=r"kind 'popular' is taken by recbench_spark\.config\.models"):
+    with pytest.raises(TypeError, match=r"kind 'popular' is taken by recbench_spark\.models\.settings"):
 
         class Second(ModelConfig):
             behaviour: ClassVar[str] = "nowhere:Nothing"

@@ -166,11 +166,11 @@ ANALYSES = {
         lambda _, rows, tasks: compare(rows[0], test_comparisons.PLAN, {}, tasks),
     ),
     "crossings": Analysis(
-        ("curve_crossings._crossing_measure",),
+        ("crossings._crossing_measure",),
         lambda: [test_curve_crossings.make_user_rows(60)[1]],
         lambda _, rows, tasks: find_crossings(rows[0], test_curve_crossings.PLAN, tasks),
     ),
-    "curves": Analysis(("curves.curve_measure",), make_curves, find_curves),
+    "curves": Analysis(("batched.curve_measure",), make_curves, find_curves),
     "flips": Analysis(
         tuple(f"flips._{name}_measure" for name in ("start", "pass", "largest")),
         lambda: [make_rows()],

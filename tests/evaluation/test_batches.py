@@ -216,19 +216,19 @@ def test_a_model_in_process_against_a_slow_oracle(tmp_path: Path) -> None:
 
 MODULES = (
     "engine.measures",
-    "evaluation.batch_schemas",
-    "evaluation.ranking_counts",
-    "evaluation.ranking.request",
-    "evaluation.ranking.batches",
-    "evaluation.ranking.given",
-    "evaluation.metrics.beyond_accuracy",
-    "evaluation.metrics.accuracy",
-    "evaluation.metrics.pairs",
-    "evaluation.batched.run_measures",
+    "ranking.batch_schemas",
+    "metrics.ranking_counts",
+    "ranking.request",
+    "ranking.batches",
+    "ranking.given",
+    "metrics.beyond_accuracy",
+    "metrics.accuracy",
+    "metrics.pairs",
+    "evaluation.run_measures",
 )
 """What lists and scores are evaluated with: without Spark, and without torch."""
 
-OF_MODELS = ("evaluation.ranking.scored", "evaluation.ranking.sources")
+OF_MODELS = ("ranking.scored", "ranking.sources")
 
 
 def test_functions_of_batches_load_no_spark() -> None:
