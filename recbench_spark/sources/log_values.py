@@ -159,13 +159,8 @@ def _count_bytes(path: str) -> int:
 
 
 def _write_aggregates(name: str, distinct: str) -> str:
-<<<<<<< HEAD
-    """Return the SQL of the facts of a column, in the order of `ColumnFacts`."""
-    text = f"""nullif(CAST({quote_sql(name, '"')} AS VARCHAR), '')"""
-=======
     """Return SQL for a column's facts, ordered as in `ColumnFacts`."""
-    text = f"nullif(CAST({_quote(name)} AS VARCHAR), '')"
->>>>>>> pc
+    text = f"""nullif(CAST({quote_sql(name, '"')} AS VARCHAR), '')"""
     number = f"try_cast({text} AS DOUBLE)"
     is_time = f"regexp_matches({text}, '{DATE}')"
     time = f"CASE WHEN {is_time} THEN try_cast({text} AS TIMESTAMP) END"
