@@ -1,4 +1,4 @@
-"""Tables of results: rankings, values of users, metrics, metrics under other definitions."""
+"""Result tables: rankings, user values, metrics, other definitions' metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RANK_COLUMNS = (
     TableColumn("before", array_type(LONG), "Those of the tied ones with a smaller item id.", False),
     TableColumn("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
 )
-"""Columns of a user with the rank of each truth item."""
+"""User columns with each truth item's rank."""
 
 METRICS = Table(
     "metrics",

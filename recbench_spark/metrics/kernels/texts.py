@@ -1,4 +1,4 @@
-"""Texts of the metrics for people who read a number: name in full, formula, edge rule, source."""
+"""Metric texts for readers: full name, formula, edge rule, source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 NO_RELEVANT = "A user without relevant items is left out and counted, or counts 0 (`empty_users: zero`)."
 NO_LIST = "A user with relevant items and no list counts 0 (`users` says who counts)."
 EDGE = f"{NO_RELEVANT} {NO_LIST}"
-"""Edge rules that all metrics of ranks share."""
+"""Edge rules shared by all rank metrics."""
 
 NO_ROWS = "No value without a list."
 NO_BINARY = "No value for outcomes other than 0 and 1, nor where all outcomes are equal."
@@ -17,10 +17,10 @@ YI = "Yi, Chen, Li, Sett and Yan 2013, Predictive model performance: offline and
 
 @dataclass(frozen=True)
 class MetricText:
-    """Texts of one metric.
+    """A metric in words, for people who read its number.
 
     Attributes:
-        title: the name in full.
+        title: the full name.
         formula: how a value is computed, under the default definition.
         edges: what happens where the formula has no value.
         source: the publication, if there is one.
@@ -198,12 +198,12 @@ TEXTS: dict[str, MetricText] = {
         "mean outcome, the base rate", "Mean of the outcomes: a fact of the data.", "No value without rows."
     ),
 }
-"""Texts by the name of the metric, in the order of reports."""
+"""Texts by metric name, in report order."""
 
 
 @dataclass(frozen=True)
 class EstimatorText:
-    """Texts of one estimator: its name in full, what it computes, and its source."""
+    """An estimator in words: full name, what it computes, source."""
 
     title: str
     meaning: str
@@ -273,4 +273,4 @@ ESTIMATOR_TEXTS: dict[str, EstimatorText] = {
         "Jin et al. 2021, On estimating recommendation evaluation metrics under sampling",
     ),
 }
-"""Texts by the name in the column `estimator`, in the order of reports."""
+"""Texts by the name in the column `estimator`, in report order."""
