@@ -1,1 +1,1 @@
-"""One pass over all users for all models, and evaluations of tables that a caller passes."""
+"""Evaluations: all models in one pass, or tables from a caller."""

@@ -25,9 +25,9 @@ def make_measures(
 
     Args:
         plan: metrics, cut-offs, definition, bootstrap.
-        catalogue: what metrics of lists need; None: none are asked for.
+        catalogue: the catalogue for list metrics; None: none are requested.
         evaluation: the benchmark file's section, for a night.
-        estimation: plan for estimates that correct for exposure bias.
+        estimation: plan for estimates which correct exposure bias.
     """
     measures = {"counts": count_measure(plan.definition.threshold)}
     if plan.rank_metrics:

@@ -12,9 +12,10 @@ from recbench_spark.core.strict_settings import Count, Name, Strict, require_day
 
 
 class Gate(Strict):
-    """Bounds a fact in the split's manifest: outside, warn or fail.
+    """Bound on a fact in the split's manifest.
 
-    `part`: the fact's part (`log` for the whole); None: every part with this fact.
+    A fact outside the bound gives a warning, or fails the job. `part`: the fact's part (`log` for the
+    whole); None: every part with this fact.
     """
 
     fact: Name
