@@ -79,10 +79,10 @@ def compare(  # noqa: PLR0913
             with several models; with `warehouse` two or more runs, each a run id, MODEL or MODEL@NIGHT, or
             a dict of names and these.
         truth: the held-out items, as in `evaluate`.
-        baseline: name of the model with which all others are compared; None: the last one.
-        metrics: metrics with a value for each user; None: all which every model has.
-        k: cut-offs, None for the whole ranking; None: all which every model has.
-        part: part of the split; None: all which every model has.
+        baseline: name of the model to compare all others with; None: the last one.
+        metrics: metrics with a value for each user; None: all common ones.
+        k: cut-offs, None for the whole ranking; None: all common ones.
+        part: part of the split; None: all common ones.
         minimum: the smallest difference that matters, for the verdicts.
         bootstrap: replicates, level and seed for bootstrap and randomisation test.
         slices: a table with user_id and label columns; differences are also given for each label.
@@ -132,7 +132,7 @@ class ComparisonRequest:
     whole: frozenset[str] = frozenset()
 
     def make_options(self) -> dict[str, Any]:
-        """Return options for `evaluate` which give these numbers."""
+        """Return options by which `evaluate` gives these numbers."""
         options: dict[str, Any] = {}
         if self.metrics is not None:
             options["metrics"] = self.metrics
@@ -353,7 +353,10 @@ def _sort_rows(rows: pa.Table, plan: ComparisonPlan) -> pa.Table:
 
 
 def _name_family(rows: pa.Table, baseline: str) -> str:
-    """Describe the tests in each part which adjust p-values together."""
+    """Describe the family of tests with jointly adjusted p-values.
+
+    Each part has its own family.
+    """
     listed = rows.to_pylist()
     texts = []
     for part in dict.fromkeys(row["part"] for row in listed):

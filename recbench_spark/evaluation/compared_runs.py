@@ -438,7 +438,7 @@ def list_figures(
     Checks tell what is left out. The values in `runs` are restricted to the compared parts.
 
     Raises:
-        ConfigError: a metric which a run lacks, or has under another definition; no part in common.
+        ConfigError: a metric missing in a run, or under another definition there; no part in common.
     """
     checks = _restrict_parts(runs, part)
     known = [run.definitions for run in runs]

@@ -99,7 +99,7 @@ def evaluate(  # noqa: PLR0913
 
     Raises:
         ConfigError: not exactly one of lists, scores, embeddings; unknown metric or axis; k below 1; Spark
-            frames beside other tables; an engine which cannot read the tables.
+            frames beside other tables; an engine unable to read the tables.
         SchemaError: a column is missing, or its type holds no ids (`core.ids`).
         DataError: NULL, NaN or unusable values, with their number; two tables have no ids in common.
     """

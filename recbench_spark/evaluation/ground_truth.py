@@ -106,7 +106,7 @@ def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[I
 
 
 def count_common_pairs(truth: InteractionPairs, trained: InteractionPairs, items: int) -> int:
-    """Count truth pairs which are training pairs.
+    """Count truth pairs found in training.
 
     Both number the same users and items.
     """

@@ -5,7 +5,7 @@ List metrics come as one pandas frame.
     from recbench_spark import evaluate_frames
     evaluate_frames(truth, lists, k=(1, 3, 10))
 
-A frame is any table which exports its columns as Arrow: pandas, polars, pyarrow, DuckDB. Column, metric and
+A frame is any table exporting its columns as Arrow: pandas, polars, pyarrow, DuckDB. Column, metric and
 model names are those of `recbench_spark.evaluate`, and so are the numbers, bit for bit.
 """
 

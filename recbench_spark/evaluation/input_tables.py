@@ -69,7 +69,10 @@ class RunPlace:
         return isinstance(self.engine, LocalEngine) and self.engine.cores == 1
 
     def hold(self, rows: TaskRows) -> TaskRows:
-        """Return rows which this process computes once; others unchanged."""
+        """Return rows for repeated reading: computed once in this process.
+
+        Other runners' rows stay unchanged.
+        """
         if not self.is_here:
             return rows
         return Blocks(
@@ -213,7 +216,7 @@ def deal_tables(place: RunPlace, tables: CheckedTables) -> TaskRows:
 
 
 VALUE_TYPES = {"rank": pa.int64(), "vector": pa.list_(pa.float32())}
-"""Types for columns which are neither ids nor float64."""
+"""Types for columns other than ids and float64."""
 
 
 def _list_columns(number: int, table: CheckedInput) -> dict[str, str]:

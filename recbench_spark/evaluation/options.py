@@ -20,7 +20,7 @@ ENGINES = ("auto", "local", "spark")
 SIMILARITIES = ("dot", "cosine")
 
 KINDS = ("lists", "scores", "embeddings", "predictions")
-"""System outputs which can be evaluated."""
+"""System outputs to evaluate."""
 
 PAIR_COLUMNS = ("user_id", "item_id")
 
@@ -31,7 +31,7 @@ TABLE_COLUMNS = {
     "item embeddings": ("item_id", "vector"),
     "pairs": ("query_id", "item_id"),
 }
-"""Required columns for tables which need others than PAIR_COLUMNS."""
+"""Required columns for tables with others than PAIR_COLUMNS."""
 
 
 def table_columns(name: str) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def make_bootstrap(value: Bootstrap | Mapping[str, Any] | int | None, where: str
         where: the number's name in errors.
 
     Raises:
-        ConfigError: anything else, or a setting which `Bootstrap` does not allow.
+        ConfigError: anything else, or a setting forbidden by `Bootstrap`.
     """
     if value is None or value is True:
         return Bootstrap()
@@ -165,7 +165,7 @@ def make_draw(value: CandidateDraw | Mapping[str, Any] | None) -> CandidateDraw 
     Keys and values are checked like those in a benchmark file.
 
     Raises:
-        ConfigError: anything else, or a setting which `Draw` does not allow.
+        ConfigError: anything else, or a setting forbidden by `CandidateDraw`.
     """
     if value is None or isinstance(value, CandidateDraw):
         return value

@@ -68,7 +68,7 @@ class EvaluationPlan:
         return self.definition.candidates if self.kind == "embeddings" else None
 
     def name_limits(self, train: Any, candidates: Any) -> dict[str, Any]:
-        """Return the tables which decide candidates or popularity.
+        """Return the tables deciding candidates or popularity.
 
         Their keys say what they decide.
         """

@@ -27,7 +27,7 @@ def make_measures(
         plan: metrics, cut-offs, definition, bootstrap.
         catalogue: the catalogue for list metrics; None: none are requested.
         evaluation: the benchmark file's section, for a night.
-        estimation: plan for estimates which correct exposure bias.
+        estimation: plan for estimates corrected for exposure bias.
     """
     measures = {"counts": count_measure(plan.definition.threshold)}
     if plan.rank_metrics:

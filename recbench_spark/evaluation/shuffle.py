@@ -37,8 +37,7 @@ PAIRS_PER_TASK = 1 << 12
 """Fewest (user, model) pairs in a task, where there are fewer tasks than the runner would make."""
 
 TASK_BYTES = 1 << 27
-"""Bytes of users, with their vectors and lists, which a task should hold; it takes several times as much.
-"""
+"""A task's bytes for users, with their vectors and lists; it takes several times as much."""
 
 USER_BYTES, LIST_BYTES = 1 << 11, 1 << 12
 """A user's estimated bytes: the row, and one model's list."""
@@ -122,7 +121,7 @@ def _bytes_per_user(member: Member) -> int:
 
 
 def list_sides(inputs: PassInputs, request: RankingRequest) -> list[Side]:
-    """List the tables which tasks need about their users.
+    """List the tables needed by tasks about their users.
 
     They are users, candidates, and what models know about them.
     """

@@ -3,7 +3,7 @@
 A task takes one model after the other, without Spark. It holds its users once, and the models' vectors (or
 lists) about them. The item side (mapped) and the rankings are held for one model at a time. The task writes
 user rows to Parquet files and returns sums. A failing model leaves one row with its error and no other row.
-If it is the only model, it raises, so a runner which repeats tasks tries again.
+If it is the only model, it raises, so a runner that repeats tasks tries again.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def deal_results(
 ) -> Iterator[Block]:
     """Evaluate all models on a task's users; send the sums on.
 
-    They go to the tasks which finish them.
+    Other tasks finish them.
     """
     for task_sides in sides:
         yield from pack_sums(run_task(work, device, task_sides), work.measures, tasks)
@@ -236,7 +236,7 @@ def rank_users(
 
 
 def _ranking_columns(member: Member, users: pa.Table) -> list[str]:
-    """Return the user columns which a model needs.
+    """Return the user columns needed by a model.
 
     Other systems' lists need no candidates.
     """

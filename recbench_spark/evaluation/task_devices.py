@@ -28,7 +28,7 @@ def choose_device(engine: Engine) -> Callable[[], str]:
 
 
 def find_task_device(share: float = 1.0) -> str:
-    """Return the GPU which Spark assigned to this task, else CPU."""
+    """Return this task's GPU as assigned by Spark, else CPU."""
     from pyspark import TaskContext  # noqa: PLC0415
 
     context = TaskContext.get()

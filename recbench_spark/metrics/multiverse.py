@@ -45,7 +45,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def metric_definitions(metric: str, base: Definition) -> list[Definition]:
-    """List every combination of choices which changes this metric.
+    """List every combination of choices behind a metric.
 
     >>> len(metric_definitions("hit", Definition())), len(metric_definitions("ndcg", Definition()))
     (16, 288)

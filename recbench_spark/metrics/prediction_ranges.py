@@ -1,4 +1,4 @@
-"""Statistics which need all predictions in order.
+"""Statistics from all predictions in order.
 
 They are AUC, partial AUC and the edges of equal-mass bins. The predictions are dealt once by range, and a
 task holds one range. In each pass a task returns whole numbers, so no result depends on how many ranges
@@ -79,7 +79,7 @@ def deal_ranges(tables: Iterable[pa.Table], cuts: Floats) -> Iterator[Block]:
 
 
 def run_ranges(rows: TaskRows, select: Callable[[pa.Table], pa.Table]) -> RangeRunner:
-    """Return a function which runs measures on the tasks' ranges.
+    """Return a function to run measures on the tasks' ranges.
 
     Args:
         rows: dealt by `deal_ranges`.

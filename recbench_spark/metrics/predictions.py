@@ -204,7 +204,7 @@ def value_rows(
 
 
 MAX_SLICES = 100
-"""Most values in a column which slices predictions: each adds all rows of metrics once more."""
+"""Most values in a column that slices predictions: each adds all rows of metrics once more."""
 
 
 def label_slice(rows: Sequence[MetricRow], column: str, label: str) -> list[MetricRow]:
@@ -326,7 +326,7 @@ class PredictionTotals:
     def _bins(self, index: int, names: Sequence[str]) -> tuple[Floats, Floats]:
         """Return bin sums, (bins, s) and (b, bins, s).
 
-        Sums which bins do not have are NaN.
+        Sums not kept for bins are NaN.
         """
         by_part: list[Floats] = []
         for part in self._part(index):

@@ -132,14 +132,14 @@ NO_ROWS = "lists without rows"
 """Name of the check for lists or scores without any row."""
 
 TRUTH_IN_TRAIN = "truth rows that are training rows"
-"""Name of the check counting truth pairs which are training rows too."""
+"""Name of the check counting truth pairs found in training, too."""
 
 
 def truth_in_train_check(known: int, pairs: int, *, masked: bool) -> Check:
-    """Make the check on truth rows which are training rows.
+    """Make the check on truth rows repeated from training.
 
     Args:
-        known: truth pairs which are training pairs.
+        known: truth pairs found in training.
         pairs: truth pairs.
         masked: training items are no candidates.
     """
@@ -207,7 +207,7 @@ def finish_row_checks(
     Args:
         checks: on the rows of lists or scores.
         definition: treatment of duplicates.
-        training_rows: list rows which the training part holds as well; None: not counted.
+        training_rows: list rows found in training, too; None: not counted.
 
     Raises:
         DataError: a check counts duplicates, and the definition allows none.

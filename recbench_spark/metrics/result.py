@@ -50,9 +50,9 @@ class Result:
         rankings: one row per user (`schemas.RANKINGS`), as a Spark frame or an Arrow table; None for
             predictions.
         checks: checks on inputs and rankings.
-        kept: frames which Spark caches.
+        kept: frames cached by Spark.
         truth: for predictions, a hash of the outcomes.
-        limits: the tables which decide candidates or popularity, by name (`EvaluationPlan.name_limits`).
+        limits: the tables deciding candidates or popularity, by name (`EvaluationPlan.name_limits`).
     """
 
     metrics: Any
@@ -155,8 +155,8 @@ class Result:
 class ShownTable:
     """Wraps an Arrow table and adds `show` from Spark frames.
 
-    All other attributes are those of the table. Functions which accept only a `pyarrow.Table` need the
-    attribute `table`, or `pyarrow.table(this)`.
+    All other attributes are those of the table. A function for a `pyarrow.Table` alone needs the attribute
+    `table`, or `pyarrow.table(this)`.
     """
 
     def __init__(self, table: pa.Table, notes: Sequence[str] = ()) -> None:

@@ -157,7 +157,7 @@ RANKING_COUNTS = pa.schema(
     }
 )
 """One row per task and part: counts of users, users without output, users without relevant items, truth
-items, and truth items which are unranked or tied."""
+items, and unranked or tied truth items."""
 
 _SPARK = {pa.string(): "STRING", pa.int32(): "INT", pa.int64(): "LONG", pa.float64(): "DOUBLE"}
 

@@ -8,7 +8,7 @@ from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import ConfigError
 
 USER_CANDIDATES = ("rated", "given", "uniform", "popularity")
-"""Candidate modes which give each user own candidates."""
+"""Candidate modes with own candidates for each user."""
 
 
 @dataclass(frozen=True)

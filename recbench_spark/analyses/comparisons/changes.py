@@ -238,7 +238,7 @@ def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
 
 
 def activity_label(relevant: Ints) -> npt.NDArray[Any]:
-    """Name ranges which double: 0, 1, 2-3, 4-7 ...
+    """Name doubling ranges: 0, 1, 2-3, 4-7 ...
 
     They hold numbers of relevant items.
     """

@@ -63,11 +63,11 @@ class Comparison:
     Attributes:
         differences: a row for each model, part, metric and cut-off: values, difference, interval, p-values,
             `p_holm` over the family, users who win, tie and lose, users of one side, and `detectable`: the
-            true difference which such a test shows four times in five.
+            true difference shown by such a test four times in five.
         slices: the same differences by user slices (`local_comparisons.OUTCOMES`).
         family: the tests over which `p_holm` is adjusted, in words.
         checks: facts about the inputs, such as users of one side alone.
-        baseline: the model with which all others are compared.
+        baseline: all other models are compared with this one.
         lower: metrics best when small.
         settings: level, replicates, seed and the smallest difference that matters.
     """

@@ -302,7 +302,7 @@ def _add_earlier_looks(results: pa.Table, earlier: EarlierLooks) -> pa.Table:
 
 
 def adjust_families(results: pa.Table, plan: ComparisonPlan) -> pa.Table:
-    """Add columns which need all results of a kind and part.
+    """Add columns computed from all results of a kind and part.
 
     These are models^2 x metrics x cut-offs rows.
     """

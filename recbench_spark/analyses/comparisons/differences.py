@@ -56,8 +56,8 @@ class ComparisonPlan:
     """Runs, groups, metrics, cut-offs and test settings to compare by.
 
     Attributes:
-        baselines: (part, metric, k) -> index in `runs` of the model with which all others are compared.
-        scales: metric -> power of two which brings its values below 1, for metrics exceeding 1.
+        baselines: (part, metric, k) -> index in `runs`; all other models are compared with this one.
+        scales: metric -> power of two to bring its values below 1, for metrics exceeding 1.
         lower: metrics best when small.
         numbers: for models and nights with several runs, the numbers that count. `runs` has one of these
             runs.

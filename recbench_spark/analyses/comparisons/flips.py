@@ -1,4 +1,4 @@
-"""Smallest sets of items or users which decide a verdict.
+"""Smallest sets of items or users that decide a verdict.
 
 Without the set, the order of two models reverses. A truth item's contribution to an additive metric is
 rounded to 2^-30. Contributions are added up by item, or by user, for each run; as whole numbers they have

@@ -172,7 +172,7 @@ def _name_labels(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _relevant_range(n: float) -> str:
-    """Return a range which doubles: 1, 2-3, 4-7 ...
+    """Return a doubling range: 1, 2-3, 4-7 ...
 
     Empty without relevant items.
     """

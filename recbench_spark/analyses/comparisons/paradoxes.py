@@ -54,7 +54,7 @@ class ParadoxPlan:
         ks: cut-offs in the results, None for the whole ranking.
         by: slice keys.
         parts: held-out parts.
-        against: index in `runs` of the model with which all others are compared; None: all pairs.
+        against: index in `runs`; all other models are compared with this one. None: all pairs.
         lower: metrics best when small.
     """
 

@@ -38,11 +38,11 @@ class Gate(Strict):
 class Comparisons(Strict):
     """Settings for tests between models, and between nights.
 
-    `baseline`: the model with which all others are compared; None: the best other one, by metric.
-    `baseline_night`: a night with which every later one is compared, beside the night before.
-    `minimum_difference`: the smallest difference that matters. `planned_users`: the number of differences
-    after which the interval over all nights is narrowest; choose it before looking at results. `metrics`,
-    `k`: None takes all with a value per user.
+    `baseline`: all other models are compared with this one; None: the best other one, by metric.
+    `baseline_night`: every later night is compared with it, beside the night before. `minimum_difference`:
+    the smallest difference that matters. `planned_users`: the number of differences after which the
+    interval over all nights is narrowest; choose it before looking at results. `metrics`, `k`: None takes
+    all with a value per user.
     """
 
     baseline: Name | None = None
@@ -61,7 +61,7 @@ class Comparisons(Strict):
 
 
 class Regression(Strict):
-    """A metric's fall which ends the job with exit code 4.
+    """A falling metric that ends the job with exit code 4.
 
     It falls against an earlier night. `k`: None is the whole ranking. `against`: the model's previous
     night, or `comparisons.baseline_night`. `certain`: count only falls whose interval excludes 0.
@@ -87,7 +87,7 @@ class Paradoxes(Strict):
     strata; None: `stratum` if `evaluation.exposure` is set, else `popularity`. `metrics` (rank metrics
     only), `k` (null: the whole ranking), `parts`: None takes all measured ones. `against`: all pairs of
     models, or each model with the best one, or with `comparisons.baseline`. `flips`: also find the smallest
-    set of items, or of users, whose removal reverses a verdict, for metrics which are sums over items;
+    set of items, or of users, whose removal reverses a verdict, for metrics that are sums over items;
     `flips_against` names the other models.
     """
 

@@ -133,7 +133,7 @@ class CurvePlan:
         definitions: metric -> definition string in its rows.
         draws: orders by hash; 0: by time.
         seed: for these orders.
-        curve: definition axis which says points, order, test and users.
+        curve: definition axis for points, order, test and users.
     """
 
     request: CurveRequest

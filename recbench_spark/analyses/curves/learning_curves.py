@@ -2,7 +2,7 @@
 
 Prefixes are folded in, ranked and measured, without Spark. A user's row (items and ratings in the order
 given) comes in once. Vectors for prefixes are made here, and never leave. A batch holds some users' pairs
-(user, point): their vectors, and their lists of truth and of items which are no candidates.
+(user, point): their vectors, and their lists with truth and excluded items.
 
 Axes: u users, p rows of the users, x pairs (user, point), l points, c cut-offs.
 """
@@ -94,10 +94,10 @@ class CurveRequest:
     device: str = WHOLE_ROWS
 
     def __post_init__(self) -> None:
-        """Refuse candidates which prefixes cannot have.
+        """Refuse candidate modes unfit for prefixes.
 
         Raises:
-            ConfigError: the definition has such candidates.
+            ConfigError: the definition has such a mode.
         """
         if self.definition.candidates not in MODES:
             raise ConfigError(
@@ -114,7 +114,7 @@ def measure_prefixes(
 
     Args:
         scorer: the model.
-        folder: makes vectors from prefixes; None for a model which scores by history or by item alone.
+        folder: makes vectors from prefixes; None for models scoring by history or by item alone.
         users: all rows of each user.
         request: points, metrics and definition.
     """
@@ -161,7 +161,7 @@ def rank_prefixes(
 
 
 def cut_batches(users: CurveUsers, rule: PrefixRule) -> Iterator[tuple[int, int]]:
-    """Yield user ranges which keep a batch within its limits.
+    """Yield user ranges small enough for a batch.
 
     Each has at least one user.
     """

@@ -34,7 +34,7 @@ FAR_STANDARD_ERRORS = 4.0
 
 @dataclass(frozen=True)
 class PolicyPlan:
-    """Settings for tasks which read rounds: reward, propensity, pi_e.
+    """Settings for tasks reading rounds: reward, propensity, pi_e.
 
     Attributes:
         settings: bounds on weights.

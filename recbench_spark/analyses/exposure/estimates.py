@@ -212,7 +212,7 @@ class Policy:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Columns which join rounds with the table."""
+        """Columns joining rounds with the table."""
         return () if self.table is None else tuple(self.table.column_names[:-1])
 
     def add_chances(self, rows: pa.Table) -> pa.Table:

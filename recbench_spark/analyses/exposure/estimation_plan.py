@@ -121,7 +121,7 @@ class EstimationPlan:
         return settings_by_estimator.get(estimator, [exposed])
 
     def scalings(self, estimator: str, metric: str, part: str) -> tuple[float, float]:
-        """Return powers of two which scale both ratio parts.
+        """Return powers of two to scale both ratio parts.
 
         They bring both near to 2^10 (see `ratios.scaling`).
         """

@@ -181,7 +181,7 @@ def _kernel_settings(exposure: Exposure) -> EstimatorSettings:
 
 
 def list_findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]:
-    """Return checks which need no estimated value."""
+    """Return checks independent from estimated values."""
     return [
         *check_unknown_items(context),
         *(check for part in plan.parts for check in weight_checks(part, plan, context)),

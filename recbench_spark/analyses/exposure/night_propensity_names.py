@@ -42,8 +42,7 @@ class ExposureLog:
 def method_name(store: FileTables, settings: Propensities) -> str:
     """Return the value for the column `method`.
 
-    It has the settings, and a hash of the tables which they name. The hash includes the revision of a
-    method which reads tables.
+    It has the settings, and a hash of their tables. A method reading tables adds its revision to the hash.
     """
     paths = [settings.path, settings.item_features, settings.user_features]
     identities: list[Any] = [choose_identity(store)(path) for path in paths if path]

@@ -72,7 +72,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some users under one definition, with quantities which metrics share.
+    """Some users under one definition, with metrics' shared quantities.
 
     Each is computed at its first use.
     """

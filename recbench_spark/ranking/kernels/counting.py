@@ -20,8 +20,8 @@ than it has proven, so the counts do not depend on how the product was computed.
 Source for the bound: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq. 3.5:
 |fl(x'y) - x'y| <= gamma_n |x|'|y| with gamma_n = n u / (1 - n u), in any order of summation.
 
-Torch takes two seconds to load. Only functions which multiply tiles with it import it; small jobs and jobs
-in one process save this time.
+Torch takes two seconds to load. Only functions multiplying tiles with it import it; small jobs and jobs in
+one process save this time.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ whose product q_u'q_i is exact in 32 bits, on any hardware. With P = q_u'q_i + r
     |s - a c P| <= |e_u| |w_i| + |a q_u| |e_i| + a c / 2 <= |e_u| L + (|u| + |e_u|) e + a c / 2 = E
 
 where L and e are the tile's largest |w_i| and |e_i| (triangle and Cauchy-Schwarz inequalities; the errors
-are measured, not assumed). P decides where it differs from s_p / (a c) by more than E / (a c); the function
-which defines the score scores the rest in float64. A user is done if all open positives have s_p > |u| L +
-B, with B the largest bias from this tile on.
+are measured, not assumed). P decides where it differs from s_p / (a c) by more than E / (a c); the rest is
+scored in float64 by the score's definition. A user is done if all open positives have s_p > |u| L + B, with
+B the largest bias from this tile on.
 
 Source: items by length as in C. Teflioudi, R. Gemulla, O. Mykytiuk 2015, "LEMP: fast retrieval of large
 entries in a matrix product" (length-based pruning); whole numbers bounding a product as in H. Li et al.

@@ -1,10 +1,10 @@
 """Equal counts on a GPU (any torch device), and device choice.
 
 Products, comparisons and counts run on the device with the bounds in `counting`. Undecided pairs come back
-to the CPU, where the function which defines the score scores them in float64. So the counts equal those of
-the CPU, bit for bit. Tests need no GPU: "cpu" is a torch device too. Up to a cut-off, without lists, a GPU
+to the CPU, where they are scored in float64 by the score's definition. So the counts equal those of the
+CPU, bit for bit. Tests need no GPU: "cpu" is a torch device too. Up to a cut-off, without lists, a GPU
 counts by the kernels in `fused`. Copies to the device overlap with work on it (`memory.prefetch`). Free
-memory decides how many users are in a block; a block which does not fit is halved.
+memory decides how many users are in a block; too large ones are halved.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def count_products(
 ) -> tuple[Ints, Floats] | None:
     """Count all tiles on `device` into `prepared.tally`.
 
-    Users are in blocks; a block which does not fit into the device's memory is halved. Returns the first K
-    if `top_k` is set.
+    Users are in blocks; blocks too large for the device's memory are halved. Returns the first K if `top_k`
+    is set.
     """
     users, device = len(prepared.pairing.length_u), torch.device(device)
     tops = _no_lists(users, settings.top_k)
@@ -100,7 +100,10 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
 
 
 class _CountMethod(NamedTuple):
-    """Functions which load and count user blocks, and block size."""
+    """Functions to load and count a block of users.
+
+    `users`: how many are in a block.
+    """
 
     make: Callable[[Ints], Any]
     scan: Callable[[Ints, Any], None]

@@ -13,7 +13,7 @@ positives, and decided rows leave no holes. Items are in tiles by falling length
        memory, only two numbers per row;
     3. products with masked items and with the user's positives are computed again, pair by pair, and
        subtracted from the counts: they are whole numbers, so exactly what was added;
-    4. a second kernel writes down the undecided pairs in rows which are still open. Their number is
+    4. a second kernel writes down the undecided pairs in rows still open. Their number is
        known from the counts, so the buffer has the right size and cannot overflow;
     5. these pairs are scored in float64 in index order: products of float32 are exact in float64, so
        the sums have the bits of `products.exact_score`, with or without fused multiply-add.
@@ -78,8 +78,8 @@ _ROUNDING = 2.0**-19  # of |u| L + |b|: as in `cutoff`, and the same for the bia
 def try_kernels(device: torch.device) -> str:
     """Return why the kernels fail on this device.
 
-    Empty: they work. They are compiled on first use, for hardware which may be new to them: they count a
-    small world with counts known from the CPU. Checked once per process.
+    Empty: they work. They are compiled on first use, perhaps for new hardware: they count a small world
+    with counts known from the CPU. Checked once per process.
     """
     draws = np.random.default_rng(0)
     products = make_products(draws.integers(-9, 10, (300, 40)).astype(np.float32), np.arange(300) % 5 / 4)
@@ -303,7 +303,7 @@ class DeviceItems(NamedTuple):
 
     @property
     def block(self) -> int:
-        """Items which a program of the counting kernel takes at once.
+        """Items counted at once by a program of the counting kernel.
 
         Tiles have whole blocks.
         """
@@ -553,7 +553,7 @@ def _whole(limit_r: torch.Tensor) -> torch.Tensor:
 
 
 def _sides(rows: _Rows, block: DeviceBlock, items: DeviceItems) -> tuple[torch.Tensor, ...]:
-    """Return the arguments which every kernel reads first."""
+    """Return the first arguments of every kernel."""
     return (block.rows_ud, items.rows_td, items.share_t, rows.user_r, rows.one_r, rows.low_r, rows.high_r)
 
 

@@ -19,7 +19,7 @@ class Rankings:
         relevance: float64 (p,), each truth item's grade, relevant or not.
         above: int64 (p,), candidates with a strictly higher score; -1: the item is not ranked.
         tied: int64 (p,), other candidates with exactly the same score, truth items included.
-        before: int64 (p,), tied candidates which come first by item id, or by hash under `ties=hashed`.
+        before: int64 (p,), tied candidates coming first by item id, or by hash under `ties=hashed`.
         length: int64 (u,), ranked candidates; 0: the system gave this user no output.
     """
 

@@ -304,8 +304,8 @@ class NeighbourScorer:
     def knows(self, users: UserBlock) -> Bools:
         """Mark users whom the model can rank, (u,).
 
-        Without biases these are users with an item in their history which has neighbours. All scores of
-        other users are 0, and would be ordered by item id.
+        Without biases these are users with neighbours of an item in their history. All scores of other
+        users are 0, and would be ordered by item id.
         """
         if self.bias_i.any():
             return np.ones(len(users.keys_u), np.bool_)

@@ -70,9 +70,9 @@ class Flip:
         removed, total: the removed sum and the whole sum, in the verdict's direction.
 
     Contributions must be additive: the difference between two models is their sum, or their sum divided by
-    a number which removal does not change (hits, DCG, or quotients with fixed denominators) or keeps
-    positive (a mean over users). They are rounded to 2^-30 and added as whole numbers. Taking the largest
-    first is optimal: no other equally large set removes more.
+    a number. Removal must not change this number (hits, DCG, or quotients with fixed denominators) or must
+    keep it positive (a mean over users). They are rounded to 2^-30 and added as whole numbers. Taking the
+    largest first is optimal: no other equally large set removes more.
     """
 
     count: int

@@ -379,7 +379,7 @@ def practical_verdict(low: float, high: float, minimum: float) -> str:
 
 
 def minimum_detectable(error: float, level: float = 0.95, power: float = 0.8) -> float:
-    """Return the true difference which such a test shows.
+    """Return the smallest true difference shown by such a test.
 
     error: the test's standard error; power: the chance to show it.
     """
@@ -446,7 +446,7 @@ def sequence_interval(
 
 
 def sequence_rho(planned: int, alpha: float) -> float:
-    """Return the rho which is narrowest near n = planned.
+    """Return the rho for the narrowest interval near n = planned.
 
     It is sqrt((-2 ln a + ln(1 - 2 ln a)) / n).
     """

@@ -124,8 +124,8 @@ def find_crossing(
     """Find where two mean curves cross, with an interval.
 
     It comes from bootstrap replicates of the curves. The interval's ends are places in replicates, rounded
-    outwards (Efron and Tibshirani 1993, section 13.3). All replicates keep the systems' order which is best
-    on all users.
+    outwards (Efron and Tibshirani 1993, section 13.3). All replicates keep the systems in the best order
+    for all users.
     """
     switch = find_switch(first_l, second_l, given)
     pair = (second_bl, first_bl) if switch.swapped else (first_bl, second_bl)
@@ -205,7 +205,7 @@ def choose_switch(values: Mapping[str, Floats], given: Sequence[int]) -> tuple[s
         given: the points.
 
     Returns:
-        The system which comes first, the one which follows, and the place.
+        The first system, the second one, and the place.
     """
     return choose_pair(
         {name: mean_and_error(moments(values_ul))[0] for name, values_ul in values.items()}, given

@@ -67,14 +67,14 @@ WEIGHTED = ("ips", "clipped_ips", "snips_user", "snips_global")
 POOLED = "ips_pooled"
 MODELLED = ("dm", "dr", "switch_dr", "dros")
 SUMS = ("hit", "precision", "dcg")
-"""Metrics which add up over items: hits (as a number), hits / k, discounted gain."""
+"""Metrics adding up over items: hits (as a number), hits / k, discounted gain."""
 QUOTIENTS = ("recall", "ndcg")
 """Metrics divided by the best possible value, weighted as well."""
 
 
 @dataclass(frozen=True)
 class EstimatorSettings:
-    """Settings for estimators which cut or shrink weights.
+    """Settings for estimators with cut or shrunk weights.
 
     clip: largest weight in clipped_ips. switch: largest weight trusted by switch_dr. shrink: lambda in
     dros. chances: true if propensities are chances (see `propensities.CHANCES`).
@@ -134,8 +134,8 @@ def replicate_sums(
     """Sum each bootstrap replicate, int64 (4, r, c).
 
     Sums are to be added over batches of users. The rows are numerators, denominators, sizes, and drawn
-    users. scalings: powers of two which multiply numerators and denominators before these are rounded to
-    2^-30, the same for all batches: from all users' largest part by `ratios.scaling`.
+    users. scalings: powers of two to multiply numerators and denominators before rounding to 2^-30, the
+    same for all batches: from all users' largest part by `ratios.scaling`.
     """
     size = np.ones_like(parts.numerator) if parts.size is None else parts.size
     size = np.where(np.isnan(parts.numerator), np.nan, size)

@@ -56,7 +56,7 @@ def sum_users(
 
     Args:
         used_ui: cells that count.
-        shown_ui: cells which the log shows.
+        shown_ui: cells shown in the log.
         of_user_uf: user features.
         of_item_ig: item features.
         weights_p: weights at which the likelihood and its derivatives are taken.

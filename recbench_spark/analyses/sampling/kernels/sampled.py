@@ -41,7 +41,7 @@ POINTS = 24
 """Points standing for a panel of ranks (see `representative_ranks`)."""
 
 CONDITION = 1e-10
-"""Least-squares directions which shrink by more than this are left out."""
+"""Least-squares directions shrinking by more than this are left out."""
 
 GAMMA = 0.01
 """Weight of variance in `bias_variance`."""
@@ -302,12 +302,12 @@ class Ranks:
 
 
 def representative_ranks(draw: NegativeDraw, ks: Ks = ()) -> Ranks:
-    """Return a few thousand ranks which stand for all n.
+    """Return a few thousand ranks to stand for all n.
 
-    The first and last max(k, m, 256) ranks stand for themselves. Between them lie panels which double in
-    length up to n / sqrt(m). Each has the 24 Gauss points of its whole numbers, exact for polynomials up to
-    degree 47: sums of P(i | r) P(j | r) and of P(j | r) f(r) differ from the full ones by less than 1e-13
-    of the largest (measured at n = 200,000). Up to about 1,000 items all ranks are returned.
+    The first and last max(k, m, 256) ranks stand for themselves. Between them lie panels of doubling length
+    up to n / sqrt(m). Each has the 24 Gauss points of its whole numbers, exact for polynomials up to degree
+    47: sums of P(i | r) P(j | r) and of P(j | r) f(r) differ from the full ones by less than 1e-13 of the
+    largest (measured at n = 200,000). Up to about 1,000 items all ranks are returned.
     """
     ends = max(ONE_BY_ONE, draw.m, *(k or 1 for k in ks), 1)
     if draw.n <= 4 * ends:
@@ -382,9 +382,9 @@ def least_squares(
     """Return the least biased table, (m + 1, c).
 
     It minimises sum_r (E[f^(j) | r] - f(r))^2. Every rank has the same weight. With few draws from many
-    items f^ takes huge values with either sign, and a mean over users is noise; directions which sampling
-    shrinks by more than 1e-10 are left out. `monotone` keeps f^ from rising with j: this limits the values
-    at the price of some bias.
+    items f^ takes huge values with either sign, and a mean over users is noise; directions shrunk by more
+    than 1e-10 are left out. `monotone` keeps f^ from rising with j: this limits the values at the price of
+    some bias.
     """
     ranks = representative_ranks(draw, ks)
     root = np.sqrt(ranks.weight / draw.n)[:, None]
