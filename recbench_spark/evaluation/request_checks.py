@@ -168,7 +168,7 @@ def gain_checks(plan: EvaluationPlan, grades: Sequence[float]) -> list[Check]:
 def drawn_candidates_checks(
     mode: str, draw: CandidateDraw, n_items: int, drawn: tuple[int, float, int]
 ) -> list[Check]:
-    """Return checks on drawn candidates beside requested ones.
+    """Return checks comparing drawn candidates with the request.
 
     Args:
         mode: uniform or popularity.

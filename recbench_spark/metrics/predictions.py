@@ -210,7 +210,8 @@ MAX_SLICES = 100
 def label_slice(rows: Sequence[MetricRow], column: str, label: str) -> list[MetricRow]:
     """Return metric rows as rows of a slice.
 
-    `block = main` becomes `block,fpr = main,0-0.1` for rows with a slice.
+    A row gets the slice `block = main`; a row with a slice already, `fpr = 0-0.1`, gets `block,fpr =
+    main,0-0.1`.
     """
     return [
         {

@@ -116,7 +116,7 @@ def mark_few_users(part: str, users: int) -> list[Check]:
 def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> list[Check]:
     """Make the checks on rows with lists or scores.
 
-    `lost`: rows whose user has no truth.
+    `lost`: listed users without truth.
     """
     empty = Check(NO_ROWS, 1, 0, "warning", "no user has a row: coverage is 0, gini undefined")
     return [

@@ -358,7 +358,7 @@ def _find_crossing(searches: dict[int, FlipSearch], table: pa.Table) -> pa.Table
 def _find_limits(
     last_searches: dict[int, FlipSearch], flips: dict[int, Flip]
 ) -> dict[int, tuple[int, int, int]]:
-    """Return sign, least contribution and reported ids per set."""
+    """Return each set's sign, least contribution, and number of reported ids."""
     return {
         x: (last_searches[x].sign, last_searches[x].last.bucket, min(flip.count, SHOWN_IDS))  # type: ignore[union-attr]
         for x, flip in flips.items()

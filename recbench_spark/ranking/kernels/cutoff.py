@@ -72,7 +72,7 @@ class RoundedRows(NamedTuple):
 def applies(prepared: PreparedBlock, settings: CountingSettings) -> bool:
     """Tell whether ranks are counted here.
 
-    They are up to a cut-off, without lists, if it is possible and faster. It is faster if a user's
+    They are, up to a cut-off and without lists, if it is possible and faster. It is faster if a user's
     positives, each compared with some hundred items, cost less than the product saves: measured from 3,706
     items and 17 positives (no) to 100,000 items and 5 (yes).
     """
@@ -127,7 +127,10 @@ def round_users(vectors_ud: Floats32, length_u: Floats, users_r: Ints) -> Rounde
 
 @compile_kernel
 def _round_row(row: Floats32, divisor: float, scale: float, out: Bytes) -> float:
-    """Round row / divisor / scale to whole numbers; return |errors|."""
+    """Round row / divisor / scale to whole numbers.
+
+    Returns the length of the rounding errors.
+    """
     squares, one = 0.0, np.float64(1.0) / (divisor * scale)
     for d in range(len(row)):
         whole = np.rint(np.float64(row[d]) * one)
@@ -315,7 +318,7 @@ def make_state(plan: Positives, place_i: Ints, tile: int) -> State:
 
 
 class Users(NamedTuple):
-    """A block's vectors, lists and positive scores, and the cut-off."""
+    """A block's vectors, lists, positives' scores, and cut-off."""
 
     pairing: Pairing
     plan: Positives
@@ -394,7 +397,10 @@ def _open_slots(
     above_s: Ints,
     out: OpenPositives,
 ) -> int:
-    """Write the positives this tile may push down; count them."""
+    """Write the positives this tile may push down.
+
+    Returns their number.
+    """
     count, (first, last), (scale, bound) = 0, slots, on
     for s in range(first, last):
         if above_s[s] < users.cutoff and users.scores_s[s] <= reach:
@@ -596,7 +602,7 @@ def _count_users(
 ) -> None:
     """Count tiles: outer loop over items, inner one over users.
 
-    Tiles of items come by falling length; only tiles of open users are counted.
+    Tiles of items come by falling length; only tiles with open users are counted.
     """
     pairing = users.pairing
     sides, first = round_users(pairing.vectors_ud, pairing.length_u, users_u), users_u[:1]

@@ -44,8 +44,9 @@ class RecbenchWarning(UserWarning):
 def choose_device(addresses: Sequence[str]) -> torch.device:
     """Choose a task's device by its GPU addresses.
 
-    If CUDA_VISIBLE_DEVICES hides or reorders GPUs, torch counts within it: an address in its list becomes
-    the place there, and any other is taken as a place.
+    `addresses`: assigned to the task by Spark; none: CPU. If CUDA_VISIBLE_DEVICES hides or reorders GPUs,
+    torch counts within it: an address in its list becomes the place there, and any other is taken as a
+    place.
     """
     if not addresses:
         return torch.device("cpu")
@@ -181,7 +182,10 @@ def _no_lists(users: int, top_k: int) -> tuple[Ints, Floats]:
 
 
 class _OperandBlock(NamedTuple):
-    """A block of users on the device, sorted by falling positives."""
+    """A block of users on the device.
+
+    Rows are sorted by falling number of positives.
+    """
 
     users_r: Ints
     operand_rd: torch.Tensor
@@ -288,7 +292,10 @@ def _hide(x_ri: torch.Tensor, rows: Ints, items: Ints, start: int) -> None:
 def _count_tile(
     x_ri: torch.Tensor, slots_r: Ints, prepared: PreparedBlock, tile: FloatTile, tally: Tally
 ) -> None:
-    """Compare each row with one positive."""
+    """Compare each row with one positive.
+
+    Undecided pairs are scored in float64.
+    """
     pairing, plan, scores_s = prepared.pairing, prepared.plan, prepared.scores_s
     bound_r = _bounds(plan.slot_users[slots_r], prepared, tile)
     limits = uncertainty_limits(scores_s[slots_r], bound_r)

@@ -389,7 +389,10 @@ def _round_tile(items: DeviceItems, start: int, stop: int, length: float, reach:
 
 
 def _round_rows(rows_nd: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round float64 rows / scale to int8; return them and |errors|."""
+    """Round float64 rows / scale to int8.
+
+    Returns them, and the length of the rounding errors.
+    """
     whole_nd = (rows_nd / torch.where(scale > 0.0, scale, 1.0)).round_().clamp_(-LEVELS, LEVELS)
     rest_nd = rows_nd - whole_nd * scale
     return whole_nd.to(torch.int8), rest_nd.square_().sum(1).sqrt_()

@@ -257,9 +257,9 @@ def randomisation_p(sums_rm: Ints, same_ab: Bools | None = None) -> Floats:
 
 @dataclass(frozen=True)
 class Wilcoxon:
-    """Signed-rank test: positive ranks' sum, z, p, ranked users.
+    """Signed-rank test, from the ranks of positive differences.
 
-    z is NaN if p is exact; p is two-sided.
+    It has their sum, z (NaN if p is exact), two-sided p, and the ranked users.
     """
 
     positive: float
