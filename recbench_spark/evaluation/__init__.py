@@ -1,1 +1,1 @@
-"""Evaluations: all models in one pass, or tables from a caller."""
+"""Evaluations: models in one pass, or tables from callers."""

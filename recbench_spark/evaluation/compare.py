@@ -336,7 +336,7 @@ def _finish(compared: ComparedRows, plan: ComparisonPlan, checks: list[Check]) -
 
 
 def _sort_rows(rows: pa.Table, plan: ComparisonPlan) -> pa.Table:
-    """Sort by part, then metric and model as called, then cut-off."""
+    """Sort by part, metric and model as called, then cut-off."""
     models = [run.model for run in plan.runs]
     listed = rows.select(["part", "metric", "k", "model"]).to_pylist()
     keys = [
@@ -371,7 +371,7 @@ def _name_family(rows: pa.Table, baseline: str) -> str:
 
 
 def _count_sides(rows: pa.Table) -> list[Check]:
-    """Return checks on users with a value on one side alone.
+    """Return checks on users with values on one side alone.
 
     There is one for each pair with such users.
     """

@@ -1,4 +1,4 @@
-"""Runs to compare: user values from results, lists, or a warehouse."""
+"""Compared runs: user values from results, lists, or a warehouse."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def read_tables(
 
 
 def read_results(models: Any) -> list[ModelRun]:
-    """Return the runs in one result, or in names and results.
+    """Return the runs in one result, or in named results.
 
     Raises:
         ConfigError: something else.
@@ -245,7 +245,7 @@ RUN_COLUMNS = [
 
 
 def choose_runs(read: RowReader, texts: Mapping[str, str], suite: str | None) -> dict[str, dict[str, Any]]:
-    """Return each name's newest row of `runs`, with one common split.
+    """Return each name's newest row of `runs`, sharing a split.
 
     Without a common split, the newest rows are returned.
 
@@ -412,7 +412,7 @@ def _count_other_truth(left: pa.Table, right: pa.Table) -> tuple[int, int]:
 
 
 def _hash_truth(rankings: pa.Table) -> dict[tuple[str, str], int]:
-    """Hash each user's items and grades by part, in any order."""
+    """Hash users' items and grades by part, in any order."""
     rows = rankings.select(["user_id", "part", "item_ids", "relevance"]).combine_chunks()
     lists = rows.column("item_ids").combine_chunks()
     offsets = lists.offsets.to_numpy() - lists.offsets[0].as_py()

@@ -236,7 +236,7 @@ def _choose_and_call(
 
 
 def is_spark_frame(table: object) -> bool:
-    """Tell whether a table is a Spark frame (classic or Connect).
+    """Tell whether a table is a Spark frame, classic or Connect.
 
     Its class alone decides.
     """

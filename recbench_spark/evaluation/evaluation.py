@@ -138,7 +138,7 @@ def evaluate_at(place: RunPlace, plan: EvaluationPlan, given: Mapping[str, Any])
 def start_evaluation(
     place: RunPlace, plan: EvaluationPlan, given: Mapping[str, Any], kept: ExitStack
 ) -> DealtEvaluation:
-    """Read and deal the tables; keep them until the stack ends."""
+    """Read and deal tables; keep them until the stack ends."""
     tables = read_tables(place, plan, given)
     return DealtEvaluation(place, plan, tables, kept.enter_context(deal_tables(place, tables).keep()), kept)
 

@@ -42,7 +42,7 @@ class FrameOutputs:
 
 
 def conform_result(frame: DataFrame, table: Table) -> DataFrame:
-    """Conform a frame to a result table without its run column.
+    """Conform a frame to a result table without run column.
 
     Only a warehouse has this column.
     """

@@ -1,4 +1,4 @@
-"""Results on both runners: Arrow tables here, lazy Spark frames there.
+"""Results on both runners: Arrow tables or lazy Spark frames.
 
 The module needs no Spark.
 """

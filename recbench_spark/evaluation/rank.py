@@ -25,7 +25,7 @@ RANKING = T.StructType([column for column in spark_schema(RANKINGS) if column.na
 
 
 def rank(spark: SparkSession, inputs: PassInputs, request: RankingRequest) -> DataFrame:
-    """Rank users' truth items by the inputs' only model or lists.
+    """Rank users' truth items by one model or its lists.
 
     Shuffles users and their candidates, vectors or lists by user once, in blocks. A task holds its users,
     for models also one tile of scores, and maps the item side (one copy per host).

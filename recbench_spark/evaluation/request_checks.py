@@ -21,7 +21,7 @@ from recbench_spark.ranking.request import refuse_hashed_ties
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """A checked evaluation: a system's output, and how to evaluate it.
+    """A checked evaluation: system output, and how to evaluate it.
 
     kind: lists, scores or embeddings; system: this kind's tables; metric_plan: metrics and definition;
     has_explicit_gain: the caller chose what a relevance gains; figures: metrics named with a cut-off, about

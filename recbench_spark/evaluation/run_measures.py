@@ -1,4 +1,4 @@
-"""Measures for a run, composed here alone, and its users' values."""
+"""A run's measures, composed here alone, and user values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_measures(
 
 
 def map_user_values(plan: MetricPlan, catalogue: ListedCatalogue | None, batches: Batches) -> Batches:
-    """Compute all metrics for each user: `USER_VALUES` from `RANKED_USERS`.
+    """Compute all metrics per user: `USER_VALUES` from `RANKED_USERS`.
 
     Arguments as in `make_measures`.
     """

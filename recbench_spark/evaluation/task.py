@@ -107,7 +107,7 @@ class RankedAlone:
 def deal_results(
     sides: Iterable[Sides], work: BatchedWork, device: Callable[[], str], tasks: int
 ) -> Iterator[Block]:
-    """Evaluate all models on a task's users; send the sums on.
+    """Evaluate all models on a task's users; send sums on.
 
     Other tasks finish them.
     """
@@ -116,7 +116,7 @@ def deal_results(
 
 
 def run_task(work: BatchedWork, device: Callable[[], str], sides: Sides) -> Batches:
-    """Evaluate all models on a task's blocks, and yield rows of `CELLS`."""
+    """Evaluate all models on a task's blocks: rows of `CELLS`."""
     users = read_users(sides, work.candidates)
     if users is None:
         return
@@ -212,7 +212,7 @@ def _evaluate_member(
 
 
 def rank_sides(sides: Sides, member: Member, work: RankedAlone) -> pa.Table:
-    """Rank a task's users by one model: rows of `RANKED_USERS`."""
+    """Rank task users by one model: rows of `RANKED_USERS`."""
     users = read_users(sides, work.candidates)
     if users is None:
         return RANKED_USERS.empty_table()

@@ -128,7 +128,7 @@ class TaskTables:
 
     @cached_property
     def row_indices(self) -> tuple[Ints, Ints]:
-        """User and item index for each row of lists or scores."""
+        """User and item index for each list or score row."""
         columns = zip(IDS, (self.users, self.items), strict=True)
         user_r, item_r = (find_indices(self.column(LISTED, name), known) for name, known in columns)
         return user_r, item_r
@@ -153,12 +153,12 @@ def order_ids(ids: pa.Array, numeric: bool | None) -> pa.Array:
 
 
 def are_numbers(ids: pa.Array) -> bool:
-    """Tell whether all ids are the only spelling of whole numbers."""
+    """Tell whether ids are the only spelling of whole numbers."""
     return bool(pc.all(pc.match_substring_regex(ids, CANONICAL_INTEGER), min_count=0).as_py())
 
 
 def open_tables(sides: Sides, columns: Mapping[int, pa.Schema], numeric: bool | None) -> TaskTables:
-    """Open a task's blocks; a table without rows here is empty."""
+    """Open a task's blocks; tables without rows here are empty."""
     return TaskTables({n: _open_table(sides.pop(n, []), schema) for n, schema in columns.items()}, numeric)
 
 

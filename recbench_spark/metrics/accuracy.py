@@ -136,7 +136,7 @@ class MetricPlan:
         ]
 
     def describe(self, metric: str) -> str:
-        """Return a metric's definition string, with the axes it depends on."""
+        """Return a metric's definition string, with its axes."""
         if metric not in LIST_METRICS:
             return self.definition.describe(METRICS[metric].axes)
         features = f";features={self.features}" if metric == beyond_accuracy.DIVERSITY else ""
@@ -185,7 +185,7 @@ def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
 
 
 def build_user_batches(plan: MetricPlan, batch: pa.RecordBatch, values: dict[str, Floats]) -> Batches:
-    """Build `USER_VALUES` for a batch from its values, (u, c)."""
+    """Build `USER_VALUES` from a batch's values, (u, c)."""
     relevant = pa.array(relevant_counts(to_rankings(batch), plan.definition), pa.int32())
     for metric, values_uc in values.items():
         yield _user_batch(batch, metric, values_uc, relevant, plan)
@@ -278,7 +278,7 @@ def rank_measure(plan: MetricPlan) -> Measure:
 
 
 def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
-    """Sum rank metrics by part and slice: `TOTALS` from `RANKED_USERS`."""
+    """Sum rank metrics by slice: `TOTALS` from `RANKED_USERS`."""
 
     def totals(selection: TruthSelection) -> MetricTotals:
         return sum_users(measure_ranks(plan, selection.rankings), selection.keys_u, plan.bootstrap)
@@ -311,7 +311,7 @@ class TruthSelection:
 
 
 def sum_by_slice(batches: Batches, measure_selection: Callable[[TruthSelection], MetricTotals]) -> Batches:
-    """Sum each part and slice in a task: rows of `TOTALS`.
+    """Sum a task's parts and slices: rows of `TOTALS`.
 
     Args:
         batches: rows of the table `rankings`.
@@ -414,7 +414,7 @@ def add_slice_totals(totals: dict[SliceKey, MetricTotals], key: SliceKey, sums: 
 
 
 def restrict_truth(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Rankings, Ints]:
-    """Return rankings with only the kept truth items, and user indices.
+    """Return rankings with kept truth items only, and user indices.
 
     The others become irrelevant candidates. Users without kept items are left out.
     """
@@ -443,7 +443,7 @@ def totals_batch(key: SliceKey, totals: MetricTotals) -> pa.RecordBatch:
 
 
 def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
-    """Compute `METRIC_ROWS` for one part and slice from its `TOTALS`."""
+    """Compute a slice's `METRIC_ROWS` from its `TOTALS`."""
     totals = add_up(table, len(columns), bootstrap.replicates)
     value, stderr, n = resampling.mean_and_error(totals.moments_c5)
     low, high = resampling.interval(totals.boot_bc, totals.weights_bc, n, bootstrap.level)
@@ -453,7 +453,7 @@ def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table:
 def metric_table(
     table: pa.Table, columns: Sequence[MetricColumn], numbers: Sequence[Floats], n: Ints
 ) -> pa.Table:
-    """Build `METRIC_ROWS` for one part and slice, named in `table`.
+    """Build `METRIC_ROWS` for the slice named in `table`.
 
     numbers: value, standard error, both interval bounds, (c,) each; n: averaged users, (c,).
     """

@@ -1,7 +1,7 @@
-"""List metrics from `rankings.top_items` and the catalogue, without Spark.
+"""List metrics from `rankings.top_items` and the catalogue.
 
-User metrics: novelty, mean popularity, diversity. Metrics over all lists together: coverage and Gini.
-`listed` joins lists and catalogue.
+No Spark is needed. User metrics: novelty, mean popularity, diversity. Metrics over all lists together:
+coverage and Gini. `listed` joins lists and catalogue.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Facts:
 def list_values(
     batch: pa.RecordBatch, names: Sequence[str], facts: Facts, ks: Sequence[int]
 ) -> dict[str, Floats]:
-    """Compute each metric per user in `LISTS_WITH_COUNTS`, float64 (u, c)."""
+    """Compute metrics per user in `LISTS_WITH_COUNTS`, (u, c)."""
     offsets, counts = flatten_lists(batch.column("counts"))
     values = {}
     for name in names:

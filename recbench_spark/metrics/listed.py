@@ -1,4 +1,4 @@
-"""List metrics: listed items are joined with the catalogue in batches."""
+"""List metrics: batches of listed items joined with the catalogue."""
 
 from __future__ import annotations
 

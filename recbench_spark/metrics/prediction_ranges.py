@@ -54,7 +54,7 @@ RangeRunner = Callable[[RangeMeasure], Sequence[Any]]
 
 
 def sample_range(values: Floats, most: int) -> Floats:
-    """Return at most so many values, at equal distances in order.
+    """Return at most so many values, equally spaced in order.
 
     They cut all values into parts of about equal size.
     """
@@ -71,7 +71,7 @@ def cut_ranges(sample: Floats, tasks: int) -> Floats:
 
 
 def deal_ranges(tables: Iterable[pa.Table], cuts: Floats) -> Iterator[Block]:
-    """Partition rows by prediction; equal predictions are sent to one task."""
+    """Partition rows by prediction; equal predictions go to one task."""
     for rows in tables:
         if len(rows):
             task_r = np.searchsorted(cuts, rows.column("prediction").to_numpy(), side="right")

@@ -108,7 +108,7 @@ def select_predictions(users: pa.Table, column: str, value: str) -> pa.Table:
 
 
 def user_value_batches(batches: Batches) -> Batches:
-    """Compute each user's mse, mae and auc: rows of `USER_VALUES`.
+    """Compute users' mse, mae and auc: rows of `USER_VALUES`.
 
     Args:
         batches: rows of `USER_PREDICTIONS`.
@@ -319,7 +319,7 @@ class PredictionTotals:
         return int(self.sums[0])
 
     def _part(self, index: int) -> tuple[Floats, Floats]:
-        """Return one of the four parts: all users, (s,); replicates, (b, s)."""
+        """Return one of four parts: (s,), and replicates, (b, s)."""
         ends = np.cumsum(self.cuts.columns)
         part = slice(ends[index] - self.cuts.columns[index], ends[index])
         return self.sums[part], self.boot[:, part]

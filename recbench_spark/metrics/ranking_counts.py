@@ -39,7 +39,7 @@ def count_measure(threshold: float | None) -> Measure:
 
 
 def count_batches(threshold: float | None, batches: Batches) -> Batches:
-    """Count rankings: one row of `RANKING_COUNTS` per batch and part.
+    """Count rankings: a row of `RANKING_COUNTS` per batch and part.
 
     Args:
         threshold: relevance from which an item is relevant; None: above 0.
@@ -218,7 +218,7 @@ def finish_row_checks(
 
 
 def training_item_check(rows: int) -> Check:
-    """Make the check on rows recommending items the user already has."""
+    """Make the check on rows recommending users' own items."""
     return warn_above_zero(TRAINING_ROWS, rows, "lists count as they are")
 
 

@@ -190,7 +190,7 @@ class ShownTable:
         return frame
 
     def equals(self, other: ShownTable | pa.Table, **how: Any) -> bool:
-        """Tell whether the other table has the same columns and values."""
+        """Tell whether the other table has equal columns and values."""
         return bool(self.table.equals(getattr(other, "table", other), **how))
 
     def __getattr__(self, name: str) -> Any:
@@ -200,7 +200,7 @@ class ShownTable:
         return getattr(self.table, name)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the table to polars, DuckDB, pandas and other Arrow readers."""
+        """Export the table to polars, DuckDB and other Arrow readers."""
         return self.table.__arrow_c_stream__(requested_schema)
 
     def __len__(self) -> int:

@@ -47,7 +47,7 @@ def build_ranking_batch(
     length: npt.NDArray[np.int64],
     top_items: pa.Array | None,
 ) -> pa.RecordBatch:
-    """Build a batch of rankings from its users and truth positions.
+    """Build a batch of rankings from users and truth positions.
 
     Args:
         batch: user_id, part, user_key, slices; drawn and pool where candidates were drawn, propensity for

@@ -38,7 +38,7 @@ class ScoredModel(NamedTuple):
 
 @dataclass(frozen=True)
 class GivenRows:
-    """Another system's lists or scores; the listed items are the candidates.
+    """Another system's lists or scores; only listed items are candidates.
 
     Attributes:
         rows: user_id, item_id, and the columns in `values`.
@@ -63,7 +63,7 @@ class GivenRows:
         return ChangedRows(self.rows, ("user_id", "item_id", *self.values), key, names)
 
     def list_columns(self, request: RankingRequest) -> pa.Schema:
-        """Return the columns made from the rows by `given.group_lists`."""
+        """Return the columns that `given.group_lists` makes."""
         names = {"list_items", *(["list_ids"] if request.top else [])}
         names |= {f"list_{name}s" for name in self.values}
         return pa.schema([field for field in LISTED_USERS if field.name in names])

@@ -1,4 +1,4 @@
-"""Item ids looked up on workers: one sorted array per host.
+"""Look-up of item ids: one sorted array per host.
 
 Needs neither Spark nor torch.
 """

@@ -32,7 +32,7 @@ BLOCK_USERS = 1 << 12
 
 
 def map_user_blocks(store: FileTables, split_id: str, change: Change, names: Sequence[str]) -> ChangedRows:
-    """Let tasks change a split's user blocks, some at a time.
+    """Let tasks change a split's user blocks, piece by piece.
 
     Args:
         store: the warehouse.

@@ -1,4 +1,4 @@
-"""Models sent to tasks as references; a host's workers share arrays."""
+"""Models as references for tasks; a host's workers share arrays."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPEN_MODELS = 2
 
 
 class Source(Protocol):
-    """A model as tasks see it: scorer and original item ids."""
+    """A model for tasks: its scorer and original item ids."""
 
     @property
     def wants_history(self) -> bool:
@@ -44,7 +44,7 @@ class Source(Protocol):
         """Return how long users' vectors are; 0: there are none."""
 
     def scorer(self) -> Scorer:
-        """Return the model over the shared arrays, opened once per worker."""
+        """Return the model over shared arrays, opened once per worker."""
 
     def item_ids(self) -> Strings:
         """Return original item ids as UTF-8, by item_index, (i,)."""
@@ -137,7 +137,7 @@ class NeighbourSource:
 
     @property
     def arrays_name(self) -> SharedRows:
-        """Name the arrays on a host; it also depends on the counts."""
+        """Name a host's arrays; counts change the name."""
         return SharedRows(f"{self.rows.key}-{self.counts.key if self.counts else 'sum'}", self.rows.files)
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:

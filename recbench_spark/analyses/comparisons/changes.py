@@ -146,7 +146,7 @@ def _label_columns(plan: ChangePlan) -> list[str]:
 
 
 def _add_labels(sides: Sides, plan: ChangePlan) -> pa.Table:
-    """Return a task's user values with the labels in their run."""
+    """Return a task's user values with their run's labels."""
     rows, labels = unpack_blocks(sides.get(0, ())), unpack_blocks(sides.get(1, ()))
     if rows is None:
         return pa.table({name: [] for name in _VALUES})
@@ -184,7 +184,7 @@ class Cell:
 
 
 def _task_sums(plan: ChangePlan, batches: Batches) -> Batches:
-    """Sum some users' rows; all rows of a user must be there."""
+    """Sum some users' rows; users must be complete."""
     for cell in _read_cells(plan, pa.Table.from_batches(batches).combine_chunks()):
         for group, sums in _group_sums(cell):
             yield _sum_batch((*cell.key, *group), sums, plan)

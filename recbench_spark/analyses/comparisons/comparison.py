@@ -1,4 +1,4 @@
-"""A comparison of models, for its caller to read and store.
+"""A comparison of models, for callers to read and store.
 
 It gives rows, a table for a paper, a picture and a JSON record.
 """
@@ -258,7 +258,7 @@ class Comparison:
 
 
 def _make_plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row for JSON: dates as text, NaN as None."""
+    """Return a JSON row: dates as text, NaN as None."""
     plain = {name: str(value) if isinstance(value, date) else value for name, value in row.items()}
     return {
         name: None if isinstance(value, float) and not np.isfinite(value) else value

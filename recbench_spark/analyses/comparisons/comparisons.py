@@ -1,4 +1,4 @@
-"""Tests of differences between runs, on one night or over time.
+"""Tests of differences between runs, by night or over time.
 
 Compared are all models of a night, and each model with its past. Users stay in tasks. Each task turns its
 users into whole numbers (see `analyses.comparisons.kernels.significance`), m x m and replicates x m for m

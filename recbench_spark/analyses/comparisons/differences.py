@@ -138,7 +138,7 @@ def add_users(total: PairSums, side: PairedValues, plan: ComparisonPlan) -> None
 
 
 def group_values(side: PairedValues, group: ComparisonGroup, plan: ComparisonPlan) -> Floats:
-    """Return the scaled values of a group's runs, (u, m, c).
+    """Return a group's scaled values by run, (u, m, c).
 
     Between two nights, only users of both count.
     """
@@ -289,7 +289,7 @@ def _pair_columns(
 
 
 def _means(pair_sums: Ints) -> Floats:
-    """Return model a's mean over users shared with b, (m, m)."""
+    """Return model means over users shared with others, (m, m)."""
     total = pair_sums[1].astype(np.float64) * 2.0**kernel.HALF_BITS + pair_sums[2]
     means: Floats = np.full(total.shape, np.nan)
     np.divide(total * kernel.UNIT, pair_sums[0], out=means, where=pair_sums[0] > 0)
@@ -371,7 +371,7 @@ def _sequential_columns(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[f
 
 
 def find_regression(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | None, bool]:
-    """Return the smallest drop allowed by a rule, and the verdict.
+    """Return a rule's smallest allowed drop, and the verdict.
 
     The verdict tells whether the result drops by more.
     """

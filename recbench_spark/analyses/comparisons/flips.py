@@ -48,9 +48,9 @@ CELLS = 1 << 22
 
 @dataclass(frozen=True)
 class ModelPair:
-    """A verdict to examine: two models, a column, what is removed.
+    """A verdict to examine: two models, a column, removed members.
 
-    Models are indices in the plan's runs.
+    Models are indices in the plan's runs; members are items or users.
     """
 
     removed: str
@@ -247,7 +247,7 @@ def _differences(
 
 
 def _dense_contributions(rows: pa.Table, plan: FlipPlan) -> Iterator[tuple[pa.Array, Ints]]:
-    """Yield some ids, and what each adds to models, (n, m, c)."""
+    """Yield ids, and what each adds to models, (n, m, c)."""
     m, c = len(plan.runs), len(plan.columns)
     ids = rows.column("id").combine_chunks().dictionary_encode()  # equal ids stand together
     id_r, run_r = ids.indices.to_numpy(), rows.column("run").to_numpy()
@@ -358,7 +358,7 @@ def _find_crossing(searches: dict[int, FlipSearch], table: pa.Table) -> pa.Table
 def _find_limits(
     last_searches: dict[int, FlipSearch], flips: dict[int, Flip]
 ) -> dict[int, tuple[int, int, int]]:
-    """Return each set's sign, least contribution, and number of reported ids."""
+    """Return sets' signs, least contributions, and numbers of reported ids."""
     return {
         x: (last_searches[x].sign, last_searches[x].last.bucket, min(flip.count, SHOWN_IDS))  # type: ignore[union-attr]
         for x, flip in flips.items()

@@ -74,7 +74,7 @@ def sort_by_user(rows: pa.Table) -> pa.Table:
 def read_paired_values(
     batches: Iterable[pa.RecordBatch], n_runs: int, ks: Sequence[int | None]
 ) -> Iterator[PairedValues]:
-    """Read arrays from sorted rows, key by key, in user chunks.
+    """Read arrays from sorted rows by key, in user chunks.
 
     Rows come from `sort_by_user`.
     """
@@ -106,7 +106,7 @@ def _whole_users(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.T
 
 
 def _equal_key_ranges(table: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
-    """Return (start, stop) for each run of rows with equal columns."""
+    """Return (start, stop) for runs of rows with equal columns."""
     new = np.zeros(table.num_rows, dtype=bool)
     new[0] = True
     for name in names:

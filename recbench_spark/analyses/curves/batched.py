@@ -141,7 +141,7 @@ def _hash_ids(ids: pa.Array) -> pa.Array:
 
 
 def _mark_equal_times(bounds: Ints, time_o: Ints, plan: CurvePlan) -> Bools:
-    """Mark users whose first L rows, by time, share one time."""
+    """Mark users whose first L rows share one time."""
     last = plan.request.rule.given[-1]
     if plan.draws or last == 1:
         return np.zeros(len(bounds) - 1, bool)

@@ -123,7 +123,7 @@ def _deal_curves(tables: Iterable[pa.Table], plan: CrossingPlan, tasks: int) -> 
 
 
 def cut_pairs(plan: CrossingPlan) -> list[list[RunPair]]:
-    """Return all pairs of runs in pieces small enough for tasks.
+    """Return all run pairs in pieces small enough for tasks.
 
     A piece has one pair or more.
     """

@@ -253,7 +253,7 @@ def nest_lists(values_ucl: Floats) -> pa.Array:
 
 
 def read_values(rows: pa.RecordBatch) -> Floats:
-    """Read values from rows with equal points and cut-offs, (u, c, l).
+    """Read values of equal points and cut-offs, (u, c, l).
 
     NULL becomes NaN.
     """

@@ -1,4 +1,4 @@
-"""Section `evaluation.learning_curve`: who stands where, and what is tested."""
+"""Section `evaluation.learning_curve`: points, users, and tested rows."""
 
 from __future__ import annotations
 

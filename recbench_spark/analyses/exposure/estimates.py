@@ -55,7 +55,7 @@ def estimate_matrix(
     *,
     floor: float | None = None,
 ) -> Result:
-    """Estimate MSE and MAE over all cells of a rating matrix.
+    """Estimate MSE and MAE over a rating matrix's cells.
 
     The means are naive, IPS, SNIPS and DR (Schnabel et al. 2016). Matrix and log are dealt by user in one
     shuffle, and joined and summed by tasks.
@@ -322,7 +322,7 @@ def _count_shown(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
 
 
 def collect_rows(checked: CheckedInput) -> pa.Table:
-    """Return a small table's rows, for the driver and each task."""
+    """Return a small table's rows, for driver and tasks."""
     schema = _type_side(checked.names)
     return pa.concat_tables(checked.rows.each(schema.names, partial(_gather, schema=schema)))
 

@@ -226,7 +226,7 @@ def deal_cells(engine: Engine, rows: Rows, features: IdFeatures | None, tasks: i
 
 
 def measure_features(cells: TaskRows, rule: CellRule) -> tuple[CellRule, int]:
-    """Return the rule with all features' ranges, and the user count.
+    """Return the rule with features' ranges, and the user count.
 
     Raises:
         DataError: a user has no features or two rows of them, or a feature is not a number.
@@ -343,7 +343,7 @@ def _sum_cells(sides: Sides, rule: CellRule, weights_p: Floats) -> Sums:
 
 
 def _draw_users(users: TaskUsers, items: pa.Table, rule: CellRule) -> Iterator[tuple[slice, Bools, Bools]]:
-    """Yield some users at a time, with shown and drawn cells."""
+    """Yield users in pieces, with shown and drawn cells."""
     n, texts = len(items), flatten_texts(items.column("item_id"))
     item_r = find_indices(users.items_r, items.column("item_id").combine_chunks())
     known_r = item_r >= 0
@@ -364,7 +364,7 @@ def _count_steps(sides: Sides, rule: CellRule, odds: Odds) -> Counter[int]:
 
 
 def _dot(values_rf: Floats, weights: Sequence[float]) -> Floats:
-    """Return the product, added up in feature order on any machine."""
+    """Return the product, added in feature order on any machine."""
     total_r = np.zeros(len(values_rf))
     for values_r, weight in zip(values_rf.T, weights, strict=True):
         total_r += values_r * weight

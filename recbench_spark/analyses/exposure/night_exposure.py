@@ -75,7 +75,7 @@ class ExposureContext:
 def build_exposure_context(
     store: FileTables, split_id: str, evaluation: Evaluation, definition: Definition
 ) -> ExposureContext:
-    """Write the split's propensities once per name, and weigh the truth.
+    """Write a split's propensities once, and weigh the truth.
 
     Raises:
         DataError: propensities cannot be used, or there are no true ones.
@@ -100,7 +100,7 @@ def build_exposure_context(
 def weigh_truth(
     store: FileTables, split_id: str, select: Change, definition: Definition
 ) -> dict[str, Weights]:
-    """Return each part's weights; a task sums those of its users."""
+    """Return each part's weights; tasks sum their users' weights."""
     users = map_user_blocks(store, split_id, select, EXPOSED_USERS.names)
     results = reduce_rows({"weights": weight_measure(definition.threshold)}, users)
     return list_weights(results["weights"]) if results else {}
@@ -114,7 +114,7 @@ def _choose_strata(chances: Chances, exposure: Exposure) -> tuple[StratumEdges, 
 
 
 def read_propensities(store: FileTables, split_id: str, exposure: Exposure) -> pa.Table:
-    """Return item_id and propensity, from a file or the table.
+    """Return item_id and propensity, from a file or table.
 
     Given ones come from their file. Propensities missing in the table are fitted first.
     """
@@ -204,7 +204,7 @@ def strata_checks(plan: EstimationPlan, rows: Sequence[Any]) -> list[Check]:
 def estimate_with_rewards(
     store: FileTables, run_id: str, measures: Measures, exposure: Exposure
 ) -> tuple[dict[str, pa.Table], Check]:
-    """Return results of measures with a reward model, and a check.
+    """Return results of measures with rewards, and a check.
 
     The check counts items without a reward.
     """
@@ -217,7 +217,7 @@ def estimate_with_rewards(
 
 
 def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:
-    """Return a row of `metrics` for each estimate without a value."""
+    """Return a `metrics` row for each estimate without a value."""
     return [
         {
             "part": part,
@@ -282,7 +282,7 @@ def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> 
 
 
 def reason_checks(plan: EstimationPlan) -> list[Check]:
-    """Give the reason for each missing value, by estimator and metric."""
+    """Give each missing value's reason, by estimator and metric."""
     columns: dict[tuple[str, str, str], int] = {}
     for column, reason in debiased.missing_estimates(plan):
         key = column.estimator, column.metric, reason

@@ -68,7 +68,7 @@ def select_rows(rows: pa.Table, parts: Sequence[str]) -> pa.Table:
 def count_ids(
     engine: Engine, rows: Rows, name: str, parts: Sequence[str], others: Rows | None = None
 ) -> TaskRows:
-    """Return user_id, n: the rows of each user or item.
+    """Count the rows of each user or item: user_id, n.
 
     Items stand in the column `user_id` too. Tasks count the rows they read; one shuffle adds up these
     counts.

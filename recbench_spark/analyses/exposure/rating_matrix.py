@@ -33,7 +33,7 @@ MODEL_SUMS = [SUMS.index("correction"), SUMS.index("imputed")]
 
 @dataclass(frozen=True)
 class CellSums:
-    """Counts and sums over some cells; those of tasks are added.
+    """Counts and sums over some cells; tasks' sums are added.
 
     Attributes:
         cells, rated: number of cells, and of those with a rating.
@@ -131,7 +131,7 @@ def make_metrics(total: CellSums, bootstrap: Bootstrap, *, modelled: bool) -> li
 def cell_parts(
     prediction_n: Floats, rating_n: Floats, propensity_n: Floats, imputed_n: Floats | None = None
 ) -> Floats:
-    """Return each cell's addends to both losses' sums, (n, l x s).
+    """Return cells' addends to both losses' sums, (n, l x s).
 
     Each cell counts as one user. rating, propensity: NaN for an unknown rating. Without a rating model its
     sums are NaN.

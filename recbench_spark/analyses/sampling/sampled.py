@@ -167,7 +167,7 @@ def _round_to_digits(n: int) -> int:
 def _user_estimates(
     estimator: str, metric: str, plan: MetricPlan, selection: TruthSelection, draws: list[tuple[int, int]]
 ) -> Floats:
-    """Estimate each user's values, (u, c), by the own draw's table.
+    """Estimate users' values, (u, c), by their draws' tables.
 
     Users whom the definition leaves out, or gives an empty list's value, keep their raw values.
     """

@@ -67,7 +67,7 @@ ABOUT: dict[str, About] = {}
 
 
 def register(name: str, about: About) -> Callable[[Function], Function]:
-    """Register a metric by a decorator; its function stays the same."""
+    """Register a metric by a decorator; its function stays unchanged."""
     ABOUT[name] = about
     return lambda function: function
 

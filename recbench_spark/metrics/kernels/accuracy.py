@@ -160,7 +160,7 @@ def f1(chunk: Chunk) -> Floats:
 
 @metric("map", ("ap", "ap_by", "ap_ties", "map_cut"), "both", about=About(place=40, wide=True))
 def average_precision(chunk: Chunk) -> Floats:
-    """Sum of precisions at relevant items, divided by min(k, relevant).
+    """Precisions at relevant items, summed, / min(k, relevant).
 
     Only items among the first k count.
     """

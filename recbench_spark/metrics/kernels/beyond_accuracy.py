@@ -77,10 +77,11 @@ def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floa
 
 @popularity_metric("mean_popularity", About("small", place=150))
 def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
-    """Mean share of training users with each of the first k items.
+    """Mean share of training users with a listed item.
 
-    float64 (u, c), in [0, 1]; NaN for a user without a list. A mean: blind to one unknown item among hits.
-    Args as for `novelty`. Source: Yin et al. 2012, "Challenging the long tail recommendation", as a share.
+    float64 (u, c), in [0, 1], over the first k entries; NaN for a user without a list. A mean: blind to one
+    unknown item among hits. Args as for `novelty`. Source: Yin et al. 2012, "Challenging the long tail
+    recommendation", as a share.
     """
     if not users:
         return np.full((len(offsets) - 1, len(ks)), np.nan)
@@ -89,7 +90,7 @@ def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int])
 
 
 def mean_at_cutoffs(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats:
-    """Average each list's first min(k, length) values, float64 (u, c).
+    """Average lists' first min(k, length) values, float64 (u, c).
 
     NaN if empty. NaN among the values is a place without one.
     """
@@ -154,7 +155,7 @@ def _one_minus_pairs(
 
 
 def _blocks(offsets: Ints, ks: Sequence[int], width: int) -> Iterator[tuple[slice, Ints]]:
-    """Yield users with their first max(k) entries' positions, (u, k).
+    """Yield users with first max(k) entries' positions, (u, k).
 
     -1 stands beyond the list.
     """
@@ -168,7 +169,7 @@ def _blocks(offsets: Ints, ks: Sequence[int], width: int) -> Iterator[tuple[slic
 
 
 def _at(running_uk: Floats, filled_uk: Ints, length_u: Ints, ks: Sequence[int], *, at_least: int) -> Floats:
-    """Return running sums at min(k, length), divided by the entries.
+    """Return running sums at min(k, length), divided by entries.
 
     NaN below `at_least` entries.
     """
@@ -189,7 +190,7 @@ def _take_at(running_uk: npt.NDArray[Number], length_u: Ints, ks: Sequence[int])
 
 @overall_metric("coverage", About(place=80, wide=True))
 def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
-    """Return the share of the catalogue in at least one list.
+    """Return the catalogue's share in at least one list.
 
     Args as for `gini`. Blind to how often an item is shown: one list in a million is enough.
 

@@ -42,7 +42,7 @@ LARGEST_GAIN = 2.0**1000
 
 @dataclass(frozen=True)
 class Metric:
-    """A registered metric; `axes` are the definition axes behind its value."""
+    """A registered metric; `axes` are its definition axes."""
 
     name: str
     function: Callable[[Chunk], Floats]
@@ -55,7 +55,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Groups:
-    """Truth items sharing a range of ranks, by user and rank."""
+    """Truth items sharing a rank range, by user and rank."""
 
     user: Ints
     above: Ints
@@ -66,7 +66,7 @@ class Groups:
 
     @cached_property
     def certain(self) -> bool:
-        """True if every rank is known: no group is larger than one."""
+        """True if every rank is known: groups have one item."""
         return bool((self.size == 1).all())
 
 
@@ -82,7 +82,7 @@ class Chunk:
     definition: Definition
 
     def values(self, metric: Metric) -> Floats:
-        """Compute a metric, (u, c), with the axes of users applied."""
+        """Compute a metric, (u, c), with user axes applied."""
         every = metric.function(self)
         value = {"k": every[:, :-1], "both": every, "uncut": every[:, -1:]}[metric.cuts].copy()
         # Sums are rounded: five items' parts may add up to 1 + 2e-16 in place of 1.
@@ -165,12 +165,12 @@ class Chunk:
 
     @property
     def rank_by_larger_id(self) -> Ints:
-        """Truth items' ranks, larger ids first in a tie; 0: not ranked."""
+        """Truth items' ranks, larger tied ids first; 0: not ranked."""
         r = self.rankings
         return np.where(r.above < 0, 0, 1 + r.above + r.tied - r.before)
 
     def _extreme_rank(self) -> Ints:
-        """Return ranks with good items first or last in their tie.
+        """Return ranks with good items first or last in ties.
 
         Optimistic ties put them first, pessimistic ones last. Good items are relevant or have a gain;
         harmful ones stand at the other end. No order is best for all metrics if items with a negative gain
@@ -196,7 +196,7 @@ class Chunk:
         return self.certain_groups(self.rank_p)
 
     def certain_groups(self, rank_p: Ints) -> Groups:
-        """Return one group per ranked truth item, alone at its rank."""
+        """Return one group per ranked truth item, at its rank."""
         keep = self.rankings.above >= 0
         return self._make_groups(rank_p[keep] - 1, np.ones_like(rank_p[keep]), keep)
 
@@ -315,7 +315,7 @@ class Chunk:
 
     @cached_property
     def shared_precision_sum(self) -> Floats:
-        """Sum of the same precisions, with ties at their last rank.
+        """Sum of the same precisions, ties at their last rank.
 
         (u, c + 1).
         """
@@ -342,7 +342,7 @@ class Chunk:
 
     @cached_property
     def first_hit(self) -> tuple[Floats, Floats]:
-        """P(hit by k) and E(1 / first hit's rank), (u, c + 1).
+        """P(hit by k), E(1 / first hit's rank), (u, c + 1).
 
         A first hit beyond k counts 0.
         """
@@ -440,7 +440,7 @@ def is_relevant(relevance: Floats, definition: Definition) -> Bools:
 
 
 def cap_by_user(value_uc: Floats, limit_u: Floats | Ints | None) -> Floats:
-    """Limit values (u, c) by a number per user; None: no limit."""
+    """Limit values (u, c) per user; None: no limit."""
     return value_uc if limit_u is None else np.minimum(value_uc, limit_u[:, None])
 
 

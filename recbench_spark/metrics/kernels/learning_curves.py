@@ -51,7 +51,7 @@ def summarise_points(
 
 
 def point_weights(given: Sequence[int]) -> Floats:
-    """Return weights for the points in a sum over all lengths.
+    """Return the points' weights in a sum over all lengths.
 
     The sum runs over all whole numbers from the first to the last point. Values between two points are on
     the straight line between them (trapezoids). So the weights for 1, 2, ... L are 1 each.

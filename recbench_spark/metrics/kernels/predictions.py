@@ -69,7 +69,7 @@ def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) 
 
 @compile_with_python_errors
 def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
-    """Add each user's terms, with the same bits in any order."""
+    """Add each user's terms, with equal bits in any order."""
     one = 2.0**HALF_BITS
     for u in range(len(offsets) - 1):
         largest = 0.0
@@ -237,7 +237,7 @@ def mean_prediction(t: dict[str, Floats]) -> Floats:
 
 @value_metric("mean_outcome", About("none", bounds=ANY))
 def mean_outcome(t: dict[str, Floats]) -> Floats:
-    """g = mean(y), the base rate: a fact about the data."""
+    """g = mean(y), the base rate: a fact about data."""
     return t["y"] / t["n"]
 
 
@@ -275,10 +275,10 @@ RATES = ("tpr", "fnr", "tnr", "fpr")
 
 
 def equal_mass_edges(p: Floats, bins: int) -> Floats:
-    """Inner edges of at most `bins` bins with nearly equal rows.
+    """Inner edges of at most `bins` bins, nearly equal.
 
-    Ascending, at most (bins - 1,). Rows with equal p share a bin, so there may be fewer bins; an edge
-    belongs to the bin above it.
+    Bins have nearly equal numbers of rows. Ascending, at most (bins - 1,). Rows with equal p share a bin,
+    so there may be fewer bins; an edge belongs to the bin above it.
     """
     check_finite(p, "predictions")
     ordered = np.sort(p)

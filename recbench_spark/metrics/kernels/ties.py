@@ -69,7 +69,7 @@ def _first_reciprocal(above: Ints, size: Ints, relevant: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class CutTie:
-    """Ties cut by a cut-off; each field has one value a tie, (t,).
+    """Ties cut by a cut-off, one value per tie, (t,).
 
     Attributes:
         above: ranks above the tie.
@@ -108,7 +108,7 @@ def average_precision_over_orders(tie: CutTie) -> Floats:
 
 
 def _hit_chance(tie: CutTie, h: int) -> Floats:
-    """Return the chance for h relevant items in shown places, (t,)."""
+    """Return the chance for h relevant shown items, (t,)."""
     others = tie.size - tie.relevant
     possible = (h <= tie.relevant) & (h <= tie.shown) & (tie.shown - h <= others)
     logarithm = (

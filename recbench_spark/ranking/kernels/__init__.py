@@ -1,1 +1,1 @@
-"""Ranks by counting: equal for all block sizes, threads and devices."""
+"""Ranks by counting, equal for all blocks, threads and devices."""

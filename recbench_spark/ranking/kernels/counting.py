@@ -1,4 +1,4 @@
-"""Ranks by counting: exact on every device, in blocks and threads.
+"""Ranks by counting, exact for all blocks, threads and devices.
 
 The score s_ui for user u and item i is, by definition, a float64 number:
 
@@ -91,7 +91,7 @@ class CountingSettings:
 
 
 class PreparedBlock(NamedTuple):
-    """Users in a block, ready for counting by tiles on any device."""
+    """A block of users, ready for counting on any device."""
 
     products: Products
     pairing: Pairing
@@ -259,7 +259,7 @@ def _cutoff(settings: CountingSettings) -> int:
 def _still_open(
     users_u: Ints, operand_ud: Floats32, prepared: PreparedBlock, settings: CountingSettings
 ) -> tuple[Ints, Floats32]:
-    """Return users with an open positive, once enough others are done.
+    """Return users with open positives, once enough others are done.
 
     A positive is open while it may still be within the cut-off.
     """

@@ -1,4 +1,4 @@
-"""Ranks up to a cut-off K, by 8-bit products and bounds.
+"""Ranks up to a cut-off, by 8-bit products and bounds.
 
 Whole-number products decide almost all pairs, and bounds skip tiles.
 
@@ -111,7 +111,7 @@ def int8_is_exact() -> bool:
 
 @compile_kernel
 def round_users(vectors_ud: Floats32, length_u: Floats, users_r: Ints) -> RoundedRows:
-    """Round the vectors of users r, each with its own scale."""
+    """Round users' vectors, each with its own scale."""
     dims = vectors_ud.shape[1]
     rows = np.zeros((len(users_r), dims), np.int8)
     scale, error = np.zeros(len(users_r)), np.zeros(len(users_r))
@@ -169,7 +169,7 @@ def round_items(vectors_id: Floats32, divisor_i: Floats, length_i: Floats, items
 
 @compile_kernel
 def _find_hidden_places(plan: Positives, place_i: Ints, tile: int) -> tuple[Ints, Ints32]:
-    """Return each user's masked items and positives, as places by tile.
+    """Return users' masked items and positives, as places by tile.
 
     Tiles leave them out.
     """
@@ -202,7 +202,7 @@ def _fill_sorted(masked: Ints, positives: Ints, place_i: Ints, out: Ints32) -> N
 def _fill_by_tile(
     masked: Ints, positives: Ints, place_i: Ints, tile: int, starts: Ints, out: Ints32
 ) -> None:
-    """Fill in two passes: count, then write. Order is free within a tile."""
+    """Count, then write; order is free within a tile."""
     starts[:] = 0
     for items in (masked, positives):
         for n in range(len(items)):
@@ -296,7 +296,7 @@ def _count_from(block: Ints32, threshold: np.int32) -> int:
 
 
 class State(NamedTuple):
-    """A scan's memory between tiles: next hidden places, and undecided pairs.
+    """A scan between tiles: next hidden places, and undecided pairs.
 
     `pending` int32 (users from `base`, room, 2): slot minus the user's first slot, item.
     """
@@ -412,7 +412,7 @@ def _open_slots(
 
 @compile_kernel
 def _close_certain(row: Ints32, open_: OpenPositives, count: int, cutoff: int, above_s: Ints) -> int:
-    """Count certain pairs in a row; return the positives still open.
+    """Count certain pairs in a row; return positives still open.
 
     Open positives move to the front.
     """
@@ -544,7 +544,7 @@ def _make_open(most: int, width: int) -> OpenPositives:
 
 @compile_kernel
 def _reach(own: float, length: float, bias: float) -> float:
-    """Return the highest score possible with this item length and bias."""
+    """Return the highest score with this item length and bias."""
     return own * length + bias + _ROUNDING * (own * length + abs(bias))
 
 

@@ -1,10 +1,11 @@
-"""Equal counts on a GPU (any torch device), and device choice.
+"""Counts on a GPU, equal to those on a CPU.
 
-Products, comparisons and counts run on the device with the bounds in `counting`. Undecided pairs come back
-to the CPU, where they are scored in float64 by the score's definition. So the counts equal those of the
-CPU, bit for bit. Tests need no GPU: "cpu" is a torch device too. Up to a cut-off, without lists, a GPU
-counts by the kernels in `fused`. Copies to the device overlap with work on it (`memory.prefetch`). Free
-memory decides how many users are in a block; too large ones are halved.
+Any torch device can count; tasks choose theirs here. Products, comparisons and counts run on the device
+with the bounds in `counting`. Undecided pairs come back to the CPU, where they are scored in float64 by the
+score's definition. So the counts equal those of the CPU, bit for bit. Tests need no GPU: "cpu" is a torch
+device too. Up to a cut-off, without lists, a GPU counts by the kernels in `fused`. Copies to the device
+overlap with work on it (`memory.prefetch`). Free memory decides how many users are in a block; too large
+ones are halved.
 """
 
 from __future__ import annotations

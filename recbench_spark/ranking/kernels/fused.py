@@ -1,4 +1,4 @@
-"""Ranks up to a cut-off on a GPU, in fused kernels.
+"""Ranks up to a cut-off, by fused kernels on GPUs.
 
 8-bit products are made on tensor cores and compared where they arise.
 
@@ -133,7 +133,7 @@ def _multiply(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _load_open(user_ptr, one_ptr, low_ptr, high_ptr, count, rows: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return this program's rows, mask, users, B / (a c) and limits."""
+    """Return a program's rows, mask, users, B / (a c), limits."""
     row_r = tl.program_id(0) * rows + tl.arange(0, rows)
     inside_r = row_r < count
     user_r = tl.load(user_ptr + row_r, mask=inside_r, other=0)
@@ -246,9 +246,9 @@ def _subtract_hidden_kernel(  # type: ignore[no-untyped-def]
 def _sum_kernel(  # type: ignore[no-untyped-def]
     users_ptr, items_ptr, user_ptr, item_ptr, sum_ptr, count, dims, pairs: tl.constexpr
 ):
-    """Sum u_d v_d over d for pairs, float64, in index order.
+    """Sum u_d v_d over d for pairs, in index order.
 
-    One thread computes one pair.
+    float64; one thread computes one pair.
     """
     pair_c = tl.program_id(0) * pairs + tl.arange(0, pairs)
     inside_c = pair_c < count
@@ -280,7 +280,7 @@ class DeviceTile(NamedTuple):
 
 
 class DeviceItems(NamedTuple):
-    """Items on a device, as stored, and as whole numbers by length.
+    """Items on a device, stored and as whole numbers.
 
     Places t run by falling length and are padded. `vectors_id` float32; `divisor_i`, `bias_i` float64;
     `items_t` int64, the item at each place, and `place_i` int64, each item's place; `rows_td` int8;
@@ -303,7 +303,7 @@ class DeviceItems(NamedTuple):
 
     @property
     def block(self) -> int:
-        """Items counted at once by a program of the counting kernel.
+        """Items that a counting program takes at once.
 
         Tiles have whole blocks.
         """
@@ -311,7 +311,7 @@ class DeviceItems(NamedTuple):
 
 
 def load_items(products: Products, device: torch.device, item_tile: int | None) -> DeviceItems | None:
-    """Move the items to `device`; None if they do not fit.
+    """Move items to `device`; None if they do not fit.
 
     They take 5 bytes per dimension and about 40 per item. They move once, and a failure to fit is stored
     too.
@@ -402,7 +402,7 @@ def _round_rows(rows_nd: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tenso
 
 
 class DeviceBlock(NamedTuple):
-    """A block of users on a device; s are their positives.
+    """Users on a device; s are their positives.
 
     `vectors_ud` float32, `rows_ud` int8 (padded); `scale_u`, `error_u`, `length_u` float64; `user_s` int64,
     within the block; `score_s` float64; `item_s` int64; `hidden`: user x places + place, for masked items

@@ -288,7 +288,7 @@ class _ListBlock:
         return gaps
 
     def _write_places(self, order: Ints, cost_bl: Floats, gaps: Ints, work: _RankBuffers) -> None:
-        """Write the items at the first places; gaps keep NO_KEY."""
+        """Write items at the first places; gaps keep NO_KEY."""
         at = np.arange(order.shape[1]) + gaps
         row, place = np.nonzero(np.isfinite(cost_bl) & (at < work.top.shape[1]))
         work.top[self.users[row], at[row, place]] = _take(self.keys_bl, order)[row, place]
@@ -301,7 +301,7 @@ class _ListBlock:
 
 
 def _cost(lists: InputLists) -> Floats:
-    """Return the lists' sort key: the rank, else minus the score.
+    """Return the lists' sort key: rank, else minus score.
 
     Lower comes first.
     """

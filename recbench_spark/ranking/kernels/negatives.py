@@ -104,7 +104,7 @@ def _item_at(cumulative_i: Ints, place: np.int64) -> int:
 
 @compile_kernel
 def _take_rest(taken_i: Ints, u: int, start: np.uint64, cumulative_i: Ints, items: Ints) -> None:
-    """Take free items by falling hash, once draws seldom hit one."""
+    """Take free items by falling hash, once draws seldom hit."""
     if len(items) == 0:
         return
     free = np.array(

@@ -199,11 +199,11 @@ def exact_scores(pairing: Pairing, users_c: Ints, items_c: Ints) -> Floats:
 
 @compile_kernel
 def error_bound(length_u: float, length: float, bias: float, dims: int) -> float:
-    """Return E with |x - s| <= E for a float32 product x.
+    """Return the bound E on a float32 product's error.
 
-    It holds in any order and with flushing to zero. n = dims + 2: the bias is one more term, and rounding
-    operands to float32 (unit vectors of the cosine, bias) costs at most one more factor 1 + u. E is
-    infinite if x may overflow.
+    For the product x, |x - s| <= E holds in any order and with flushing to zero. n = dims + 2: the bias is
+    one more term, and rounding operands to float32 (unit vectors of the cosine, bias) costs at most one
+    more factor 1 + u. E is infinite if x may overflow.
     """
     n = dims + 2
     size = length_u * length + bias

@@ -1,4 +1,4 @@
-"""Models as scorers of (user, item), and two ways to rank.
+"""Models as scorers of pairs, and two ways to rank.
 
 A scorer is anything with the four members of `Scorer`. If its scores are products of vectors, `products`
 holds these, and ranks are counted by tiles on any device; else it gives whole float64 rows, counted by one
@@ -44,7 +44,7 @@ _ROW_CELLS = 2**21  # float64 scores in one block of whole rows: 16 MB
 
 @dataclass(frozen=True)
 class UserBlock:
-    """A block of users; each scorer reads the part it needs.
+    """A block of users; scorers read the parts they need.
 
     `keys_u` int64: user ids or hashed ones. `vectors_ud` float32. `histories`: each user's items. `rows_u`:
     each user's number in the model, -1 for an unknown one.

@@ -1,4 +1,4 @@
-"""One tile, users x items: multiplied, masked, compared while in cache."""
+"""One tile, users x items, multiplied, masked and compared."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _resolve_slot(
 def count_pairs(
     slots_c: Ints, items_c: Ints, pairing: Pairing, plan: Positives, scores_s: Floats, tally: Tally
 ) -> None:
-    """Score and count (slot, item) pairs left undecided by a device.
+    """Score and count (slot, item) pairs left undecided by devices.
 
     Scores are float64.
     """

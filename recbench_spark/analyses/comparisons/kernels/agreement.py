@@ -71,7 +71,7 @@ EXACT_SWAPS = 12
 
 
 def swap_orders(own_m: Floats, other_m: Floats, truth_m: Floats, seed: int = 42) -> float:
-    """Return the one-tailed p of a lead in tau-b, by swaps.
+    """Return the one-tailed p of a tau-b lead, by swaps.
 
     If both methods are equally good, the places they give to a model could be exchanged. So p is the share
     of all ways to exchange them, model by model, in which the lead is at least as large (a paired

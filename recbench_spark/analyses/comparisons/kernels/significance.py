@@ -404,7 +404,7 @@ p <= .05 in 17 % of 4,000 draws with 6 models and in 8 % with 8, and in at most 
 
 
 def dependent_correlations(r_xy: float, r_xz: float, r_yz: float, n: int) -> tuple[float, float]:
-    """Return Williams' t for r_xy - r_xz, and its one-tailed p.
+    """Return Williams' t for r_xy - r_xz, and one-tailed p.
 
     It has n - 3 degrees of freedom (Steiger 1980, eq. 7). x is the reference for both y and z (the open
     loop), n the number of models; a small p: y agrees better with x than z does. Callers give tau in place

@@ -195,7 +195,7 @@ def switch_values(first_ul: Floats, second_ul: Floats, switch: SwitchPoint) -> F
 
 
 def choose_switch(values: Mapping[str, Floats], given: Sequence[int]) -> tuple[str, str, SwitchPoint]:
-    """Choose the two systems and the place with the largest mean.
+    """Choose two systems and the place with the largest mean.
 
     The mean is over the points, on users set aside. Among equal ones, the first pair counts. Measure the
     switching system on other users: on these it looks better than it is.

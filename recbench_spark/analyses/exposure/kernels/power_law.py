@@ -205,7 +205,10 @@ def _against(name: str, gap_x: Floats, items_x: Floats) -> Alternative:
 
 
 def _geometric(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
-    """Return log-likelihoods for (1 - q) q^(n - xmin), q from the mean."""
+    """Return a geometric law's log-likelihoods.
+
+    The law is (1 - q) q^(n - xmin), with q from the mean.
+    """
     excess = float(items_x @ (count_x - xmin)) / float(items_x.sum())
     stay = excess / (1.0 + excess)
     return np.asarray(np.log1p(-stay) + (count_x - xmin) * np.log(stay))

@@ -1,4 +1,4 @@
-"""Logistic regression for cells (users x items) shown in a log.
+"""Logistic regression for cells (users x items) in a log.
 
 It has draws, users' sums and Newton's steps. Axes: u users, i items, f user features, g item features, p =
 1 + f + g weights, intercept first, m sums per user: cells not shown, cells shown, log-likelihood, p
@@ -45,7 +45,7 @@ def draw_cells(hash_u: Hashes, items: Texts, rate: float, seed: int) -> Bools:
 
 
 def count_sums(weights: int) -> int:
-    """Return how many sums a user has with so many weights."""
+    """Return the number of sums per user with these weights."""
     return 3 + weights + weights * (weights + 1) // 2
 
 
