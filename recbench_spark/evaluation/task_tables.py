@@ -145,7 +145,7 @@ class TaskTables:
 def order_ids(ids: pa.Array, numeric: bool | None) -> pa.Array:
     """Order ids as numbers, or as UTF-8.
 
-    `numeric` None: what they are decides.
+    `numeric` None: the ids' form decides.
     """
     if numeric is None:
         numeric = are_numbers(ids)

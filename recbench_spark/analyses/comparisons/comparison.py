@@ -62,8 +62,8 @@ class Comparison:
 
     Attributes:
         differences: a row for each model, part, metric and cut-off: values, difference, interval, p-values,
-            `p_holm` over the family, users who win, tie and lose, users of one side, and `detectable`: the
-            true difference shown by such a test four times in five.
+            `p_holm` over the family, wins, ties and losses by user, users of one side, and `detectable`:
+            the true difference shown by such a test four times in five.
         slices: the same differences by user slices (`local_comparisons.OUTCOMES`).
         family: the tests over which `p_holm` is adjusted, in words.
         checks: facts about the inputs, such as users of one side alone.
