@@ -411,7 +411,7 @@ class Chunk:
 
 
 def divide(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any], empty: float = 0.0) -> Floats:
-    """Return numerator / denominator; `empty` where that is not positive."""
+    """Return numerator / denominator; `empty` for denominators up to 0."""
     shape = np.broadcast_shapes(numerator.shape, denominator.shape)
     out: Floats = np.full(shape, empty)
     np.divide(numerator, denominator, out=out, where=denominator > 0)

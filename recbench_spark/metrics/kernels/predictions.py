@@ -363,7 +363,7 @@ def _by_name(sums: Floats) -> dict[str, Floats]:
 
 
 def _divide(numerator: Floats, denominator: Floats) -> Floats:
-    """numerator / denominator, NaN where that is not positive."""
+    """numerator / denominator, NaN for denominators up to 0."""
     out: Floats = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
     return np.divide(numerator, denominator, out=out, where=denominator > 0)
 
